@@ -1,0 +1,26 @@
+// Column specifications as Python passes them.
+#pragma once
+
+#include <vector>
+
+#include "../column.h"
+#include "support.h"
+
+namespace covey {
+
+// A Column, and what only the Python side needs of it to check a value.
+struct ColumnSpec {
+  Column column;
+  std::vector<std::int64_t> shape;  // of one row's value; -1 for any
+  std::int64_t minimum = 0;         // of an integer
+  std::int64_t maximum = 0;
+  bool bounded = false;  // whether these are narrower than the type
+  bool text = false;  // strings that must be UTF-8
+};
+
+// From tuples (key, wire, element, layout, count, required, default, shape, minimum, maximum,
+// bounded, text); the element is its place in enum Element.
+std::vector<ColumnSpec> column_specs(nb::handle specs);
+std::vector<Column> plain_columns(const std::vector<ColumnSpec>& specs);
+
+}  // namespace covey

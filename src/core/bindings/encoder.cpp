@@ -1,0 +1,360 @@
+#include "../encode.h"
+
+#include <memory>
+
+#include "columns.h"
+#include "support.h"
+
+namespace covey {
+namespace {
+
+// Memory that one call of encode_example needs, kept for the next.
+struct Scratch {
+  explicit Scratch(std::size_t columns)
+      : cells(columns), sizes(columns), numbers(columns), string(columns), strings(columns) {}
+
+  std::vector<Cell> cells;
+  std::vector<std::size_t> sizes;
+  std::vector<std::uint64_t> numbers;       // scalars, by column
+  std::vector<Bytes> string;                // single strings, by column
+  std::vector<std::vector<Bytes>> strings;  // lists of them, by column
+  std::vector<View> views;
+  std::vector<nb::object> held;
+
+  void release() {
+    views.clear();
+    held.clear();
+  }
+};
+
+// Whether a buffer's format (one letter of the struct module) is the element's.
+bool is_format(const char* format, std::size_t itemsize, Element element) {
+  if (format == nullptr) format = "B";
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == '\0' || format[1] != '\0' || itemsize != element_size(element)) return false;
+  switch (element) {
+    case Element::int8:
+    case Element::int16:
+    case Element::int32:
+    case Element::int64:
+      return std::strchr("bhilq", format[0]) != nullptr;
+    case Element::uint8:
+    case Element::uint16:
+    case Element::uint32:
+    case Element::uint64:
+      return std::strchr("BHILQ", format[0]) != nullptr;
+    case Element::boolean:
+      return format[0] == '?';
+    case Element::float16:
+    case Element::float32:
+    case Element::float64:
+      return std::strchr("efd", format[0]) != nullptr;
+    case Element::string:
+      break;
+  }
+  return false;
+}
+
+// The bytes of a str or bytes object; false for anything else.
+bool string_bytes(PyObject* value, bool text, Bytes& out) {
+  const char* data;
+  Py_ssize_t size;
+  if (PyUnicode_Check(value)) {
+    data = PyUnicode_AsUTF8AndSize(value, &size);
+    if (data == nullptr) {  // lone surrogates: let the Python side say so
+      PyErr_Clear();
+      return false;
+    }
+  } else if (PyBytes_Check(value) && !text) {
+    data = PyBytes_AS_STRING(value);
+    size = PyBytes_GET_SIZE(value);
+  } else {
+    return false;
+  }
+  out.begin = reinterpret_cast<const std::uint8_t*>(data);
+  out.end = out.begin + size;
+  return true;
+}
+
+// Fills `cell` from a value that is already as the column wants it; false if it is not. What the
+// cell points to lives in `value` or in `scratch`.
+bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool canonical,
+               Scratch& scratch) {
+  const Column& column = spec.column;
+  Cell& cell = scratch.cells[c];
+  cell.present = true;
+  if (column.element == Element::string) {
+    // Checked Python values are bytes, whatever the column's text is.
+    const bool text = spec.text && !canonical;
+    if (spec.shape.empty() && string_bytes(value, text, scratch.string[c])) {
+      cell.strings = &scratch.string[c];
+      cell.count = 1;
+      return true;
+    }
+    if (!PyList_Check(value) || (spec.shape.size() != 1 && !canonical)) return false;
+    std::vector<Bytes>& strings = scratch.strings[c];
+    strings.resize(static_cast<std::size_t>(PyList_GET_SIZE(value)));
+    for (std::size_t i = 0; i < strings.size(); ++i) {
+      PyObject* const each = PyList_GET_ITEM(value, static_cast<Py_ssize_t>(i));
+      if (!string_bytes(each, text, strings[i])) return false;
+    }
+    cell.strings = strings.data();
+    cell.count = strings.size();
+    return column.layout == Layout::fixed ? cell.count == column.count
+                                          : cell.count % column.count == 0;
+  }
+
+  cell.numbers = reinterpret_cast<const std::uint8_t*>(&scratch.numbers[c]);
+  cell.count = 1;
+  if (spec.shape.empty() && PyLong_Check(value)) {
+    if (column.element == Element::boolean ? !PyBool_Check(value) : column.wire != Wire::ints) {
+      return false;
+    }
+    int overflow;
+    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0 || number < spec.minimum || number > spec.maximum) return false;
+    std::memcpy(&scratch.numbers[c], &number, 8);  // little-endian: narrower ones come first
+    return true;
+  }
+  if (spec.shape.empty() && PyFloat_Check(value)) {
+    const double number = PyFloat_AS_DOUBLE(value);
+    if (column.element == Element::float64) {
+      std::memcpy(&scratch.numbers[c], &number, 8);
+      return true;
+    }
+    if (column.element != Element::float32) return false;
+    const auto narrow = static_cast<float>(number);
+    std::memcpy(&scratch.numbers[c], &narrow, 4);
+    return true;
+  }
+
+  if (!PyObject_CheckBuffer(value)) return false;
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(value, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+    PyErr_Clear();  // not contiguous, or a dtype that has no format: the Python side knows more
+    return false;
+  }
+  View view(buffer);
+  if (!is_format(buffer.format, static_cast<std::size_t>(buffer.itemsize), column.element) ||
+      static_cast<std::size_t>(buffer.ndim) != spec.shape.size()) {
+    return false;
+  }
+  for (std::size_t d = 0; d < spec.shape.size(); ++d) {
+    if (spec.shape[d] >= 0 && buffer.shape[d] != spec.shape[d]) return false;
+  }
+  // A label's bounds are narrower than its type's; only the Python side checks those of arrays.
+  if (!canonical && spec.bounded) return false;
+  cell.numbers = view.data();
+  cell.count = view.size() / element_size(column.element);
+  scratch.views.push_back(std::move(view));
+  return true;
+}
+
+// Columns that are checked once and encoded in pieces.
+struct ColumnSet {
+  ColumnSet() = default;
+  ColumnSet(const ColumnSet&) = delete;
+  ColumnSet& operator=(const ColumnSet&) = delete;
+
+  std::size_t rows = 0;
+  std::vector<ColumnIn> columns;
+  std::vector<View> views;
+  std::vector<std::unique_ptr<std::vector<Bytes>>> strings;
+  std::vector<nb::object> held;
+};
+
+[[noreturn]] void bad_column(std::size_t column, const char* what) {
+  raise_fault(nb::make_tuple(what, 0, 0, 0, 0, column));
+}
+
+class PyEncoder {
+ public:
+  PyEncoder(const PyEncoder&) = delete;
+  PyEncoder& operator=(const PyEncoder&) = delete;
+  explicit PyEncoder(nb::list specs)
+      : specs_(column_specs(specs)), encoder_(plain_columns(specs_)) {
+    for (const ColumnSpec& spec : specs_) {
+      const std::string& key = spec.column.key;
+      PyObject* name = PyUnicode_FromStringAndSize(key.data(), static_cast<Py_ssize_t>(key.size()));
+      if (name == nullptr) throw nb::python_error();
+      PyUnicode_InternInPlace(&name);
+      names_.push_back(nb::steal(name));
+    }
+  }
+
+  // One example. A value that is not of the column's own type goes through coerce(column, value)
+  // first, which converts it or says what is wrong with it.
+  nb::object encode_example(nb::dict example, nb::handle coerce) {
+    std::unique_ptr<Scratch> scratch;
+    if (pool_.empty()) {
+      scratch = std::make_unique<Scratch>(specs_.size());
+    } else {  // taken out, because coerce may call back into this encoder
+      scratch = std::move(pool_.back());
+      pool_.pop_back();
+    }
+    Py_ssize_t used = 0;
+    for (std::size_t c = 0; c < specs_.size(); ++c) {
+      PyObject* const value = PyDict_GetItemWithError(example.ptr(), names_[c].ptr());
+      if (value == nullptr) {
+        if (PyErr_Occurred()) throw nb::python_error();
+        if (specs_[c].column.required) raise_fault(nb::make_tuple("missing", 0, 0, 0, 0, c));
+        scratch->cells[c].present = false;
+        continue;
+      }
+      ++used;
+      if (value == Py_None && !specs_[c].column.required) {
+        scratch->cells[c].present = false;
+        continue;
+      }
+      // coerce may change the dict, so what cells point to is held until the record is made.
+      scratch->held.push_back(nb::borrow(value));
+      if (fill_cell(value, specs_[c], c, false, *scratch)) continue;
+      nb::object canonical = coerce(c, nb::handle(value));
+      scratch->held.push_back(canonical);
+      if (!fill_cell(canonical.ptr(), specs_[c], c, true, *scratch)) bad_column(c, "canonical");
+    }
+    if (used != PyDict_Size(example.ptr())) raise_fault(nb::make_tuple("extra", 0, 0, 0, 0, 0));
+
+    const std::size_t size = encoder_.measure(scratch->cells.data(), scratch->sizes.data());
+    nb::object record =
+        nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+    if (!record.is_valid()) throw nb::python_error();
+    encoder_.write(scratch->cells.data(), scratch->sizes.data(),
+                   reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(record.ptr())));
+    scratch->release();
+    pool_.push_back(std::move(scratch));
+    return record;
+  }
+
+  // Checks columns of `rows` rows. Each is None (absent) or (values, row_splits | None); values
+  // are contiguous numbers, or a list of bytes and str, or (data, offsets) of strings.
+  std::unique_ptr<ColumnSet> columns(nb::list columns, std::size_t rows) const {
+    if (columns.size() != specs_.size()) throw nb::value_error("one item per column");
+    auto set = std::make_unique<ColumnSet>();
+    set->rows = rows;
+    for (std::size_t c = 0; c < specs_.size(); ++c) {
+      set->columns.push_back(column(c, columns[c], *set));
+    }
+    return set;
+  }
+
+  nb::tuple encode(const ColumnSet& set, std::size_t begin, std::size_t end,
+                   std::size_t bytes) const {
+    if (begin > end || end > set.rows) throw nb::index_error("rows out of range");
+    if (set.columns.size() != specs_.size()) throw nb::value_error("columns of another encoder");
+    Frames frames;
+    {
+      nb::gil_scoped_release release;
+      frames = encoder_.encode(set.columns, begin, end, bytes);
+    }
+    return nb::make_tuple(to_numpy(std::move(frames.data)), to_numpy(std::move(frames.offsets)),
+                          to_numpy(std::move(frames.lengths)));
+  }
+
+ private:
+  ColumnIn column(std::size_t c, nb::handle given, ColumnSet& set) const {
+    const Column& column = specs_[c].column;
+    ColumnIn in;
+    if (given.is_none()) {
+      if (column.required) bad_column(c, "missing");
+      in.present = false;
+      return in;
+    }
+    const auto pair = nb::cast<nb::tuple>(given);
+    std::size_t values;
+    set.held.push_back(nb::borrow(pair));
+    if (column.element == Element::string) {
+      auto strings = std::make_unique<std::vector<Bytes>>(strings_of(c, pair[0], set));
+      values = strings->size();
+      in.strings = strings->data();
+      set.strings.push_back(std::move(strings));
+    } else {
+      set.views.emplace_back(pair[0], PyBUF_C_CONTIGUOUS);
+      in.numbers = set.views.back().data();
+      values = set.views.back().size() / element_size(column.element);
+      if (set.views.back().size() % element_size(column.element) != 0) bad_column(c, "size");
+    }
+    if (pair[1].is_none()) {
+      if (column.layout != Layout::fixed) bad_column(c, "splits");
+      if (column.count != 0 ? values % column.count != 0 || values / column.count != set.rows
+                            : values != 0) {
+        bad_column(c, "size");
+      }
+      return in;
+    }
+    set.views.emplace_back(pair[1], PyBUF_C_CONTIGUOUS);
+    const View& splits = set.views.back();
+    if (splits.size() != (set.rows + 1) * 8) bad_column(c, "splits");
+    in.row_splits = reinterpret_cast<const std::int64_t*>(splits.data());
+    check_splits(c, in.row_splits, set.rows + 1, values, column.count);
+    return in;
+  }
+
+  std::vector<Bytes> strings_of(std::size_t c, nb::handle given, ColumnSet& set) const {
+    std::vector<Bytes> strings;
+    if (nb::isinstance<nb::list>(given)) {
+      // The list may change under us, the strings in it not.
+      nb::tuple held(nb::borrow<nb::list>(given));
+      set.held.push_back(held);
+      strings.resize(held.size());
+      for (std::size_t i = 0; i < strings.size(); ++i) {
+        if (!string_bytes(held[i].ptr(), false, strings[i])) bad_column(c, "string");
+      }
+      return strings;
+    }
+    const auto pair = nb::cast<nb::tuple>(given);
+    set.views.emplace_back(pair[0], PyBUF_C_CONTIGUOUS);
+    const View data(pair[0], PyBUF_C_CONTIGUOUS);
+    const View offsets(pair[1], PyBUF_C_CONTIGUOUS);
+    const auto* const at = reinterpret_cast<const std::int64_t*>(offsets.data());
+    const std::size_t count = offsets.size() / 8;
+    if (count == 0 || offsets.size() % 8 != 0) bad_column(c, "splits");
+    check_splits(c, at, count, data.size(), 1);
+    strings.resize(count - 1);
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      strings[i] = {data.data() + at[i], data.data() + at[i + 1]};
+    }
+    return strings;
+  }
+
+  static void check_splits(std::size_t c, const std::int64_t* splits, std::size_t count,
+                           std::size_t values, std::size_t multiple) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t before = i == 0 ? 0 : splits[i - 1];
+      if (splits[i] < before || static_cast<std::size_t>(splits[i]) > values ||
+          static_cast<std::size_t>(splits[i] - before) % multiple != 0) {
+        bad_column(c, "splits");
+      }
+    }
+  }
+
+  std::vector<ColumnSpec> specs_;
+  Encoder encoder_;
+  std::vector<nb::object> names_;
+  std::vector<std::unique_ptr<Scratch>> pool_;
+};
+
+}  // namespace
+
+void register_encoder(nb::module_& m) {
+  nb::class_<ColumnSet>(m, "ColumnSet", "Columns that were checked, ready to be encoded.");
+
+  nb::class_<PyEncoder>(m, "Encoder", "Examples to records.")
+      .def(nb::init<nb::list>(), nb::arg("columns"),
+           nb::sig("def __init__(self, columns: list[ColumnTuple]) -> None"))
+      .def("encode_example", &PyEncoder::encode_example, nb::arg("example"), nb::arg("coerce"),
+           nb::sig("def encode_example(self, example: dict[str, Any], "
+                   "coerce: Callable[[int, Any], Any]) -> bytes"),
+           "The record of one example.")
+      .def("columns", &PyEncoder::columns, nb::arg("columns"), nb::arg("rows"),
+           nb::sig("def columns(self, columns: list[Any], rows: int) -> ColumnSet"),
+           "Checks columns of so many rows.")
+      .def("encode", &PyEncoder::encode, nb::arg("columns"), nb::arg("begin"), nb::arg("end"),
+           nb::arg("bytes"),
+           nb::sig("def encode(self, columns: ColumnSet, begin: int, end: int, bytes: int) -> "
+                   "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
+           "Frames of rows [begin, end), as many as begin within so many bytes: "
+           "(data, offsets, lengths).");
+}
+
+}  // namespace covey

@@ -1,0 +1,113 @@
+#include "../frames.h"
+
+#include <string_view>
+
+#include "../encode.h"
+#include "support.h"
+
+namespace covey {
+namespace {
+
+// Records on their way to a file, framed one at a time.
+class FrameBuffer {
+ public:
+  explicit FrameBuffer(std::size_t reserve) : reserve_(reserve) {}
+
+  std::size_t append(nb::handle record) {
+    if (frames_.data.size() == 0) frames_.data.reserve(reserve_);
+    if (PyBytes_CheckExact(record.ptr())) {  // the usual case, without the buffer protocol
+      frame(reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(record.ptr())),
+            static_cast<std::size_t>(PyBytes_GET_SIZE(record.ptr())));
+    } else {
+      const View view(record);
+      frame(view.data(), view.size());
+    }
+    return frames_.data.size();
+  }
+
+  nb::tuple take() {
+    Frames frames = std::move(frames_);
+    frames_ = Frames();
+    return nb::make_tuple(to_numpy(std::move(frames.data)), to_numpy(std::move(frames.offsets)),
+                          to_numpy(std::move(frames.lengths)));
+  }
+
+ private:
+  void frame(const std::uint8_t* data, std::size_t size) {
+    frames_.offsets.push_back(frames_.data.size() + kHeaderBytes);
+    frames_.lengths.push_back(size);
+    append_frame(frames_.data, data, size);
+  }
+
+  std::size_t reserve_;
+  Frames frames_;
+};
+
+nb::tuple scan(nb::handle data, std::size_t limit, int verify) {
+  if (verify < 0 || verify > 2) throw nb::value_error("verify must be 0, 1 or 2");
+  const View view(data);
+  Scan found;
+  {
+    nb::gil_scoped_release release;
+    found = scan_frames(view.data(), view.size(), limit, static_cast<Verify>(verify));
+  }
+  nb::object fault = found.fault ? nb::object(fault_args(found.fault)) : nb::none();
+  return nb::make_tuple(to_numpy(std::move(found.offsets)), to_numpy(std::move(found.lengths)),
+                        found.consumed, found.needed, fault);
+}
+
+nb::list slice(nb::handle data, ArrayArg<std::uint64_t> offsets, ArrayArg<std::uint64_t> lengths) {
+  const View view(data);
+  if (offsets.shape(0) != lengths.shape(0)) throw nb::value_error("offsets and lengths differ");
+  const std::size_t count = offsets.shape(0);
+  nb::list records = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(count)));
+  if (!records.is_valid()) throw nb::python_error();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t offset = offsets.data()[i], length = lengths.data()[i];
+    if (offset > view.size() || length > view.size() - offset) {
+      Fault fault;
+      fault.code = FaultCode::out_of_bounds;
+      fault.row = i;
+      fault.offset = offset;
+      fault.found = length;
+      fault.expected = view.size();
+      raise_if(fault);
+    }
+    PyObject* const record =
+        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(view.data()) + offset,
+                                  static_cast<Py_ssize_t>(length));
+    if (record == nullptr) throw nb::python_error();
+    PyList_SET_ITEM(records.ptr(), static_cast<Py_ssize_t>(i), record);
+  }
+  return records;
+}
+
+}  // namespace
+
+void register_frames(nb::module_& m) {
+  m.attr("VERIFY_NOTHING") = static_cast<int>(Verify::nothing);
+  m.attr("VERIFY_LENGTHS") = static_cast<int>(Verify::lengths);
+  m.attr("VERIFY_ALL") = static_cast<int>(Verify::all);
+
+  m.def("scan_frames", &scan, nb::arg("data"), nb::arg("limit"), nb::arg("verify"),
+        nb::sig("def scan_frames(data: Buffer, limit: int, verify: int) -> "
+                "tuple[NDArray[uint64], NDArray[uint64], int, int, FaultArgs | None]"),
+        "The frames that lie wholly within `data`, up to the first that is damaged: "
+        "(offsets, lengths, bytes consumed, bytes that the next frame needs, fault).");
+  m.def("slice_records", &slice, nb::arg("data"), nb::arg("offsets"), nb::arg("lengths"),
+        nb::sig("def slice_records(data: Buffer, offsets: NDArray[uint64], "
+                "lengths: NDArray[uint64]) -> list[bytes]"),
+        "The records at these places, as bytes.");
+
+  nb::class_<FrameBuffer>(m, "FrameBuffer", "Records on their way to a file.")
+      .def(nb::init<std::size_t>(), nb::arg("reserve"))
+      .def("append", &FrameBuffer::append, nb::arg("record"),
+           nb::sig("def append(self, record: Buffer) -> int"),
+           "Frames one record, and returns the bytes held now.")
+      .def("take", &FrameBuffer::take,
+           nb::sig("def take(self) -> "
+                   "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
+           "Hands over what is held, (data, offsets, lengths), and begins anew.");
+}
+
+}  // namespace covey

@@ -1,0 +1,12 @@
+// covey._core: the table of contents of the native module.
+#include "support.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "The hot loops of covey: checksums, frames, and tf.train.Example by the column.";
+  covey::register_fault(m);
+  covey::register_crc32c(m);
+  covey::register_frames(m);
+  covey::register_encoder(m);
+  covey::register_decoder(m);
+  covey::register_survey(m);
+}

@@ -1,0 +1,72 @@
+// What the bindings share. Only this folder knows Python: it checks arguments, drops the GIL,
+// calls the core, and turns results into numpy arrays without a copy.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+
+#include "../buffer.h"
+#include "../fault.h"
+#include "../wire.h"
+
+namespace nb = nanobind;
+
+namespace covey {
+
+void register_crc32c(nb::module_& m);
+void register_frames(nb::module_& m);
+void register_encoder(nb::module_& m);
+void register_decoder(nb::module_& m);
+void register_survey(nb::module_& m);
+
+// The exception `covey._core.Fault`, whose args are
+// (code, row, offset, found, expected, column).
+void register_fault(nb::module_& m);
+nb::tuple fault_args(const Fault& fault);
+[[noreturn]] void raise_fault(nb::handle args);
+inline void raise_if(const Fault& fault) {
+  if (fault) raise_fault(fault_args(fault));
+}
+
+// A bytes-like object, held as long as this lives.
+class View {
+ public:
+  explicit View(nb::handle object, int flags = PyBUF_SIMPLE) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) throw nb::python_error();
+  }
+  // Takes over a buffer that was got. It may move afterwards, so that pointers into the struct
+  // itself (a shape of bytes is one) must be read before.
+  explicit View(const Py_buffer& buffer) noexcept : buffer_(buffer) {}
+  View(View&& other) noexcept : buffer_(std::exchange(other.buffer_, Py_buffer{})) {}
+  View& operator=(View&&) = delete;
+  ~View() {
+    if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
+  }
+
+  std::uint8_t* data() const noexcept { return static_cast<std::uint8_t*>(buffer_.buf); }
+  std::size_t size() const noexcept { return static_cast<std::size_t>(buffer_.len); }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+template <class T>
+using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+// A one-dimensional array that the caller passes in; anything else is a TypeError.
+template <class T>
+using ArrayArg = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+Array<T> to_numpy(Buffer<T>&& buffer) {
+  const std::size_t size = buffer.size();
+  T* const data = buffer.release();
+  nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+  return Array<T>(data, {size}, owner);
+}
+
+}  // namespace covey

@@ -1,0 +1,50 @@
+#include "../survey.h"
+
+#include "support.h"
+
+namespace covey {
+namespace {
+
+nb::dict to_dict(const std::map<std::string, Seen>& keys) {
+  nb::dict result;
+  for (const auto& [key, seen] : keys) {
+    PyObject* const name =
+        PyUnicode_DecodeUTF8(key.data(), static_cast<Py_ssize_t>(key.size()), nullptr);
+    if (name == nullptr) throw nb::python_error();
+    nb::list by_kind, first_of_kind;
+    for (std::size_t count : seen.by_kind) by_kind.append(count);
+    for (std::size_t first : seen.first_of_kind) first_of_kind.append(first);
+    const bool any = seen.least <= seen.most;
+    result[nb::steal(name)] = nb::make_tuple(seen.records, nb::tuple(by_kind),
+                                             nb::tuple(first_of_kind), any ? seen.least : 0,
+                                             seen.most);
+  }
+  return result;
+}
+
+}  // namespace
+
+void register_survey(nb::module_& m) {
+  nb::class_<Survey>(m, "Survey", "What records hold, for inferring a schema.")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](Survey& survey, nb::handle record) {
+            const View view(record);
+            raise_if(survey.add({view.data(), view.data() + view.size()}));
+          },
+          nb::arg("record"), nb::sig("def add(self, record: Buffer) -> None"),
+          "Looks through one more record.")
+      .def_prop_ro("records", &Survey::records)
+      .def(
+          "context", [](const Survey& survey) { return to_dict(survey.context()); },
+          nb::sig("def context(self) -> dict[str, SeenTuple]"),
+          "By key: (records that have it, records by kind (none, bytes, floats, ints), first "
+          "record of each kind, fewest values, most values).")
+      .def(
+          "lists", [](const Survey& survey) { return to_dict(survey.lists()); },
+          nb::sig("def lists(self) -> dict[str, SeenTuple]"),
+          "The same for the feature lists of a SequenceExample, by step.");
+}
+
+}  // namespace covey

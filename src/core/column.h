@@ -1,0 +1,80 @@
+// Columns: how one key of tf.train.Example lies in the record and in memory. Everything that a
+// schema can say (images, labels, ragged, sparse, nested) is made of these by the Python side.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace covey {
+
+// The three lists of tf.train.Feature, by their field numbers.
+enum class Wire : std::uint8_t { bytes = 1, floats = 2, ints = 3 };
+
+enum class Element : std::uint8_t {
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  boolean,
+  float16,
+  float32,
+  float64,
+  string,
+};
+
+constexpr std::size_t element_size(Element element) noexcept {
+  switch (element) {
+    case Element::int8:
+    case Element::uint8:
+    case Element::boolean:
+    case Element::string:  // its bytes
+      return 1;
+    case Element::int16:
+    case Element::uint16:
+    case Element::float16:
+      return 2;
+    case Element::int32:
+    case Element::uint32:
+    case Element::float32:
+      return 4;
+    case Element::int64:
+    case Element::uint64:
+    case Element::float64:
+      return 8;
+  }
+  return 0;
+}
+
+enum class Layout : std::uint8_t {
+  fixed,     // `count` values in every row: one dense array
+  variable,  // any multiple of `count` values in a row: values and row splits
+  steps,     // a FeatureList of a SequenceExample: values, step splits and row splits
+};
+
+struct Column {
+  std::string key;
+  Wire wire = Wire::ints;
+  Element element = Element::int64;
+  Layout layout = Layout::fixed;
+  std::size_t count = 1;
+  bool required = true;
+  // What a row gets that does not have an optional key.
+  std::vector<std::uint8_t> default_values;  // numbers, as they lie in memory
+  std::vector<std::string> default_strings;
+
+  // Numbers whose memory is the one value of a bytes list.
+  bool raw() const noexcept { return wire == Wire::bytes && element != Element::string; }
+};
+
+// IEEE 754 binary16, which C++20 has no type for.
+float half_to_float(std::uint16_t half) noexcept;
+std::uint16_t float_to_half(float value) noexcept;
+
+}  // namespace covey

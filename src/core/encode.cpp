@@ -1,0 +1,214 @@
+#include "encode.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <type_traits>
+
+#include "frames.h"
+
+namespace covey {
+namespace {
+
+// The int64 that an element stands for; uint64 is stored by its bits.
+template <class T>
+std::uint64_t widen(const std::uint8_t* place) noexcept {
+  T value;
+  std::memcpy(&value, place, sizeof value);
+  if constexpr (std::is_signed_v<T>) {
+    return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
+  } else {
+    return value;
+  }
+}
+
+// Calls f(i-th value) for every value of an integer cell.
+template <class F>
+void each_int(Element element, const Cell& cell, F&& f) noexcept {
+  const auto all = [&]<class T>(T) {
+    for (std::size_t i = 0; i < cell.count; ++i) f(widen<T>(cell.numbers + i * sizeof(T)));
+  };
+  switch (element) {
+    case Element::int8:
+      return all(std::int8_t{});
+    case Element::int16:
+      return all(std::int16_t{});
+    case Element::int32:
+      return all(std::int32_t{});
+    case Element::int64:
+      return all(std::int64_t{});
+    case Element::uint8:
+    case Element::boolean:  // numpy's bool is a byte, 0 or 1
+      return all(std::uint8_t{});
+    case Element::uint16:
+      return all(std::uint16_t{});
+    case Element::uint32:
+      return all(std::uint32_t{});
+    default:
+      return all(std::uint64_t{});
+  }
+}
+
+float to_float(Element element, const std::uint8_t* place) noexcept {
+  if (element == Element::float16) {
+    std::uint16_t half;
+    std::memcpy(&half, place, 2);
+    return half_to_float(half);
+  }
+  double value;
+  std::memcpy(&value, place, 8);
+  return static_cast<float>(value);
+}
+
+std::size_t field_size(std::size_t content) noexcept {
+  return 1 + varint_size(content) + content;  // every field number here is below 16
+}
+
+std::uint8_t* begin_field(std::uint8_t* out, std::uint32_t field, std::size_t content) noexcept {
+  *out++ = static_cast<std::uint8_t>(make_tag(field, kLengthDelimited));
+  return write_varint(out, content);
+}
+
+std::uint8_t* append(std::uint8_t* out, const void* data, std::size_t size) noexcept {
+  if (size != 0) std::memcpy(out, data, size);
+  return out + size;
+}
+
+// The size of the packed run of numbers, or of the strings' fields.
+std::size_t content_size(const Column& column, const Cell& cell) noexcept {
+  std::size_t size = 0;
+  if (column.raw()) return field_size(cell.count * element_size(column.element));
+  switch (column.wire) {
+    case Wire::bytes:
+      for (std::size_t i = 0; i < cell.count; ++i) size += field_size(cell.strings[i].size());
+      return size;
+    case Wire::floats:
+      return 4 * cell.count;
+    case Wire::ints:
+      each_int(column.element, cell, [&](std::uint64_t v) { size += varint_size(v); });
+      return size;
+  }
+  return size;
+}
+
+std::uint8_t* write_content(const Column& column, const Cell& cell, std::uint8_t* out) noexcept {
+  if (column.raw()) {
+    const std::size_t bytes = cell.count * element_size(column.element);
+    return append(begin_field(out, 1, bytes), cell.numbers, bytes);
+  }
+  switch (column.wire) {
+    case Wire::bytes:
+      for (std::size_t i = 0; i < cell.count; ++i) {
+        const Bytes string = cell.strings[i];
+        out = append(begin_field(out, 1, string.size()), string.begin, string.size());
+      }
+      return out;
+    case Wire::floats:
+      if (column.element == Element::float32) return append(out, cell.numbers, 4 * cell.count);
+      for (std::size_t i = 0; i < cell.count; ++i) {
+        const std::size_t place = i * element_size(column.element);
+        const float value = to_float(column.element, cell.numbers + place);
+        out = append(out, &value, 4);
+      }
+      return out;
+    case Wire::ints:
+      each_int(column.element, cell, [&](std::uint64_t v) { out = write_varint(out, v); });
+      return out;
+  }
+  return out;
+}
+
+// Int64List and FloatList hold their run in one packed field; BytesList holds fields already.
+bool is_packed(const Column& column) noexcept { return column.wire != Wire::bytes; }
+
+std::size_t list_size(const Column& column, std::size_t content) noexcept {
+  return is_packed(column) && content != 0 ? field_size(content) : content;
+}
+
+}  // namespace
+
+Encoder::Encoder(std::vector<Column> columns) : columns_(std::move(columns)) {
+  order_.resize(columns_.size());
+  std::iota(order_.begin(), order_.end(), std::size_t{0});
+  std::sort(order_.begin(), order_.end(),
+            [this](std::size_t a, std::size_t b) { return columns_[a].key < columns_[b].key; });
+  for (const Column& column : columns_) {
+    std::vector<std::uint8_t> key(field_size(column.key.size()));
+    append(begin_field(key.data(), 1, column.key.size()), column.key.data(), column.key.size());
+    key_.push_back(std::move(key));
+  }
+}
+
+std::size_t Encoder::measure(const Cell* cells, std::size_t* sizes) const noexcept {
+  std::size_t features = 0;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    if (!cells[c].present) continue;
+    sizes[c] = content_size(columns_[c], cells[c]);
+    const std::size_t feature = field_size(list_size(columns_[c], sizes[c]));
+    features += field_size(key_[c].size() + field_size(feature));
+  }
+  return field_size(features);
+}
+
+void Encoder::write(const Cell* cells, const std::size_t* sizes,
+                    std::uint8_t* out) const noexcept {
+  std::size_t features = 0;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    if (!cells[c].present) continue;
+    const std::size_t feature = field_size(list_size(columns_[c], sizes[c]));
+    features += field_size(key_[c].size() + field_size(feature));
+  }
+  out = begin_field(out, 1, features);
+  for (const std::size_t c : order_) {
+    if (!cells[c].present) continue;
+    const Column& column = columns_[c];
+    const std::size_t list = list_size(column, sizes[c]);
+    const std::size_t feature = field_size(list);
+    out = begin_field(out, 1, key_[c].size() + field_size(feature));
+    out = append(out, key_[c].data(), key_[c].size());
+    out = begin_field(out, 2, feature);
+    out = begin_field(out, static_cast<std::uint32_t>(column.wire), list);
+    if (is_packed(column) && sizes[c] != 0) out = begin_field(out, 1, sizes[c]);
+    out = write_content(column, cells[c], out);
+  }
+}
+
+Frames Encoder::encode(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,
+                       std::size_t bytes) const {
+  Frames frames;
+  std::vector<Cell> cells(columns_.size());
+  std::vector<std::size_t> sizes(columns_.size());
+  for (std::size_t row = begin; row < end && frames.data.size() < bytes; ++row) {
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      const ColumnIn& column = columns[c];
+      const bool fixed = column.row_splits == nullptr;
+      const auto first = fixed ? row * columns_[c].count
+                               : static_cast<std::size_t>(column.row_splits[row]);
+      Cell& cell = cells[c];
+      cell.present = column.present;
+      cell.count = fixed ? columns_[c].count
+                         : static_cast<std::size_t>(column.row_splits[row + 1]) - first;
+      if (column.numbers != nullptr) {
+        cell.numbers = column.numbers + first * element_size(columns_[c].element);
+      }
+      if (column.strings != nullptr) cell.strings = column.strings + first;
+    }
+    const std::size_t size = measure(cells.data(), sizes.data());
+    if (row == begin) {
+      // Rows are mostly alike: one allocation, unless these are not.
+      const std::size_t rows = std::min(end - begin, bytes / (size + kFrameBytes) + 1);
+      frames.data.reserve(rows * (size + kFrameBytes) + rows * 16);
+      frames.offsets.reserve(rows);
+      frames.lengths.reserve(rows);
+    }
+    std::uint8_t* const frame = frames.data.extend(size + kFrameBytes);
+    write_header(frame, size);
+    write(cells.data(), sizes.data(), frame + kHeaderBytes);
+    write_footer(frame + kHeaderBytes + size, frame + kHeaderBytes, size);
+    frames.offsets.push_back(frames.data.size() - size - kFooterBytes);
+    frames.lengths.push_back(size);
+  }
+  return frames;
+}
+
+}  // namespace covey

@@ -1,0 +1,39 @@
+#include "fault.h"
+
+namespace covey {
+
+const char* fault_name(FaultCode code) noexcept {
+  switch (code) {
+    case FaultCode::none:
+      return "none";
+    case FaultCode::length_checksum:
+      return "length_checksum";
+    case FaultCode::data_checksum:
+      return "data_checksum";
+    case FaultCode::out_of_bounds:
+      return "out_of_bounds";
+    case FaultCode::varint:
+      return "varint";
+    case FaultCode::tag:
+      return "tag";
+    case FaultCode::length:
+      return "length";
+    case FaultCode::group:
+      return "group";
+    case FaultCode::packed_floats:
+      return "packed_floats";
+    case FaultCode::missing:
+      return "missing";
+    case FaultCode::kind:
+      return "kind";
+    case FaultCode::count:
+      return "count";
+    case FaultCode::bytes:
+      return "bytes";
+    case FaultCode::range:
+      return "range";
+  }
+  return "unknown";
+}
+
+}  // namespace covey

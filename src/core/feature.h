@@ -1,0 +1,134 @@
+// tf.train.Feature: one of three lists. Shared by the decoder and the survey.
+#pragma once
+
+#include "column.h"
+#include "wire.h"
+
+namespace covey {
+
+// Reads a Feature as protobuf does: the lists are a oneof, so a list of another kind replaces
+// what came before, and a list of the same kind adds to it; values may be packed or not.
+//
+// The sink takes the values of the kind that it wants:
+//   Wire wire;                               the kind
+//   void clear();                            forget what this Feature gave so far
+//   bool ints(Bytes packed, Failure&);       a packed run of varints
+//   bool one_int(std::uint64_t);             ...
+//   bool floats(const std::uint8_t*, std::size_t count);
+//   bool string(Bytes);
+// each false if the value does not fit. `kind` is 0 if the Feature holds no list at all.
+template <class Sink>
+[[nodiscard]] Failure read_feature(Bytes feature, Sink& sink, int& kind) {
+  kind = 0;
+  Reader fields(feature);
+  while (!fields.done()) {
+    std::uint32_t tag;
+    if (Failure failure = fields.tag(tag)) return failure;
+    const auto field = static_cast<int>(tag >> 3);
+    if ((tag & 7) != kLengthDelimited || field > 3) {
+      if (Failure failure = fields.skip(tag)) return failure;
+      continue;
+    }
+    Bytes list;
+    if (Failure failure = fields.bytes(list)) return failure;
+    if (kind != 0 && kind != field) sink.clear();
+    kind = field;
+    if (field != static_cast<int>(sink.wire)) continue;
+    if (Failure failure = read_list(list, sink)) return failure;
+  }
+  return {};
+}
+
+template <class Sink>
+[[nodiscard]] Failure read_list(Bytes list, Sink& sink) {
+  constexpr std::uint32_t packed = make_tag(1, kLengthDelimited);
+  Reader values(list);
+  while (!values.done()) {
+    const std::uint8_t* const place = values.at();
+    std::uint32_t tag;
+    if (Failure failure = values.tag(tag)) return failure;
+    bool fits = true;
+    if (tag == packed) {
+      Bytes run;
+      if (Failure failure = values.bytes(run)) return failure;
+      if (sink.wire == Wire::ints) {
+        Failure failure;
+        fits = sink.ints(run, failure);
+        if (failure) return failure;
+      } else if (sink.wire == Wire::floats) {
+        if (run.size() % 4 != 0) return {FaultCode::packed_floats, place};
+        fits = sink.floats(run.begin, run.size() / 4);
+      } else {
+        fits = sink.string(run);
+      }
+    } else if (sink.wire == Wire::ints && tag == make_tag(1, kVarint)) {
+      std::uint64_t value;
+      if (Failure failure = values.varint(value)) return failure;
+      fits = sink.one_int(value);
+    } else if (sink.wire == Wire::floats && tag == make_tag(1, kFixed32)) {
+      const std::uint8_t* value;
+      if (Failure failure = values.fixed(4, value)) return failure;
+      fits = sink.floats(value, 1);
+    } else if (Failure failure = values.skip(tag)) {
+      return failure;
+    }
+    if (!fits) return {FaultCode::range, place};
+  }
+  return {};
+}
+
+// Calls found(key, value) for every entry of a map<string, message> that has the wire format of
+// field 1 of `map`, which is how both Features and FeatureLists lie. `value` is what the entry's
+// value fields hold one after the other: protobuf merges messages that come twice, and parsing
+// their concatenation is merging. `scratch(size)` lends memory for that rare case.
+template <class Found, class Scratch>
+[[nodiscard]] Failure read_map(Bytes map, Scratch&& scratch, Found&& found) {
+  constexpr std::uint32_t entry_tag = make_tag(1, kLengthDelimited);
+  constexpr std::uint32_t key_tag = make_tag(1, kLengthDelimited);
+  constexpr std::uint32_t value_tag = make_tag(2, kLengthDelimited);
+  Reader entries(map);
+  while (!entries.done()) {
+    std::uint32_t tag;
+    if (Failure failure = entries.tag(tag)) return failure;
+    if (tag != entry_tag) {
+      if (Failure failure = entries.skip(tag)) return failure;
+      continue;
+    }
+    Bytes entry;
+    if (Failure failure = entries.bytes(entry)) return failure;
+    // Left out, the key is "" and the value an empty message.
+    Bytes key{entry.begin, entry.begin}, value{entry.begin, entry.begin};
+    std::size_t values = 0;
+    std::uint8_t* merged_end = nullptr;
+    Reader fields(entry);
+    while (!fields.done()) {
+      if (Failure failure = fields.tag(tag)) return failure;
+      if (tag == key_tag) {
+        if (Failure failure = fields.bytes(key)) return failure;
+      } else if (tag == value_tag) {
+        Bytes next;
+        if (Failure failure = fields.bytes(next)) return failure;
+        values += 1;
+        if (values == 1) {
+          value = next;
+          continue;
+        }
+        if (values == 2) {  // once per entry, and never more than the entry itself is long
+          std::uint8_t* const copy = scratch(entry.size());
+          if (value.size() != 0) std::memcpy(copy, value.begin, value.size());
+          value = {copy, copy + value.size()};
+          merged_end = copy + value.size();
+        }
+        if (next.size() != 0) std::memcpy(merged_end, next.begin, next.size());
+        merged_end += next.size();
+        value.end = merged_end;
+      } else if (Failure failure = fields.skip(tag)) {
+        return failure;
+      }
+    }
+    if (Failure failure = found(key, value)) return failure;
+  }
+  return {};
+}
+
+}  // namespace covey

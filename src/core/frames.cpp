@@ -1,0 +1,94 @@
+#include "frames.h"
+
+#include <cstring>
+
+#include "crc32c.h"
+
+namespace covey {
+namespace {
+
+template <class T>
+T load(const std::uint8_t* data) noexcept {
+  T value;
+  std::memcpy(&value, data, sizeof value);
+  return value;
+}
+
+template <class T>
+void store(std::uint8_t* out, T value) noexcept {
+  std::memcpy(out, &value, sizeof value);
+}
+
+Fault mismatch(FaultCode code, std::uint32_t found, std::uint32_t stored) noexcept {
+  Fault fault;
+  fault.code = code;
+  fault.found = found;
+  fault.expected = crc32c_unmask(stored);
+  return fault;
+}
+
+}  // namespace
+
+Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept {
+  const auto stored = load<std::uint32_t>(data + size);
+  const std::uint32_t found = crc32c(data, size);
+  if (crc32c_mask(found) == stored) return {};
+  return mismatch(FaultCode::data_checksum, found, stored);
+}
+
+Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, Verify verify) {
+  Scan scan;
+  const auto stop = [&scan](Fault fault) {
+    scan.fault = fault;
+    scan.fault.row = scan.lengths.size();
+    scan.fault.offset = scan.consumed;
+  };
+  while (scan.lengths.size() < limit) {
+    const std::size_t left = size - scan.consumed;
+    const std::uint8_t* const header = data + scan.consumed;
+    if (left < kHeaderBytes) break;
+    if (verify != Verify::nothing) {
+      const auto stored = load<std::uint32_t>(header + 8);
+      const std::uint32_t found = crc32c(header, 8);
+      if (crc32c_mask(found) != stored) {
+        stop(mismatch(FaultCode::length_checksum, found, stored));
+        break;
+      }
+    }
+    const auto length = load<std::uint64_t>(header);
+    if (left < kFrameBytes || length > left - kFrameBytes) {
+      // A length near 2^64 must not wrap around to a small one.
+      const bool countable = length <= static_cast<std::size_t>(-1) - kFrameBytes;
+      scan.needed = countable ? length + kFrameBytes : static_cast<std::size_t>(-1);
+      break;
+    }
+    if (verify == Verify::all) {
+      if (const Fault damage = verify_data(header + kHeaderBytes, length)) {
+        stop(damage);
+        break;
+      }
+    }
+    scan.offsets.push_back(scan.consumed + kHeaderBytes);
+    scan.lengths.push_back(length);
+    scan.consumed += length + kFrameBytes;
+  }
+  return scan;
+}
+
+void write_header(std::uint8_t* out, std::uint64_t size) noexcept {
+  store(out, size);
+  store(out + 8, crc32c_mask(crc32c(out, 8)));
+}
+
+void write_footer(std::uint8_t* out, const std::uint8_t* data, std::size_t size) noexcept {
+  store(out, crc32c_mask(crc32c(data, size)));
+}
+
+void append_frame(Buffer<std::uint8_t>& out, const std::uint8_t* data, std::size_t size) {
+  std::uint8_t* const frame = out.extend(size + kFrameBytes);
+  write_header(frame, size);
+  if (size != 0) std::memcpy(frame + kHeaderBytes, data, size);
+  write_footer(frame + kHeaderBytes + size, frame + kHeaderBytes, size);
+}
+
+}  // namespace covey

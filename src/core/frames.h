@@ -1,0 +1,51 @@
+// TFRecord frames:
+//
+//   u64 length | u32 masked CRC of the length | length bytes of data | u32 masked CRC of the data
+//
+// all little-endian. A file is nothing but frames.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "buffer.h"
+#include "fault.h"
+
+namespace covey {
+
+static_assert(std::endian::native == std::endian::little,
+              "covey copies TFRecord's little-endian numbers as they are");
+
+inline constexpr std::size_t kHeaderBytes = 12;
+inline constexpr std::size_t kFooterBytes = 4;
+inline constexpr std::size_t kFrameBytes = kHeaderBytes + kFooterBytes;
+
+// Which checksums a scan verifies. `lengths` leaves the data unread, for callers that verify it
+// when they decode it.
+enum class Verify : std::uint8_t { nothing, lengths, all };
+
+struct Scan {
+  Buffer<std::uint64_t> offsets;  // where each record's data begins in the buffer
+  Buffer<std::uint64_t> lengths;  // and how long it is
+  std::size_t consumed = 0;       // bytes passed; the next frame begins here
+  std::size_t needed = 0;         // bytes that frame has, 0 if unknown, when the buffer ends in it
+  Fault fault;                    // what stopped the scan, unless it was the end of the buffer
+};
+
+// Finds the frames that lie wholly within `data`, at most `limit` of them, and stops at the first
+// that is damaged. After damaged data the next frame is known, for its length was verified; after
+// a damaged length nothing tells where it is.
+Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, Verify verify);
+
+// Whether the data of a record that is followed by its footer matches it.
+Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept;
+
+// Writes the twelve bytes that precede, and the four that follow, `size` bytes of data.
+void write_header(std::uint8_t* out, std::uint64_t size) noexcept;
+void write_footer(std::uint8_t* out, const std::uint8_t* data, std::size_t size) noexcept;
+
+// Frames `size` bytes at the end of `out`.
+void append_frame(Buffer<std::uint8_t>& out, const std::uint8_t* data, std::size_t size);
+
+}  // namespace covey

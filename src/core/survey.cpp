@@ -1,0 +1,137 @@
+#include "survey.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "feature.h"
+
+namespace covey {
+namespace {
+
+// Counts the values of one kind.
+struct Counter {
+  Wire wire;
+  std::size_t count = 0;
+
+  void clear() noexcept { count = 0; }
+  bool one_int(std::uint64_t) noexcept {
+    ++count;
+    return true;
+  }
+  bool ints(Bytes run, Failure& failure) noexcept {
+    Reader varints(run);
+    while (!varints.done()) {
+      std::uint64_t value;
+      if ((failure = varints.varint(value))) return true;
+      ++count;
+    }
+    return true;
+  }
+  bool floats(const std::uint8_t*, std::size_t number) noexcept {
+    count += number;
+    return true;
+  }
+  bool string(Bytes) noexcept {
+    ++count;
+    return true;
+  }
+};
+
+Failure count_values(Bytes feature, int& kind, std::size_t& count) {
+  // The kind is known when all has been read, so a Feature that is not the usual one is read
+  // again.
+  Counter counter{Wire::ints};
+  if (Failure failure = read_feature(feature, counter, kind)) return failure;
+  if (kind != 0 && kind != static_cast<int>(counter.wire)) {
+    counter = {static_cast<Wire>(kind)};
+    if (Failure failure = read_feature(feature, counter, kind)) return failure;
+  }
+  count = counter.count;
+  return {};
+}
+
+std::string text(Bytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.begin), bytes.size()};
+}
+
+}  // namespace
+
+void Seen::add(std::size_t record, int kind, std::size_t count) noexcept {
+  const auto k = static_cast<std::size_t>(kind);
+  if (by_kind[k]++ == 0) first_of_kind[k] = record;
+  if (kind == 0) return;
+  least = std::min(least, count);
+  most = std::max(most, count);
+}
+
+Fault Survey::add(Bytes record) {
+  std::vector<std::unique_ptr<std::uint8_t[]>> memory;
+  const auto scratch = [&](std::size_t size) {
+    memory.push_back(std::make_unique<std::uint8_t[]>(size));
+    return memory.back().get();
+  };
+  const std::size_t number = records_++;
+  // A key that comes again replaces what it said before, so a record is added when it is read.
+  std::map<std::string, Bytes> context, lists;
+
+  const auto read = [&]() -> Failure {
+    Reader fields(record);
+    while (!fields.done()) {
+      std::uint32_t tag;
+      if (Failure failure = fields.tag(tag)) return failure;
+      const bool is_context = tag == make_tag(1, kLengthDelimited);
+      if (!is_context && tag != make_tag(2, kLengthDelimited)) {
+        if (Failure failure = fields.skip(tag)) return failure;
+        continue;
+      }
+      Bytes map;
+      if (Failure failure = fields.bytes(map)) return failure;
+      auto& keys = is_context ? context : lists;
+      Failure failure = read_map(map, scratch, [&](Bytes key, Bytes value) -> Failure {
+        keys[text(key)] = value;
+        return {};
+      });
+      if (failure) return failure;
+    }
+    for (const auto& [key, feature] : context) {
+      int kind;
+      std::size_t count = 0;
+      if (Failure failure = count_values(feature, kind, count)) return failure;
+      Seen& seen = context_[key];
+      seen.records += 1;
+      seen.add(number, kind, count);
+    }
+    for (const auto& [key, list] : lists) {
+      Seen& seen = lists_[key];
+      seen.records += 1;
+      Reader steps(list);
+      while (!steps.done()) {
+        std::uint32_t tag;
+        if (Failure failure = steps.tag(tag)) return failure;
+        if (tag != make_tag(1, kLengthDelimited)) {
+          if (Failure failure = steps.skip(tag)) return failure;
+          continue;
+        }
+        Bytes step;
+        if (Failure failure = steps.bytes(step)) return failure;
+        int kind;
+        std::size_t count = 0;
+        if (Failure failure = count_values(step, kind, count)) return failure;
+        seen.add(number, kind, count);
+      }
+    }
+    return {};
+  };
+
+  Fault fault;
+  if (const Failure failure = read()) {
+    fault.code = failure.code;
+    fault.row = number;
+    const bool inside = failure.at >= record.begin && failure.at <= record.end;
+    fault.offset = inside ? static_cast<std::size_t>(failure.at - record.begin) : record.size();
+  }
+  return fault;
+}
+
+}  // namespace covey

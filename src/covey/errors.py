@@ -1,0 +1,79 @@
+"""Everything that covey raises on purpose.
+
+::
+
+    CoveyError
+    ├── ClosedError            something closed was used
+    ├── FormatError            bytes that are not what they should be
+    │   ├── CorruptRecordError     a TFRecord frame, or the compression around it, is damaged
+    │   └── ExampleError           a record is no tf.train.Example, or does not fit its features
+    └── FeatureError           a schema, or a value that is to be written, is wrong
+"""
+
+from __future__ import annotations
+
+
+class CoveyError(Exception):
+    """The root of all errors that covey raises on purpose."""
+
+
+class ClosedError(CoveyError, ValueError):
+    """A reader or writer was used after it was closed."""
+
+
+class FormatError(CoveyError, ValueError):
+    """Bytes are not what they should be."""
+
+
+class CorruptRecordError(FormatError):
+    """A TFRecord frame, or the compression around it, is damaged.
+
+    Attributes:
+        name: The file.
+        record: The number of the record in it, from 0.
+        offset: The byte at which its frame begins (of the decompressed data, if compressed).
+    """
+
+    def __init__(self, message: str, *, name: str, record: int, offset: int) -> None:
+        super().__init__(message)
+        self.name = name
+        self.record = record
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), str(self), self.__dict__)
+
+
+class ExampleError(FormatError):
+    """A record is no tf.train.Example, or does not fit the features it is read with.
+
+    Attributes:
+        name: The file, or ``"<memory>"``.
+        record: The number of the record in it, from 0.
+        feature: The feature, if one is to blame.
+    """
+
+    def __init__(self, message: str, *, name: str, record: int, feature: str | None) -> None:
+        super().__init__(message)
+        self.name = name
+        self.record = record
+        self.feature = feature
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), str(self), self.__dict__)
+
+
+class FeatureError(CoveyError, ValueError):
+    """A schema, or a value that is to be written, is wrong."""
+
+
+class SkippedRecordsWarning(UserWarning):
+    """Damaged records were left out, as ``on_error="skip"`` asked."""
+
+
+def _restore(kind: type[CoveyError], message: str, attributes: dict[str, object]) -> CoveyError:
+    """Rebuild an error in another process; its keyword-only arguments need the help."""
+    error = kind.__new__(kind)
+    error.args = (message,)
+    error.__dict__.update(attributes)
+    return error

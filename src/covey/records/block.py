@@ -1,0 +1,64 @@
+"""Blocks: many whole records in one buffer, the unit in which covey hands records over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Whole records that lie one after another in a buffer, each in its frame.
+
+    Iterating gives the records as bytes.
+    """
+
+    data: Any
+    """The buffer."""
+    offsets: NDArray[np.uint64]
+    """Where each record's own bytes begin in the buffer."""
+    lengths: NDArray[np.uint64]
+    """And how many they are."""
+    name: str = "<memory>"
+    """The file the records came from."""
+    first: int = 0
+    """The number of the first record in that file."""
+    position: int = 0
+    """Where the buffer begins in the (decompressed) file."""
+    verified: bool = True
+    """Whether the checksums of the data are known to be right."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(_core.slice_records(self.data, self.offsets, self.lengths))
+
+    def __getitem__(self, rows: slice) -> Block:
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a block is sliced with step 1, not {step}")
+        return Block(
+            self.data,
+            self.offsets[start:stop],
+            self.lengths[start:stop],
+            self.name,
+            self.first + start,
+            self.position,
+            self.verified,
+        )
+
+    def where(self, row: int) -> str:
+        """Say where a record is, for a message."""
+        offset = self.position + int(self.offsets[row]) - HEADER_BYTES
+        return f"{self.name}: record {self.first + row} at byte {offset}"

@@ -1,0 +1,166 @@
+"""GZIP and ZLIB around a TFRecord file: finding out which, and streaming through either.
+
+GZIP is written as many members, each of whole records, one after the other. An ordinary reader sees
+one GZIP file; a reader that knows where a member begins can start there. ZLIB has no such thing (and
+TensorFlow silently stops after the first of several streams), so it is written as one stream.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Literal
+
+from covey import _core
+
+Compression = Literal["GZIP", "ZLIB"] | None
+
+# Compressed bytes that are taken from a file at once. What zlib does not use of them it copies, so
+# that large pieces of strongly compressed data would cost more than they save.
+_INPUT_BYTES = 1 << 16
+
+# Ten bytes: magic, deflate, no flags, no time, no extra flags, and an operating system that is
+# "unknown", so that the same records give the same bytes on every machine.
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+
+def parse_compression(value: str | None) -> Compression:
+    """Check the name of a compression; ``""`` is none, as TensorFlow has it.
+
+    >>> parse_compression("gzip")
+    'GZIP'
+    """
+    if value is None or value == "":
+        return None
+    name = str(value).upper()
+    if name == "GZIP":
+        return "GZIP"
+    if name == "ZLIB":
+        return "ZLIB"
+    raise ValueError(f"compression is {value!r}, must be None, 'GZIP' or 'ZLIB'")
+
+
+def detect_compression(head: bytes) -> Compression:
+    """Find out from a file's first bytes how it is compressed.
+
+    A plain TFRecord begins with a length and its checksum, which no compressed file does by chance;
+    of anything else, what inflates into such a beginning is compressed.
+    """
+    if not head or _begins_a_record(head):
+        return None
+    suspects: list[tuple[Compression, int]] = []
+    if head[:3] == b"\x1f\x8b\x08":
+        suspects.append(("GZIP", 31))
+    elif len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
+        suspects.append(("ZLIB", 15))
+    for name, window in suspects:
+        try:
+            inflated = zlib.decompressobj(window).decompress(head, 12)
+        except zlib.error:
+            inflated = b""
+        # A GZIP file is known by its magic alone, so that a damaged one is called damaged GZIP;
+        # two bytes of ZLIB header prove nothing by themselves.
+        if name == "GZIP" or not inflated or _begins_a_record(inflated):
+            return name
+    return None
+
+
+def _begins_a_record(head: bytes) -> bool:
+    if len(head) < 12:
+        return False
+    *_, fault = _core.scan_frames(head[:12], 1, _core.VERIFY_LENGTHS)
+    return fault is None
+
+
+class Inflater:
+    """Streams the decompressed bytes of a file, a piece at a time.
+
+    Args:
+        read: Gives the next bytes of the file, at most so many; ``b""`` at its end.
+        compression: ``"GZIP"`` or ``"ZLIB"``.
+        offset: Where in the file ``read`` begins.
+
+    Attributes:
+        members: (decompressed bytes before it, file offset) of every member seen so far.
+
+    Raises:
+        zlib.error: If the data is damaged, ends early, or is followed by something else.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], compression: Compression, offset: int = 0):
+        self._read = read
+        self._window = 31 if compression == "GZIP" else 15
+        self._name = compression
+        self._inflate = zlib.decompressobj(self._window)
+        self._input = b""
+        self._consumed = offset  # bytes of the file that were given to members
+        self._produced = 0
+        self.members = [(0, offset)]
+
+    def read(self, size: int) -> bytes:
+        """The next decompressed bytes, at least one and at most ``size``; ``b""`` at the end."""
+        while True:
+            if self._inflate.eof and not self._next_member():
+                return b""
+            if not self._input:
+                self._input = self._read(_INPUT_BYTES)
+                if not self._input:
+                    raise zlib.error(f"the {self._name} data ends before its end mark")
+            before = len(self._input)
+            piece = self._inflate.decompress(self._input, size)
+            self._input = self._inflate.unconsumed_tail or self._inflate.unused_data
+            self._consumed += before - len(self._input)
+            self._produced += len(piece)
+            if piece:
+                return piece
+
+    def _next_member(self) -> bool:
+        """Begin the member that follows one that has ended, if any does."""
+        if not self._input:
+            self._input = self._read(_INPUT_BYTES)
+        if not self._input:
+            return False
+        if self._name == "ZLIB":
+            raise zlib.error(
+                "bytes follow the end of the ZLIB stream; readers would lose them silently"
+            )
+        self._inflate = zlib.decompressobj(self._window)
+        self.members.append((self._produced, self._consumed))
+        return True
+
+
+class GzipDeflater:
+    """Makes GZIP members; the caller says where each ends."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+        self._deflate: zlib._Compress | None = None
+        self._checksum = 0
+        self._size = 0
+
+    @property
+    def member_bytes(self) -> int:
+        """Decompressed bytes in the open member."""
+        return self._size
+
+    def compress(self, data: memoryview) -> bytes:
+        """Add to the open member, or open one."""
+        head = b""
+        if self._deflate is None:
+            self._deflate = zlib.compressobj(self._level, zlib.DEFLATED, -15)
+            self._checksum = self._size = 0
+            head = _GZIP_HEADER
+        self._checksum = zlib.crc32(data, self._checksum)
+        self._size += data.nbytes
+        return head + self._deflate.compress(data)
+
+    def finish(self) -> bytes:
+        """End the open member, if there is one."""
+        if self._deflate is None:
+            return b""
+        tail = struct.pack("<II", self._checksum, self._size & 0xFFFFFFFF)
+        last = self._deflate.flush() + tail
+        self._deflate = None
+        self._size = 0
+        return last

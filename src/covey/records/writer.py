@@ -1,0 +1,193 @@
+"""Writing TFRecord files."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import BinaryIO
+
+import numpy as np
+
+from covey import _core
+from covey.errors import ClosedError, CorruptRecordError
+from covey.records.block import FOOTER_BYTES, HEADER_BYTES, Block
+from covey.records.compression import GzipDeflater, parse_compression
+from covey.records.reader import PathOrFile, RecordReader
+
+
+class RecordWriter:
+    """Writes records to one TFRecord file.
+
+    Args:
+        target: A path, which is overwritten, or a binary file object.
+        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``.
+        level: How hard to compress, 0 to 9.
+        member_bytes: GZIP is written in members of whole records, each ended as soon as it holds
+            this many bytes before compression, so that a reader can start in the middle.
+        append: Add to an existing file, after checking that it ends on a whole record.
+        buffer_bytes: How much to collect before the file is written to.
+
+    >>> with RecordWriter("/tmp/small.tfrecord.gz", compression="GZIP") as writer:
+    ...     writer.write(b"a record")
+    >>> writer.records
+    1
+    """
+
+    def __init__(
+        self,
+        target: PathOrFile,
+        *,
+        compression: str | None = None,
+        level: int = 6,
+        member_bytes: int = 1 << 16,
+        append: bool = False,
+        buffer_bytes: int = 1 << 20,
+    ) -> None:
+        self.compression = parse_compression(compression)
+        if not 0 <= level <= 9:
+            raise ValueError(f"level is {level}, must be 0 to 9")
+        if member_bytes < 1 or buffer_bytes < 1:
+            raise ValueError("member_bytes and buffer_bytes must be 1 or more")
+        self.records = 0
+        """Records written by this writer so far."""
+        self._closed = False
+        self._owned = isinstance(target, (str, os.PathLike))
+        if isinstance(target, (str, os.PathLike)):
+            self.name = os.fspath(target)
+            if append and os.path.exists(self.name):
+                self._check_end(self.name)
+            self._file: BinaryIO = open(self.name, "ab" if append else "wb", buffering=0)  # noqa: SIM115
+        else:
+            self.name = str(getattr(target, "name", "<file>"))
+            self._file = target
+            if append:
+                self._check_end(target)
+                target.seek(0, os.SEEK_END)
+        self._member_bytes = member_bytes
+        self._buffer_bytes = min(buffer_bytes, member_bytes) if compression else buffer_bytes
+        self._buffer = _core.FrameBuffer(self._buffer_bytes)
+        self._gzip = GzipDeflater(level) if self.compression == "GZIP" else None
+        self._zlib = zlib.compressobj(level) if self.compression == "ZLIB" else None
+
+    def _check_end(self, target: PathOrFile) -> None:
+        """Make sure that what is appended to can be: whole records, of the same compression."""
+        if not isinstance(target, (str, os.PathLike)):
+            if not (target.readable() and target.seekable()):
+                raise ValueError(
+                    f"{self.name}: appending to a file object needs one that can be read and "
+                    "seeked, so that its end can be checked; open it with mode 'r+b'"
+                )
+            target.seek(0)
+        with RecordReader(target) as reader:
+            is_empty = True
+            # Lengths are enough to find the end; compressed data is checked by inflating it.
+            for block in reader.blocks(verify_data=False):
+                is_empty = is_empty and len(block) == 0
+            if is_empty:
+                return
+            if reader.compression != self.compression:
+                raise ValueError(
+                    f"{self.name}: cannot append with compression {self.compression} to a file with "
+                    f"compression {reader.compression}; pass compression={reader.compression!r}"
+                )
+        if self.compression == "ZLIB":
+            raise ValueError(
+                f"{self.name}: cannot append to a ZLIB file: readers would stop at the end of its "
+                "first stream; write a new file, or use GZIP"
+            )
+
+    def __enter__(self) -> RecordWriter:
+        self._check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.name}: this writer is closed; open another, with append=True")
+
+    def write(self, record: bytes) -> None:
+        """Write one record."""
+        if self._closed:
+            self._check_open()
+        if self._buffer.append(record) >= self._buffer_bytes:
+            self._drain()
+        self.records += 1
+
+    def write_block(self, block: Block) -> None:
+        """Write many records, framed already."""
+        self._check_open()
+        self._drain()
+        self._emit(block)
+        self.records += len(block)
+
+    def flush(self) -> None:
+        """Hand everything to the file, so that a reader sees whole records."""
+        self._check_open()
+        self._drain()
+        if self._gzip is not None:
+            self._put(self._gzip.finish())
+        if self._zlib is not None:
+            self._put(self._zlib.flush(zlib.Z_SYNC_FLUSH))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write what is left and close the file, if this writer opened it."""
+        if self._closed:
+            return
+        try:
+            self._drain()
+            if self._gzip is not None:
+                self._put(self._gzip.finish())
+            if self._zlib is not None:
+                self._put(self._zlib.flush())
+            self._file.flush()
+        finally:
+            self._closed = True
+            if self._owned:
+                self._file.close()
+
+    def _drain(self) -> None:
+        data, offsets, lengths = self._buffer.take()
+        if len(lengths):
+            self._emit(Block(data, offsets, lengths))
+
+    def _emit(self, block: Block) -> None:
+        """Write the frames of a block, which lie one after another in its buffer."""
+        if not len(block):
+            return
+        frames = memoryview(block.data).cast("B")
+        ends = block.offsets + block.lengths + np.uint64(FOOTER_BYTES)
+        begin = int(block.offsets[0]) - HEADER_BYTES
+        end = int(ends[-1])
+        if end - begin != int(block.lengths.sum()) + (HEADER_BYTES + FOOTER_BYTES) * len(block):
+            raise ValueError(f"{block.name}: the frames of a block must follow one another")
+        if self._zlib is not None:
+            self._put(self._zlib.compress(frames[begin:end]))
+        elif self._gzip is None:
+            self._put(frames[begin:end])
+        else:
+            self._emit_members(frames, begin, ends)
+
+    def _emit_members(self, frames: memoryview, begin: int, ends: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> None:
+        """Add frames to the open GZIP member, ending it wherever it is full.
+
+        Where members end depends on the records alone, not on how they arrive.
+        """
+        assert self._gzip is not None
+        row = 0
+        while row < len(ends):
+            full = begin + self._member_bytes - self._gzip.member_bytes
+            row = min(int(np.searchsorted(ends, np.uint64(full))), len(ends) - 1)
+            self._put(self._gzip.compress(frames[begin : int(ends[row])]))
+            begin = int(ends[row])
+            row += 1
+            if self._gzip.member_bytes >= self._member_bytes:
+                self._put(self._gzip.finish())
+
+    def _put(self, data: bytes | memoryview) -> None:
+        # A raw file may take less than it is given.
+        view = memoryview(data)
+        while view.nbytes:
+            view = view[self._file.write(view) :]
