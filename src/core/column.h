@@ -53,8 +53,8 @@ constexpr std::size_t element_size(Element element) noexcept {
 }
 
 enum class Layout : std::uint8_t {
-  fixed,     // `count` values in every row: one dense array
-  variable,  // any multiple of `count` values in a row: values and row splits
+  fixed,     // every row has as many: one dense array
+  variable,  // a row has any number of values: values and row splits
   steps,     // a FeatureList of a SequenceExample: values, step splits and row splits
 };
 
@@ -64,6 +64,7 @@ struct Column {
   Element element = Element::int64;
   Layout layout = Layout::fixed;
   std::size_t count = 1;
+  bool exact = true;  // `count` values, in a row or in a step; otherwise any multiple of it
   bool required = true;
   // What a row gets that does not have an optional key.
   std::vector<std::uint8_t> default_values;  // numbers, as they lie in memory

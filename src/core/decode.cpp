@@ -418,8 +418,8 @@ Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
                static_cast<std::uint64_t>(column.wire));
           return false;
         }
-        const bool fits = column.layout == Layout::fixed ? outcome.count == column.count
-                                                         : outcome.count % column.count == 0;
+        const bool fits = column.exact ? outcome.count == column.count
+                                       : outcome.count % column.count == 0;
         if (!fits) fail(FaultCode::count, feature.begin, c, outcome.count, column.count);
         return fits;
       };

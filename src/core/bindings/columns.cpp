@@ -36,8 +36,6 @@ ColumnSpec column_spec(nb::tuple spec) {
   check(column.wire != Wire::ints || (!is_float && !is_string),
         "an int64 list needs an integer element");
   check(column.count <= kMostBytes / element_size(column.element), "a row is over 2 GiB");
-  check(column.layout == Layout::fixed || column.count > 0,
-        "a variable column needs a count of 1 or more");
 
   if (!spec[6].is_none()) {
     if (is_string) {
@@ -51,18 +49,22 @@ ColumnSpec column_spec(nb::tuple spec) {
       column.default_values.assign(view.data(), view.data() + view.size());
     }
   }
-  if (!column.required) {
+  column.exact = column.layout != Layout::variable;
+  for (nb::handle each : nb::cast<nb::tuple>(spec[7])) {
+    result.shape.push_back(nb::cast<std::int64_t>(each));
+    if (result.shape.back() < 0) column.exact = false;
+  }
+  check(column.exact || column.layout != Layout::fixed, "a fixed column has a whole shape");
+  check(column.exact || column.count > 0, "a column of any length needs a count of 1 or more");
+  if (!column.required && column.layout != Layout::steps) {
     const std::size_t size = is_string ? column.default_strings.size()
                                        : column.default_values.size() / element_size(column.element);
     check(column.default_values.size() % element_size(column.element) == 0,
           "the default is not whole elements");
-    check(column.layout == Layout::fixed ? size == column.count : size % column.count == 0,
+    check(column.exact ? size == column.count : size % column.count == 0,
           "the default does not fit the shape");
   }
 
-  for (nb::handle each : nb::cast<nb::tuple>(spec[7])) {
-    result.shape.push_back(nb::cast<std::int64_t>(each));
-  }
   result.minimum = nb::cast<std::int64_t>(spec[8]);
   result.maximum = nb::cast<std::int64_t>(spec[9]);
   result.bounded = nb::cast<bool>(spec[10]);

@@ -62,6 +62,12 @@ Records from_buffers(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_
   return records;
 }
 
+// The arrays that a layout does not have were never begun.
+nb::object maybe(Buffer<std::int64_t>& buffer) {
+  if (buffer.size() == 0) return nb::none();
+  return nb::cast(to_numpy(std::move(buffer)));
+}
+
 class PyDecoder {
  public:
   explicit PyDecoder(nb::list specs) : decoder_(plain_columns(column_specs(specs))) {}
@@ -101,9 +107,12 @@ class PyDecoder {
     raise_if(fault);
     nb::list result;
     for (ColumnOut& column : out) {
-      result.append(nb::make_tuple(
-          to_numpy(std::move(column.values)), to_numpy(std::move(column.offsets)),
-          to_numpy(std::move(column.row_splits)), to_numpy(std::move(column.step_splits))));
+      if (column.dense != nullptr) {
+        result.append(nb::none());
+        continue;
+      }
+      result.append(nb::make_tuple(to_numpy(std::move(column.values)), maybe(column.offsets),
+                                   maybe(column.row_splits), maybe(column.step_splits)));
     }
     return result;
   }
@@ -119,7 +128,7 @@ void register_decoder(nb::module_& m) {
            nb::sig("def __init__(self, columns: list[ColumnTuple]) -> None"))
       .def("decode", &PyDecoder::decode, nb::arg("records"), nb::arg("dense"),
            nb::sig("def decode(self, records: list[bytes], dense: list[NDArray[Any] | None]) -> "
-                   "list[GrownColumn]"),
+                   "list[GrownColumn | None]"),
            "Decodes records: fixed numbers into the given arrays, the rest into the returned "
            "(values, offsets, row_splits, step_splits).")
       .def("decode_places", &PyDecoder::decode_places, nb::arg("buffers"),
@@ -128,7 +137,7 @@ void register_decoder(nb::module_& m) {
            nb::sig("def decode_places(self, buffers: list[Any], "
                    "sources: NDArray[uint32] | None, offsets: NDArray[uint64], "
                    "lengths: NDArray[uint64], verify: bool, "
-                   "dense: list[NDArray[Any] | None]) -> list[GrownColumn]"),
+                   "dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),
            "The same for records that lie in buffers, with their frames' checksums if `verify`.");
 }
 

@@ -1,5 +1,7 @@
 #include "../encode.h"
 
+#include <nanobind/stl/unique_ptr.h>
+
 #include <memory>
 
 #include "columns.h"

@@ -1,0 +1,511 @@
+"""The kinds of features a schema is made of.
+
+Each kind knows which columns it is stored in, how one value or a batch of them is taken apart into
+those columns, and how they are put together again. What each dtype costs in a tf.train.Example,
+which has only int64, float32 and byte strings:
+
+=================  ==========================  ==================================================
+dtype              stored as                   bytes per value
+=================  ==========================  ==================================================
+bool, integers     int64 list (varints)        1 for 0 to 127, 2 to 16383, ..., 10 for negatives
+uint64             int64 list, by its bits     the same; above 2**63 other readers see a negative
+float32            float list                  4
+float16            float list                  4: exact, but twice its size
+float64            its memory, one string      8: exact; ``encoding="list"`` stores float32 instead
+str, bytes         bytes list                  its length + 2 or more
+any numbers        its memory, one string      its size in memory, with ``encoding="bytes"``
+=================  ==========================  ==================================================
+
+Memory is little-endian and in C order: ``tf.io.decode_raw`` and TFDS' ``encoding="bytes"`` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import FeatureError
+from covey.features.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
+from covey.features.columns import DTYPES, STRINGS, Column, Layout, Shape, check_shape
+from covey.features.images import FORMATS, decode_image, encode_image
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+    def __reduce__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED = _Required()
+"""The default of a feature that every example must have."""
+
+
+def parse_dtype(dtype: Any) -> str:
+    """The name of a dtype: a name, a numpy dtype, or a Python type.
+
+    >>> parse_dtype(np.uint8), parse_dtype(str), parse_dtype(float)
+    ('uint8', 'str', 'float32')
+    """
+    python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
+    if isinstance(dtype, type) and dtype in python:
+        return python[dtype]
+    if isinstance(dtype, str) and dtype in STRINGS:
+        return dtype
+    if isinstance(dtype, str) and dtype == "string":
+        return "bytes"
+    try:
+        name = np.dtype(dtype).name
+    except (TypeError, ValueError):
+        name = str(dtype)
+    if name not in DTYPES:
+        raise FeatureError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
+    return name
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What all kinds have in common."""
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        """The columns this feature is stored in, under ``name``."""
+        raise NotImplementedError
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a value is stored as it is, in one column with the feature's own name."""
+        return False
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        """Take one value apart into its columns; None for a column left out."""
+        return [value]
+
+    def split_batch(
+        self, batch: Any, rows: int, columns: Sequence[Column]
+    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
+        """Take a batch of values apart into (values, row splits) of its columns."""
+        if len(columns) == 1:
+            parts = [part for value in batch for part in self.split(value, columns)]
+            return [columns[0].coerce_batch(parts, rows)]
+        table = [self.split(value, columns) for value in batch]
+        return [
+            column.coerce_batch([row[i] for row in table], rows) for i, column in enumerate(columns)
+        ]
+
+    def join(self, parts: list[Any]) -> Any:
+        """Put decoded columns together to what a person wants."""
+        return parts[0]
+
+
+@dataclass(frozen=True)
+class Tensor(Feature):
+    """Numbers or strings of one shape; dimensions that differ between examples are None.
+
+    Args:
+        dtype: A number (``bool``, ``int8`` to ``uint64``, ``float16`` to ``float64``), ``str`` or
+            ``bytes``, as a name, a Python type or a numpy dtype.
+        shape: Of one example. With one None the values suffice to restore it; with more, ``encoding``
+            must be ``"bytes"``, and the shape is stored too.
+        encoding: ``"list"`` stores numbers one by one, ``"bytes"`` their memory as one string (fast
+            and compact for arrays of small types). Float64 is ``"bytes"`` unless asked otherwise.
+        default: What an example gets that lacks the feature. Without, every example must have it.
+
+    >>> Tensor("float32", (3,))
+    Tensor(dtype='float32', shape=(3,), encoding='list')
+    """
+
+    dtype: str
+    shape: Shape = ()
+    _: KW_ONLY
+    encoding: Literal["list", "bytes"] | None = None
+    default: Any = field(default=REQUIRED)
+
+    def __post_init__(self) -> None:
+        dtype = parse_dtype(self.dtype)
+        shape = check_shape(self.shape, dtype)
+        encoding = self.encoding or ("bytes" if dtype == "float64" else "list")
+        if encoding not in ("list", "bytes"):
+            raise FeatureError(f"encoding is {encoding!r}, must be 'list' or 'bytes'")
+        if dtype in STRINGS and encoding != "list":
+            raise FeatureError(f"encoding is {encoding!r}, but {dtype} has no other than 'list'")
+        if shape.count(None) > 1 and encoding == "list":
+            raise FeatureError(
+                f"shape {shape} has {shape.count(None)} unknown dimensions, which a list of values "
+                "cannot restore; use encoding='bytes', or Ragged for nested lists"
+            )
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "encoding", encoding)
+        if self.default is not REQUIRED:
+            plain = Column("default", dtype, shape).coerce(self.default)
+            frozen = _freeze(plain.tolist() if isinstance(plain, np.ndarray) else plain)
+            object.__setattr__(self, "default", frozen)
+
+    def __repr__(self) -> str:
+        default = "" if self.default is REQUIRED else f", default={self.default!r}"
+        return (
+            f"Tensor(dtype={self.dtype!r}, shape={self.shape}, encoding={self.encoding!r}{default})"
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        return not self._has_shape
+
+    @property
+    def _has_shape(self) -> bool:
+        return self.shape.count(None) > 1
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        layout: Layout = "variable" if None in self.shape else "fixed"
+        raw = self.encoding == "bytes"
+        required = self.default is REQUIRED
+        if self._has_shape:
+            if not required:
+                raise FeatureError(
+                    f"feature {name!r}: no default is possible with several unknown dimensions"
+                )
+            return (
+                Column(f"{name}/shape", "int32", (len(self.shape),)),
+                Column(f"{name}/value", self.dtype, self.shape, raw, layout),
+            )
+        default = None
+        if not required:
+            plain = Column(name, self.dtype, self.shape).coerce(self.default)
+            default = [plain] if isinstance(plain, bytes) else plain
+        return (Column(name, self.dtype, self.shape, raw, layout, required, default),)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        if not self._has_shape:
+            return [value]
+        array = columns[1].coerce(value)
+        return [np.array(array.shape, np.int32), array]
+
+    def split_batch(
+        self, batch: Any, rows: int, columns: Sequence[Column]
+    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
+        if not self._has_shape:
+            return [columns[0].coerce_batch(batch, rows)]
+        return super().split_batch(batch, rows, columns)
+
+    def join(self, parts: list[Any]) -> Any:
+        if not self._has_shape:
+            return parts[0]
+        shapes, values = parts
+        # The shapes come from the file: each must be one of the values that are there.
+        sizes = shapes.astype(object).prod(axis=1)
+        fits = (shapes >= 0).all(axis=1) & (sizes == values.row_lengths)
+        if not fits.all():
+            row = int(np.argmin(fits))
+            raise FeatureError(
+                f"row {row}: the stored shape {tuple(shapes[row].tolist())} is not that of "
+                f"{int(values.row_lengths[row])} values"
+            )
+        return RaggedArray(values.values, values.row_splits, shapes.astype(np.int64))
+
+
+def _freeze(value: Any) -> Any:
+    return tuple(_freeze(each) for each in value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class ClassLabel(Feature):
+    """The class of an example: an integer from 0, with or without a name.
+
+    Args:
+        names: The names of the classes, in order; then a name may be given for the integer.
+        num_classes: How many classes there are, if they have no names. -1 (unknown) is always
+            allowed, as it is in TFDS.
+
+    >>> ClassLabel(names=["wren", "owl"]).index("owl")
+    1
+    """
+
+    names: tuple[str, ...] | None = None
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.names is not None:
+            if isinstance(self.names, str):
+                raise FeatureError(f"names is the text {self.names!r}, must be a list of texts")
+            names = tuple(self.names)
+            if not all(isinstance(name, str) for name in names):
+                raise FeatureError("names of classes must be texts")
+            if len(set(names)) != len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise FeatureError(f"two classes have the name {twice!r}")
+            if self.num_classes not in (None, len(names)):
+                raise FeatureError(f"num_classes is {self.num_classes}, but there are {len(names)} names")
+            object.__setattr__(self, "names", names)
+            object.__setattr__(self, "num_classes", len(names))
+        elif self.num_classes is not None and not 0 <= self.num_classes < 2**62:
+            raise FeatureError(f"num_classes is {self.num_classes}, must be 0 or more")
+
+    @property
+    def is_plain(self) -> bool:
+        return self.names is None
+
+    def index(self, name: str) -> int:
+        """The integer of a class."""
+        if self.names is None:
+            raise FeatureError(f"the class {name!r} is a text, but this label has no names")
+        found = _positions(self.names).get(name)
+        if found is None:
+            raise FeatureError(f"there is no class {name!r} among the {len(self.names)} names")
+        return found
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        bounds = None if self.num_classes is None else (-1, self.num_classes - 1)
+        return (Column(name, "int64", bounds=bounds),)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        return [self.index(value) if isinstance(value, str) else value]
+
+    def split_batch(
+        self, batch: Any, rows: int, columns: Sequence[Column]
+    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
+        array = batch.to_numpy() if isinstance(batch, StringArray) else np.asarray(batch)
+        if array.dtype.kind in "OUT":
+            array = np.array([self.split(value, columns)[0] for value in array.tolist()], np.int64)
+        return [columns[0].coerce_batch(array, rows)]
+
+
+_position_cache: dict[tuple[str, ...], dict[str, int]] = {}
+
+
+def _positions(names: tuple[str, ...]) -> dict[str, int]:
+    """Where each name is; made once for every list of names."""
+    if names not in _position_cache:
+        _position_cache[names] = {name: i for i, name in enumerate(names)}
+    return _position_cache[names]
+
+
+@dataclass(frozen=True)
+class Image(Feature):
+    """An encoded image. Bytes are stored as they are; pixels are encoded first.
+
+    Args:
+        shape: Height, width and channels; None where images differ.
+        dtype: ``"uint8"`` or, for PNG, ``"uint16"``.
+        format: How pixels are encoded: ``"png"`` or ``"jpeg"``.
+
+    Decoding gives the encoded bytes; :meth:`decode` gives pixels.
+    """
+
+    shape: Shape = (None, None, None)
+    dtype: str = "uint8"
+    format: str = "png"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("uint8", "uint16"):
+            raise FeatureError(f"dtype of an image is {self.dtype!r}, must be 'uint8' or 'uint16'")
+        if self.format not in FORMATS:
+            raise FeatureError(f"format of an image is {self.format!r}, must be one of {FORMATS}")
+        shape = check_shape(self.shape, self.dtype)
+        if len(shape) != 3:
+            raise FeatureError(f"shape of an image is {shape}, must have three dimensions")
+        object.__setattr__(self, "shape", shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        return (Column(name, "bytes"),)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return [bytes(value)]
+        if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+            return [self.encode(np.asarray(value))]
+        raise FeatureError(
+            f"an image is of type {type(value).__name__}, must be encoded bytes or pixels"
+        )
+
+    def encode(self, pixels: NDArray[Any]) -> bytes:
+        """Encode pixels of this feature's shape, (height, width[, channels])."""
+        whole = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+        checked = Column("image", self.dtype, self.shape).coerce(whole)
+        return encode_image(checked, self.format)
+
+    def decode(self, data: bytes) -> NDArray[Any]:
+        """Decode an image into pixels, (height, width, channels)."""
+        return decode_image(data, self.shape[2])
+
+
+@dataclass(frozen=True)
+class Ragged(Feature):
+    """Lists of lists, of any lengths: ``depth`` levels of them, and then values of one shape.
+
+    Stored as TFDS stores nested sequences: ``<name>/ragged_flat_values`` and, for every level below
+    the first, ``<name>/ragged_row_lengths_<level>``.
+
+    >>> Ragged("int64").depth
+    2
+    """
+
+    dtype: str
+    depth: int = 2
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        shape = check_shape(self.shape, self.dtype)
+        if None in shape:
+            raise FeatureError(f"the shape of a ragged feature's values is {shape}, must be known")
+        if not 2 <= self.depth <= 16:
+            raise FeatureError(
+                f"depth of a ragged feature is {self.depth}, must be 2 to 16; "
+                "for one level use Tensor with a shape of (None,)"
+            )
+        if self.dtype == "float64":
+            raise FeatureError("ragged values cannot be float64: a list of them has only float32")
+        object.__setattr__(self, "shape", shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        flat = f"{name}/ragged_flat_values"
+        lengths = [
+            Column(f"{name}/ragged_row_lengths_{level}", "int64", (None,), layout="variable")
+            for level in range(self.depth - 1)
+        ]
+        return (Column(flat, self.dtype, (None, *self.shape), layout="variable"), *lengths)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        lengths: list[list[int]] = [[] for _ in range(self.depth - 1)]
+        level = list(value)
+        for each in lengths:
+            for item in level:
+                if isinstance(item, (str, bytes)) or not hasattr(item, "__len__"):
+                    raise FeatureError(
+                        f"feature {columns[0].key.rpartition('/')[0]!r}: {item!r} is no list; "
+                        f"expected {self.depth} levels of lists"
+                    )
+                each.append(len(item))
+            level = [item for items in level for item in items]
+        if not level and self.shape:
+            return [np.zeros((0, *(n or 0 for n in self.shape)), columns[0].numpy_dtype), *lengths]
+        return [level, *lengths]
+
+    def join(self, parts: list[Any]) -> Any:
+        # Each level has one length for every item of the level above, in every example.
+        flat, *lengths = parts
+        values, splits = flat.values, flat.row_splits
+        nested: Any = values
+        ends = splits  # how far each example reaches at the level below
+        for level in reversed(lengths):
+            counts = level.values
+            inner = np.zeros(len(counts) + 1, np.int64)
+            np.cumsum(counts, out=inner[1:])
+            if (counts < 0).any() or not np.array_equal(inner[level.row_splits], ends):
+                raise FeatureError("the lengths of a ragged feature do not add up to its values")
+            nested = RaggedArray(nested, inner)
+            ends = level.row_splits
+        return RaggedArray(nested, ends)
+
+
+@dataclass(frozen=True)
+class Sparse(Feature):
+    """A tensor that is mostly zero, stored as the values that are not and where they are.
+
+    Stored as ``<name>/values`` and ``<name>/indices`` (``<name>/indices_0`` and so on if there are
+    several dimensions), which ``tf.io.SparseFeature`` reads. A value may be a :class:`SparseArray`,
+    a pair (indices, values), anything with ``tocoo()`` (scipy), or a dense array.
+    """
+
+    dtype: str
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        if self.dtype in (*STRINGS, "float64"):
+            raise FeatureError(f"a sparse feature of {self.dtype} is not possible")
+        shape = tuple(self.shape)
+        # Only what is not zero is stored, so the whole may be large; each index is an int64.
+        if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
+            raise FeatureError(f"the shape of a sparse feature is {shape}, must be positive numbers")
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(size or 0 for size in self.shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        def column(key: str, dtype: str) -> Column:
+            return Column(f"{name}/{key}", dtype, (None,), layout="variable")
+
+        rank = len(self.shape)
+        keys = ["indices"] if rank == 1 else [f"indices_{i}" for i in range(rank)]
+        return (column("values", self.dtype), *(column(key, "int64") for key in keys))
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        if isinstance(value, SparseArray):
+            indices, values = value.indices, value.values
+        elif hasattr(value, "tocoo"):
+            coo = value.tocoo()
+            indices, values = np.stack([coo.row, coo.col], axis=-1), coo.data
+        elif isinstance(value, Mapping):
+            indices, values = value["indices"], value["values"]
+        elif isinstance(value, tuple) and len(value) == 2:
+            indices, values = value
+        else:
+            dense = np.asarray(value)
+            columns[0]._check_shape(dense.shape, self.shape)
+            indices, values = np.argwhere(dense), dense[np.nonzero(dense)]
+        places = np.asarray(indices, np.int64).reshape(-1, len(self.shape))
+        inside = ((places >= 0) & (places < np.array(self._sizes))).all(axis=1)
+        if not inside.all():
+            bad = tuple(places[int(np.argmin(inside))].tolist())
+            raise FeatureError(f"the sparse index {bad} lies outside the shape {self.shape}")
+        values = np.asarray(values)
+        if len(places) != values.size:
+            raise FeatureError(f"{len(places)} sparse indices for {values.size} values")
+        return [values, *(np.ascontiguousarray(axis) for axis in places.T)]
+
+    def join(self, parts: list[Any]) -> Any:
+        values, *indices = parts
+        for axis, size in zip(indices, self._sizes, strict=True):
+            inside = (axis.values >= 0) & (axis.values < size)
+            if not np.array_equal(axis.row_splits, values.row_splits) or not inside.all():
+                raise FeatureError(
+                    f"the indices of a sparse feature do not fit its values or its shape {self.shape}"
+                )
+        return SparseBatch(tuple(indices), values, self._sizes)
+
+
+@dataclass(frozen=True)
+class Steps(Feature):
+    """A feature list of a ``tf.train.SequenceExample``: one value for every step.
+
+    covey reads SequenceExamples; it writes Examples, where a Tensor of shape (None, ...) does the same.
+
+    Args:
+        dtype: As for :class:`Tensor`.
+        shape: Of one step; (None,) if steps differ.
+    """
+
+    dtype: str
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        shape = check_shape(self.shape, self.dtype)
+        if None in shape and shape != (None,):
+            raise FeatureError(f"the shape of a step is {shape}; an unknown one must be (None,)")
+        object.__setattr__(self, "shape", shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        return (Column(name, self.dtype, self.shape, layout="steps"),)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        raise FeatureError(
+            "covey reads SequenceExamples but writes Examples; "
+            "declare the feature as Tensor with a shape of (None, ...) to write it"
+        )
+
+
+FeatureLike = Feature | str | type | np.dtype[Any]
+
+
+def parse_feature(feature: Any) -> Feature:
+    """A feature from what a person may write for it: a kind, or a dtype for one value of it."""
+    return feature if isinstance(feature, Feature) else Tensor(parse_dtype(feature))

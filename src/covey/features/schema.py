@@ -1,0 +1,492 @@
+"""Features: the schema of a dataset, and the way between examples and records.
+
+An example is a dict of values, a record is the bytes of a ``tf.train.Example``. One at a time::
+
+    record = features.encode({"image": pixels, "label": "owl"})
+    example = features.decode(record)
+
+or many, by column, natively and with the GIL released::
+
+    block = features.encode_batch({"image": images, "label": labels})
+    columns = features.decode_batch(block)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.errors import CorruptRecordError, ExampleError, FeatureError
+from covey.features.columns import Column
+from covey.features.inference import infer_kinds, infer_record_kinds
+from covey.features.kinds import Feature, parse_feature
+from covey.records import Block
+
+_MOST_DEPTH = 32
+_KINDS = {0: "no list", 1: "a bytes list", 2: "a float list", 3: "an int64 list"}
+
+
+class Features(Mapping[str, Feature]):
+    """A schema: names to kinds. Nested dicts are named by their path, ``a/b``.
+
+    Args:
+        features: For every name a kind (:class:`Tensor`, :class:`Image`, :class:`ClassLabel`,
+            :class:`Ragged`, :class:`Sparse`, :class:`Steps`), a dtype for a single value, or a dict
+            of the same.
+
+    >>> features = Features({"label": "int64", "box": {"corner": Tensor("float32", (2,))}})
+    >>> record = features.encode({"label": 3, "box": {"corner": [0.5, 1.0]}})
+    >>> features.decode(record)["box"]["corner"]
+    array([0.5, 1. ], dtype=float32)
+    >>> list(features)
+    ['label', 'box/corner']
+    """
+
+    def __init__(self, features: Mapping[str, Any]) -> None:
+        self._paths: dict[str, tuple[str, ...]] = {}
+        self._features: dict[str, Feature] = {}
+        self._add(features, ())
+        self._columns: dict[str, tuple[Column, ...]] = {}
+        keys: dict[tuple[str, bool], str] = {}
+        for name, feature in self._features.items():
+            self._columns[name] = feature.columns(name)
+            for column in self._columns[name]:
+                other = keys.setdefault((column.key, column.layout == "steps"), name)
+                if other != name:
+                    raise FeatureError(
+                        f"features {other!r} and {name!r} are both stored under {column.key!r}; "
+                        "rename one"
+                    )
+        self._physical = [column for columns in self._columns.values() for column in columns]
+        self._is_plain = all(
+            feature.is_plain and self._paths[name] == (name,)
+            for name, feature in self._features.items()
+        )
+        self._least_bytes = sum(column.least_bytes() for column in self._physical)
+        # The native codecs cannot be pickled, and are made when they are first needed.
+        self._encoder: _core.Encoder | None = None
+        self._decoder: _core.Decoder | None = None
+        self._selected: dict[tuple[str, ...], Features] = {}
+
+    def _add(self, features: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        if not isinstance(features, Mapping):
+            raise FeatureError(f"features are of type {type(features).__name__}, must be a dict")
+        if len(path) > _MOST_DEPTH:
+            raise FeatureError(f"features are nested over {_MOST_DEPTH} levels deep")
+        for key, feature in features.items():
+            if not isinstance(key, str) or not key:
+                raise FeatureError(f"the name of a feature is {key!r}, must be a text")
+            try:
+                key.encode()
+            except UnicodeError:
+                raise FeatureError(f"the name of a feature, {key!r}, is no valid UTF-8") from None
+            if isinstance(feature, Mapping) and not isinstance(feature, Features):
+                self._add(feature, (*path, key))
+                continue
+            if isinstance(feature, Features):
+                for name, inner in feature.items():
+                    self._set((*path, key, *feature._paths[name]), inner)
+                continue
+            try:
+                self._set((*path, key), parse_feature(feature))
+            except FeatureError as error:
+                raise FeatureError(f"feature {'/'.join((*path, key))!r}: {error}") from None
+
+    def _set(self, path: tuple[str, ...], feature: Feature) -> None:
+        name = "/".join(path)
+        if name in self._features:
+            raise FeatureError(f"there are two features with the name {name!r}; rename one")
+        self._paths[name] = path
+        self._features[name] = feature
+
+    @classmethod
+    def infer(cls, examples: Iterable[Mapping[str, Any]]) -> Features:
+        """The features that fit all examples.
+
+        Types widen and shapes relax as far as needed; what cannot be reconciled is an error that
+        names both examples.
+
+        >>> Features.infer([{"x": 1, "y": [1, 2]}, {"x": 2.5, "y": [3]}])
+        Features({'x': Tensor(dtype='float32', shape=(), encoding='list'), 'y': Tensor(dtype='int64', shape=(None,), encoding='list')})
+        """
+        return cls(infer_kinds(examples))
+
+    @classmethod
+    def infer_records(cls, records: Iterable[bytes]) -> Features:
+        """The features that fit all records, which somebody else wrote.
+
+        A record says less than an example: int64, float32 or bytes, and how many.
+        """
+        return cls(infer_record_kinds(records))
+
+    # A mapping of names to kinds.
+
+    def __getitem__(self, name: str) -> Feature:
+        return self._features[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._features)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __repr__(self) -> str:
+        return f"Features({self._features!r})"
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._features.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Features, (self._nest(self._features),)
+
+    def _nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Give flat values the form that the features were declared in."""
+        nested: dict[str, Any] = {}
+        for name, value in values.items():
+            *parents, last = self._paths[name]
+            place = nested
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[last] = value
+        return nested
+
+    def _flatten(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        """Bring an example or columns into flat form, and check its names."""
+        flat: dict[str, Any] = {}
+        expected = {path[:i] for path in self._paths.values() for i in range(1, len(path))}
+
+        def visit(values: Mapping[str, Any], path: tuple[str, ...]) -> None:
+            for key, value in values.items():
+                here = (*path, str(key))
+                if here in expected and isinstance(value, Mapping):
+                    visit(value, here)
+                    continue
+                name = "/".join(here)
+                if name not in self._features:
+                    raise FeatureError(
+                        f"there is no feature {name!r}; the features are {', '.join(self) or 'none'}"
+                    )
+                flat[name] = value
+
+        visit(example, ())
+        return flat
+
+    def select(self, names: Iterable[str]) -> Features:
+        """The features with these names, in this order; decoding with them touches only them."""
+        key = tuple(names)
+        if key not in self._selected:
+            for name in key:
+                if name not in self._features:
+                    raise FeatureError(
+                        f"there is no feature {name!r}; the features are {', '.join(self)}"
+                    )
+            chosen = {name: self._features[name] for name in key}
+            self._selected[key] = Features(self._nest(chosen))
+        return self._selected[key]
+
+    # Encoding.
+
+    def _encode_with(self) -> _core.Encoder:
+        if self._encoder is None:
+            for name, (column, *_) in self._columns.items():
+                if column.layout == "steps":
+                    self._features[name].split(None, ())
+            self._encoder = _core.Encoder([column.spec() for column in self._physical])
+        return self._encoder
+
+    def encode(self, example: Mapping[str, Any]) -> bytes:
+        """The record of one example.
+
+        Raises:
+            FeatureError: If the example does not fit, saying which feature and why.
+        """
+        encoder = self._encoder or self._encode_with()
+        if self._is_plain and type(example) is dict:
+            values = example
+        else:
+            values = self._split(example)
+        try:
+            return encoder.encode_example(values, self._coerce)
+        except _core.Fault as fault:
+            self._explain_values(fault, example)
+
+    def _coerce(self, index: int, value: Any) -> Any:
+        return self._physical[index].coerce(value)
+
+    def _split(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in self._flatten(example).items():
+            columns = self._columns[name]
+            if value is None and not columns[0].required:
+                continue
+            try:
+                parts = self._features[name].split(value, columns)
+            except FeatureError as error:
+                raise _about(name, error) from None
+            values.update(zip((column.key for column in columns), parts, strict=True))
+        return values
+
+    def encode_batch(self, columns: Mapping[str, Any]) -> Block:
+        """The records of many examples, given by column.
+
+        Args:
+            columns: For every feature an array with one row per example; a list of values, a
+                :class:`RaggedArray`, a :class:`StringArray` or a :class:`SparseBatch` where rows
+                differ. Optional features may be left out.
+        """
+        blocks = list(self.encode_blocks(columns, block_bytes=2**63))
+        return blocks[0] if blocks else Block(b"", np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+
+    def encode_blocks(
+        self, columns: Mapping[str, Any], *, block_bytes: int = 1 << 20
+    ) -> Iterator[Block]:
+        """The same, in blocks of about so many bytes."""
+        encoder = self._encoder or self._encode_with()
+        flat = self._flatten(columns)
+        rows = _rows(flat)
+        given: list[Any] = []
+        for name, physical in self._columns.items():
+            if name not in flat:
+                given.extend(None for _ in physical)
+                continue
+            try:
+                given.extend(self._features[name].split_batch(flat[name], rows, physical))
+            except FeatureError as error:
+                raise _about(name, error) from None
+        try:
+            ready = encoder.columns(given, rows)
+        except _core.Fault as fault:
+            self._explain_values(fault, columns)
+        row = 0
+        while row < rows:
+            data, offsets, lengths = encoder.encode(ready, row, rows, block_bytes)
+            yield Block(data, offsets, lengths, first=row)
+            row += len(lengths)
+
+    def _explain_values(self, fault: _core.Fault, example: Mapping[str, Any]) -> NoReturn:
+        code, *_, index = fault.args
+        if code == "extra":
+            self._flatten(example)  # names what is too much
+        key = self._physical[index].key
+        name = next(name for name, columns in self._columns.items() if self._physical[index] in columns)
+        messages = {
+            "missing": f"feature {name!r} is missing; give it a default in the features if it may be",
+            "string": f"feature {name!r}: a value is neither str nor bytes",
+            "size": f"feature {name!r}: {key!r} has the wrong number of values",
+            "splits": f"feature {name!r}: the row splits of {key!r} do not fit its values",
+        }
+        raise FeatureError(messages.get(code, f"feature {name!r}: its values do not fit")) from None
+
+    # Decoding.
+
+    def _decode_with(self) -> _core.Decoder:
+        if self._decoder is None:
+            self._decoder = _core.Decoder([column.spec() for column in self._physical])
+        return self._decoder
+
+    def decode(self, record: bytes, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """The example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""
+        return _first(self.decode_batch([record], names))
+
+    def decode_batch(
+        self,
+        records: Block | Sequence[Block] | Sequence[bytes],
+        names: Iterable[str] | None = None,
+        *,
+        out: Mapping[str, NDArray[Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Many records by column: a numpy array for every feature of one shape, else as
+        :mod:`covey.features.arrays` has it.
+
+        Args:
+            records: A block, several blocks, or a list of bytes. Blocks whose data was not verified
+                are verified here.
+            names: Decode only these features, and touch only their bytes.
+            out: Arrays to decode into, by name, used again from an earlier call; each must have the
+                right dtype and shape.
+
+        Raises:
+            ExampleError: If a record is no Example or does not fit, saying which, where and why.
+            CorruptRecordError: If a checksum is wrong.
+        """
+        if names is not None:
+            return self.select(names).decode_batch(records, out=out)
+        if isinstance(records, Block):
+            records = [records]
+        blocks = [block for block in records if isinstance(block, Block)]
+        if blocks and len(blocks) != len(records):
+            raise TypeError("records must be all blocks or all bytes")
+        raw = list(records) if not blocks else []
+        rows = sum(len(block) for block in blocks) if blocks else len(raw)
+        # Before memory is taken for what a schema claims, the records must have the bytes for it.
+        size = (
+            sum(int(block.lengths.sum()) for block in blocks) if blocks else sum(map(len, raw))
+        )
+        dense = self._dense(rows if size >= rows * self._least_bytes else 0, out or {})
+        decoder = self._decoder or self._decode_with()
+        try:
+            if size < rows * self._least_bytes:
+                self._find_short(decoder, blocks, raw)
+            if blocks:
+                grown = _decode_blocks(decoder, blocks, dense)
+            else:
+                grown = decoder.decode(raw, dense)
+        except _core.Fault as fault:
+            self._explain_record(fault, blocks)
+        result: dict[str, Any] = {}
+        at = 0
+        for name, columns in self._columns.items():
+            parts = []
+            for column in columns:
+                part = grown[at]
+                parts.append(dense[at] if part is None else column.wrap(part))
+                at += 1
+            if self._features[name].is_plain:
+                result[name] = parts[0]
+                continue
+            try:
+                result[name] = self._features[name].join(parts)
+            except FeatureError as error:
+                where = blocks[0].name if blocks else "<memory>"
+                first = blocks[0].first if blocks else 0
+                raise ExampleError(
+                    f"{where}: records from {first}: feature {name!r}: {error}",
+                    name=where,
+                    record=first,
+                    feature=name,
+                ) from None
+        return self._nest(result)
+
+    def _dense(self, rows: int, out: Mapping[str, NDArray[Any]]) -> list[NDArray[Any] | None]:
+        dense: list[NDArray[Any] | None] = []
+        for column in self._physical:
+            given = out.get(column.key)
+            if given is None:
+                dense.append(column.allocate(rows))
+                continue
+            shape = (rows, *column.shape)
+            if given.dtype != column.numpy_dtype or given.shape != shape or not given.flags.c_contiguous:
+                raise FeatureError(
+                    f"feature {column.key!r}: the array to decode into is {given.dtype} {given.shape}, "
+                    f"expected contiguous {column.dtype} {shape}"
+                )
+            dense.append(given)
+        return dense
+
+    def _find_short(self, decoder: _core.Decoder, blocks: Sequence[Block], raw: list[bytes]) -> None:
+        """Find the first record that is too short for the features; decoding it says why."""
+        number = 0
+        for block in blocks:
+            for row in np.flatnonzero(block.lengths < self._least_bytes)[:1].tolist():
+                one = block[row : row + 1]
+                try:
+                    _decode_blocks(decoder, [one], self._dense(1, {}))
+                except _core.Fault as fault:
+                    self._explain_record(fault, [one])
+            number += len(block)
+        for row, record in enumerate(raw):
+            if len(record) < self._least_bytes:
+                try:
+                    decoder.decode([record], self._dense(1, {}))
+                except _core.Fault as fault:
+                    code, _, *rest = fault.args
+                    raise _core.Fault(code, row, *rest) from None
+
+    def _explain_record(self, fault: _core.Fault, blocks: Sequence[Block]) -> NoReturn:
+        code, row, offset, found, expected, index = fault.args
+        record, where, name = row, f"record {row}", "<memory>"
+        for block in blocks:
+            if row < len(block):
+                record, where, name = block.first + row, block.where(row), block.name
+                if code == "data_checksum":
+                    raise CorruptRecordError(
+                        f"{where}: data checksum is {found:#010x}, expected {expected:#010x}; "
+                        "open with on_error='skip' to read what is sound",
+                        name=name,
+                        record=record,
+                        offset=block.position + int(block.offsets[row]) - 12,
+                    ) from None
+                break
+            row -= len(block)
+        feature: str | None = None
+        what = ""
+        if index < len(self._physical):
+            column = self._physical[index]
+            feature = next(name for name, columns in self._columns.items() if column in columns)
+            what = f"feature {feature!r}: " if feature == column.key else f"feature {column.key!r}: "
+            if code == "missing":
+                what += "it is not there; if it may be missing, declare it with a default"
+            elif code == "kind":
+                what += f"it holds {_KINDS[found]}, expected {_KINDS[expected]}"
+            elif code == "count":
+                many = "values" if column.layout == "fixed" else "values or a multiple"
+                what += f"it has {found} values, expected {expected} {many}"
+            elif code == "bytes":
+                what += f"it has {found} bytes, expected {expected} for {column.dtype} {column.shape}"
+            elif code == "range":
+                signed = found - 2**64 if found >= 2**63 else found
+                what += f"it holds {signed}, which is no {column.dtype}"
+        wire = {
+            "varint": "a varint is cut off or too long",
+            "tag": "a field has an impossible tag",
+            "length": "a length points past the end",
+            "group": "a group is not closed, or nested too deeply",
+            "packed_floats": "a packed list of floats has a size that is no multiple of 4",
+            "out_of_bounds": f"its place ({offset}, {found} bytes) lies outside {expected} bytes",
+        }
+        if code in wire:
+            what += f"{wire[code]} (byte {offset} of the record), so it is no tf.train.Example"
+        raise ExampleError(f"{where}: {what}", name=name, record=record, feature=feature) from None
+
+
+def _decode_blocks(
+    decoder: _core.Decoder, blocks: Sequence[Block], dense: list[NDArray[Any] | None]
+) -> list[_core.GrownColumn | None]:
+    verify = not all(block.verified for block in blocks)
+    if len(blocks) == 1:
+        block = blocks[0]
+        return decoder.decode_places(
+            [block.data], None, block.offsets, block.lengths, verify, dense
+        )
+    counts = [len(block) for block in blocks]
+    return decoder.decode_places(
+        [block.data for block in blocks],
+        np.repeat(np.arange(len(blocks), dtype=np.uint32), counts),
+        np.concatenate([block.offsets for block in blocks]),
+        np.concatenate([block.lengths for block in blocks]),
+        verify,
+        dense,
+    )
+
+
+def _about(name: str, error: FeatureError) -> FeatureError:
+    text = str(error)
+    return error if text.startswith("feature ") else FeatureError(f"feature {name!r}: {text}")
+
+
+def _rows(columns: Mapping[str, Any]) -> int:
+    """How many rows columns have, which must be the same for all."""
+    lengths: dict[str, int] = {}
+    for name, column in columns.items():
+        try:
+            lengths[name] = len(column)
+        except TypeError:
+            raise FeatureError(
+                f"feature {name!r}: a column is of type {type(column).__name__}, must have rows"
+            ) from None
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        raise FeatureError(f"columns have different numbers of rows: {listed}")
+    return next(iter(lengths.values()), 0)
+
+
+def _first(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The one example of columns that have one row."""
+    return {
+        name: _first(column) if isinstance(column, dict) else column[0]
+        for name, column in columns.items()
+    }

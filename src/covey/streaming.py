@@ -1,0 +1,132 @@
+"""Reading TFRecord files from end to end, into batches of columns."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from covey.features import Features
+from covey.records import Block, RecordReader
+from covey.records.reader import OnError
+
+# A thread is given about this much to decode at once: enough that handing it over costs nothing,
+# little enough to stay in the cache.
+_TASK_BYTES = 2 << 20
+
+
+def read_batches(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    features: Features,
+    batch_size: int = 128,
+    *,
+    names: Iterable[str] | None = None,
+    drop_remainder: bool = False,
+    threads: int | None = None,
+    compression: str | None = "auto",
+    verify: bool = True,
+    on_error: OnError = "raise",
+) -> Iterator[dict[str, Any]]:
+    """Read files one after the other, in batches of columns.
+
+    Args:
+        paths: The files, in order. A batch may reach from one into the next.
+        features: How to decode the records.
+        batch_size: Examples in a batch; the last one may have fewer.
+        names: Decode only these features.
+        drop_remainder: Leave out a last batch that is not full.
+        threads: How many decode at once; all cores by default. The batches do not depend on it.
+        compression, verify, on_error: As for :class:`covey.RecordReader`.
+
+    Yields:
+        A dict of columns, as :meth:`Features.decode_batch` gives them. Batches that were decoded
+        together are views of the same arrays: copy one to keep it and not the others.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}, must be 1 or more")
+    workers = (os.cpu_count() or 1) if threads is None else threads
+    if workers < 1:
+        raise ValueError(f"threads is {threads}, must be 1 or more")
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    wanted = features if names is None else features.select(names)
+    blocks = _blocks(listed, compression, verify, on_error)
+    tasks = _tasks(blocks, batch_size, drop_remainder)
+    return _run(wanted, tasks, batch_size, workers)
+
+
+def _blocks(
+    paths: Sequence[str | os.PathLike[str]],
+    compression: str | None,
+    verify: bool,
+    on_error: OnError,
+) -> Iterator[Block]:
+    for path in paths:
+        with RecordReader(
+            path, compression=compression, verify=verify, on_error=on_error
+        ) as reader:
+            # Whoever decodes also verifies, on its own core; but who skips must know at once.
+            yield from reader.blocks(verify_data=on_error == "skip")
+
+
+def _tasks(
+    blocks: Iterator[Block], batch_size: int, drop_remainder: bool
+) -> Iterator[tuple[list[Block], int]]:
+    """Cut blocks into tasks of whole batches: (blocks, rows in all)."""
+    held: list[Block] = []
+    rows = 0
+    for block in blocks:
+        average = int(block.lengths.sum()) // max(1, len(block)) + 1
+        size = max(1, _TASK_BYTES // (average * batch_size)) * batch_size
+        while rows + len(block) >= size:
+            cut = size - rows
+            if cut < 0:  # what is held was cut for shorter records: give out what is whole of it
+                cut = -rows % batch_size
+                size = rows + cut
+            held.append(block[:cut])
+            yield held, size
+            held, rows, block = [], 0, block[cut:]
+        if len(block):
+            held.append(block)
+            rows += len(block)
+    whole = rows // batch_size * batch_size if drop_remainder else rows
+    if whole:
+        yield held, whole
+
+
+def _run(
+    features: Features,
+    tasks: Iterator[tuple[list[Block], int]],
+    batch_size: int,
+    workers: int,
+) -> Iterator[dict[str, Any]]:
+    def cut(columns: dict[str, Any], rows: int) -> Iterator[dict[str, Any]]:
+        for start in range(0, rows, batch_size):
+            yield _slice(columns, start, min(start + batch_size, rows))
+
+    if workers == 1:
+        for blocks, rows in tasks:
+            yield from cut(features.decode_batch(blocks), rows)
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="covey-decode")
+    waiting: deque[tuple[Future[dict[str, Any]], int]] = deque()
+    try:
+        for blocks, rows in tasks:
+            waiting.append((pool.submit(features.decode_batch, blocks), rows))
+            if len(waiting) > workers + 1:
+                future, ready = waiting.popleft()
+                yield from cut(future.result(), ready)
+        while waiting:
+            future, ready = waiting.popleft()
+            yield from cut(future.result(), ready)
+    finally:
+        # Also when the consumer leaves early: nothing is decoded that nobody wants.
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _slice(columns: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    return {
+        name: _slice(column, start, stop) if isinstance(column, dict) else column[start:stop]
+        for name, column in columns.items()
+    }
