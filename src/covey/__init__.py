@@ -1,6 +1,6 @@
 """covey: labelled data to TFRecords, and TFRecords to exactly balanced batches.
 
-Names are resolved when they are first used, so that ``import covey`` loads numpy and nothing heavier.
+Names are resolved when they are first used: ``import covey`` loads numpy and nothing heavier.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The schema of a dataset, and the way between examples and ``tf.train.Example`` records."""
 
 from covey.features.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
-from covey.features.kinds import ClassLabel, Feature, Image, Ragged, Sparse, Steps, Tensor
+from covey.features.kinds import ClassLabel, Feature, Image, Tensor
 from covey.features.schema import Features
+from covey.features.structures import Ragged, Sparse, Steps
 
 __all__ = [
     "ClassLabel",

@@ -88,7 +88,7 @@ class Column:
         return int(np.prod(known, dtype=np.int64))
 
     def least_bytes(self) -> int:
-        """The fewest bytes that a record with this column has: what a file must have to be believed."""
+        """The fewest bytes of a record that this column takes up."""
         if self.layout != "fixed" or not self.required:
             return 0
         if self.raw:
@@ -263,7 +263,9 @@ class Column:
             return RaggedArray(values, row_splits)
         # The unknown dimension is not the first: a row is a stretch that has to be reshaped. (With
         # several, the kind that made this column knows the shapes.)
-        shapes = tuple(-1 if size is None else size for size in self.shape) if unknown == 1 else None
+        shapes = (
+            tuple(-1 if size is None else size for size in self.shape) if unknown == 1 else None
+        )
         return RaggedArray(values, row_splits, shapes)
 
 
@@ -307,5 +309,7 @@ def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:
     for size in checked:
         total *= 1 if size is None else size
     if total > MOST_BYTES:
-        raise FeatureError(f"shape {tuple(shape)!r} of {dtype} is over 2 GiB, more than an Example holds")
+        raise FeatureError(
+            f"shape {tuple(shape)!r} of {dtype} is over 2 GiB, more than an Example holds"
+        )
     return tuple(checked)

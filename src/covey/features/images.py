@@ -44,7 +44,9 @@ def decode_image(data: bytes, channels: int | None = None) -> NDArray[Any]:
                 image = image.convert(mode)
             pixels = np.asarray(image)
     except (OSError, ValueError, SyntaxError) as error:
-        raise FeatureError(f"these {len(data)} bytes are no image that can be read: {error}") from None
+        raise FeatureError(
+            f"these {len(data)} bytes are no image that can be read: {error}"
+        ) from None
     if pixels.dtype == np.int32:  # how Pillow holds 16-bit grey
         pixels = pixels.astype(np.uint16)
     return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]

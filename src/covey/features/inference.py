@@ -12,7 +12,8 @@ from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.features.arrays import SparseArray
 from covey.features.columns import NUMBERS, Shape
-from covey.features.kinds import Feature, Ragged, Sparse, Steps, Tensor
+from covey.features.kinds import Feature, Tensor
+from covey.features.structures import Ragged, Sparse, Steps
 
 # Arrays of these are stored as their memory: a list would take two to ten times the space.
 _RAW_IN_ARRAYS = ("int8", "uint8", "int16", "uint16", "float16", "float64")
@@ -55,7 +56,9 @@ def infer_kinds(examples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             try:
                 guess = _guess(value, number)
             except FeatureError as error:
-                raise FeatureError(f"example {number}: feature {'/'.join(path)!r}: {error}") from None
+                raise FeatureError(
+                    f"example {number}: feature {'/'.join(path)!r}: {error}"
+                ) from None
             before = guesses.get(path)
             guesses[path] = guess if before is None else _widen(before, guess, "/".join(path))
             seen[path] = seen.get(path, 0) + 1
@@ -65,8 +68,8 @@ def infer_kinds(examples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for path, count in seen.items():
         if count <= number:
             raise FeatureError(
-                f"feature {'/'.join(path)!r}: example {guesses[path].example} has it, but only {count} "
-                f"of {number + 1} examples do; declare it with a default"
+                f"feature {'/'.join(path)!r}: example {guesses[path].example} has it, but only "
+                f"{count} of {number + 1} examples do; declare it with a default"
             )
     nested: dict[str, Any] = {}
     for path, guess in guesses.items():
@@ -77,7 +80,9 @@ def infer_kinds(examples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return nested
 
 
-def _leaves(example: Mapping[str, Any], path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Any]]:
+def _leaves(
+    example: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterable[tuple[tuple[str, ...], Any]]:
     if len(path) > 32:
         raise FeatureError("examples are nested over 32 levels deep")
     for key, value in example.items():
@@ -161,7 +166,7 @@ def _dtype(array: Any) -> str:
             return "bytes"
     if array.dtype.name not in NUMBERS:
         raise FeatureError(f"the value has dtype {array.dtype}, which a feature cannot have")
-    return array.dtype.name
+    return str(array.dtype.name)
 
 
 def _widen(before: _Guess, now: _Guess, name: str) -> _Guess:
@@ -185,7 +190,9 @@ def _widen(before: _Guess, now: _Guess, name: str) -> _Guess:
         for guess in (before, now):
             levels = guess.depth or len(guess.shape)
             if levels != depth and not (levels < depth and guess.dtype is None):
-                raise conflict("depth", before.depth or len(before.shape), now.depth or len(now.shape))
+                raise conflict(
+                    "depth", before.depth or len(before.shape), now.depth or len(now.shape)
+                )
     elif len(before.shape) != len(now.shape):
         empty = before if before.dtype is None else now
         if empty.dtype is not None or not (before.shape and now.shape):
@@ -225,7 +232,7 @@ def infer_record_kinds(records: Iterable[bytes]) -> dict[str, Feature]:
         except _core.Fault as fault:
             code, _, offset, *_ = fault.args
             raise ExampleError(
-                f"record {number}: {code} at byte {offset} of the record: it is no tf.train.Example",
+                f"record {number}: byte {offset} ({code}): it is no tf.train.Example",
                 name="<memory>",
                 record=number,
                 feature=None,

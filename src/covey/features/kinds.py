@@ -1,4 +1,4 @@
-"""The kinds of features a schema is made of.
+"""The kinds of features that most schemas are made of: tensors, class labels, images.
 
 Each kind knows which columns it is stored in, how one value or a batch of them is taken apart into
 those columns, and how they are put together again. What each dtype costs in a tf.train.Example,
@@ -21,7 +21,7 @@ Memory is little-endian and in C order: ``tf.io.decode_raw`` and TFDS' ``encodin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
-from covey.features.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
+from covey.features.arrays import RaggedArray, StringArray
 from covey.features.columns import DTYPES, STRINGS, Column, Layout, Shape, check_shape
 from covey.features.images import FORMATS, decode_image, encode_image
 
@@ -60,7 +60,7 @@ def parse_dtype(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype == "string":
         return "bytes"
     try:
-        name = np.dtype(dtype).name
+        name = str(np.dtype(dtype).name)
     except (TypeError, ValueError):
         name = str(dtype)
     if name not in DTYPES:
@@ -109,8 +109,8 @@ class Tensor(Feature):
     Args:
         dtype: A number (``bool``, ``int8`` to ``uint64``, ``float16`` to ``float64``), ``str`` or
             ``bytes``, as a name, a Python type or a numpy dtype.
-        shape: Of one example. With one None the values suffice to restore it; with more, ``encoding``
-            must be ``"bytes"``, and the shape is stored too.
+        shape: Of one example. With one None the values suffice to restore it; with more,
+            ``encoding`` must be ``"bytes"``, and the shape is stored too.
         encoding: ``"list"`` stores numbers one by one, ``"bytes"`` their memory as one string (fast
             and compact for arrays of small types). Float64 is ``"bytes"`` unless asked otherwise.
         default: What an example gets that lacks the feature. Without, every example must have it.
@@ -220,6 +220,7 @@ class ClassLabel(Feature):
         names: The names of the classes, in order; then a name may be given for the integer.
         num_classes: How many classes there are, if they have no names. -1 (unknown) is always
             allowed, as it is in TFDS.
+        default: The class of an example that lacks the feature, by integer or name.
 
     >>> ClassLabel(names=["wren", "owl"]).index("owl")
     1
@@ -227,23 +228,29 @@ class ClassLabel(Feature):
 
     names: tuple[str, ...] | None = None
     num_classes: int | None = None
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
         if self.names is not None:
-            if isinstance(self.names, str):
-                raise FeatureError(f"names is the text {self.names!r}, must be a list of texts")
-            names = tuple(self.names)
-            if not all(isinstance(name, str) for name in names):
-                raise FeatureError("names of classes must be texts")
+            given: Any = self.names
+            names = tuple(given)
+            if isinstance(given, str) or not all(isinstance(name, str) for name in names):
+                raise FeatureError(f"the names of classes are {given!r}, must be a list of texts")
             if len(set(names)) != len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise FeatureError(f"two classes have the name {twice!r}")
             if self.num_classes not in (None, len(names)):
-                raise FeatureError(f"num_classes is {self.num_classes}, but there are {len(names)} names")
+                raise FeatureError(
+                    f"num_classes is {self.num_classes}, but there are {len(names)} names"
+                )
             object.__setattr__(self, "names", names)
             object.__setattr__(self, "num_classes", len(names))
         elif self.num_classes is not None and not 0 <= self.num_classes < 2**62:
             raise FeatureError(f"num_classes is {self.num_classes}, must be 0 or more")
+        if self.default is not REQUIRED:
+            (index,) = self.split(self.default, ())
+            object.__setattr__(self, "default", int(self._column("default").coerce(index)))
 
     @property
     def is_plain(self) -> bool:
@@ -258,9 +265,14 @@ class ClassLabel(Feature):
             raise FeatureError(f"there is no class {name!r} among the {len(self.names)} names")
         return found
 
-    def columns(self, name: str) -> tuple[Column, ...]:
+    def _column(self, name: str, default: NDArray[np.int64] | None = None) -> Column:
         bounds = None if self.num_classes is None else (-1, self.num_classes - 1)
-        return (Column(name, "int64", bounds=bounds),)
+        return Column(name, "int64", required=default is None, default=default, bounds=bounds)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        if self.default is REQUIRED:
+            return (self._column(name),)
+        return (self._column(name, np.array(self.default, np.int64)),)
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         return [self.index(value) if isinstance(value, str) else value]
@@ -292,6 +304,7 @@ class Image(Feature):
         shape: Height, width and channels; None where images differ.
         dtype: ``"uint8"`` or, for PNG, ``"uint16"``.
         format: How pixels are encoded: ``"png"`` or ``"jpeg"``.
+        default: The encoded image of an example that lacks the feature.
 
     Decoding gives the encoded bytes; :meth:`decode` gives pixels.
     """
@@ -299,6 +312,8 @@ class Image(Feature):
     shape: Shape = (None, None, None)
     dtype: str = "uint8"
     format: str = "png"
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
         if self.dtype not in ("uint8", "uint16"):
@@ -309,9 +324,13 @@ class Image(Feature):
         if len(shape) != 3:
             raise FeatureError(f"shape of an image is {shape}, must have three dimensions")
         object.__setattr__(self, "shape", shape)
+        if self.default is not REQUIRED and not isinstance(self.default, bytes):
+            raise FeatureError("the default of an image must be encoded bytes")
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        return (Column(name, "bytes"),)
+        if self.default is REQUIRED:
+            return (Column(name, "bytes"),)
+        return (Column(name, "bytes", required=False, default=[self.default]),)
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         if isinstance(value, (bytes, bytearray, memoryview)):
@@ -331,179 +350,6 @@ class Image(Feature):
     def decode(self, data: bytes) -> NDArray[Any]:
         """Decode an image into pixels, (height, width, channels)."""
         return decode_image(data, self.shape[2])
-
-
-@dataclass(frozen=True)
-class Ragged(Feature):
-    """Lists of lists, of any lengths: ``depth`` levels of them, and then values of one shape.
-
-    Stored as TFDS stores nested sequences: ``<name>/ragged_flat_values`` and, for every level below
-    the first, ``<name>/ragged_row_lengths_<level>``.
-
-    >>> Ragged("int64").depth
-    2
-    """
-
-    dtype: str
-    depth: int = 2
-    shape: Shape = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
-        shape = check_shape(self.shape, self.dtype)
-        if None in shape:
-            raise FeatureError(f"the shape of a ragged feature's values is {shape}, must be known")
-        if not 2 <= self.depth <= 16:
-            raise FeatureError(
-                f"depth of a ragged feature is {self.depth}, must be 2 to 16; "
-                "for one level use Tensor with a shape of (None,)"
-            )
-        if self.dtype == "float64":
-            raise FeatureError("ragged values cannot be float64: a list of them has only float32")
-        object.__setattr__(self, "shape", shape)
-
-    def columns(self, name: str) -> tuple[Column, ...]:
-        flat = f"{name}/ragged_flat_values"
-        lengths = [
-            Column(f"{name}/ragged_row_lengths_{level}", "int64", (None,), layout="variable")
-            for level in range(self.depth - 1)
-        ]
-        return (Column(flat, self.dtype, (None, *self.shape), layout="variable"), *lengths)
-
-    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
-        lengths: list[list[int]] = [[] for _ in range(self.depth - 1)]
-        level = list(value)
-        for each in lengths:
-            for item in level:
-                if isinstance(item, (str, bytes)) or not hasattr(item, "__len__"):
-                    raise FeatureError(
-                        f"feature {columns[0].key.rpartition('/')[0]!r}: {item!r} is no list; "
-                        f"expected {self.depth} levels of lists"
-                    )
-                each.append(len(item))
-            level = [item for items in level for item in items]
-        if not level and self.shape:
-            return [np.zeros((0, *(n or 0 for n in self.shape)), columns[0].numpy_dtype), *lengths]
-        return [level, *lengths]
-
-    def join(self, parts: list[Any]) -> Any:
-        # Each level has one length for every item of the level above, in every example.
-        flat, *lengths = parts
-        values, splits = flat.values, flat.row_splits
-        nested: Any = values
-        ends = splits  # how far each example reaches at the level below
-        for level in reversed(lengths):
-            counts = level.values
-            inner = np.zeros(len(counts) + 1, np.int64)
-            np.cumsum(counts, out=inner[1:])
-            if (counts < 0).any() or not np.array_equal(inner[level.row_splits], ends):
-                raise FeatureError("the lengths of a ragged feature do not add up to its values")
-            nested = RaggedArray(nested, inner)
-            ends = level.row_splits
-        return RaggedArray(nested, ends)
-
-
-@dataclass(frozen=True)
-class Sparse(Feature):
-    """A tensor that is mostly zero, stored as the values that are not and where they are.
-
-    Stored as ``<name>/values`` and ``<name>/indices`` (``<name>/indices_0`` and so on if there are
-    several dimensions), which ``tf.io.SparseFeature`` reads. A value may be a :class:`SparseArray`,
-    a pair (indices, values), anything with ``tocoo()`` (scipy), or a dense array.
-    """
-
-    dtype: str
-    shape: Shape
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
-        if self.dtype in (*STRINGS, "float64"):
-            raise FeatureError(f"a sparse feature of {self.dtype} is not possible")
-        shape = tuple(self.shape)
-        # Only what is not zero is stored, so the whole may be large; each index is an int64.
-        if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
-            raise FeatureError(f"the shape of a sparse feature is {shape}, must be positive numbers")
-        object.__setattr__(self, "shape", shape)
-
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        return tuple(size or 0 for size in self.shape)
-
-    def columns(self, name: str) -> tuple[Column, ...]:
-        def column(key: str, dtype: str) -> Column:
-            return Column(f"{name}/{key}", dtype, (None,), layout="variable")
-
-        rank = len(self.shape)
-        keys = ["indices"] if rank == 1 else [f"indices_{i}" for i in range(rank)]
-        return (column("values", self.dtype), *(column(key, "int64") for key in keys))
-
-    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
-        if isinstance(value, SparseArray):
-            indices, values = value.indices, value.values
-        elif hasattr(value, "tocoo"):
-            coo = value.tocoo()
-            indices, values = np.stack([coo.row, coo.col], axis=-1), coo.data
-        elif isinstance(value, Mapping):
-            indices, values = value["indices"], value["values"]
-        elif isinstance(value, tuple) and len(value) == 2:
-            indices, values = value
-        else:
-            dense = np.asarray(value)
-            columns[0]._check_shape(dense.shape, self.shape)
-            indices, values = np.argwhere(dense), dense[np.nonzero(dense)]
-        places = np.asarray(indices, np.int64).reshape(-1, len(self.shape))
-        inside = ((places >= 0) & (places < np.array(self._sizes))).all(axis=1)
-        if not inside.all():
-            bad = tuple(places[int(np.argmin(inside))].tolist())
-            raise FeatureError(f"the sparse index {bad} lies outside the shape {self.shape}")
-        values = np.asarray(values)
-        if len(places) != values.size:
-            raise FeatureError(f"{len(places)} sparse indices for {values.size} values")
-        return [values, *(np.ascontiguousarray(axis) for axis in places.T)]
-
-    def join(self, parts: list[Any]) -> Any:
-        values, *indices = parts
-        for axis, size in zip(indices, self._sizes, strict=True):
-            inside = (axis.values >= 0) & (axis.values < size)
-            if not np.array_equal(axis.row_splits, values.row_splits) or not inside.all():
-                raise FeatureError(
-                    f"the indices of a sparse feature do not fit its values or its shape {self.shape}"
-                )
-        return SparseBatch(tuple(indices), values, self._sizes)
-
-
-@dataclass(frozen=True)
-class Steps(Feature):
-    """A feature list of a ``tf.train.SequenceExample``: one value for every step.
-
-    covey reads SequenceExamples; it writes Examples, where a Tensor of shape (None, ...) does the same.
-
-    Args:
-        dtype: As for :class:`Tensor`.
-        shape: Of one step; (None,) if steps differ.
-    """
-
-    dtype: str
-    shape: Shape = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
-        shape = check_shape(self.shape, self.dtype)
-        if None in shape and shape != (None,):
-            raise FeatureError(f"the shape of a step is {shape}; an unknown one must be (None,)")
-        object.__setattr__(self, "shape", shape)
-
-    def columns(self, name: str) -> tuple[Column, ...]:
-        return (Column(name, self.dtype, self.shape, layout="steps"),)
-
-    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
-        raise FeatureError(
-            "covey reads SequenceExamples but writes Examples; "
-            "declare the feature as Tensor with a shape of (None, ...) to write it"
-        )
-
-
-FeatureLike = Feature | str | type | np.dtype[Any]
 
 
 def parse_feature(feature: Any) -> Feature:

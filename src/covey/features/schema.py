@@ -14,20 +14,24 @@ or many, by column, natively and with the GIL released::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import CorruptRecordError, ExampleError, FeatureError
+from covey.errors import ExampleError, FeatureError
 from covey.features.columns import Column
+from covey.features.explain import explain_record, explain_value
 from covey.features.inference import infer_kinds, infer_record_kinds
 from covey.features.kinds import Feature, parse_feature
 from covey.records import Block
 
 _MOST_DEPTH = 32
-_KINDS = {0: "no list", 1: "a bytes list", 2: "a float list", 3: "an int64 list"}
+
+# Arrays up to this size are made because a schema says so; larger ones only if the records have the
+# bytes to fill them.
+_TRUSTED_BYTES = 64 << 20
 
 
 class Features(Mapping[str, Feature]):
@@ -62,6 +66,7 @@ class Features(Mapping[str, Feature]):
                         "rename one"
                     )
         self._physical = [column for columns in self._columns.values() for column in columns]
+        self._owners = [name for name, columns in self._columns.items() for _ in columns]
         self._is_plain = all(
             feature.is_plain and self._paths[name] == (name,)
             for name, feature in self._features.items()
@@ -110,8 +115,8 @@ class Features(Mapping[str, Feature]):
         Types widen and shapes relax as far as needed; what cannot be reconciled is an error that
         names both examples.
 
-        >>> Features.infer([{"x": 1, "y": [1, 2]}, {"x": 2.5, "y": [3]}])
-        Features({'x': Tensor(dtype='float32', shape=(), encoding='list'), 'y': Tensor(dtype='int64', shape=(None,), encoding='list')})
+        >>> Features.infer([{"x": 1, "y": [1, 2]}, {"x": 2.5, "y": [3]}])["x"]
+        Tensor(dtype='float32', shape=(), encoding='list')
         """
         return cls(infer_kinds(examples))
 
@@ -168,7 +173,7 @@ class Features(Mapping[str, Feature]):
                 name = "/".join(here)
                 if name not in self._features:
                     raise FeatureError(
-                        f"there is no feature {name!r}; the features are {', '.join(self) or 'none'}"
+                        f"there is no feature {name!r}; there are {', '.join(self) or 'none'}"
                     )
                 flat[name] = value
 
@@ -205,14 +210,14 @@ class Features(Mapping[str, Feature]):
             FeatureError: If the example does not fit, saying which feature and why.
         """
         encoder = self._encoder or self._encode_with()
-        if self._is_plain and type(example) is dict:
-            values = example
-        else:
-            values = self._split(example)
+        plain = self._is_plain and type(example) is dict
+        values = cast("dict[str, Any]", example) if plain else self._split(example)
         try:
             return encoder.encode_example(values, self._coerce)
         except _core.Fault as fault:
-            self._explain_values(fault, example)
+            if fault.args[0] == "extra":
+                self._flatten(example)  # says which name is too much
+            raise explain_value(fault, self._physical, self._owners) from None
 
     def _coerce(self, index: int, value: Any) -> Any:
         return self._physical[index].coerce(value)
@@ -260,26 +265,12 @@ class Features(Mapping[str, Feature]):
         try:
             ready = encoder.columns(given, rows)
         except _core.Fault as fault:
-            self._explain_values(fault, columns)
+            raise explain_value(fault, self._physical, self._owners) from None
         row = 0
         while row < rows:
             data, offsets, lengths = encoder.encode(ready, row, rows, block_bytes)
             yield Block(data, offsets, lengths, first=row)
             row += len(lengths)
-
-    def _explain_values(self, fault: _core.Fault, example: Mapping[str, Any]) -> NoReturn:
-        code, *_, index = fault.args
-        if code == "extra":
-            self._flatten(example)  # names what is too much
-        key = self._physical[index].key
-        name = next(name for name, columns in self._columns.items() if self._physical[index] in columns)
-        messages = {
-            "missing": f"feature {name!r} is missing; give it a default in the features if it may be",
-            "string": f"feature {name!r}: a value is neither str nor bytes",
-            "size": f"feature {name!r}: {key!r} has the wrong number of values",
-            "splits": f"feature {name!r}: the row splits of {key!r} do not fit its values",
-        }
-        raise FeatureError(messages.get(code, f"feature {name!r}: its values do not fit")) from None
 
     # Decoding.
 
@@ -315,48 +306,39 @@ class Features(Mapping[str, Feature]):
         """
         if names is not None:
             return self.select(names).decode_batch(records, out=out)
-        if isinstance(records, Block):
-            records = [records]
-        blocks = [block for block in records if isinstance(block, Block)]
-        if blocks and len(blocks) != len(records):
-            raise TypeError("records must be all blocks or all bytes")
-        raw = list(records) if not blocks else []
-        rows = sum(len(block) for block in blocks) if blocks else len(raw)
-        # Before memory is taken for what a schema claims, the records must have the bytes for it.
-        size = (
-            sum(int(block.lengths.sum()) for block in blocks) if blocks else sum(map(len, raw))
-        )
-        dense = self._dense(rows if size >= rows * self._least_bytes else 0, out or {})
+        blocks, raw = _sort_out(records)
+        lengths = [int(block.lengths.sum()) for block in blocks] or [len(each) for each in raw]
+        rows = sum(len(block) for block in blocks) or len(raw)
+        needed = rows * self._least_bytes
+        if needed > max(_TRUSTED_BYTES, sum(lengths)):
+            raise ExampleError(
+                f"these {rows} records have {sum(lengths)} bytes, but {self._least_bytes} each are "
+                "the least that these features need; they are not of these features",
+                name=blocks[0].name if blocks else "<memory>",
+                record=blocks[0].first if blocks else 0,
+                feature=None,
+            )
+        dense = self._dense(rows, out or {})
         decoder = self._decoder or self._decode_with()
         try:
-            if size < rows * self._least_bytes:
-                self._find_short(decoder, blocks, raw)
-            if blocks:
-                grown = _decode_blocks(decoder, blocks, dense)
-            else:
-                grown = decoder.decode(raw, dense)
+            grown = _decode(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
         except _core.Fault as fault:
-            self._explain_record(fault, blocks)
+            raise explain_record(fault, self._physical, self._owners, blocks) from None
+        parts = [
+            column.wrap(part) if part is not None else dense[i]
+            for i, (column, part) in enumerate(zip(self._physical, grown, strict=True))
+        ]
         result: dict[str, Any] = {}
-        at = 0
         for name, columns in self._columns.items():
-            parts = []
-            for column in columns:
-                part = grown[at]
-                parts.append(dense[at] if part is None else column.wrap(part))
-                at += 1
-            if self._features[name].is_plain:
-                result[name] = parts[0]
-                continue
+            own, parts = parts[: len(columns)], parts[len(columns) :]
             try:
-                result[name] = self._features[name].join(parts)
+                result[name] = self._features[name].join(own)
             except FeatureError as error:
-                where = blocks[0].name if blocks else "<memory>"
-                first = blocks[0].first if blocks else 0
                 raise ExampleError(
-                    f"{where}: records from {first}: feature {name!r}: {error}",
-                    name=where,
-                    record=first,
+                    f"{blocks[0].where(0) if blocks else 'record 0'} and after: "
+                    f"feature {name!r}: {error}",
+                    name=blocks[0].name if blocks else "<memory>",
+                    record=blocks[0].first if blocks else 0,
                     feature=name,
                 ) from None
         return self._nest(result)
@@ -369,81 +351,31 @@ class Features(Mapping[str, Feature]):
                 dense.append(column.allocate(rows))
                 continue
             shape = (rows, *column.shape)
-            if given.dtype != column.numpy_dtype or given.shape != shape or not given.flags.c_contiguous:
+            fits = given.dtype == column.numpy_dtype and given.shape == shape
+            if not fits or not given.flags.c_contiguous:
                 raise FeatureError(
-                    f"feature {column.key!r}: the array to decode into is {given.dtype} {given.shape}, "
-                    f"expected contiguous {column.dtype} {shape}"
+                    f"feature {column.key!r}: the array to decode into is {given.dtype} "
+                    f"{given.shape}, expected contiguous {column.dtype} {shape}"
                 )
             dense.append(given)
         return dense
 
-    def _find_short(self, decoder: _core.Decoder, blocks: Sequence[Block], raw: list[bytes]) -> None:
-        """Find the first record that is too short for the features; decoding it says why."""
-        number = 0
-        for block in blocks:
-            for row in np.flatnonzero(block.lengths < self._least_bytes)[:1].tolist():
-                one = block[row : row + 1]
-                try:
-                    _decode_blocks(decoder, [one], self._dense(1, {}))
-                except _core.Fault as fault:
-                    self._explain_record(fault, [one])
-            number += len(block)
-        for row, record in enumerate(raw):
-            if len(record) < self._least_bytes:
-                try:
-                    decoder.decode([record], self._dense(1, {}))
-                except _core.Fault as fault:
-                    code, _, *rest = fault.args
-                    raise _core.Fault(code, row, *rest) from None
 
-    def _explain_record(self, fault: _core.Fault, blocks: Sequence[Block]) -> NoReturn:
-        code, row, offset, found, expected, index = fault.args
-        record, where, name = row, f"record {row}", "<memory>"
-        for block in blocks:
-            if row < len(block):
-                record, where, name = block.first + row, block.where(row), block.name
-                if code == "data_checksum":
-                    raise CorruptRecordError(
-                        f"{where}: data checksum is {found:#010x}, expected {expected:#010x}; "
-                        "open with on_error='skip' to read what is sound",
-                        name=name,
-                        record=record,
-                        offset=block.position + int(block.offsets[row]) - 12,
-                    ) from None
-                break
-            row -= len(block)
-        feature: str | None = None
-        what = ""
-        if index < len(self._physical):
-            column = self._physical[index]
-            feature = next(name for name, columns in self._columns.items() if column in columns)
-            what = f"feature {feature!r}: " if feature == column.key else f"feature {column.key!r}: "
-            if code == "missing":
-                what += "it is not there; if it may be missing, declare it with a default"
-            elif code == "kind":
-                what += f"it holds {_KINDS[found]}, expected {_KINDS[expected]}"
-            elif code == "count":
-                many = "values" if column.layout == "fixed" else "values or a multiple"
-                what += f"it has {found} values, expected {expected} {many}"
-            elif code == "bytes":
-                what += f"it has {found} bytes, expected {expected} for {column.dtype} {column.shape}"
-            elif code == "range":
-                signed = found - 2**64 if found >= 2**63 else found
-                what += f"it holds {signed}, which is no {column.dtype}"
-        wire = {
-            "varint": "a varint is cut off or too long",
-            "tag": "a field has an impossible tag",
-            "length": "a length points past the end",
-            "group": "a group is not closed, or nested too deeply",
-            "packed_floats": "a packed list of floats has a size that is no multiple of 4",
-            "out_of_bounds": f"its place ({offset}, {found} bytes) lies outside {expected} bytes",
-        }
-        if code in wire:
-            what += f"{wire[code]} (byte {offset} of the record), so it is no tf.train.Example"
-        raise ExampleError(f"{where}: {what}", name=name, record=record, feature=feature) from None
+def _sort_out(
+    records: Block | Sequence[Block] | Sequence[bytes],
+) -> tuple[list[Block], list[bytes]]:
+    """Tell blocks from single records."""
+    if isinstance(records, Block):
+        return [records], []
+    blocks = [each for each in records if isinstance(each, Block)]
+    if not blocks:
+        return [], list(cast("Sequence[bytes]", records))
+    if len(blocks) != len(records):
+        raise TypeError("records must be all blocks or all bytes")
+    return blocks, []
 
 
-def _decode_blocks(
+def _decode(
     decoder: _core.Decoder, blocks: Sequence[Block], dense: list[NDArray[Any] | None]
 ) -> list[_core.GrownColumn | None]:
     verify = not all(block.verified for block in blocks)

@@ -1,8 +1,8 @@
 """GZIP and ZLIB around a TFRecord file: finding out which, and streaming through either.
 
-GZIP is written as many members, each of whole records, one after the other. An ordinary reader sees
-one GZIP file; a reader that knows where a member begins can start there. ZLIB has no such thing (and
-TensorFlow silently stops after the first of several streams), so it is written as one stream.
+GZIP is written as many members, each of whole records, one after the other. An ordinary reader
+sees one GZIP file; a reader that knows where a member begins can start there. ZLIB has no such
+thing (and TensorFlow silently stops after the first of several streams), so it is written as one.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ class Inflater:
                 return b""
             if not self._input:
                 self._input = self._read(_INPUT_BYTES)
+                if not self._input and self._consumed == self.members[0][1]:
+                    return b""  # an empty file holds nothing, compressed or not
                 if not self._input:
                     raise zlib.error(f"the {self._name} data ends before its end mark")
             before = len(self._input)
@@ -138,6 +140,7 @@ class GzipDeflater:
         self._deflate: zlib._Compress | None = None
         self._checksum = 0
         self._size = 0
+        self._members = 0
 
     @property
     def member_bytes(self) -> int:
@@ -155,12 +158,15 @@ class GzipDeflater:
         self._size += data.nbytes
         return head + self._deflate.compress(data)
 
-    def finish(self) -> bytes:
-        """End the open member, if there is one."""
-        if self._deflate is None:
+    def finish(self, *, last: bool = False) -> bytes:
+        """End the open member, if there is one; a file's last may be its only, and empty."""
+        if self._deflate is None and not (last and self._members == 0):
             return b""
+        head = b"" if self._deflate is not None else self.compress(memoryview(b""))
+        assert self._deflate is not None
         tail = struct.pack("<II", self._checksum, self._size & 0xFFFFFFFF)
-        last = self._deflate.flush() + tail
+        data = head + self._deflate.flush() + tail
         self._deflate = None
         self._size = 0
-        return last
+        self._members += 1
+        return data

@@ -7,6 +7,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -146,10 +147,14 @@ class RecordReader:
     def blocks(self, *, verify_data: bool = True) -> Iterator[Block]:
         """The records, many at a time.
 
-        With ``verify_data=False`` only the lengths are verified, for a caller that goes on to verify
-        the data as it decodes it.
+        With ``verify_data=False`` only the lengths are verified, for a caller that goes on to
+        verify the data as it decodes it.
         """
-        return self._scan(*self._stream(), self._level(verify_data))
+        return self._scan_all(self._stream()[0], self._level(verify_data))
+
+    def _scan_all(self, stream: Stream, verify: int) -> Iterator[Block]:
+        with closing(stream):
+            yield from self._scan(stream, verify)
 
     def _level(self, verify_data: bool = True) -> int:
         if not self._verify:
@@ -164,7 +169,7 @@ class RecordReader:
         """
         stream, inflater = self._stream()
         tables = []
-        for block in self._scan(stream, inflater, self._level()):
+        for block in self._scan_all(stream, self._level()):
             table = np.zeros(len(block), PLACE_DTYPE)
             table["offset"] = block.offsets - np.uint64(HEADER_BYTES) + np.uint64(block.position)
             table["length"] = block.lengths
@@ -187,17 +192,18 @@ class RecordReader:
             raise ValueError(f"the place is ({offset}, {within}), must not be negative")
         if self.compression is None:
             offset, within = offset + within, 0
-        stream, inflater = self._stream(offset)
-        passed = 0
-        while passed < within:
-            window, ended = self._window(stream, 0, 1, -1, passed)
-            step = min(within - passed, len(window))
-            if step == 0 and ended:
-                break
-            passed += step
-            self._window(stream, step, 0, -1, passed)
-        for block in self._scan(stream, inflater, self._level(), limit=1, first=-1, at=offset):
-            return next(iter(block))
+        stream, _ = self._stream(offset)
+        with closing(stream):
+            passed = 0
+            while passed < within:
+                window, ended = self._window(stream, 0, 1, -1, passed)
+                step = min(within - passed, len(window))
+                if step == 0 and ended:
+                    break
+                passed += step
+                self._window(stream, step, 0, -1, passed)
+            for block in self._scan(stream, self._level(), limit=1, first=-1, at=offset):
+                return next(iter(block))
         raise CorruptRecordError(
             f"{self.name}: no record begins at byte {offset}{f' + {within}' if within else ''}: "
             "the file ends there; take places from the file's own index",
@@ -210,11 +216,13 @@ class RecordReader:
         """Open the bytes from ``offset`` on; the inflater tells of the members it meets."""
         self._check_open()
         if self._path is not None and self.compression is None:
-            return MappedStream(self._file.fileno(), offset, self.name), None
+            return MappedStream(self._file.fileno(), offset), None
+        close = _nothing
         if self._path is not None:
             # A file of its own, so that several iterations do not disturb each other.
             file: BinaryIO = open(self._path, "rb", buffering=0)  # noqa: SIM115
             file.seek(offset)
+            close = file.close
         else:
             file = self._file
             if self._start is not None:
@@ -232,21 +240,20 @@ class RecordReader:
             return file.read(size)
 
         if self.compression is None:
-            return PieceStream(read, _PIECE_BYTES), None
+            return PieceStream(read, _PIECE_BYTES, close), None
         inflater = Inflater(read, self.compression, offset)
-        return PieceStream(inflater.read, _PIECE_BYTES), inflater
+        return PieceStream(inflater.read, _PIECE_BYTES, close), inflater
 
     def _scan(
         self,
         stream: Stream,
-        inflater: Inflater | None,
         verify: int,
         *,
         limit: int = _UNLIMITED,
         first: int = 0,
         at: int = 0,
     ) -> Iterator[Block]:
-        """Find the frames of a stream; the record numbers begin at ``first``, the bytes at ``at``."""
+        """Find the frames of a stream that begins at record ``first`` and byte ``at``."""
         self.skipped.clear()
         position = at
         record = first
@@ -281,7 +288,10 @@ class RecordReader:
             elif ended:
                 self._truncated(len(window) - consumed, needed, record, offset)
                 break
-            elif not isinstance(stream, MappedStream) and needed > self._max_record_bytes + FRAME_BYTES:
+            elif (
+                not isinstance(stream, MappedStream)
+                and needed > self._max_record_bytes + FRAME_BYTES
+            ):
                 self._fail(
                     record,
                     offset,
@@ -318,10 +328,10 @@ class RecordReader:
         """Deal with a wrong checksum: how many bytes to skip, or None if that is unknown."""
         code, _, _, found, expected, _ = fault
         if code == "data_checksum":
-            length = struct.unpack_from("<Q", window)[0] + FRAME_BYTES
+            length: int = struct.unpack_from("<Q", window)[0] + FRAME_BYTES
             reason = f"data checksum is {found:#010x}, expected {expected:#010x}"
             self._fail(record, offset, reason, length)
-            return cast(int, length)
+            return length
         reason = f"length checksum is {found:#010x}, expected {expected:#010x}"
         if record == 0 and offset == 0:
             reason += ", so this may be no TFRecord file"
@@ -350,6 +360,10 @@ class RecordReader:
             record=record,
             offset=offset,
         )
+
+
+def _nothing() -> None:
+    """Close nothing: the file is the caller's."""
 
 
 def _read_exactly(file: BinaryIO, size: int) -> bytes:

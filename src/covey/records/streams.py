@@ -26,14 +26,17 @@ class Stream(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Close what the stream opened. Windows stay valid."""
+        ...
+
 
 class MappedStream:
     """A stream over a local file that is mapped into memory, a window at a time."""
 
-    def __init__(self, descriptor: int, position: int, name: str) -> None:
+    def __init__(self, descriptor: int, position: int) -> None:
         self._descriptor = descriptor
         self._position = position
-        self._name = name
 
     def window(self, consumed: int, needed: int) -> tuple[memoryview, bool]:
         self._position += consumed
@@ -45,6 +48,9 @@ class MappedStream:
         end = min(size, self._position + max(needed, WINDOW_BYTES))
         mapped = map_file(self._descriptor, begin, end - begin)
         return memoryview(mapped)[self._position - begin :], end == size
+
+    def close(self) -> None:
+        """Nothing to close: a map is gone with its last window."""
 
 
 def map_file(descriptor: int, begin: int, length: int) -> mmap.mmap:
@@ -58,7 +64,10 @@ def map_file(descriptor: int, begin: int, length: int) -> mmap.mmap:
 class PieceStream:
     """A stream over anything that is read piece by piece: a file object, an inflater."""
 
-    def __init__(self, read: Callable[[int], bytes], piece_bytes: int) -> None:
+    def __init__(
+        self, read: Callable[[int], bytes], piece_bytes: int, close: Callable[[], None]
+    ) -> None:
+        self.close = close
         self._read = read
         self._piece_bytes = piece_bytes
         self._buffer = memoryview(b"")

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from covey import _core
-from covey.errors import ClosedError, CorruptRecordError
+from covey.errors import ClosedError
 from covey.records.block import FOOTER_BYTES, HEADER_BYTES, Block
 from covey.records.compression import GzipDeflater, parse_compression
 from covey.records.reader import PathOrFile, RecordReader
@@ -63,6 +63,7 @@ class RecordWriter:
             if append:
                 self._check_end(target)
                 target.seek(0, os.SEEK_END)
+        self._append = append
         self._member_bytes = member_bytes
         self._buffer_bytes = min(buffer_bytes, member_bytes) if compression else buffer_bytes
         self._buffer = _core.FrameBuffer(self._buffer_bytes)
@@ -87,8 +88,8 @@ class RecordWriter:
                 return
             if reader.compression != self.compression:
                 raise ValueError(
-                    f"{self.name}: cannot append with compression {self.compression} to a file with "
-                    f"compression {reader.compression}; pass compression={reader.compression!r}"
+                    f"{self.name}: cannot append with compression {self.compression} to a file "
+                    f"with {reader.compression}; pass compression={reader.compression!r}"
                 )
         if self.compression == "ZLIB":
             raise ValueError(
@@ -139,7 +140,7 @@ class RecordWriter:
         try:
             self._drain()
             if self._gzip is not None:
-                self._put(self._gzip.finish())
+                self._put(self._gzip.finish(last=not self._append))
             if self._zlib is not None:
                 self._put(self._zlib.flush())
             self._file.flush()
@@ -170,7 +171,9 @@ class RecordWriter:
         else:
             self._emit_members(frames, begin, ends)
 
-    def _emit_members(self, frames: memoryview, begin: int, ends: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> None:
+    def _emit_members(
+        self, frames: memoryview, begin: int, ends: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    ) -> None:
         """Add frames to the open GZIP member, ending it wherever it is full.
 
         Where members end depends on the records alone, not on how they arrive.

@@ -1,0 +1,79 @@
+# Every target does its own set-up in .venv; a machine needs python3, make and a C++ compiler.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/core/*.h src/core/*.cpp src/core/bindings/*)
+FUZZ_SECONDS ?= 600
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench sanitize fuzz stubs clean
+
+help: ## Say what there is to make.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Draw glyphs, write them as TFRecords, read them back.
+	$(BIN)/python examples/glyphs.py
+
+test: $(VENV)/test.stamp $(VENV)/covey.stamp build/tests/native_tests ## Run every test, with every framework.
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Check style and types, change nothing.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h')
+	$(BIN)/python tools/stubs.py --check
+
+format: $(VENV)/lint.stamp ## Lay the code out.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
+
+bench: $(VENV)/test.stamp $(VENV)/covey.stamp ## Measure against others; prints what RESULTS.md holds.
+	$(BIN)/python -m benchmarks
+
+sanitize: build/sanitize/native_tests ## Run the native tests under ASan and UBSan.
+	build/sanitize/native_tests
+
+fuzz: build/fuzz/fuzz_decode ## Fuzz the native reader and decoder under ASan (needs clang).
+	mkdir -p build/fuzz/corpus
+	build/fuzz/fuzz_decode -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 \
+		build/fuzz/corpus tests/hostile
+
+stubs: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Write src/covey/_core.pyi anew.
+	$(BIN)/python tools/stubs.py
+
+clean: ## Remove all that was made.
+	rm -rf $(VENV) build dist demo
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/%.stamp: requirements/%.txt requirements/constraints.txt | $(BIN)/python
+	$(PIP) install -r $<
+	@touch $@
+
+$(VENV)/covey.stamp: $(NATIVE) $(VENV)/build.stamp
+	$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+# The native tests are plain C++; cmake and ninja come from .venv.
+CMAKE = PATH="$(CURDIR)/$(BIN):$$PATH" cmake -G Ninja -S . -DCOVEY_PYTHON=OFF
+NATIVE_TESTS := $(NATIVE) $(wildcard tests/native/*) $(VENV)/build.stamp
+
+build/tests/native_tests: $(NATIVE_TESTS)
+	$(CMAKE) -B build/tests -DCOVEY_TESTS=ON >/dev/null
+	$(BIN)/cmake --build build/tests
+
+build/sanitize/native_tests: $(NATIVE_TESTS)
+	$(CMAKE) -B build/sanitize -DCOVEY_TESTS=ON -DCOVEY_SANITIZE=address,undefined \
+		-DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
+	$(BIN)/cmake --build build/sanitize
+
+build/fuzz/fuzz_decode: $(NATIVE_TESTS)
+	$(CMAKE) -B build/fuzz -DCOVEY_FUZZ=ON -DCOVEY_SANITIZE=address,undefined \
+		-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
+	$(BIN)/cmake --build build/fuzz

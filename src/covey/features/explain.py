@@ -1,0 +1,93 @@
+"""Turning what the native codec found wrong into errors that name file, record and feature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from covey import _core
+from covey.errors import CorruptRecordError, CoveyError, ExampleError, FeatureError
+from covey.features.columns import Column
+from covey.records import Block
+from covey.records.block import HEADER_BYTES
+
+_KINDS = {0: "no list", 1: "a bytes list", 2: "a float list", 3: "an int64 list"}
+
+_WIRE_FAULTS = {
+    "varint": "a varint is cut off or too long",
+    "tag": "a field has an impossible tag",
+    "length": "a length points past the end",
+    "group": "a group is not closed, or nested too deeply",
+    "packed_floats": "a packed list of floats has a size that is no multiple of 4",
+}
+
+
+def explain_record(
+    fault: _core.Fault, columns: Sequence[Column], owners: Sequence[str], blocks: Sequence[Block]
+) -> CoveyError:
+    """Say which record cannot be decoded, and why.
+
+    Args:
+        fault: What the decoder found.
+        columns: The columns it decoded, and
+        owners: the name of the feature that each belongs to.
+        blocks: Where the records came from; none if they were single bytes.
+    """
+    code, row, offset, found, expected, index = fault.args
+    name, record, where = "<memory>", row, f"record {row}"
+    for block in blocks:
+        if row < len(block):
+            name, record, where = block.name, block.first + row, block.where(row)
+            break
+        row -= len(block)
+    if code == "data_checksum":
+        return CorruptRecordError(
+            f"{where}: data checksum is {found:#010x}, expected {expected:#010x}; "
+            "open with on_error='skip' to read what is sound",
+            name=name,
+            record=record,
+            offset=block.position + int(block.offsets[row]) - HEADER_BYTES,
+        )
+    feature = owners[index] if index < len(columns) else None
+    if code in _WIRE_FAULTS:
+        what = f"{_WIRE_FAULTS[code]} (byte {offset} of it), so it is no tf.train.Example"
+    elif code == "out_of_bounds":
+        what = f"its place, {found} bytes at {offset}, lies outside the {expected} that are there"
+    else:
+        what = _misfit(code, found, expected, columns[index])
+    if feature is not None:
+        key = columns[index].key
+        stored = "" if key == feature else f" (stored as {key!r})"
+        what = f"feature {feature!r}{stored}: {what}"
+    return ExampleError(f"{where}: {what}", name=name, record=record, feature=feature)
+
+
+def _misfit(code: str, found: int, expected: int, column: Column) -> str:
+    if code == "missing":
+        return "it is not there; if it may be missing, declare it with a default"
+    if code == "kind":
+        return f"it holds {_KINDS[found]}, expected {_KINDS[expected]}"
+    if code == "count":
+        multiple = " or a multiple" if column.layout == "variable" and expected > 1 else ""
+        return f"it has {found} values, expected {expected}{multiple}"
+    if code == "bytes":
+        multiple = " or a multiple" if column.layout == "variable" else ""
+        return (
+            f"it has {found} bytes, expected {expected}{multiple} for {column.dtype} {column.shape}"
+        )
+    signed = found - 2**64 if found >= 2**63 else found
+    return f"it holds {signed}, which is no {column.dtype}"
+
+
+def explain_value(
+    fault: _core.Fault, columns: Sequence[Column], owners: Sequence[str]
+) -> CoveyError:
+    """Say which value cannot be encoded, and why."""
+    code, *_, index = fault.args
+    name, key = owners[index], columns[index].key
+    reasons = {
+        "missing": "it is missing; declare it with a default if it may be",
+        "string": "a value is neither str nor bytes",
+        "size": f"{key!r} has the wrong number of values",
+        "splits": f"the row splits of {key!r} do not fit its values",
+    }
+    return FeatureError(f"feature {name!r}: {reasons.get(code, 'its values do not fit')}")

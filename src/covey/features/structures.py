@@ -1,0 +1,185 @@
+"""The kinds of features that have a structure of their own: ragged, sparse, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from covey.errors import FeatureError
+from covey.features.arrays import RaggedArray, SparseArray, SparseBatch
+from covey.features.columns import STRINGS, Column, Shape, check_shape
+from covey.features.kinds import Feature, parse_dtype
+
+
+@dataclass(frozen=True)
+class Ragged(Feature):
+    """Lists of lists, of any lengths: ``depth`` levels of them, and then values of one shape.
+
+    Stored as TFDS stores nested sequences: ``<name>/ragged_flat_values`` and, for every level below
+    the first, ``<name>/ragged_row_lengths_<level>``.
+
+    >>> Ragged("int64").depth
+    2
+    """
+
+    dtype: str
+    depth: int = 2
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        shape = check_shape(self.shape, self.dtype)
+        if None in shape:
+            raise FeatureError(f"the shape of a ragged feature's values is {shape}, must be known")
+        if not 2 <= self.depth <= 16:
+            raise FeatureError(
+                f"depth of a ragged feature is {self.depth}, must be 2 to 16; "
+                "for one level use Tensor with a shape of (None,)"
+            )
+        if self.dtype == "float64":
+            raise FeatureError("ragged values cannot be float64: a list of them has only float32")
+        object.__setattr__(self, "shape", shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        flat = f"{name}/ragged_flat_values"
+        lengths = [
+            Column(f"{name}/ragged_row_lengths_{level}", "int64", (None,), layout="variable")
+            for level in range(self.depth - 1)
+        ]
+        return (Column(flat, self.dtype, (None, *self.shape), layout="variable"), *lengths)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        lengths: list[list[int]] = [[] for _ in range(self.depth - 1)]
+        level = list(value)
+        for each in lengths:
+            for item in level:
+                if isinstance(item, (str, bytes)) or not hasattr(item, "__len__"):
+                    raise FeatureError(
+                        f"feature {columns[0].key.rpartition('/')[0]!r}: {item!r} is no list; "
+                        f"expected {self.depth} levels of lists"
+                    )
+                each.append(len(item))
+            level = [item for items in level for item in items]
+        if not level and self.shape:
+            return [np.zeros((0, *(n or 0 for n in self.shape)), columns[0].numpy_dtype), *lengths]
+        return [level, *lengths]
+
+    def join(self, parts: list[Any]) -> Any:
+        # Each level has one length for every item of the level above, in every example.
+        flat, *lengths = parts
+        values, splits = flat.values, flat.row_splits
+        nested: Any = values
+        ends = splits  # how far each example reaches at the level below
+        for level in reversed(lengths):
+            counts = level.values
+            inner = np.zeros(len(counts) + 1, np.int64)
+            np.cumsum(counts, out=inner[1:])
+            if (counts < 0).any() or not np.array_equal(inner[level.row_splits], ends):
+                raise FeatureError("the lengths of a ragged feature do not add up to its values")
+            nested = RaggedArray(nested, inner)
+            ends = level.row_splits
+        return RaggedArray(nested, ends)
+
+
+@dataclass(frozen=True)
+class Sparse(Feature):
+    """A tensor that is mostly zero, stored as the values that are not and where they are.
+
+    Stored as ``<name>/values`` and ``<name>/indices`` (``<name>/indices_0`` and so on if there are
+    several dimensions), which ``tf.io.SparseFeature`` reads. A value may be a :class:`SparseArray`,
+    a pair (indices, values), anything with ``tocoo()`` (scipy), or a dense array.
+    """
+
+    dtype: str
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        if self.dtype in (*STRINGS, "float64"):
+            raise FeatureError(f"a sparse feature of {self.dtype} is not possible")
+        shape = tuple(self.shape)
+        # Only what is not zero is stored, so the whole may be large; each index is an int64.
+        if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
+            raise FeatureError(f"the shape of a sparse feature is {shape}, must be positive")
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(size or 0 for size in self.shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        def column(key: str, dtype: str) -> Column:
+            return Column(f"{name}/{key}", dtype, (None,), layout="variable")
+
+        rank = len(self.shape)
+        keys = ["indices"] if rank == 1 else [f"indices_{i}" for i in range(rank)]
+        return (column("values", self.dtype), *(column(key, "int64") for key in keys))
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        if isinstance(value, SparseArray):
+            indices, values = value.indices, value.values
+        elif hasattr(value, "tocoo"):
+            coo = value.tocoo()
+            indices, values = np.stack([coo.row, coo.col], axis=-1), coo.data
+        elif isinstance(value, Mapping):
+            indices, values = value["indices"], value["values"]
+        elif isinstance(value, tuple) and len(value) == 2:
+            indices, values = value
+        else:
+            dense = np.asarray(value)
+            columns[0]._check_shape(dense.shape, self.shape)
+            indices, values = np.argwhere(dense), dense[np.nonzero(dense)]
+        places = np.asarray(indices, np.int64).reshape(-1, len(self.shape))
+        inside = ((places >= 0) & (places < np.array(self._sizes))).all(axis=1)
+        if not inside.all():
+            bad = tuple(places[int(np.argmin(inside))].tolist())
+            raise FeatureError(f"the sparse index {bad} lies outside the shape {self.shape}")
+        values = np.asarray(values)
+        if len(places) != values.size:
+            raise FeatureError(f"{len(places)} sparse indices for {values.size} values")
+        return [values, *(np.ascontiguousarray(axis) for axis in places.T)]
+
+    def join(self, parts: list[Any]) -> Any:
+        values, *indices = parts
+        for axis, size in zip(indices, self._sizes, strict=True):
+            inside = (axis.values >= 0) & (axis.values < size)
+            if not np.array_equal(axis.row_splits, values.row_splits) or not inside.all():
+                raise FeatureError(
+                    f"the indices of a sparse feature do not fit its values or shape {self.shape}"
+                )
+        return SparseBatch(tuple(indices), values, self._sizes)
+
+
+@dataclass(frozen=True)
+class Steps(Feature):
+    """A feature list of a ``tf.train.SequenceExample``: one value for every step.
+
+    covey reads SequenceExamples; it writes Examples, where a Tensor of shape (None, ...) does the
+    same.
+
+    Args:
+        dtype: As for :class:`Tensor`.
+        shape: Of one step; (None,) if steps differ.
+    """
+
+    dtype: str
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        shape = check_shape(self.shape, self.dtype)
+        if None in shape and shape != (None,):
+            raise FeatureError(f"the shape of a step is {shape}; an unknown one must be (None,)")
+        object.__setattr__(self, "shape", shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        return (Column(name, self.dtype, self.shape, layout="steps"),)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        raise FeatureError(
+            "covey reads SequenceExamples but writes Examples; "
+            "declare the feature as Tensor with a shape of (None, ...) to write it"
+        )

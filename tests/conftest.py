@@ -1,0 +1,18 @@
+import os
+
+# Before TensorFlow is imported by any test: it is a judge here, and should be a quiet one.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run: a test fails because of the code, or not at all.
+settings.register_profile(
+    "covey",
+    derandomize=True,
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("covey")

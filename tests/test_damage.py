@@ -1,0 +1,161 @@
+"""Damaged files: what is wrong is said exactly, and what is sound can be had."""
+
+import warnings
+
+import pytest
+
+from covey import CorruptRecordError, RecordReader, RecordWriter, SkippedRecordsWarning
+
+RECORDS = [b"first", b"", b"the third record", b"4"]
+
+
+def build(path, **options):
+    with RecordWriter(path, **options) as writer:
+        for record in RECORDS:
+            writer.write(record)
+    return bytearray(path.read_bytes())
+
+
+def frames():
+    """(begin, length of data) of every frame."""
+    begin = 0
+    for record in RECORDS:
+        yield begin, len(record)
+        begin += len(record) + 16
+
+
+def read(path, **options):
+    with RecordReader(path, **options) as reader:
+        return list(reader)
+
+
+def read_skipping(path, **options):
+    with RecordReader(path, on_error="skip", **options) as reader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedRecordsWarning)
+        return list(reader), list(reader.skipped)
+
+
+def test_every_flipped_byte_is_found_at_its_record(tmp_path):
+    path = tmp_path / "x"
+    sound = build(path)
+    for number, (begin, length) in enumerate(frames()):
+        for byte in range(begin, begin + length + 16):
+            damaged = sound.copy()
+            damaged[byte] ^= 0x40
+            path.write_bytes(damaged)
+            # Not "auto": a damaged first header would also be no sign of a plain file.
+            with pytest.raises(CorruptRecordError) as caught:
+                read(path, compression=None)
+            assert (caught.value.record, caught.value.offset) == (number, begin)
+            which = "length" if byte < begin + 12 else "data"
+            assert f"{which} checksum is 0x" in str(caught.value)
+            assert str(path) in str(caught.value)
+
+
+def test_skipping_goes_on_where_the_length_is_sound(tmp_path):
+    path = tmp_path / "x"
+    sound = build(path)
+    for number, (begin, length) in enumerate(frames()):
+        for byte in range(begin, begin + length + 16):
+            damaged = sound.copy()
+            damaged[byte] ^= 0x40
+            path.write_bytes(damaged)
+            records, skipped = read_skipping(path, compression=None)
+            assert len(skipped) == 1
+            assert (skipped[0].record, skipped[0].offset) == (number, begin)
+            if byte < begin + 12:  # nothing tells where the next record is
+                assert records == RECORDS[:number]
+                assert skipped[0].bytes is None
+            else:
+                assert records == RECORDS[:number] + RECORDS[number + 1 :]
+                assert skipped[0].bytes == length + 16
+
+
+def test_every_truncation_is_found(tmp_path):
+    path = tmp_path / "x"
+    sound = build(path)
+    begins = [begin for begin, _ in frames()] + [len(sound)]
+    for size in range(len(sound)):
+        path.write_bytes(sound[:size])
+        whole = max(i for i, begin in enumerate(begins) if begin <= size)
+        if size in begins:
+            assert read(path) == RECORDS[:whole]
+            continue
+        with pytest.raises(CorruptRecordError, match="the file ends after") as caught:
+            read(path)
+        assert (caught.value.record, caught.value.offset) == (whole, begins[whole])
+        assert read_skipping(path)[0] == RECORDS[:whole]
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_every_damage_to_compressed_data_is_found(tmp_path, compression):
+    path = tmp_path / "x"
+    sound = build(path, compression=compression)
+    for byte in range(len(sound)):
+        damaged = sound.copy()
+        damaged[byte] ^= 0x55
+        path.write_bytes(damaged)
+        try:
+            # Bytes of the header that mean nothing to the data may change unpunished.
+            assert read(path, compression=compression) == RECORDS
+            assert byte < 10
+        except CorruptRecordError as error:
+            # Either the compression notices, or the record's own checksum does first.
+            assert "damaged" in str(error) or "checksum" in str(error)
+        path.write_bytes(sound[:byte])
+        if byte:
+            with pytest.raises(CorruptRecordError, match="ends before its end mark"):
+                read(path, compression=compression)
+        records, _ = read_skipping(path, compression=compression)
+        assert records == RECORDS[: len(records)]
+
+
+def test_skipping_warns_once_and_counts(tmp_path):
+    path = tmp_path / "x"
+    damaged = build(path)
+    damaged[12] ^= 1
+    damaged[21 + 16 + 12] ^= 1
+    path.write_bytes(damaged)
+    with RecordReader(path, on_error="skip") as reader:
+        with pytest.warns(SkippedRecordsWarning, match="left out 2 damaged parts") as caught:
+            assert list(reader) == [b"", b"4"]
+        assert len(caught) == 1
+        assert [each.record for each in reader.skipped] == [0, 2]
+
+
+def test_a_length_of_2_to_the_63_is_not_believed(tmp_path):
+    from covey import _core
+
+    path = tmp_path / "x"
+    for length in (2**63, 2**64 - 1, 2**64 - 16, 2**40):
+        header = length.to_bytes(8, "little")
+        crc = _core.crc32c(header)
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        path.write_bytes(header + masked.to_bytes(4, "little") + bytes(100))
+        with pytest.raises(CorruptRecordError, match="the file ends after 112 of"):
+            read(path)
+
+
+def test_what_is_no_tfrecord_says_so(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"This is a text, not a TFRecord file.")
+    with pytest.raises(CorruptRecordError, match="this may be no TFRecord file"):
+        read(path)
+
+
+def test_reading_at_a_wrong_place(tmp_path):
+    path = tmp_path / "x"
+    sound = build(path)
+    with RecordReader(path) as reader:
+        with pytest.raises(CorruptRecordError, match="record at byte 3: length checksum"):
+            reader.read_at(3)
+        with pytest.raises(CorruptRecordError, match=f"no record begins at byte {len(sound)}"):
+            reader.read_at(len(sound))
+        with pytest.raises(ValueError, match="must not be negative"):
+            reader.read_at(-1)
+
+
+def test_unknown_policy(tmp_path):
+    build(tmp_path / "x")
+    with pytest.raises(ValueError, match="on_error is 'ignore'"):
+        RecordReader(tmp_path / "x", on_error="ignore")
