@@ -95,13 +95,11 @@ def test_every_damage_to_compressed_data_is_found(tmp_path, compression):
         damaged = sound.copy()
         damaged[byte] ^= 0x55
         path.write_bytes(damaged)
-        try:
-            # Bytes of the header that mean nothing to the data may change unpunished.
-            assert read(path, compression=compression) == RECORDS
-            assert byte < 10
-        except CorruptRecordError as error:
-            # Either the compression notices, or the record's own checksum does first.
-            assert "damaged" in str(error) or "checksum" in str(error)
+        # Either the compression notices, or the record's own checksum does first; only bytes of the
+        # header that mean nothing to the data may change unpunished.
+        if byte >= 10:
+            with pytest.raises(CorruptRecordError, match=r"is damaged|checksum is"):
+                read(path, compression=compression)
         path.write_bytes(sound[:byte])
         if byte:
             with pytest.raises(CorruptRecordError, match="ends before its end mark"):

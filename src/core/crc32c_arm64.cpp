@@ -2,7 +2,8 @@
 // multiplication. The structure is that of crc32c_x86.cpp.
 #include "crc32c_internal.h"
 
-#if defined(__aarch64__) && (defined(__ARM_FEATURE_CRC32) || !defined(__clang__) || __clang_major__ >= 16)
+#if defined(__aarch64__) && \
+    (defined(__ARM_FEATURE_CRC32) || !defined(__clang__) || __clang_major__ >= 16)
 
 #include <arm_acle.h>
 #include <arm_neon.h>

@@ -261,7 +261,8 @@ Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::ui
       return outcome;
     }
     if (bytes != 0) {
-      std::uint8_t* const target = column.layout == Layout::fixed ? dense : out.values.extend(bytes);
+      std::uint8_t* const target =
+          column.layout == Layout::fixed ? dense : out.values.extend(bytes);
       std::memcpy(target, sink.value.begin, bytes);
     }
     outcome.count = bytes / size;
@@ -306,9 +307,9 @@ std::int64_t values_so_far(const Column& column, const ColumnOut& out) noexcept 
 
 // Where one record's columns lie.
 struct Decoder::Row {
-  std::vector<Bytes> place;      // by column
-  std::vector<char> there;       // by column
-  std::size_t guess = 0;         // records of one file mostly have their keys in the same order
+  std::vector<Bytes> place;  // by column
+  std::vector<char> there;   // by column
+  std::size_t guess = 0;     // records of one file mostly have their keys in the same order
   std::vector<std::unique_ptr<std::uint8_t[]>> scratch;
 };
 
@@ -351,8 +352,8 @@ Failure Decoder::locate(Bytes record, Row& row) const {
     Bytes map;
     if (Failure failure = fields.bytes(map)) return failure;
     const auto& names = context ? context_ : steps_;
-    Failure failure = read_map(
-        map, scratch, [&](Bytes key, Bytes value) { return find(names, key, value); });
+    Failure failure =
+        read_map(map, scratch, [&](Bytes key, Bytes value) { return find(names, key, value); });
     if (failure) return failure;
   }
   return {};
@@ -418,8 +419,8 @@ Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
                static_cast<std::uint64_t>(column.wire));
           return false;
         }
-        const bool fits = column.exact ? outcome.count == column.count
-                                       : outcome.count % column.count == 0;
+        const bool fits =
+            column.exact ? outcome.count == column.count : outcome.count % column.count == 0;
         if (!fits) fail(FaultCode::count, feature.begin, c, outcome.count, column.count);
         return fits;
       };
@@ -440,7 +441,13 @@ Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
           if (const Failure failure = list.bytes(step)) {
             return fail(failure.code, failure.at, c, 0, 0);
           }
-          if (!read(step) && fault) return fault;
+          if (!read(step)) {
+            if (fault) return fault;
+            // A step without a list has no values, which is wrong if each must have some.
+            if (column.exact && column.count != 0) {
+              return fail(FaultCode::count, step.begin, c, 0, column.count);
+            }
+          }
           target.step_splits.push_back(values_so_far(column, target));
         }
         target.row_splits.push_back(static_cast<std::int64_t>(target.step_splits.size() - 1));

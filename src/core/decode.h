@@ -28,6 +28,9 @@ class Decoder {
  public:
   // Keys must differ (among steps, and among the others): the caller has checked.
   explicit Decoder(std::vector<Column> columns);
+  // The maps below point into `columns_`: they survive a move, but not a copy.
+  Decoder(Decoder&&) = default;
+  Decoder& operator=(Decoder&&) = default;
 
   const std::vector<Column>& columns() const noexcept { return columns_; }
 

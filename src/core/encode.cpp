@@ -10,6 +10,8 @@
 namespace covey {
 namespace {
 
+constexpr std::size_t kMostReserved = std::size_t{1} << 26;
+
 // The int64 that an element stands for; uint64 is stored by its bits.
 template <class T>
 std::uint64_t widen(const std::uint8_t* place) noexcept {
@@ -150,8 +152,7 @@ std::size_t Encoder::measure(const Cell* cells, std::size_t* sizes) const noexce
   return field_size(features);
 }
 
-void Encoder::write(const Cell* cells, const std::size_t* sizes,
-                    std::uint8_t* out) const noexcept {
+void Encoder::write(const Cell* cells, const std::size_t* sizes, std::uint8_t* out) const noexcept {
   std::size_t features = 0;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     if (!cells[c].present) continue;
@@ -182,12 +183,12 @@ Frames Encoder::encode(const std::vector<ColumnIn>& columns, std::size_t begin, 
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const ColumnIn& column = columns[c];
       const bool fixed = column.row_splits == nullptr;
-      const auto first = fixed ? row * columns_[c].count
-                               : static_cast<std::size_t>(column.row_splits[row]);
+      const auto first =
+          fixed ? row * columns_[c].count : static_cast<std::size_t>(column.row_splits[row]);
       Cell& cell = cells[c];
       cell.present = column.present;
-      cell.count = fixed ? columns_[c].count
-                         : static_cast<std::size_t>(column.row_splits[row + 1]) - first;
+      cell.count =
+          fixed ? columns_[c].count : static_cast<std::size_t>(column.row_splits[row + 1]) - first;
       if (column.numbers != nullptr) {
         cell.numbers = column.numbers + first * element_size(columns_[c].element);
       }
@@ -195,8 +196,10 @@ Frames Encoder::encode(const std::vector<ColumnIn>& columns, std::size_t begin, 
     }
     const std::size_t size = measure(cells.data(), sizes.data());
     if (row == begin) {
-      // Rows are mostly alike: one allocation, unless these are not.
-      const std::size_t rows = std::min(end - begin, bytes / (size + kFrameBytes) + 1);
+      // Rows are mostly alike: one allocation, unless these are not. The first may be the only
+      // long one, so that not much is reserved on its word.
+      const std::size_t room = std::min(bytes, kMostReserved) / (size + kFrameBytes) + 1;
+      const std::size_t rows = std::min(end - begin, room);
       frames.data.reserve(rows * (size + kFrameBytes) + rows * 16);
       frames.offsets.reserve(rows);
       frames.lengths.reserve(rows);

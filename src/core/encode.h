@@ -49,7 +49,7 @@ class Encoder {
 
  private:
   std::vector<Column> columns_;
-  std::vector<std::size_t> order_;             // columns by key
+  std::vector<std::size_t> order_;              // columns by key
   std::vector<std::vector<std::uint8_t>> key_;  // by column: the key field of its map entry
 };
 

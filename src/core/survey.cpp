@@ -51,9 +51,7 @@ Failure count_values(Bytes feature, int& kind, std::size_t& count) {
   return {};
 }
 
-std::string text(Bytes bytes) {
-  return {reinterpret_cast<const char*>(bytes.begin), bytes.size()};
-}
+std::string text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.begin), bytes.size()}; }
 
 }  // namespace
 
@@ -119,6 +117,8 @@ Fault Survey::add(Bytes record) {
         std::size_t count = 0;
         if (Failure failure = count_values(step, kind, count)) return failure;
         seen.add(number, kind, count);
+        // Unlike a key, a step is there even if it holds no list: it has no values.
+        if (kind == 0) seen.least = 0;
       }
     }
     return {};

@@ -38,7 +38,7 @@ inline void check(bool holds, const char* file, int line, const char* text) {
 #define CHECK(...) \
   ::covey::testing::check(static_cast<bool>(__VA_ARGS__), __FILE__, __LINE__, #__VA_ARGS__)
 
-#define TEST(name)                                                        \
-  static void name();                                                     \
+#define TEST(name)                                                           \
+  static void name();                                                        \
   static const ::covey::testing::Registration register_##name(#name, &name); \
   static void name()

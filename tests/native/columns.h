@@ -17,8 +17,8 @@
 namespace covey::testing {
 
 inline constexpr Element kElements[] = {
-    Element::int8,   Element::int16,   Element::int32,   Element::int64,   Element::uint8,
-    Element::uint16, Element::uint32,  Element::uint64,  Element::boolean, Element::float16,
+    Element::int8,    Element::int16,   Element::int32,  Element::int64,   Element::uint8,
+    Element::uint16,  Element::uint32,  Element::uint64, Element::boolean, Element::float16,
     Element::float32, Element::float64, Element::string,
 };
 
@@ -84,7 +84,8 @@ inline bool is_dense(const Column& column) noexcept {
 
 template <class T>
 std::vector<T> to_vector(const Buffer<T>& buffer) {
-  return buffer.size() == 0 ? std::vector<T>() : std::vector<T>(buffer.data(), buffer.data() + buffer.size());
+  return buffer.size() == 0 ? std::vector<T>()
+                            : std::vector<T>(buffer.data(), buffer.data() + buffer.size());
 }
 
 // One column as it came out of the decoder.
@@ -139,10 +140,9 @@ inline Decoded decode(const std::vector<Column>& columns, const std::vector<std:
   decoded.fault = Decoder(columns).decode(places, verify, out);
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const std::vector<std::uint8_t> grown = to_vector(out[c].values);
-    decoded.columns.push_back({is_dense(columns[c]) ? text(dense[c].bytes())
-                                                    : std::string(grown.begin(), grown.end()),
-                               to_vector(out[c].offsets), to_vector(out[c].row_splits),
-                               to_vector(out[c].step_splits)});
+    decoded.columns.push_back(
+        {is_dense(columns[c]) ? text(dense[c].bytes()) : std::string(grown.begin(), grown.end()),
+         to_vector(out[c].offsets), to_vector(out[c].row_splits), to_vector(out[c].step_splits)});
   }
   return decoded;
 }

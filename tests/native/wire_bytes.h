@@ -74,7 +74,8 @@ inline std::string packed_ints(std::initializer_list<std::int64_t> values) {
 inline std::string unpacked_ints(std::initializer_list<std::int64_t> values) {
   std::string list;
   for (std::int64_t value : values) {
-    list += tag(1, kVarint) + varint(static_cast<std::uint64_t>(value));
+    list += tag(1, kVarint);
+    list += varint(static_cast<std::uint64_t>(value));
   }
   return list;
 }

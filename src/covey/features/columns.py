@@ -5,8 +5,8 @@ Every feature of a schema is made of one or a few of these; the native codec kno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +60,8 @@ class Column:
     """What an example gets that lacks an optional key: an array, or a list of bytes."""
     bounds: tuple[int, int] | None = None
     """The smallest and largest integer, if narrower than the dtype's."""
+    lookup: Callable[[str], int] | None = field(default=None, compare=False)
+    """What a text stands for, if the integers have names."""
 
     @property
     def wire(self) -> Wire:
@@ -118,19 +120,21 @@ class Column:
 
     def coerce(self, value: Any) -> Any:
         """Make a value what the native encoder takes: a numpy array, bytes, or a list of bytes."""
+        if self.lookup is not None and isinstance(value, str):
+            value = self.lookup(value)
         if not self.is_string:
             return self._numbers(value, self.shape)
         if not self.shape:
             return self._string(value)
         strings: list[bytes] = []
-        self._check_shape(self._flatten(value, strings), self.shape)
+        self.check_value_shape(self._flatten(value, strings), self.shape)
         return strings
 
     def _numbers(self, value: Any, shape: Shape) -> NDArray[Any]:
         try:
             array = np.asarray(value)
         except (ValueError, TypeError) as error:
-            raise self._error(f"is no array: {error}") from None
+            raise _misfit(f"is no array: {error}") from None
         kind = array.dtype.kind
         wanted = self.numpy_dtype
         if array.size == 0 and isinstance(value, (list, tuple)):
@@ -138,15 +142,15 @@ class Column:
             kind = wanted.kind
         allowed = {"b": "b", "i": "bui", "u": "bui", "f": "buif"}[wanted.kind]
         if kind not in allowed and not (wanted.kind == "b" and kind in "ui"):
-            raise self._error(f"has dtype {array.dtype}, expected {self.dtype}")
-        self._check_shape(array.shape, shape)
+            raise _misfit(f"has dtype {array.dtype}, expected {self.dtype}")
+        self.check_value_shape(array.shape, shape)
         low, high = self.bounds or ((0, 1) if wanted.kind == "b" else _limits(self.dtype))
         if wanted == np.uint64:
             low, high = 0, 2**64 - 1
         if wanted.kind != "f" and kind != "b" and array.size:
             for extreme in (int(array.min()), int(array.max())):
                 if not low <= extreme <= high:
-                    raise self._error(f"is {extreme}, must be from {low} to {high}")
+                    raise _misfit(f"is {extreme}, must be from {low} to {high}")
         return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
 
     def _string(self, value: Any) -> bytes:
@@ -161,11 +165,11 @@ class Column:
                     raw.decode()
                 return raw
         except UnicodeError as error:
-            raise self._error(f"is no valid UTF-8: {error}") from None
+            raise _misfit(f"is no valid UTF-8: {error}") from None
         array = getattr(value, "__array__", None)
         if array is not None and np.asarray(value).shape == ():
             return self._string(np.asarray(value).item())
-        raise self._error(f"is of type {type(value).__name__}, expected {self.dtype}")
+        raise _misfit(f"is of type {type(value).__name__}, expected {self.dtype}")
 
     def _flatten(self, value: Any, strings: list[bytes]) -> tuple[int, ...]:
         """Collect the strings of nested sequences; return their shape."""
@@ -176,24 +180,23 @@ class Column:
             strings.extend(self._string(each) for each in array.ravel().tolist())
             return array.shape
         if not isinstance(value, (list, tuple)):
-            raise self._error(f"is of type {type(value).__name__}, expected a list of {self.dtype}")
+            raise _misfit(f"is of type {type(value).__name__}, expected a list of {self.dtype}")
         if not value or isinstance(value[0], (str, bytes, bytearray, memoryview)):
             strings.extend(self._string(each) for each in value)
             return (len(value),) + (0,) * (len(self.shape) - 1 if not value else 0)
         shapes = {self._flatten(each, strings) for each in value}
         if len(shapes) != 1:
-            raise self._error(f"is ragged: its parts have shapes {sorted(shapes)}")
+            raise _misfit(f"is ragged: its parts have shapes {sorted(shapes)}")
         return (len(value), *shapes.pop())
 
-    def _check_shape(self, found: tuple[int, ...], expected: Shape) -> None:
+    @staticmethod
+    def check_value_shape(found: tuple[int, ...], expected: Shape) -> None:
+        """Make sure that a value has the shape that a feature wants."""
         fits = len(found) == len(expected) and all(
             size is None or size == seen for seen, size in zip(found, expected, strict=True)
         )
         if not fits:
-            raise self._error(f"has shape {found}, expected {expected}")
-
-    def _error(self, what: str) -> FeatureError:
-        return FeatureError(f"feature {self.key!r}: the value {what}")
+            raise _misfit(f"has shape {found}, expected {expected}")
 
     # Many values in.
 
@@ -231,7 +234,7 @@ class Column:
         strings: list[bytes] = []
         self._flatten(batch, strings)
         if values is not None and len(strings) != values:
-            raise self._error(f"has {len(strings)} strings, expected {values}")
+            raise _misfit(f"has {len(strings)} strings, expected {values}")
         return strings
 
     # Many values out.
@@ -282,6 +285,10 @@ def _steps(
         return RaggedArray(values, row_splits)
     sizes = tuple(size or 0 for size in shape)
     return RaggedArray(values.reshape(len(step_splits) - 1, *sizes), row_splits)
+
+
+def _misfit(what: str) -> FeatureError:
+    return FeatureError(f"the value {what}")
 
 
 def _limits(dtype: str) -> tuple[int, int]:

@@ -230,6 +230,7 @@ class ClassLabel(Feature):
     num_classes: int | None = None
     _: KW_ONLY
     default: Any = field(default=REQUIRED)
+    _positions: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.names is not None:
@@ -246,54 +247,48 @@ class ClassLabel(Feature):
                 )
             object.__setattr__(self, "names", names)
             object.__setattr__(self, "num_classes", len(names))
+            self._positions.update((name, i) for i, name in enumerate(names))
         elif self.num_classes is not None and not 0 <= self.num_classes < 2**62:
             raise FeatureError(f"num_classes is {self.num_classes}, must be 0 or more")
         if self.default is not REQUIRED:
-            (index,) = self.split(self.default, ())
-            object.__setattr__(self, "default", int(self._column("default").coerce(index)))
+            object.__setattr__(self, "default", int(self._column("default").coerce(self.default)))
 
     @property
     def is_plain(self) -> bool:
-        return self.names is None
+        return True
 
     def index(self, name: str) -> int:
         """The integer of a class."""
         if self.names is None:
-            raise FeatureError(f"the class {name!r} is a text, but this label has no names")
-        found = _positions(self.names).get(name)
+            raise FeatureError(f"the class is the text {name!r}, but this label has no names")
+        found = self._positions.get(name)
         if found is None:
             raise FeatureError(f"there is no class {name!r} among the {len(self.names)} names")
         return found
 
     def _column(self, name: str, default: NDArray[np.int64] | None = None) -> Column:
         bounds = None if self.num_classes is None else (-1, self.num_classes - 1)
-        return Column(name, "int64", required=default is None, default=default, bounds=bounds)
+        return Column(
+            name,
+            "int64",
+            required=default is None,
+            default=default,
+            bounds=bounds,
+            lookup=self.index,
+        )
 
     def columns(self, name: str) -> tuple[Column, ...]:
         if self.default is REQUIRED:
             return (self._column(name),)
         return (self._column(name, np.array(self.default, np.int64)),)
 
-    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
-        return [self.index(value) if isinstance(value, str) else value]
-
     def split_batch(
         self, batch: Any, rows: int, columns: Sequence[Column]
     ) -> list[tuple[Any, NDArray[np.int64] | None]]:
         array = batch.to_numpy() if isinstance(batch, StringArray) else np.asarray(batch)
         if array.dtype.kind in "OUT":
-            array = np.array([self.split(value, columns)[0] for value in array.tolist()], np.int64)
+            array = np.array([columns[0].coerce(value) for value in array.tolist()], np.int64)
         return [columns[0].coerce_batch(array, rows)]
-
-
-_position_cache: dict[tuple[str, ...], dict[str, int]] = {}
-
-
-def _positions(names: tuple[str, ...]) -> dict[str, int]:
-    """Where each name is; made once for every list of names."""
-    if names not in _position_cache:
-        _position_cache[names] = {name: i for i, name in enumerate(names)}
-    return _position_cache[names]
 
 
 @dataclass(frozen=True)

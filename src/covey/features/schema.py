@@ -220,7 +220,10 @@ class Features(Mapping[str, Feature]):
             raise explain_value(fault, self._physical, self._owners) from None
 
     def _coerce(self, index: int, value: Any) -> Any:
-        return self._physical[index].coerce(value)
+        try:
+            return self._physical[index].coerce(value)
+        except FeatureError as error:
+            raise _about(self._owners[index], error) from None
 
     def _split(self, example: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -396,8 +399,7 @@ def _decode(
 
 
 def _about(name: str, error: FeatureError) -> FeatureError:
-    text = str(error)
-    return error if text.startswith("feature ") else FeatureError(f"feature {name!r}: {text}")
+    return FeatureError(f"feature {name!r}: {error}")
 
 
 def _rows(columns: Mapping[str, Any]) -> int:

@@ -58,8 +58,7 @@ class Ragged(Feature):
             for item in level:
                 if isinstance(item, (str, bytes)) or not hasattr(item, "__len__"):
                     raise FeatureError(
-                        f"feature {columns[0].key.rpartition('/')[0]!r}: {item!r} is no list; "
-                        f"expected {self.depth} levels of lists"
+                        f"{item!r} is no list; expected {self.depth} levels of lists"
                     )
                 each.append(len(item))
             level = [item for items in level for item in items]
@@ -130,7 +129,7 @@ class Sparse(Feature):
             indices, values = value
         else:
             dense = np.asarray(value)
-            columns[0]._check_shape(dense.shape, self.shape)
+            columns[0].check_value_shape(dense.shape, self.shape)
             indices, values = np.argwhere(dense), dense[np.nonzero(dense)]
         places = np.asarray(indices, np.int64).reshape(-1, len(self.shape))
         inside = ((places >= 0) & (places < np.array(self._sizes))).all(axis=1)
@@ -140,6 +139,8 @@ class Sparse(Feature):
         values = np.asarray(values)
         if len(places) != values.size:
             raise FeatureError(f"{len(places)} sparse indices for {values.size} values")
+        if not values.size:
+            values = np.zeros(0, columns[0].numpy_dtype)  # an empty list has no type of its own
         return [values, *(np.ascontiguousarray(axis) for axis in places.T)]
 
     def join(self, parts: list[Any]) -> Any:

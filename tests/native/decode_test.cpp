@@ -1,0 +1,496 @@
+// tf.train.Example to columns. SequenceExample is in steps_test.cpp.
+#include "decode.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "columns.h"
+
+namespace covey::testing {
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+using Floats = std::vector<float>;
+using Strings = std::vector<std::string>;
+
+// The one column of one record.
+Decoded decode_feature(const Column& column, const std::string& feature) {
+  return decode({column}, {example(entry(column.key, feature))});
+}
+
+FaultCode fault_of(const Column& column, const std::string& feature) {
+  return decode_feature(column, feature).fault.code;
+}
+
+Ints ints_of(const std::string& feature) {
+  const Decoded decoded = decode_feature(variable("k", Element::int64), feature);
+  CHECK(!decoded.fault);
+  return decoded[0].as<std::int64_t>();
+}
+
+Floats floats_of(const std::string& feature) {
+  const Decoded decoded = decode_feature(variable("k", Element::float32), feature);
+  CHECK(!decoded.fault);
+  return decoded[0].as<float>();
+}
+
+// A list with every kind of unknown field in it.
+std::string unknown_fields() {
+  return tag(15, kVarint) + varint(7) + field(16, "unknown") + tag(17, kFixed32) + "1234" +
+         tag(18, kFixed64) + "12345678" + tag(19, kStartGroup) + field(1, "x") + tag(19, kEndGroup);
+}
+
+TEST(values_are_read_packed_and_unpacked) {
+  CHECK(ints_of(ints({1, -2, 300})) == Ints{1, -2, 300});
+  CHECK(ints_of(feature(Wire::ints, unpacked_ints({1, -2, 300}))) == Ints{1, -2, 300});
+  CHECK(floats_of(floats({0.5F, -1.0F})) == Floats{0.5F, -1.0F});
+  CHECK(floats_of(feature(Wire::floats, unpacked_floats({0.5F, -1.0F}))) == Floats{0.5F, -1.0F});
+}
+
+TEST(packed_and_unpacked_values_may_mix) {
+  const std::string mixed_ints = packed_ints({1, 2}) + unpacked_ints({3}) + packed_ints({}) +
+                                 packed_ints({4}) + unpacked_ints({5, 6});
+  CHECK(ints_of(feature(Wire::ints, mixed_ints)) == Ints{1, 2, 3, 4, 5, 6});
+  const std::string mixed_floats =
+      unpacked_floats({1}) + packed_floats({2, 3}) + unpacked_floats({4});
+  CHECK(floats_of(feature(Wire::floats, mixed_floats)) == Floats{1, 2, 3, 4});
+}
+
+TEST(fixed_values_are_read_packed_and_unpacked) {
+  const Column column = fixed("k", Element::int16, 3);
+  for (const std::string& list : {packed_ints({1, 2, 3}), unpacked_ints({1, 2, 3}),
+                                  packed_ints({1}) + unpacked_ints({2, 3})}) {
+    const Decoded decoded = decode_feature(column, feature(Wire::ints, list));
+    CHECK(!decoded.fault);
+    CHECK(decoded[0].as<std::int16_t>() == std::vector<std::int16_t>{1, 2, 3});
+  }
+}
+
+TEST(strings_lie_end_to_end) {
+  const Decoded decoded =
+      decode({variable("k", Element::string)},
+             {example(entry("k", strings({"one", "", "three"}))), example(entry("k", strings({}))),
+              example(entry("k", strings({"x"})))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].strings() == Strings{"one", "", "three", "x"});
+  CHECK(decoded[0].offsets == Ints{0, 3, 3, 8, 9});
+  CHECK(decoded[0].row_splits == Ints{0, 3, 3, 4});
+}
+
+TEST(fixed_strings_have_offsets_and_no_splits) {
+  const Decoded decoded =
+      decode({fixed("k", Element::string, 2)},
+             {example(entry("k", strings({"a", "bc"}))), example(entry("k", strings({"", "d"})))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].strings() == Strings{"a", "bc", "", "d"});
+  CHECK(decoded[0].row_splits.empty());
+}
+
+TEST(rows_of_fixed_numbers_follow_one_another) {
+  const Decoded decoded =
+      decode({fixed("k", Element::float64, 2)},
+             {example(entry("k", floats({1, 2}))), example(entry("k", floats({3, 4})))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<double>() == std::vector<double>{1, 2, 3, 4});
+}
+
+TEST(variable_rows_have_splits) {
+  const Decoded decoded = decode({variable("k", Element::uint8)},
+                                 {example(entry("k", ints({1, 2}))), example(entry("k", ints({}))),
+                                  example(entry("k", ints({255})))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::uint8_t>() == std::vector<std::uint8_t>{1, 2, 255});
+  CHECK(decoded[0].row_splits == Ints{0, 2, 2, 3});
+}
+
+TEST(no_records_give_empty_columns) {
+  const Decoded decoded = decode(
+      {fixed("a", Element::int64), variable("b", Element::string), steps("c", Element::int8)}, {});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].values.empty());
+  CHECK(decoded[1].offsets == Ints{0} && decoded[1].row_splits == Ints{0});
+  CHECK(decoded[2].row_splits == Ints{0} && decoded[2].step_splits == Ints{0});
+}
+
+TEST(keys_come_in_any_order_among_others) {
+  const std::vector<Column> columns = {fixed("a", Element::int64), fixed("b", Element::int64),
+                                       fixed("", Element::int64)};
+  const std::string a = entry("a", ints({1})), b = entry("b", ints({2})),
+                    none = entry("", ints({3})), other = entry("other", strings({"?"}));
+  for (const std::string& entries :
+       {a + b + none, none + b + a, other + b + other + none + a + other, b + a + none}) {
+    const Decoded decoded = decode(columns, {example(entries), example(a + none + other + b)});
+    CHECK(!decoded.fault);
+    CHECK(decoded[0].as<std::int64_t>() == Ints{1, 1});
+    CHECK(decoded[1].as<std::int64_t>() == Ints{2, 2});
+    CHECK(decoded[2].as<std::int64_t>() == Ints{3, 3});
+  }
+}
+
+TEST(a_key_that_comes_again_replaces_what_it_said) {
+  const Decoded decoded =
+      decode({variable("k", Element::int64)},
+             {example(entry("k", ints({1, 2})) + entry("k", ints({3}))),
+              // Features that come twice are one map, too.
+              example(entry("k", ints({4}))) + example(entry("k", ints({5, 6})))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::int64_t>() == Ints{3, 5, 6});
+}
+
+TEST(a_list_of_another_kind_replaces_the_one_before) {
+  CHECK(ints_of(floats({1, 2}) + ints({3})) == Ints{3});
+  CHECK(ints_of(ints({1}) + floats({2}) + ints({3})) == Ints{3});
+  CHECK(fault_of(variable("k", Element::int64), ints({1}) + floats({2})) == FaultCode::kind);
+  const Decoded text = decode_feature(variable("k", Element::string),
+                                      strings({"gone", "too"}) + ints({1}) + strings({"kept"}));
+  CHECK(!text.fault);
+  CHECK(text[0].strings() == Strings{"kept"});
+  const Decoded dense =
+      decode_feature(fixed("k", Element::int32, 2), ints({1, 2, 3}) + strings({""}) + ints({4, 5}));
+  CHECK(!dense.fault);
+  CHECK(dense[0].as<std::int32_t>() == std::vector<std::int32_t>{4, 5});
+  const Decoded tensor = decode_feature(raw(variable("k", Element::uint8)),
+                                        strings({"gone"}) + ints({1}) + strings({"kept"}));
+  CHECK(!tensor.fault);
+  CHECK(tensor[0].values == "kept");
+}
+
+TEST(lists_of_the_same_kind_add_up) {
+  CHECK(ints_of(ints({1}) + ints({2, 3})) == Ints{1, 2, 3});
+  CHECK(floats_of(floats({1}) + floats({}) + floats({2})) == Floats{1, 2});
+}
+
+TEST(values_that_come_twice_in_an_entry_are_merged) {
+  const auto merged = [](const std::string& fields) {
+    const Decoded decoded = decode({variable("k", Element::int64)}, {example(field(1, fields))});
+    CHECK(!decoded.fault);
+    return decoded[0].as<std::int64_t>();
+  };
+  const std::string key = field(1, "k");
+  CHECK(merged(key + field(2, ints({1})) + field(2, ints({2}))) == Ints{1, 2});
+  CHECK(merged(field(2, ints({1})) + key + field(2, "") + field(2, ints({2, 3}))) == Ints{1, 2, 3});
+  CHECK(merged(key + field(2, floats({1})) + field(2, ints({2}))) == Ints{2});
+  CHECK(merged(field(1, "x") + field(2, ints({1})) + key) == Ints{1});
+  // Two entries with merged values live side by side.
+  const std::string twice = field(2, ints({1})) + field(2, ints({2}));
+  const Decoded decoded =
+      decode({variable("k", Element::int64), variable("l", Element::int64)},
+             {example(field(1, key + twice) + field(1, field(1, "l") + twice + twice))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::int64_t>() == Ints{1, 2});
+  CHECK(decoded[1].as<std::int64_t>() == Ints{1, 2, 1, 2});
+}
+
+TEST(a_fault_within_merged_values_points_at_the_end_of_the_record) {
+  const std::string record =
+      example(field(1, field(1, "k") + field(2, ints({1})) + field(2, "\x1a\x7f")));
+  const Fault fault = decode({variable("k", Element::int64)}, {record}).fault;
+  CHECK(fault.code == FaultCode::length);
+  CHECK(fault.offset == record.size());
+}
+
+TEST(an_entry_without_key_or_value_has_the_default) {
+  const Decoded decoded =
+      decode({fixed("", Element::int64), optional(variable("k", Element::int64))},
+             {example(field(1, field(2, ints({7}))) + field(1, field(1, "k")))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::int64_t>() == Ints{7});
+  CHECK(decoded[1].row_splits == Ints{0, 0});
+}
+
+TEST(unknown_fields_are_passed_over_everywhere) {
+  const std::string u = unknown_fields();
+  const std::string list = u + packed_ints({1}) + u + unpacked_ints({2}) + u;
+  const std::string value = u + feature(Wire::ints, list) + u;
+  const std::string map_entry = field(1, u + field(1, "k") + u + field(2, value) + u);
+  const Decoded decoded =
+      decode({variable("k", Element::int64)}, {u + example(u + map_entry + u) + u});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::int64_t>() == Ints{1, 2});
+}
+
+TEST(known_numbers_with_other_wire_types_are_unknown_fields) {
+  const std::string number = tag(1, kVarint) + varint(5), fixed64 = tag(1, kFixed64) + "12345678";
+  const std::string list = fixed64 + packed_ints({1}) + tag(1, kFixed32) + "1234";
+  const std::string value = number + feature(Wire::ints, list) + tag(3, kVarint) + varint(1);
+  const std::string map_entry = number + field(1, number + field(1, "k") + field(2, value));
+  const Decoded decoded =
+      decode({variable("k", Element::int64)}, {number + example(map_entry) + fixed64});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::int64_t>() == Ints{1});
+}
+
+TEST(a_required_key_must_be_there) {
+  const std::vector<Column> columns = {fixed("a", Element::int64), variable("b", Element::string)};
+  const std::string a = entry("a", ints({1})), b = entry("b", strings({}));
+  CHECK(!decode(columns, {example(a + b)}).fault);
+  const std::string short_record = example(a);
+  const Fault missing = decode(columns, {example(a + b), short_record}).fault;
+  CHECK(missing.code == FaultCode::missing);
+  CHECK(missing.row == 1 && missing.column == 1 && missing.offset == short_record.size());
+  CHECK(decode(columns, {""}).fault.code == FaultCode::missing);
+  // A Feature that holds no list is as good as none.
+  CHECK(fault_of(fixed("k", Element::int64), "") == FaultCode::missing);
+  CHECK(fault_of(variable("k", Element::int64), unknown_fields()) == FaultCode::missing);
+}
+
+TEST(an_optional_key_has_its_default) {
+  const std::vector<Column> columns = {
+      optional(fixed("a", Element::int16, 2), memory_of<std::int16_t>({7, -8})),
+      optional(variable("b", Element::float32), memory_of<float>({0.5F})),
+      optional(variable("c", Element::float32)),
+      optional_strings(fixed("d", Element::string, 2), {"x", "yz"}),
+      optional_strings(variable("e", Element::string), {"w"}),
+      optional(raw(fixed("f", Element::uint8, 3)), "abc"),
+      optional(fixed("g", Element::int64, 0)),
+  };
+  const std::string no_list = entry("a", "") + entry("b", "") + entry("e", "") + entry("f", "");
+  const std::string full = entry("a", ints({1, 2})) + entry("b", floats({})) +
+                           entry("c", floats({3})) + entry("d", strings({"p", "q"})) +
+                           entry("e", strings({})) + entry("f", strings({"def"})) +
+                           entry("g", ints({}));
+  const Decoded decoded = decode(columns, {"", example(full), example(no_list)});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::int16_t>() == std::vector<std::int16_t>{7, -8, 1, 2, 7, -8});
+  CHECK(decoded[1].as<float>() == Floats{0.5F, 0.5F});
+  CHECK(decoded[1].row_splits == Ints{0, 1, 1, 2});
+  CHECK(decoded[2].as<float>() == Floats{3});
+  CHECK(decoded[2].row_splits == Ints{0, 0, 1, 1});
+  CHECK(decoded[3].strings() == Strings{"x", "yz", "p", "q", "x", "yz"});
+  CHECK(decoded[4].strings() == Strings{"w", "w"});
+  CHECK(decoded[4].row_splits == Ints{0, 1, 1, 2});
+  CHECK(decoded[5].values == "abcdefabc");
+  CHECK(decoded[6].values.empty());
+}
+
+TEST(an_optional_key_must_fit_if_it_is_there) {
+  const Column column = optional(fixed("k", Element::int64), memory_of<std::int64_t>({9}));
+  CHECK(fault_of(column, floats({1})) == FaultCode::kind);
+  CHECK(fault_of(column, ints({1, 2})) == FaultCode::count);
+}
+
+TEST(the_kind_must_be_that_of_the_schema) {
+  const std::string lists[] = {"", strings({"x"}), floats({1}), ints({1})};
+  for (const Element element : {Element::string, Element::float32, Element::int64}) {
+    for (const Column& column : {fixed("k", element), variable("k", element)}) {
+      for (int kind = 1; kind <= 3; ++kind) {
+        const Fault fault = decode_feature(column, lists[kind]).fault;
+        if (kind == static_cast<int>(column.wire)) {
+          CHECK(!fault);
+        } else {
+          CHECK(fault.code == FaultCode::kind);
+          CHECK(fault.found == static_cast<std::uint64_t>(kind));
+          CHECK(fault.expected == static_cast<std::uint64_t>(column.wire));
+        }
+      }
+    }
+  }
+  CHECK(fault_of(raw(fixed("k", Element::int64)), ints({1})) == FaultCode::kind);
+}
+
+TEST(the_count_must_fit_the_shape) {
+  const Fault fault = decode_feature(fixed("k", Element::int64, 2), ints({1, 2, 3})).fault;
+  CHECK(fault.code == FaultCode::count && fault.found == 3 && fault.expected == 2);
+  for (const Element element : kElements) {
+    const std::string three = element == Element::string ? strings({"", "", ""})
+                              : is_float(element)        ? floats({0, 0, 0})
+                                                         : ints({0, 0, 0});
+    for (std::size_t count = 0; count <= 4; ++count) {
+      const FaultCode expected = count == 3 ? FaultCode::none : FaultCode::count;
+      CHECK(fault_of(fixed("k", element, count), three) == expected);
+    }
+    CHECK(fault_of(variable("k", element, 1), three) == FaultCode::none);
+    CHECK(fault_of(variable("k", element, 2), three) == FaultCode::count);
+    CHECK(fault_of(variable("k", element, 3), three) == FaultCode::none);
+    CHECK(fault_of(variable("k", element, 6), three) == FaultCode::count);
+  }
+}
+
+TEST(integers_must_fit_the_dtype) {
+  struct Case {
+    Element element;
+    std::int64_t least, most;
+  };
+  for (const Case& each :
+       {Case{Element::int8, -128, 127}, Case{Element::int16, -32768, 32767},
+        Case{Element::int32, -2147483648, 2147483647}, Case{Element::uint8, 0, 255},
+        Case{Element::uint16, 0, 65535}, Case{Element::uint32, 0, 4294967295}}) {
+    for (const Column& column : {fixed("k", each.element), variable("k", each.element)}) {
+      CHECK(fault_of(column, ints({each.least})) == FaultCode::none);
+      CHECK(fault_of(column, ints({each.most})) == FaultCode::none);
+      for (const std::int64_t outside :
+           {each.least - 1, each.most + 1, std::numeric_limits<std::int64_t>::min(),
+            std::numeric_limits<std::int64_t>::max()}) {
+        const Fault fault = decode_feature(column, ints({outside})).fault;
+        CHECK(fault.code == FaultCode::range);
+        CHECK(fault.found == static_cast<std::uint64_t>(outside));
+        CHECK(fault_of(column, feature(Wire::ints, unpacked_ints({outside}))) == FaultCode::range);
+      }
+    }
+  }
+  CHECK(fault_of(fixed("k", Element::uint64), ints({-1})) == FaultCode::none);
+}
+
+TEST(integers_have_the_values_that_they_had) {
+  const Decoded decoded = decode(
+      {fixed("a", Element::int8), fixed("b", Element::uint64), fixed("c", Element::boolean, 3)},
+      {example(entry("a", ints({-5})) + entry("b", ints({-1})) + entry("c", ints({0, 1, -7})))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<std::int8_t>()[0] == -5);
+  CHECK(decoded[1].as<std::uint64_t>()[0] == std::numeric_limits<std::uint64_t>::max());
+  CHECK(decoded[2].values == std::string("\0\1\1", 3));
+}
+
+TEST(raw_tensors_are_the_memory_of_one_string) {
+  const std::string memory = memory_of<std::int32_t>({1, -2, 3});
+  for (const Column& column : {fixed("k", Element::int32, 3), variable("k", Element::int32, 3)}) {
+    const Decoded decoded = decode_feature(raw(column), strings({memory}));
+    CHECK(!decoded.fault);
+    CHECK(decoded[0].values == memory);
+  }
+  const Decoded rows =
+      decode({raw(variable("k", Element::int32))},
+             {example(entry("k", strings({memory}))), example(entry("k", strings({""})))});
+  CHECK(!rows.fault);
+  CHECK(rows[0].row_splits == Ints{0, 3, 3});
+}
+
+TEST(raw_tensors_must_have_the_right_size) {
+  const Fault fault =
+      decode_feature(raw(fixed("k", Element::int32, 2)), strings({"1234567"})).fault;
+  CHECK(fault.code == FaultCode::bytes && fault.found == 7 && fault.expected == 8);
+  const Fault ragged =
+      decode_feature(raw(variable("k", Element::int32)), strings({"1234567"})).fault;
+  CHECK(ragged.code == FaultCode::bytes && ragged.found == 7 && ragged.expected == 4);
+  CHECK(fault_of(raw(fixed("k", Element::int32, 2)), strings({"123456789012"})) ==
+        FaultCode::bytes);
+  CHECK(fault_of(raw(variable("k", Element::int32, 2)), strings({"1234"})) == FaultCode::count);
+  CHECK(fault_of(raw(fixed("k", Element::uint8, 0)), strings({""})) == FaultCode::none);
+}
+
+TEST(raw_tensors_are_one_string) {
+  const Column column = raw(fixed("k", Element::uint8, 2));
+  CHECK(fault_of(column, strings({"ab"})) == FaultCode::none);
+  CHECK(fault_of(column, strings({"ab", "ab"})) == FaultCode::count);
+  CHECK(fault_of(column, strings({})) == FaultCode::count);
+  CHECK(decode_feature(column, strings({"ab", "ab"})).fault.found == 2);
+}
+
+TEST(packed_floats_are_whole) {
+  for (std::size_t size = 0; size <= 9; ++size) {
+    const std::string list = field(1, std::string(size, 'x'));
+    const FaultCode expected = size % 4 == 0 ? FaultCode::none : FaultCode::packed_floats;
+    CHECK(fault_of(variable("k", Element::float32), feature(Wire::floats, list)) == expected);
+  }
+}
+
+TEST(floats_are_widened_and_narrowed) {
+  const float wide = 1.0F + 0x1p-20F;
+  const Decoded decoded =
+      decode({fixed("a", Element::float64), fixed("b", Element::float16, 2)},
+             {example(entry("a", floats({wide})) + entry("b", floats({wide, 1e6F})))});
+  CHECK(!decoded.fault);
+  CHECK(decoded[0].as<double>()[0] == static_cast<double>(wide));
+  CHECK(decoded[1].as<std::uint16_t>() == std::vector<std::uint16_t>{0x3c00, 0x7c00});
+}
+
+TEST(a_fault_says_the_record_the_column_and_the_byte) {
+  const std::string sound = example(entry("a", ints({1})) + entry("b", ints({1})));
+  const std::string before = entry("a", ints({1}));
+  const std::string record = example(before + entry("b", ints({300})));
+  const Fault fault =
+      decode({fixed("a", Element::int64), fixed("b", Element::int8)}, {sound, sound, record}).fault;
+  CHECK(fault.code == FaultCode::range);
+  CHECK(fault.row == 2);
+  CHECK(fault.column == 1);
+  CHECK(fault.found == 300);
+  // The last field is the packed run: a tag, a length and two bytes.
+  CHECK(fault.offset == record.size() - 4);
+}
+
+TEST(a_record_that_is_no_message_has_no_column) {
+  const Fault fault = decode({fixed("a", Element::int64)}, {std::string("\x0a\x05xx")}).fault;
+  CHECK(fault.code == FaultCode::length);
+  CHECK(fault.offset == 1);
+  CHECK(fault.column == 1);
+}
+
+TEST(columns_that_are_not_wanted_are_not_looked_into) {
+  const std::string broken = entry("broken", feature(Wire::ints, "\x0a\x7f"));
+  CHECK(!decode({fixed("a", Element::int64)}, {example(broken + entry("a", ints({1})))}).fault);
+  CHECK(!decode({}, {example(broken)}).fault);
+}
+
+TEST(checksums_are_verified_when_asked_for) {
+  const std::string record = example(entry("k", ints({1})));
+  Buffer<std::uint8_t> frame;
+  append_frame(frame, reinterpret_cast<const std::uint8_t*>(record.data()), record.size());
+  const std::string with_footer = text({frame.data() + kHeaderBytes, frame.data() + frame.size()});
+  const std::vector<Column> columns = {fixed("k", Element::int64)};
+  CHECK(!decode(columns, {with_footer, with_footer}, true).fault);
+  std::string damaged = with_footer;
+  damaged[record.size() - 1] ^= 2;
+  const Fault fault = decode(columns, {with_footer, damaged}, true).fault;
+  CHECK(fault.code == FaultCode::data_checksum && fault.row == 1 && fault.offset == 0);
+  CHECK(!decode(columns, {damaged.substr(0, record.size())}).fault);
+}
+
+TEST(a_decoder_can_be_moved) {
+  std::vector<Column> columns = {fixed("k", Element::int64)};
+  Decoder first(columns);
+  const Decoder second = std::move(first);
+  const Exact record(example(entry("other", ints({2})) + entry("k", ints({1}))));
+  std::int64_t value = 0;
+  std::vector<ColumnOut> out(1);
+  out[0].dense = reinterpret_cast<std::uint8_t*>(&value);
+  CHECK(!second.decode({record.bytes()}, false, out));
+  CHECK(value == 1);
+}
+
+// A schema that wants a bit of everything, and a record that has it.
+std::vector<Column> wide_schema() {
+  return {fixed("a", Element::int32, 2),
+          variable("b", Element::float16),
+          variable("c", Element::string),
+          raw(fixed("d", Element::uint16, 2)),
+          optional_strings(fixed("e", Element::string), {"default"}),
+          optional(variable("f", Element::float64))};
+}
+
+std::string wide_record() {
+  const std::string twice = field(1, "f") + field(2, floats({1})) + field(2, floats({2}));
+  return unknown_fields() +
+         example(entry("a", ints({1, 300})) + entry("z", strings({"unknown"})) +
+                 entry("b", feature(Wire::floats, packed_floats({1, 2}) + unpacked_floats({3}))) +
+                 entry("c", strings({"one", "two"})) + entry("d", strings({"1234"})) +
+                 entry("e", strings({"here"})) + field(1, twice));
+}
+
+TEST(a_record_cut_at_any_byte_is_decoded_or_a_fault) {
+  const std::string record = wide_record();
+  CHECK(!decode(wide_schema(), {record}).fault);
+  for (std::size_t size = 0; size < record.size(); ++size) {
+    const Fault fault = decode(wide_schema(), {record.substr(0, size)}).fault;
+    CHECK(fault);  // the required columns come last
+    CHECK(fault.offset <= size);
+  }
+}
+
+TEST(a_record_with_any_byte_changed_is_decoded_or_a_fault) {
+  const std::string record = wide_record();
+  for (std::size_t at = 0; at < record.size(); ++at) {
+    for (int change = 1; change < 256; change += 2) {
+      std::string damaged = record;
+      damaged[at] = static_cast<char>(damaged[at] + change);
+      const Decoded decoded = decode(wide_schema(), {damaged});
+      CHECK(decoded.fault.offset <= record.size());
+      CHECK(decoded.fault || decoded[2].row_splits.size() == 2);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace covey::testing

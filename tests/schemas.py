@@ -1,0 +1,117 @@
+"""Random schemas with random values, and what other people's schemas for them are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from covey import ClassLabel, Features, Ragged, Tensor
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+NUMBERS = [*INTEGERS, "bool", "float16", "float32", "float64"]
+NAMES = ["a", "b", "label", "x/y", "é", "a long name with spaces", "0"]
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A feature and a value for every example."""
+
+    feature: Any
+    values: list[Any]
+
+
+def arrays(dtype: str, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
+    return hnp.arrays(np.dtype(dtype), shape)
+
+
+@st.composite
+def tensor_case(draw: Any, rows: int) -> Case:
+    dtype = draw(st.sampled_from(NUMBERS))
+    encoding = draw(st.sampled_from(["list", "bytes"]))
+    shape = draw(shapes)
+    if dtype == "float64":
+        encoding = "bytes"
+    if draw(st.booleans()) and 0 not in shape:  # variable
+        feature = Tensor(dtype, (None, *shape), encoding=encoding)
+        values = [draw(arrays(dtype, (draw(st.integers(0, 3)), *shape))) for _ in range(rows)]
+    else:
+        feature = Tensor(dtype, shape, encoding=encoding)
+        values = [draw(arrays(dtype, shape)) for _ in range(rows)]
+    return Case(feature, values)
+
+
+@st.composite
+def string_case(draw: Any, rows: int) -> Case:
+    dtype = draw(st.sampled_from(["str", "bytes"]))
+    one = texts if dtype == "str" else st.binary(max_size=8)
+    kind = draw(st.sampled_from(["scalar", "fixed", "variable"]))
+    if kind == "scalar":
+        return Case(Tensor(dtype), [draw(one) for _ in range(rows)])
+    size = 2 if kind == "fixed" else None
+    lists = st.lists(one, min_size=size or 0, max_size=size or 4)
+    return Case(Tensor(dtype, (size,)), [draw(lists) for _ in range(rows)])
+
+
+@st.composite
+def ragged_case(draw: Any, rows: int) -> Case:
+    dtype = draw(st.sampled_from(["int64", "float32", "int8", "bytes"]))
+    one = {
+        "int64": st.integers(-(2**63), 2**63 - 1),
+        "int8": st.integers(-128, 127),
+        "float32": st.floats(width=32, allow_nan=False),
+        "bytes": st.binary(max_size=5),
+    }[dtype]
+    depth = draw(st.integers(2, 3))
+    nested: st.SearchStrategy[Any] = one
+    for _ in range(depth):
+        nested = st.lists(nested, max_size=3)
+    return Case(Ragged(dtype, depth), [draw(nested) for _ in range(rows)])
+
+
+@st.composite
+def label_case(draw: Any, rows: int) -> Case:
+    return Case(ClassLabel(num_classes=5), [draw(st.integers(-1, 4)) for _ in range(rows)])
+
+
+@st.composite
+def datasets(draw: Any, *, ragged: bool = True) -> tuple[Features, list[dict[str, Any]]]:
+    """Features, and some examples of them."""
+    rows = draw(st.integers(1, 4))
+    kinds = [tensor_case(rows), string_case(rows), label_case(rows)]
+    if ragged:
+        kinds.append(ragged_case(rows))
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
+    cases = {name: draw(st.one_of(kinds)) for name in names}
+    features = Features({name: case.feature for name, case in cases.items()})
+    examples = [{name: case.values[i] for name, case in cases.items()} for i in range(rows)]
+    return features, examples
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality to the bit, so that NaN equals itself and 0.0 does not equal -0.0."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (str, bytes)) or isinstance(b, (str, bytes)):
+        return bool(a == b)
+    x, y = np.asarray(a), np.asarray(b)
+    if x.shape != y.shape:
+        return False
+    if x.dtype.kind == "f" and y.dtype.kind == "f":
+        # A NaN may lose its payload on the way through a wider or narrower type.
+        nan = np.isnan(x) & np.isnan(y)
+        return bool(((x == y) & (np.signbit(x) == np.signbit(y)) | nan).all())
+    return bool((x == y).all())
+
+
+def plain(value: Any) -> Any:
+    """A value in lists and Python numbers, whatever holds it."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value

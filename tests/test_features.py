@@ -1,0 +1,462 @@
+"""Features: what goes in, what comes out, and what is said when it does not fit."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from covey import (
+    ClassLabel,
+    FeatureError,
+    Features,
+    Image,
+    Ragged,
+    RaggedArray,
+    Sparse,
+    SparseArray,
+    Steps,
+    StringArray,
+    Tensor,
+)
+
+
+def round_trip(feature, value):
+    features = Features({"x": feature})
+    return features.decode(features.encode({"x": value}))["x"]
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("feature", "value", "expected"),
+        [
+            ("int64", 5, 5),
+            ("int64", True, 1),
+            ("int64", np.int32(-3), -3),
+            ("int64", np.array(9), 9),
+            ("uint64", 2**64 - 1, 2**64 - 1),
+            ("float32", 0.5, 0.5),
+            ("float32", 3, 3.0),
+            ("float16", 0.1, np.float16(0.1)),
+            ("bool", True, True),
+            ("bool", np.bool_(False), False),
+            ("bool", 1, True),
+            ("str", "wrén", "wrén"),
+            ("str", b"wren", "wren"),
+            ("str", np.str_("wren"), "wren"),
+            ("bytes", b"\x00\xff", b"\x00\xff"),
+            ("bytes", "wren", b"wren"),
+            ("bytes", bytearray(b"b"), b"b"),
+            ("bytes", memoryview(b"m"), b"m"),
+            ("bytes", np.array(b"np"), b"np"),
+        ],
+    )
+    def test_scalars(self, feature, value, expected):
+        assert round_trip(feature, value) == expected
+
+    @pytest.mark.parametrize(
+        ("feature", "value"),
+        [
+            (Tensor("int64", (3,)), [1, 2, 3]),
+            (Tensor("int64", (3,)), np.array([1, 2, 3], np.int16)),
+            (Tensor("int64", (3,)), np.array([1, 0, 2, 0, 3])[::2]),
+            (Tensor("int64", (2, 2)), np.array([[1, 3], [2, 4]]).T),
+            (Tensor("int32", (2,)), np.array([1, 2], ">i4")),
+            (Tensor("float32", (None, 2)), [[1, 2], [3, 4], [5, 6]]),
+            (Tensor("float32", (2, None)), [[1, 2, 3], [4, 5, 6]]),
+            (Tensor("uint8", (None, None, 3), encoding="bytes"), np.ones((2, 5, 3), np.uint8)),
+            (Tensor("str", (2, 2)), [["a", "b"], ["c", "d"]]),
+            (Tensor("str", (None,)), np.array(["a", "bc"])),
+            (Tensor("bytes", (None,)), []),
+            (Tensor("float32", (0,)), []),
+            (Ragged("str"), [["a"], [], ["b", "c"]]),
+            (Ragged("float32", 3, (2,)), [[[[1, 2]], []], [[[3, 4], [5, 6]]]]),
+            (Ragged("float32", 2, (2,)), []),
+        ],
+    )
+    def test_arrays(self, feature, value):
+        expected = value.tolist() if hasattr(value, "tolist") else value
+        assert round_trip(feature, value).tolist() == expected
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            SparseArray(np.array([[0, 1], [2, 0]]), np.array([5, 6]), (3, 2)),
+            ([[0, 1], [2, 0]], [5, 6]),
+            {"indices": [[0, 1], [2, 0]], "values": [5, 6]},
+            np.array([[0, 5], [0, 0], [6, 0]]),
+        ],
+        ids=["array", "pair", "dict", "dense"],
+    )
+    def test_sparse(self, value):
+        found = round_trip(Sparse("int64", (3, 2)), value)
+        assert found.to_dense().tolist() == [[0, 5], [0, 0], [6, 0]]
+
+    def test_sparse_of_scipy(self):
+        scipy = pytest.importorskip("scipy.sparse")
+        matrix = scipy.coo_matrix(([5.0], ([1], [2])), shape=(3, 4))
+        found = round_trip(Sparse("float32", (3, 4)), matrix)
+        assert found.to_dense().tolist() == matrix.toarray().tolist()
+
+    def test_labels_by_name_and_number(self):
+        label = ClassLabel(names=["wren", "owl"])
+        assert [round_trip(label, value) for value in ("owl", 0, -1, np.int64(1))] == [1, 0, -1, 1]
+
+    def test_tensors_of_frameworks(self):
+        import tensorflow as tf
+        import torch
+
+        assert round_trip(Tensor("float32", (2,)), tf.constant([1.0, 2.0])).tolist() == [1, 2]
+        assert round_trip(Tensor("int64", (2,)), torch.tensor([1, 2])).tolist() == [1, 2]
+        assert round_trip("bytes", tf.constant(b"wren")) == b"wren"
+
+    def test_optional(self):
+        features = Features(
+            {
+                "x": Tensor("int64", (2,), default=[7, 8]),
+                "s": Tensor("str", default="none"),
+                "v": Tensor("float32", (None,), default=[]),
+                "label": ClassLabel(names=["wren", "owl"], default="owl"),
+                "image": Image(default=b"?"),
+            }
+        )
+        found = features.decode(features.encode({}))
+        assert found["x"].tolist() == [7, 8]
+        assert (found["s"], found["v"].tolist(), found["label"], found["image"]) == (
+            "none",
+            [],
+            1,
+            b"?",
+        )
+        given = {"x": [1, 2], "s": "here", "v": [3.0], "label": 0, "image": b"png"}
+        found = features.decode(features.encode(given))
+        assert (found["x"].tolist(), found["s"], found["label"]) == ([1, 2], "here", 0)
+        assert features.encode(dict.fromkeys(features)) == features.encode({})  # None is missing
+        columns = features.decode_batch([features.encode({}), features.encode(given)])
+        assert columns["x"].tolist() == [[7, 8], [1, 2]]
+        assert columns["s"].tolist() == ["none", "here"]
+
+    def test_nested(self):
+        features = Features({"box": {"corner": Tensor("float32", (2,)), "deep": {"er": "str"}}})
+        example = {"box": {"corner": [1.0, 2.0], "deep": {"er": "x"}}}
+        found = features.decode(features.encode(example))
+        assert found["box"]["corner"].tolist() == [1, 2]
+        assert found["box"]["deep"] == {"er": "x"}
+        assert features.decode(features.encode(example), ["box/deep/er"]) == {
+            "box": {"deep": {"er": "x"}}
+        }
+        batch = features.encode_batch(
+            {"box": {"corner": np.ones((2, 2)), "deep": {"er": ["a", "b"]}}}
+        )
+        assert features.decode_batch(batch)["box"]["deep"]["er"].tolist() == ["a", "b"]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("feature", "value", "what"),
+        [
+            ("int64", 1.5, "has dtype float64, expected int64"),
+            ("int64", "7", "has dtype <U1, expected int64"),
+            ("int64", [1], r"has shape \(1,\), expected \(\)"),
+            ("int64", 2**63, "is 9223372036854775808, must be from"),
+            ("int8", 128, "is 128, must be from -128 to 127"),
+            ("uint8", -1, "is -1, must be from 0 to 255"),
+            ("uint64", -1, "is -1, must be from 0 to"),
+            ("bool", 2, "is 2, must be from 0 to 1"),
+            ("bool", "yes", "has dtype"),
+            ("float32", 1j, "has dtype complex128"),
+            ("float32", None, "has dtype object"),
+            ("str", 7, "is of type int, expected str"),
+            ("str", b"\xff", "is no valid UTF-8"),
+            ("str", "\ud800", "is no valid UTF-8"),
+            ("bytes", 7, "is of type int, expected bytes"),
+            (Tensor("str", (None,)), "text", "is of type str, expected a list of str"),
+            (Tensor("str", (2,)), ["a"], r"has shape \(1,\), expected \(2,\)"),
+            (Tensor("str", (None, 2)), [["a", "b"], ["c"]], "is ragged"),
+            (Tensor("int64", (2, None)), [[1, 2], [3]], "is no array"),
+            (Tensor("int64", (3,)), [1, 2], r"has shape \(2,\), expected \(3,\)"),
+            (ClassLabel(names=["a", "b"]), "c", "there is no class 'c' among the 2 names"),
+            (ClassLabel(names=["a", "b"]), 2, "is 2, must be from -1 to 1"),
+            (ClassLabel(num_classes=3), np.int64(3), "is 3, must be from -1 to 2"),
+            (ClassLabel(num_classes=3), "a", "but this label has no names"),
+            (Ragged("int64"), [1, 2], "1 is no list; expected 2 levels of lists"),
+            (Ragged("int64"), [[1], ["x"]], "has dtype"),
+            (Sparse("int64", (3,)), ([[3]], [1]), r"index \(3,\) lies outside the shape \(3,\)"),
+            (Sparse("int64", (3,)), ([[1]], [1, 2]), "1 sparse indices for 2 values"),
+            (Image(), 7, "an image is of type int"),
+            (Image((None, None, 3)), np.ones((4, 4, 1), np.uint8), "has shape"),
+        ],
+    )
+    def test_a_value_that_does_not_fit(self, feature, value, what):
+        with pytest.raises(FeatureError, match=what) as caught:
+            Features({"x": feature}).encode({"x": value})
+        assert str(caught.value).startswith("feature 'x': ")
+
+    def test_missing_and_extra_names(self):
+        features = Features({"x": "int64", "y": "int64"})
+        with pytest.raises(FeatureError, match="feature 'y': it is missing"):
+            features.encode({"x": 1})
+        with pytest.raises(FeatureError, match="there is no feature 'z'; there are x, y"):
+            features.encode({"x": 1, "y": 2, "z": 3})
+        with pytest.raises(FeatureError, match="there is no feature 'z'"):
+            features.decode(b"", ["z"])
+
+    @pytest.mark.parametrize(
+        ("columns", "what"),
+        [
+            ({"x": [1, 2], "s": ["a"]}, "different numbers of rows: 'x' 2, 's' 1"),
+            ({"x": 5, "s": ["a"]}, "is of type int, must have rows"),
+            ({"x": [1.5, 2.5], "s": ["a", "b"]}, "has dtype float64"),
+            ({"x": [1, 2], "s": ["a", 2]}, "is of type int, expected str"),
+            ({"x": [1, 2]}, "feature 's': it is missing"),
+            ({"x": np.zeros((2, 2), int), "s": ["a", "b"]}, "has shape"),
+        ],
+    )
+    def test_columns_that_do_not_fit(self, columns, what):
+        with pytest.raises(FeatureError, match=what):
+            Features({"x": "int64", "s": "str"}).encode_batch(columns)
+
+    def test_bytes_columns_that_hold_something_else(self):
+        with pytest.raises(FeatureError, match="neither str nor bytes"):
+            Features({"b": "bytes"}).encode_batch({"b": [b"a", 5]})
+
+    @pytest.mark.parametrize(
+        "splits", [[0, 3], [0, 2, 1], [-1, 1, 2], [0, 1, 2**62], [0, 1, 4], []], ids=str
+    )
+    def test_hostile_row_splits(self, splits):
+        column = RaggedArray(np.arange(3), np.array(splits, np.int64))
+        with pytest.raises((FeatureError, ValueError)):
+            Features({"v": Tensor("int64", (None,)), "n": "int64"}).encode_batch(
+                {"v": column, "n": [1, 2]}
+            )
+
+    def test_steps_are_not_written(self):
+        with pytest.raises(FeatureError, match="covey reads SequenceExamples but writes Examples"):
+            Features({"x": Steps("int64")}).encode({"x": [1]})
+
+    def test_arrays_to_decode_into_are_checked(self):
+        features = Features({"x": Tensor("int32", (2,))})
+        records = [features.encode({"x": [1, 2]})] * 3
+        out = np.zeros((3, 2), np.int32)
+        assert features.decode_batch(records, out={"x": out})["x"] is out
+        assert out.tolist() == [[1, 2]] * 3
+        for wrong in (out[:2], out.astype(np.int64), np.zeros((2, 3), np.int32).T):
+            with pytest.raises(FeatureError, match="the array to decode into"):
+                features.decode_batch(records, out={"x": wrong})
+
+
+class TestHostileSchemas:
+    @pytest.mark.parametrize(
+        ("make", "what"),
+        [
+            (lambda: Tensor("object"), "dtype is 'object', must be one of"),
+            (lambda: Tensor("complex64"), "dtype is 'complex64'"),
+            (lambda: Tensor("no such"), "dtype is 'no such'"),
+            (lambda: Tensor(np.datetime64), "dtype is"),
+            (lambda: Tensor("int64", (-1,)), "-1 is not between 0 and"),
+            (lambda: Tensor("int64", (2**40, 2**40)), "is not between 0 and"),
+            (lambda: Tensor("int64", (2**20, 2**20)), "is over 2 GiB"),
+            (lambda: Tensor("int64", (2.5,)), "2.5 is no dimension"),
+            (lambda: Tensor("int64", (True,)), "True is no dimension"),
+            (lambda: Tensor("int64", ("9",)), "'9' is no dimension"),
+            (lambda: Tensor("int64", (1,) * 40), "40 dimensions"),
+            (lambda: Tensor("int64", (None, 0)), "a dimension of 0 beside an unknown one"),
+            (lambda: Tensor("int64", (None, None)), "2 unknown dimensions"),
+            (lambda: Tensor("str", encoding="bytes"), "has no other than 'list'"),
+            (lambda: Tensor("int64", encoding="zip"), "must be 'list' or 'bytes'"),
+            (lambda: Tensor("int64", default="x"), "has dtype"),
+            (lambda: Tensor("int64", (2,), default=[1]), "has shape"),
+            (lambda: Ragged("int64", 1), "must be 2 to 16"),
+            (lambda: Ragged("int64", 10**9), "must be 2 to 16"),
+            (lambda: Ragged("float64"), "cannot be float64"),
+            (lambda: Ragged("int64", 2, (None,)), "must be known"),
+            (lambda: Sparse("int64", ()), "must be positive"),
+            (lambda: Sparse("str", (3,)), "is not possible"),
+            (lambda: Steps("int64", (None, None)), r"must be \(None,\)"),
+            (lambda: Image((3, 3)), "three dimensions"),
+            (lambda: Image(dtype="float32"), "must be 'uint8' or 'uint16'"),
+            (lambda: Image(format="tiff"), "must be one of"),
+            (lambda: ClassLabel(names=["a", "a"]), "two classes have the name 'a'"),
+            (lambda: ClassLabel(names="ab"), "must be a list of texts"),
+            (lambda: ClassLabel(names=["a"], num_classes=2), "num_classes is 2"),
+            (lambda: ClassLabel(num_classes=-1), "must be 0 or more"),
+            (lambda: Features({"": "int64"}), "the name of a feature is ''"),
+            (lambda: Features({3: "int64"}), "the name of a feature is 3"),
+            (lambda: Features({"\ud800": "int64"}), "no valid UTF-8"),
+            (lambda: Features({"a": {"b": "int64"}, "a/b": "int64"}), "two features with the name"),
+            (
+                lambda: Features({"r": Ragged("int64"), "r/ragged_flat_values": "int64"}),
+                "both stored under",
+            ),
+            (lambda: Features(["x"]), "must be a dict"),
+            (lambda: Features({"x": "quaternion"}), "feature 'x': dtype is 'quaternion'"),
+        ],
+    )
+    def test_is_refused(self, make, what):
+        with pytest.raises(FeatureError, match=what):
+            make()
+
+    def test_nesting_is_bounded(self):
+        nested = "int64"
+        for _ in range(10_000):
+            nested = {"x": nested}
+        with pytest.raises(FeatureError, match="nested over 32 levels"):
+            Features(nested)
+
+    def test_a_claimed_size_takes_no_memory(self):
+        # 1 GiB in every example, says the schema; the records have 20 bytes.
+        features = Features({"x": Tensor("uint8", (1 << 30,), encoding="bytes")})
+        small = Features({"x": Tensor("uint8", (4,), encoding="bytes")})
+        records = [small.encode({"x": np.zeros(4, np.uint8)})] * 100
+        with pytest.raises(ValueError, match="the least that these features need"):
+            features.decode_batch(records)
+
+
+class TestFeatures:
+    def test_is_a_mapping(self):
+        features = Features({"x": "int64", "y": str})
+        assert dict(features) == {"x": Tensor("int64"), "y": Tensor("str")}
+        assert features == {"x": Tensor("int64"), "y": Tensor("str")}
+        assert hash(features) == hash(Features({"x": int, "y": "str"}))
+
+    def test_pickles(self):
+        features = Features({"a": {"b": Tensor("int64", default=3)}, "c": ClassLabel(names=["q"])})
+        again = pickle.loads(pickle.dumps(features))
+        assert again == features
+        assert again.encode({"c": "q"}) == features.encode({"c": "q"})
+
+    def test_same_values_same_bytes(self):
+        one = Features({"a": "int64", "b": "int64"})
+        two = Features({"b": "int64", "a": "int64"})
+        assert one.encode({"a": 1, "b": 2}) == two.encode({"b": 2, "a": 1})
+
+    def test_callers_dict_is_not_changed(self):
+        example = {"x": [1, 2], "n": {"y": 3}}
+        Features({"x": Tensor("int64", (None,)), "n": {"y": "int64"}}).encode(example)
+        assert example == {"x": [1, 2], "n": {"y": 3}}
+
+    def test_a_value_that_changes_the_example_while_it_is_read(self):
+        class Sly:
+            def __init__(self, example):
+                self.example = example
+
+            def __array__(self, dtype=None, copy=None):
+                self.example.clear()
+                return np.array(5)
+
+        example = {"a": b"a" * 1000, "b": 0}
+        example["b"] = Sly(example)
+        features = Features({"a": "bytes", "b": "int64"})
+        with pytest.raises(FeatureError):
+            features.encode(example)  # it is no longer what it was; but nothing crashes
+
+    def test_many_threads(self):
+        features = Features({"x": Tensor("float32", (None,)), "s": "str"})
+        examples = [{"x": np.arange(i % 7), "s": str(i)} for i in range(200)]
+        expected = [features.encode(example) for example in examples]
+        found = [None] * 4
+
+        def work(i):
+            found[i] = [features.encode(example) for example in examples]
+            features.decode_batch(expected)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [expected] * 4
+
+    def test_blocks_of_columns(self):
+        features = Features({"x": "int64"})
+        whole = features.encode_batch({"x": np.arange(1000)})
+        parts = list(features.encode_blocks({"x": np.arange(1000)}, block_bytes=500))
+        assert len(parts) > 10
+        assert [record for part in parts for record in part] == list(whole)
+        assert [part.first for part in parts][:2] == [0, len(parts[0])]
+        assert features.decode_batch(parts)["x"].tolist() == list(range(1000))
+
+    def test_no_rows(self):
+        features = Features({"x": Tensor("float32", (None,)), "s": "str", "r": Ragged("int64")})
+        block = features.encode_batch({"x": [], "s": [], "r": []})
+        assert len(block) == 0
+        columns = features.decode_batch(block)
+        assert [len(column) for column in columns.values()] == [0, 0, 0]
+        assert len(features.decode_batch([])["x"]) == 0
+
+    def test_blocks_and_bytes_do_not_mix(self):
+        features = Features({"x": "int64"})
+        block = features.encode_batch({"x": [1]})
+        with pytest.raises(TypeError, match="all blocks or all bytes"):
+            features.decode_batch([block, b""])
+
+
+class TestArrays:
+    def test_string_array(self):
+        array = StringArray.of(["a", "", "bcd"])
+        assert array.shape == (3,)
+        assert [array[-1], *array[1:]] == ["bcd", "", "bcd"]
+        assert np.asarray(array).tolist() == ["a", "", "bcd"]
+        with pytest.raises(IndexError, match="row 3 of a column of 3"):
+            array[3]
+        with pytest.raises(ValueError, match="step 1"):
+            array[::2]
+
+    def test_ragged_array(self):
+        array = RaggedArray.of([[1, 2], [], [3]])
+        assert array.tolist() == [[1, 2], [], [3]]
+        assert array[1:].tolist() == [[], [3]]
+        assert array.row_lengths.tolist() == [2, 0, 1]
+        assert [row.tolist() for row in array] == array.tolist()
+        with pytest.raises(IndexError):
+            array[-4]
+
+    def test_fixed_strings_by_row(self):
+        features = Features({"s": Tensor("str", (2,))})
+        column = features.decode_batch(features.encode_batch({"s": [["a", "b"], ["c", "d"]]}))["s"]
+        assert column.shape == (2, 2)
+        assert column[1].tolist() == ["c", "d"]
+        assert column[1:].tolist() == [["c", "d"]]
+
+    def test_sparse_batch(self):
+        features = Features({"x": Sparse("int64", (4,))})
+        batch = features.encode_batch({"x": [([[1]], [5]), ([], []), ([[0], [3]], [6, 7])]})
+        column = features.decode_batch(batch)["x"]
+        assert column.tolist() == [[0, 5, 0, 0], [0, 0, 0, 0], [6, 0, 0, 7]]
+        assert column[1:].tolist() == column.tolist()[1:]
+        assert list(features.encode_batch({"x": column})) == list(batch)
+
+
+class TestForeignShapes:
+    """Composite features whose parts contradict each other, as a hostile file may have them."""
+
+    def test_ragged_lengths_that_do_not_add_up(self):
+        parts = Features(
+            {
+                "r/ragged_flat_values": Tensor("int64", (None,)),
+                "r/ragged_row_lengths_0": Tensor("int64", (None,)),
+            }
+        )
+        for lengths in ([1], [3, -1], [2**62, 2**62]):
+            record = parts.encode(
+                {"r/ragged_flat_values": [1, 2], "r/ragged_row_lengths_0": lengths}
+            )
+            with pytest.raises(ValueError, match="do not add up"):
+                Features({"r": Ragged("int64")}).decode(record)
+
+    def test_sparse_indices_outside(self):
+        parts = Features(
+            {"x/values": Tensor("int64", (None,)), "x/indices": Tensor("int64", (None,))}
+        )
+        for indices in ([9], [-1], [], [0, 1]):
+            record = parts.encode({"x/values": [1], "x/indices": indices})
+            with pytest.raises(ValueError, match="do not fit"):
+                Features({"x": Sparse("int64", (3,))}).decode(record)
+
+    def test_stored_shapes_that_lie(self):
+        parts = Features({"x/shape": Tensor("int32", (2,)), "x/value": "bytes"})
+        feature = Tensor("uint8", (None, None), encoding="bytes")
+        for shape in ([2, 3], [-2, -2], [2**31 - 1, 2**31 - 1], [4, 0]):
+            record = parts.encode({"x/shape": shape, "x/value": b"1234"})
+            with pytest.raises(ValueError, match="the stored shape"):
+                Features({"x": feature}).decode(record)

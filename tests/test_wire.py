@@ -1,0 +1,253 @@
+"""The wire format: all that protobuf accepts, covey reads, and reads the same.
+
+Messages are built by hand, in every way that protobuf allows and its own writers never use: lists
+packed, unpacked and in pieces, keys that come twice, fields in any order, unknown fields, groups.
+"""
+
+import contextlib
+import struct
+
+import pytest
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schemas import same
+
+from covey import CoveyError, ExampleError, Features, Tensor
+
+KINDS = {"bytes_list": 1, "float_list": 2, "int64_list": 3}
+LISTS = {
+    "bytes_list": Tensor("bytes", (None,), default=[]),
+    "float_list": Tensor("float32", (None,), default=[]),
+    "int64_list": Tensor("int64", (None,), default=[]),
+}
+
+
+def varint(value):
+    value %= 2**64
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def field(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+@st.composite
+def unknown(draw):
+    """A field that nobody knows."""
+    number = draw(st.integers(4, 2**29 - 1))
+    kind = draw(st.integers(0, 4))
+    if kind == 0:
+        return varint(number << 3) + varint(draw(st.integers(0, 2**64 - 1)))
+    if kind == 1:
+        return varint(number << 3 | 1) + draw(st.binary(min_size=8, max_size=8))
+    if kind == 2:
+        return field(number, draw(st.binary(max_size=6)))
+    if kind == 3:
+        return varint(number << 3 | 5) + draw(st.binary(min_size=4, max_size=4))
+    inside = b"".join(draw(st.lists(unknown(), max_size=2)))
+    return varint(number << 3 | 3) + inside + varint(number << 3 | 4)
+
+
+def shuffled(draw, parts):
+    """The parts in any order, with unknown fields between them."""
+    parts = [*parts, *draw(st.lists(unknown(), max_size=1))]
+    return b"".join(draw(st.permutations(parts)))
+
+
+@st.composite
+def value_list(draw):
+    """One field of a Feature: a list of one kind, written in one of many ways."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    runs = []
+    for _ in range(draw(st.integers(0, 3))):
+        if kind == "bytes_list":
+            runs.append(field(1, draw(st.binary(max_size=5))))
+        elif kind == "float_list":
+            floats = draw(st.lists(st.floats(width=32), max_size=3))
+            packed = field(1, struct.pack(f"<{len(floats)}f", *floats))
+            single = b"".join(b"\x0d" + struct.pack("<f", value) for value in floats)
+            runs.append(draw(st.sampled_from([packed, single])))
+        else:
+            ints = draw(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3))
+            packed = field(1, b"".join(map(varint, ints)))
+            single = b"".join(b"\x08" + varint(value) for value in ints)
+            runs.append(draw(st.sampled_from([packed, single])))
+    return field(KINDS[kind], shuffled(draw, runs))
+
+
+@st.composite
+def entry(draw):
+    """One entry of the map: a key and a Feature, each perhaps twice or not at all."""
+    keys = [field(1, draw(st.sampled_from([b"a", b"b", "é".encode(), b""]))) for _ in range(2)]
+    features = [
+        field(2, shuffled(draw, draw(st.lists(value_list(), max_size=2)))) for _ in range(2)
+    ]
+    chosen = keys[: draw(st.integers(0, 2))] + features[: draw(st.integers(0, 2))]
+    # No unknown fields here: Python's protobuf drops an entry that has one, see below.
+    return field(1, b"".join(draw(st.permutations(chosen))))
+
+
+@st.composite
+def messages(draw):
+    tops = [
+        field(1, shuffled(draw, draw(st.lists(entry(), max_size=4))))
+        for _ in range(draw(st.integers(0, 2)))
+    ]
+    return shuffled(draw, tops)
+
+
+def check_like_protobuf(record):
+    """Where protobuf reads a record, covey reads the same; elsewhere it must not crash."""
+    try:
+        held = tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+        held = None
+    if held is None:
+        for feature in LISTS.values():
+            with contextlib.suppress(ExampleError):
+                Features({"a": feature}).decode(record)
+        return False
+    for key in held:
+        kind = held[key].WhichOneof("kind")
+        if kind is None or not key:
+            continue
+        expected = list(getattr(held[key], kind).value)
+        found = Features({key: LISTS[kind]}).decode(record)[key].tolist()
+        assert same(found, expected)
+    return True
+
+
+@settings(max_examples=300)
+@given(record=messages())
+def test_whatever_protobuf_allows(record):
+    assert check_like_protobuf(record)
+
+
+@settings(max_examples=300)
+@given(record=messages(), data=st.data())
+def test_damaged_messages(record, data):
+    if not record:
+        return
+    damaged = bytearray(record)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        change = data.draw(st.sampled_from(["flip", "cut", "insert"]))
+        if change == "flip":
+            damaged[place] = data.draw(st.integers(0, 255))
+        elif change == "cut" and len(damaged) > 1:
+            del damaged[place]
+        else:
+            damaged.insert(place, data.draw(st.integers(0, 255)))
+    check_like_protobuf(bytes(damaged))
+
+
+@given(record=messages())
+def test_inference_reads_whatever_protobuf_allows(record):
+    held = tf.train.Example.FromString(record).features.feature
+    kinds = {key: held[key].WhichOneof("kind") for key in held}
+    if "" in kinds:
+        return  # a feature without a name cannot be declared
+    features = Features.infer_records([record])
+    assert set(features) == {key for key, kind in kinds.items() if kind is not None}
+
+
+def example(**lists):
+    entries = [
+        field(1, field(1, name.encode()) + field(2, content)) for name, content in lists.items()
+    ]
+    return field(1, b"".join(entries))
+
+
+class TestOneByOne:
+    def test_last_of_repeated_keys_wins(self):
+        record = example(x=field(3, b"\x08\x01")) + example(x=field(3, b"\x08\x02"))
+        assert Features({"x": "int64"}).decode(record)["x"] == 2
+        assert tf.train.Example.FromString(record).features.feature["x"].int64_list.value == [2]
+
+    def test_lists_of_one_kind_are_merged(self):
+        record = example(x=field(3, b"\x08\x01") + field(3, b"\x08\x02"))
+        assert Features({"x": Tensor("int64", (2,))}).decode(record)["x"].tolist() == [1, 2]
+
+    def test_a_list_of_another_kind_replaces(self):
+        record = example(x=field(1, field(1, b"gone")) + field(3, b"\x08\x02"))
+        assert Features({"x": "int64"}).decode(record)["x"] == 2
+
+    def test_a_feature_without_a_list_is_missing(self):
+        record = example(x=b"")
+        assert Features({"x": Tensor("int64", default=5)}).decode(record)["x"] == 5
+        with pytest.raises(ExampleError, match="feature 'x': it is not there"):
+            Features({"x": "int64"}).decode(record)
+
+    def test_an_unknown_field_in_an_entry_is_skipped(self):
+        # As the specification has it. TensorFlow refuses such a record, and Python's protobuf
+        # leaves the whole entry out.
+        entry = field(1, b"x") + field(2, field(3, b"\x08\x07")) + b"\x28\x01"
+        assert Features({"x": "int64"}).decode(field(1, field(1, entry)))["x"] == 7
+
+    def test_an_empty_list_is_a_list_of_nothing(self):
+        record = example(x=field(3, b""))
+        assert Features({"x": Tensor("int64", (None,))}).decode(record)["x"].tolist() == []
+        with pytest.raises(ExampleError, match="it has 0 values, expected 1"):
+            Features({"x": "int64"}).decode(record)
+
+    def test_groups_are_skipped_to_a_depth(self):
+        def nested(depth):
+            return b"\x2b" * depth + b"\x2c" * depth + example(x=field(3, b"\x08\x07"))
+
+        assert Features({"x": "int64"}).decode(nested(90))["x"] == 7
+        with pytest.raises(ExampleError, match="nested too deeply"):
+            Features({"x": "int64"}).decode(nested(100_000))
+
+    @pytest.mark.parametrize(
+        ("record", "what"),
+        [
+            (b"\x0a", "a varint is cut off"),
+            (b"\x0a\x05", "a length points past the end"),
+            (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a length points past the end"),
+            (b"\x0a" + b"\xff" * 10, "a varint is cut off or too long"),
+            (b"\x00\x00", "an impossible tag"),
+            (b"\x0e\x00", "an impossible tag"),
+            (b"\x0c", "a group is not closed"),
+            (b"\x0b", "a group is not closed"),
+            (example(x=field(2, b"\x0a\x03abc")), "no multiple of 4"),
+            (example(x=field(2, b"\x0d\x00")), "a length points past the end"),
+        ],
+    )
+    def test_what_is_no_example(self, record, what):
+        with pytest.raises(ExampleError, match=what) as caught:
+            Features({"x": "float32"}).decode(record)
+        assert "record 0: " in str(caught.value)
+        assert isinstance(caught.value, CoveyError)
+
+    @pytest.mark.parametrize(
+        ("feature", "content", "what"),
+        [
+            ("int64", field(2, b""), "it holds a float list, expected an int64 list"),
+            ("float32", field(1, b""), "it holds a bytes list, expected a float list"),
+            ("str", field(3, b""), "it holds an int64 list, expected a bytes list"),
+            ("int64", field(3, b"\x0a\x02\x01\x02"), "it has 2 values, expected 1"),
+            ("int8", field(3, b"\x08\x80\x01"), "it holds 128, which is no int8"),
+            ("uint8", field(3, b"\x08" + varint(-1)), "it holds -1, which is no uint8"),
+            (Tensor("float64", ()), field(1, field(1, b"1234567")), "it has 7 bytes, expected 8"),
+            (Tensor("int16", (None,), encoding="bytes"), field(1, field(1, b"123")), "has 3 bytes"),
+            (Tensor("float64", ()), field(1, b""), "it has 0 values, expected 1"),
+            (Tensor("int64", (None, 2)), field(3, b"\x0a\x03\x01\x01\x01"), "expected 2 or a mult"),
+        ],
+    )
+    def test_what_does_not_fit_the_features(self, feature, content, what):
+        with pytest.raises(ExampleError, match=what) as caught:
+            Features({"x": feature}).decode(example(x=content))
+        assert caught.value.feature == "x"
+
+    def test_only_what_is_asked_for_is_touched(self):
+        record = example(good=field(3, b"\x08\x07"), bad=b"\xff\xff\xff")
+        features = Features({"good": "int64", "bad": "float32"})
+        assert features.decode(record, ["good"])["good"] == 7
+        with pytest.raises(ExampleError):
+            features.decode(record)
