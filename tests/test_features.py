@@ -93,7 +93,8 @@ class TestValues:
         assert found.to_dense().tolist() == [[0, 5], [0, 0], [6, 0]]
 
     def test_sparse_of_scipy(self):
-        scipy = pytest.importorskip("scipy.sparse")
+        import scipy.sparse as scipy
+
         matrix = scipy.coo_matrix(([5.0], ([1], [2])), shape=(3, 4))
         found = round_trip(Sparse("float32", (3, 4)), matrix)
         assert found.to_dense().tolist() == matrix.toarray().tolist()

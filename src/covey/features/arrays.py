@@ -37,6 +37,12 @@ class StringArray:
     """Whether items are ``str`` (UTF-8) rather than ``bytes``."""
     row_shape: tuple[int, ...] = ()
     """The shape of one row; () if a row is one string."""
+    rows: int = -1
+    """How many rows there are; found from the offsets unless a row has no strings."""
+
+    def __post_init__(self) -> None:
+        if self.rows < 0:
+            object.__setattr__(self, "rows", (len(self.offsets) - 1) // max(1, self._width))
 
     @classmethod
     def of(cls, strings: Sequence[str] | Sequence[bytes]) -> StringArray:
@@ -53,7 +59,7 @@ class StringArray:
         return (len(self), *self.row_shape)
 
     def __len__(self) -> int:
-        return (len(self.offsets) - 1) // max(1, self._width)
+        return self.rows
 
     @property
     def _width(self) -> int:
@@ -70,7 +76,7 @@ class StringArray:
                 raise ValueError(f"a StringArray is sliced with step 1, not {step}")
             stop = max(start, stop)
             offsets = self.offsets[start * self._width : stop * self._width + 1]
-            return StringArray(self.data, offsets, self.text, self.row_shape)
+            return StringArray(self.data, offsets, self.text, self.row_shape, stop - start)
         row = _row(int(key), len(self))
         if not self.row_shape:
             return self._string(row)

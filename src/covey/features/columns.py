@@ -245,12 +245,12 @@ class Column:
             return None
         return np.empty((rows, *(size or 0 for size in self.shape)), self.numpy_dtype)
 
-    def wrap(self, grown: _core.GrownColumn) -> Any:
+    def wrap(self, grown: _core.GrownColumn, rows: int) -> Any:
         """Make what the native decoder grew a column for people."""
         data, offsets, row_splits, step_splits = grown
         if self.layout == "fixed":
             sizes = tuple(size or 0 for size in self.shape)
-            return StringArray(data, offsets, self.dtype == "str", sizes)
+            return StringArray(data, offsets, self.dtype == "str", sizes, rows)
         values: Any
         if self.is_string:
             values = StringArray(data, offsets, self.dtype == "str")

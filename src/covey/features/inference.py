@@ -194,13 +194,15 @@ def _widen(before: _Guess, now: _Guess, name: str) -> _Guess:
                     "depth", before.depth or len(before.shape), now.depth or len(now.shape)
                 )
     elif len(before.shape) != len(now.shape):
-        empty = before if before.dtype is None else now
-        if empty.dtype is not None or not (before.shape and now.shape):
+        # An empty list fits wherever there is a list, however deep that goes.
+        short, deep = sorted((before, now), key=lambda guess: len(guess.shape))
+        if short.dtype is not None or not short.shape:
             raise conflict("shape", before.shape, now.shape)
-        other = now if empty is before else before
-        shape = (None, *other.shape[1:])
+        shape = (None, *deep.shape[1:])
     else:
         shape = tuple(a if a == b else None for a, b in zip(before.shape, now.shape, strict=True))
+    if None in shape:
+        shape = tuple(size or None for size in shape)  # no 0 beside an unknown: it is unknown too
         if shape.count(None) > 1 and not array:
             depth, shape = len(shape), ()  # Python lists: ragged
     changed = (dtype, shape, depth) != (before.dtype, before.shape, before.depth)

@@ -328,7 +328,7 @@ class Features(Mapping[str, Feature]):
         except _core.Fault as fault:
             raise explain_record(fault, self._physical, self._owners, blocks) from None
         parts = [
-            column.wrap(part) if part is not None else dense[i]
+            column.wrap(part, rows) if part is not None else dense[i]
             for i, (column, part) in enumerate(zip(self._physical, grown, strict=True))
         ]
         result: dict[str, Any] = {}

@@ -1,0 +1,78 @@
+"""What the golden files hold."""
+
+import numpy as np
+import tensorflow as tf
+
+from covey import ClassLabel, Features, Image, Ragged, Sparse, Tensor
+
+FEATURES = Features(
+    {
+        "bool": "bool",
+        "int8": "int8",
+        "uint64": "uint64",
+        "float16": Tensor("float16", (2,)),
+        "float32": Tensor("float32", (2, 2)),
+        "float64": Tensor("float64", (None,)),
+        "text": "str",
+        "words": Tensor("str", (None,)),
+        "blob": "bytes",
+        "pixels": Tensor("uint8", (2, 3), encoding="bytes"),
+        "dynamic": Tensor("int16", (None, None), encoding="bytes"),
+        "image": Image(),
+        "label": ClassLabel(names=["wren", "owl", "kite"]),
+        "ragged": Ragged("int64"),
+        "sparse": Sparse("float32", (3, 4)),
+        "nested": {"a": "int64", "b": {"c": Tensor("float32", (None, 2))}},
+        "maybe": Tensor("int64", default=42),
+    }
+)
+
+
+def example(number: int) -> dict:
+    values = {
+        "bool": number % 2 == 0,
+        "int8": number - 128,
+        "uint64": 2**64 - 1 - number,
+        "float16": np.array([0.5, -number], np.float16),
+        "float32": np.arange(4, dtype=np.float32).reshape(2, 2) * number,
+        "float64": np.array([0.1] * number),
+        "text": "wrén" * number,
+        "words": ["a", "", "ü"][:number],
+        "blob": bytes(range(number)),
+        "pixels": np.arange(6, dtype=np.uint8).reshape(2, 3) + number,
+        "dynamic": np.full((number, 2), -number, np.int16),
+        "image": b"\x89PNG" + bytes([number]),
+        "label": number % 3,
+        "ragged": [[1, 2], [], [3]][:number],
+        "sparse": ([[0, number % 4]], [1.5]),
+        "nested": {"a": -number, "b": {"c": np.ones((number, 2), np.float32)}},
+    }
+    if number % 2:
+        values["maybe"] = number
+    return values
+
+
+EXAMPLES = [example(number) for number in range(5)]
+
+
+def tensorflow_example(number: int) -> tf.train.Example:
+    ints = tf.train.Feature(int64_list=tf.train.Int64List(value=[number, -number]))
+    floats = tf.train.Feature(float_list=tf.train.FloatList(value=[number / 3] * number))
+    strings = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"wren", bytes([number])]))
+    feature = {"ints": ints, "floats": floats, "strings": strings}
+    return tf.train.Example(features=tf.train.Features(feature=feature))
+
+
+SEQUENCE = tf.train.SequenceExample(
+    context=tensorflow_example(1).features,
+    feature_lists=tf.train.FeatureLists(
+        feature_list={
+            "steps": tf.train.FeatureList(
+                feature=[
+                    tf.train.Feature(int64_list=tf.train.Int64List(value=[step, step]))
+                    for step in range(3)
+                ]
+            )
+        }
+    ),
+)

@@ -1,0 +1,170 @@
+"""Inferred features fit all examples, not the last one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from schemas import datasets, plain, same
+
+from covey import (
+    FeatureError,
+    Features,
+    Ragged,
+    Sparse,
+    SparseArray,
+    Tensor,
+)
+
+
+def infer(*values):
+    return Features.infer({"x": value} for value in values)["x"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2], Tensor("int64")),
+        ([1.5], Tensor("float32")),
+        ([True, False], Tensor("bool")),
+        (["a"], Tensor("str")),
+        ([b"a"], Tensor("bytes")),
+        ([np.int8(1)], Tensor("int8")),
+        ([np.float64(1)], Tensor("float32")),  # Python's own float, to Python
+        ([np.float16(1)], Tensor("float16")),
+        ([[1, 2], [3, 4]], Tensor("int64", (2,))),
+        ([["a", "b"]], Tensor("str", (2,))),
+        ([np.zeros((2, 3), np.uint8)], Tensor("uint8", (2, 3), encoding="bytes")),
+        ([np.zeros(2, np.int64)], Tensor("int64", (2,))),
+        ([np.zeros(2, np.float32)], Tensor("float32", (2,))),
+        ([np.zeros(2)], Tensor("float64", (2,))),
+        # Types widen.
+        ([True, 5], Tensor("int64")),
+        ([1, 2.5], Tensor("float32")),
+        ([2.5, 1], Tensor("float32")),
+        (["a", b"b"], Tensor("bytes")),
+        ([np.int8(1), np.int16(1)], Tensor("int16")),
+        ([np.uint8(1), np.int8(1)], Tensor("int16")),
+        ([np.float16(1), np.float32(1)], Tensor("float32")),
+        # Shapes relax.
+        ([[1, 2], [3]], Tensor("int64", (None,))),
+        ([[], [3]], Tensor("int64", (None,))),
+        ([[3.0], []], Tensor("float32", (None,))),
+        ([np.zeros((2, 3), int), np.zeros((5, 3), int)], Tensor("int64", (None, 3))),
+        ([np.zeros((3, 2), int), np.zeros((3, 9), int)], Tensor("int64", (3, None))),
+        (
+            [np.zeros((3, 2), np.uint8), np.zeros((4, 9), np.uint8)],
+            Tensor("uint8", (None, None), encoding="bytes"),
+        ),
+        ([[[1, 2], [3]]], Ragged("int64")),
+        ([[[1, 2], [3, 4]], [[1], []]], Ragged("int64")),
+        ([[[1, 2], [3, 4]], [[1, 2, 3]]], Ragged("int64")),
+        ([[["a"], []]], Ragged("str")),
+        ([[[1.5], []], []], Ragged("float32")),
+        (
+            [SparseArray(np.array([[1]]), np.array([2.5], np.float32), (4,))],
+            Sparse("float32", (4,)),
+        ),
+    ],
+)
+def test_infer(values, expected):
+    assert infer(*values) == expected
+    features = Features({"x": expected})
+    for value in values:
+        features.encode({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ([1, 2, "x"], "example 0 has dtype int64, example 2 has str"),
+        ([[1], [2], 3], r"example 0 has shape \(1,\), example 2 has \(\)"),
+        ([np.zeros((2, 2)), np.zeros(2)], r"example 0 has shape \(2, 2\), example 1 has \(2,\)"),
+        ([{"y": 1}, 5], "example 1 has a value, example 0 a dict"),
+        ([5, {"y": 1}], "example 0 has a value, example 1 a dict"),
+        ([1, None], "example 1: feature 'x': the value is None"),
+        ([1j], "example 0: feature 'x': the value has dtype complex128"),
+        ([[1, [2]]], "lists and single values are mixed"),
+        ([[[1], [2, 3]], [[[1]]]], "has depth"),
+    ],
+)
+def test_a_real_conflict_names_both_examples(values, what):
+    with pytest.raises(FeatureError, match=what):
+        infer(*values)
+
+
+def test_the_example_that_made_it_so_is_named():
+    with pytest.raises(FeatureError, match="example 1 has dtype float32, example 3 has str"):
+        infer(1, 2.5, 3, "x")
+
+
+def test_a_missing_feature_asks_for_a_default():
+    with pytest.raises(FeatureError, match="'y': example 1 has it, but only 1 of 3 examples do"):
+        Features.infer([{"x": 1}, {"x": 2, "y": 3}, {"x": 4}])
+
+
+def test_no_examples():
+    with pytest.raises(FeatureError, match="there are no examples"):
+        Features.infer([])
+    with pytest.raises(FeatureError, match="there are no records"):
+        Features.infer_records([])
+
+
+def test_something_else_than_examples():
+    with pytest.raises(FeatureError, match="example 1 is of type int, must be a dict"):
+        Features.infer([{"x": 1}, 5])
+
+
+def test_nested_examples():
+    features = Features.infer(
+        [{"a": {"b": 1, "c": {"d": "x"}}}, {"a": {"b": 2.5, "c": {"d": "y"}}}]
+    )
+    assert dict(features) == {"a/b": Tensor("float32"), "a/c/d": Tensor("str")}
+
+
+@given(dataset=datasets())
+def test_inferred_features_hold_any_examples(dataset):
+    _, examples = dataset
+    inferred = Features.infer(examples)
+    for example in examples:
+        decoded = inferred.decode(inferred.encode(example))
+        for name, value in example.items():
+            if isinstance(value, np.ndarray):
+                assert same(np.asarray(decoded[name]).astype(value.dtype), value)
+            else:
+                assert plain(decoded[name]) == value
+
+
+@given(dataset=datasets(ragged=False))
+def test_features_of_records_are_those_that_protobuf_sees(dataset):
+    features, examples = dataset
+    records = [features.encode(example) for example in examples]
+    inferred = Features.infer_records(records)
+    assert set(inferred) == set(features)
+    for record in records:
+        decoded, known = inferred.decode(record), features.decode(record)
+        for name, feature in features.items():
+            if getattr(feature, "dtype", "") == "bytes" and feature.shape == ():
+                assert decoded[name] == known[name]
+
+
+def test_records_that_contradict_each_other():
+    records = [
+        Features({"x": "int64"}).encode({"x": 1}),
+        Features({"x": "int64"}).encode({"x": 1}),
+        Features({"x": "float32"}).encode({"x": 1}),
+    ]
+    with pytest.raises(FeatureError, match="record 2 holds float32, record 0 holds int64"):
+        Features.infer_records(records)
+
+
+def test_records_of_different_lengths_relax():
+    variable = Features({"x": Tensor("int64", (None,), default=[])})
+    records = [variable.encode(example) for example in ({"x": [1, 2]}, {"x": [3]}, {})]
+    assert Features.infer_records(records[:1])["x"] == Tensor("int64", (2,))
+    inferred = Features.infer_records(records)
+    assert inferred["x"] == Tensor("int64", (None,), default=[])
+    assert [inferred.decode(record)["x"].tolist() for record in records] == [[1, 2], [3], []]
+
+
+def test_what_is_no_record():
+    with pytest.raises(ValueError, match="record 1: byte 0"):
+        Features.infer_records([b"", b"\x00"])
