@@ -1,9 +1,13 @@
 """What the golden files hold."""
 
+from pathlib import Path
+
 import numpy as np
 import tensorflow as tf
 
-from covey import ClassLabel, Features, Image, Ragged, Sparse, Tensor
+from covey import ClassLabel, Features, Image, Ragged, RecordWriter, Sparse, Tensor
+
+GOLDEN = Path(__file__).parent / "golden"
 
 FEATURES = Features(
     {
@@ -76,3 +80,25 @@ SEQUENCE = tf.train.SequenceExample(
         }
     ),
 )
+
+
+def write_files() -> None:
+    """Write the golden files. They are committed, and must be read, and where covey wrote them
+    also be written, in the same way by every future version: run this only to add a file.
+    """
+    records = [FEATURES.encode(example) for example in EXAMPLES]
+    for suffix, compression in (("", None), (".gz", "GZIP"), (".zlib", "ZLIB")):
+        path = GOLDEN / f"covey.tfrecord{suffix}"
+        with RecordWriter(path, compression=compression, member_bytes=256) as writer:
+            for record in records:
+                writer.write(record)
+        path = GOLDEN / f"tensorflow.tfrecord{suffix}"
+        with tf.io.TFRecordWriter(str(path), compression or "") as writer:
+            for number in range(3):
+                writer.write(tensorflow_example(number).SerializeToString(deterministic=True))
+    with tf.io.TFRecordWriter(str(GOLDEN / "sequence.tfrecord")) as writer:
+        writer.write(SEQUENCE.SerializeToString(deterministic=True))
+
+
+if __name__ == "__main__":
+    write_files()

@@ -3,16 +3,14 @@
 import gzip
 import io
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
-from golden_data import EXAMPLES, FEATURES, tensorflow_example
+from golden_data import EXAMPLES, FEATURES, GOLDEN, tensorflow_example
 from schemas import plain, same
 
 from covey import Features, RecordReader, RecordWriter, SparseArray, Tensor
 
-GOLDEN = Path(__file__).parent / "golden"
 SUFFIXES = {"": None, ".gz": "GZIP", ".zlib": "ZLIB"}
 
 

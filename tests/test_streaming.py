@@ -110,7 +110,7 @@ def test_damage_reaches_the_consumer_with_its_place(tmp_path, threads):
         batches = list(read_batches(path, FEATURES, 32, threads=threads, on_error="skip"))
     ids = np.concatenate([batch["id"] for batch in batches])
     assert ids.tolist() == [i for i in range(300) if i != 234]
-    assert len(list(read_batches(path, FEATURES, 300, verify=False))[0]["id"]) == 300
+    assert len(next(iter(read_batches(path, FEATURES, 300, verify=False)))["id"]) == 300
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -120,7 +120,7 @@ def test_a_record_that_does_not_fit_is_named(tmp_path, threads):
         for i in range(50):
             writer.write(FEATURES.encode(example(i)))
         writer.write(Features({"id": "float32"}).encode({"id": 0.5}))
-    with pytest.raises(ExampleError, match="record 50 at byte .*feature 'id': it holds a float"):
+    with pytest.raises(ExampleError, match=r"record 50 at byte .*feature 'id': it holds a float"):
         list(read_batches(path, FEATURES, 8, threads=threads))
 
 

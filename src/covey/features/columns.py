@@ -121,7 +121,7 @@ class Column:
     def coerce(self, value: Any) -> Any:
         """Make a value what the native encoder takes: a numpy array, bytes, or a list of bytes."""
         if self.lookup is not None and isinstance(value, str):
-            value = self.lookup(value)
+            return self.lookup(value)
         if not self.is_string:
             return self._numbers(value, self.shape)
         if not self.shape:

@@ -61,10 +61,10 @@ class RecordReader:
         max_record_bytes: The largest record that is accepted from compressed data or a file object,
             where the size of the file does not bound it.
 
-    >>> with RecordWriter("/tmp/two.tfrecord") as writer:
+    >>> with RecordWriter("two.tfrecord") as writer:
     ...     writer.write(b"one")
     ...     writer.write(b"two")
-    >>> with RecordReader("/tmp/two.tfrecord") as reader:
+    >>> with RecordReader("two.tfrecord") as reader:
     ...     list(reader)
     [b'one', b'two']
     """

@@ -27,7 +27,7 @@ class RecordWriter:
         append: Add to an existing file, after checking that it ends on a whole record.
         buffer_bytes: How much to collect before the file is written to.
 
-    >>> with RecordWriter("/tmp/small.tfrecord.gz", compression="GZIP") as writer:
+    >>> with RecordWriter("small.tfrecord.gz", compression="GZIP") as writer:
     ...     writer.write(b"a record")
     >>> writer.records
     1

@@ -1,3 +1,5 @@
+"""Settings of all tests, those in docstrings included."""
+
 import os
 
 # Before TensorFlow is imported by any test: it is a judge here, and should be a quiet one.
@@ -5,7 +7,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+import covey
 
 # The same examples in every run: a test fails because of the code, or not at all.
 settings.register_profile(
@@ -16,3 +21,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("covey")
+
+
+@pytest.fixture(autouse=True)
+def _docstring_names(request, doctest_namespace, tmp_path_factory, monkeypatch):
+    """Let docstrings use covey's public names, and write files into a folder of their own."""
+    if isinstance(request.node, pytest.DoctestItem):
+        doctest_namespace.update({name: getattr(covey, name) for name in covey.__all__})
+        monkeypatch.chdir(tmp_path_factory.mktemp("docstring"))

@@ -1,0 +1,61 @@
+"""What the documents say runs, and is true."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def snippets(path, language):
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_python_snippets_run(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = snippets(path, "python")
+    assert code
+    for snippet in code:
+        exec(compile(snippet, str(path), "exec"), {"__name__": "__main__"})
+
+
+def test_readme_example_prints_what_it_says(tmp_path):
+    (code,) = snippets(ROOT / "README.md", "python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 11
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert run.stdout.splitlines()[0] == "(128, 28, 28) [0 1 1 0 1]"
+    assert len(run.stdout.splitlines()) == 8
+
+
+def test_readme_commands_are_targets():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = re.findall(r"\$ make ([a-z]+)", (ROOT / "README.md").read_text())
+    assert commands == ["demo", "test"]
+    assert set(commands) <= set(targets)
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        if not link.startswith("http"):
+            assert (path.parent / link).exists(), link
+
+
+def test_demo(tmp_path):
+    command = [sys.executable, str(ROOT / "examples/glyphs.py"), "--classes", "30"]
+    command += ["--per-class", "3", "--output", str(tmp_path / "demo")]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "Wrote 90 examples" in run.stdout
+    assert "All 30 classes have their 3 examples" in run.stdout
+
+
+def test_native_tests_pass():
+    run = subprocess.run([ROOT / "build/tests/native_tests"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
