@@ -98,8 +98,8 @@ def main() -> None:
     seconds = time.perf_counter() - start
     size = sum(shard.stat().st_size for shard in shards)
     print(
-        f"Wrote {len(drawn):,} examples, {size / 1e6:.1f} MB, to {options.shards} TFRecord files in "
-        f"{options.output}/ in {seconds:.2f} s ({len(drawn) / seconds:,.0f} examples/s)."
+        f"Wrote {len(drawn):,} examples, {size / 1e6:.1f} MB, to {options.shards} TFRecord files "
+        f"in {options.output}/ in {seconds:.2f} s ({len(drawn) / seconds:,.0f} examples/s)."
     )
 
     start = time.perf_counter()

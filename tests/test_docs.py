@@ -26,11 +26,11 @@ def test_python_snippets_run(path, tmp_path, monkeypatch):
 
 def test_readme_example_prints_what_it_says(tmp_path):
     (code,) = snippets(ROOT / "README.md", "python")
-    assert len([line for line in code.splitlines() if line.strip()]) <= 11
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
     )
-    assert run.stdout.splitlines()[0] == "(128, 28, 28) [0 1 1 0 1]"
+    assert run.stdout.splitlines()[0] == "(128, 28, 28) [0 1 2 0 1]"
     assert len(run.stdout.splitlines()) == 8
 
 

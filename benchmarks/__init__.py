@@ -1,0 +1,1 @@
+"""Measurements against others: both sides in turn in one run, medians, versions printed."""

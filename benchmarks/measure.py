@@ -1,0 +1,62 @@
+"""Measuring two or more sides in turn, so that a noisy machine is noisy for all of them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Table:
+    """Rows of what was measured, printed as they come and kept for the end."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]] = field(default_factory=list)
+
+    def add(self, *cells: str) -> None:
+        self.rows.append(list(cells))
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+    def begin(self) -> None:
+        print(f"\n## {self.title}\n")
+        print("| " + " | ".join(self.header) + " |")
+        print("|" + "---|" * len(self.header), flush=True)
+
+
+def in_turn(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median seconds of each side, run one after the other `rounds` times."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, run in sides.items():
+            gc.collect()
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def rate(count: int, seconds: float) -> str:
+    """Records per second, as people write it."""
+    value = count / seconds
+    return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.1f} k/s"
+
+
+def machine() -> str:
+    """What the numbers were measured on."""
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} "
+        f"{platform.release()}, Python {platform.python_version()}"
+    )
