@@ -1,6 +1,7 @@
 """The two datasets of every measurement, in eight shards each.
 
-SMALL: 400,000 x {784 bytes, int64 label} in 1,000 classes. LARGE: 20,000 x {50 KB, int64, 128 floats}.
+SMALL: 400,000 x {784 bytes, int64 label} in 1,000 classes.
+LARGE: 20,000 x {50 KB, int64, 128 floats}.
 """
 
 from __future__ import annotations

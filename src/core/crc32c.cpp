@@ -9,18 +9,6 @@ namespace internal {
 
 namespace {
 
-std::array<std::uint32_t, kShifts> make_shifts() noexcept {
-  std::array<std::uint32_t, kShifts> shifts{};
-  std::uint32_t power = 1;  // x^31, reflected
-  for (std::size_t j = 1; j < kShifts; ++j) {
-    shifts[j] = power;
-    for (int bit = 0; bit < 64; ++bit) {
-      power = (power >> 1) ^ ((power & 1) ? 0x82f63b78U : 0U);
-    }
-  }
-  return shifts;
-}
-
 using Table = std::array<std::array<std::uint32_t, 256>, 8>;
 
 // kTable[k][b] is the checksum of byte b followed by k zero bytes, so that eight table look-ups
@@ -46,8 +34,6 @@ constexpr Table make_table() noexcept {
 constexpr Table kTable = make_table();
 
 }  // namespace
-
-const std::array<std::uint32_t, kShifts> kShift = make_shifts();
 
 std::uint32_t crc32c_portable(std::uint32_t crc, const std::uint8_t* data,
                               std::size_t size) noexcept {

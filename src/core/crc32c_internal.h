@@ -8,9 +8,11 @@
 
 namespace covey::internal {
 
-// A long input is cut into three equal streams, because the processor's CRC instruction takes
-// three cycles but can start one every cycle. No stream is longer than this.
-inline constexpr std::size_t kStreamBytes = 8192;
+// An input is cut into three streams at a time, because the processor's CRC instruction takes three
+// cycles but can start one every cycle. The streams are short, so that all three lie within a few
+// hundred bytes and the hardware prefetcher sees one stream: from memory that is almost twice as
+// fast as streams of kilobytes (measured on an AMD EPYC: 21 against 12 GB/s).
+inline constexpr std::size_t kStreamBytes = 272;
 
 // Below this the join costs more than the interleaving gains.
 inline constexpr std::size_t kInterleaveFrom = 192;
@@ -20,7 +22,19 @@ inline constexpr std::size_t kInterleaveFrom = 192;
 // zero bytes (the instruction itself contributes the missing x^33).
 inline constexpr std::size_t kShifts = 2 * kStreamBytes / 8 + 1;
 
-extern const std::array<std::uint32_t, kShifts> kShift;
+constexpr std::array<std::uint32_t, kShifts> make_shifts() noexcept {
+  std::array<std::uint32_t, kShifts> shifts{};
+  std::uint32_t power = 1;  // x^31, reflected
+  for (std::size_t j = 1; j < kShifts; ++j) {
+    shifts[j] = power;
+    for (int bit = 0; bit < 64; ++bit) {
+      power = (power >> 1) ^ ((power & 1) ? 0x82f63b78U : 0U);
+    }
+  }
+  return shifts;
+}
+
+inline constexpr std::array<std::uint32_t, kShifts> kShift = make_shifts();
 
 std::uint32_t crc32c_portable(std::uint32_t crc, const std::uint8_t* data,
                               std::size_t size) noexcept;

@@ -238,7 +238,10 @@ TEST(encoding_in_pieces_gives_the_same_frames) {
   const Encoder encoder(columns);
   Encodable in(columns, values);
   const Frames whole = encoder.encode(in.columns(), 0, lengths.size(), kNoLimit);
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, std::size_t{700}, kNoLimit}) {
+  const std::size_t two_frames = whole.offsets[2] - kHeaderBytes;
+  CHECK(encoder.encode(in.columns(), 0, lengths.size(), two_frames).lengths.size() == 2);
+  CHECK(encoder.encode(in.columns(), 0, lengths.size(), two_frames + 1).lengths.size() == 3);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, two_frames, kNoLimit}) {
     std::string joined;
     for (std::size_t row = 0; row < lengths.size();) {
       const Frames piece = encoder.encode(in.columns(), row, lengths.size(), bytes);

@@ -29,16 +29,17 @@ TEST(a_survey_counts_records_kinds_and_values) {
       example(entry("a", ints({})) + entry("b", floats({1, 2, 3}))),
       example(entry("b", "")),
       "",
+      example(entry("b", strings({"y"}))),
   });
-  CHECK(survey.records() == 4);
+  CHECK(survey.records() == 5);
   CHECK(survey.lists().empty());
   CHECK(survey.context().size() == 2);
   const Seen& a = survey.context().at("a");
   CHECK(a.records == 2 && a.least == 0 && a.most == 2);
   CHECK(a.by_kind == Kinds{0, 0, 0, 2});
   const Seen& b = survey.context().at("b");
-  CHECK(b.records == 3 && b.least == 1 && b.most == 3);
-  CHECK(b.by_kind == Kinds{1, 1, 1, 0});
+  CHECK(b.records == 4 && b.least == 1 && b.most == 3);
+  CHECK(b.by_kind == Kinds{1, 2, 1, 0});
   CHECK(b.first_of_kind == Kinds{2, 0, 1, 0});
 }
 

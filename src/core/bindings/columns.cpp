@@ -57,8 +57,9 @@ ColumnSpec column_spec(nb::tuple spec) {
   check(column.exact || column.layout != Layout::fixed, "a fixed column has a whole shape");
   check(column.exact || column.count > 0, "a column of any length needs a count of 1 or more");
   if (!column.required && column.layout != Layout::steps) {
-    const std::size_t size = is_string ? column.default_strings.size()
-                                       : column.default_values.size() / element_size(column.element);
+    const std::size_t size = is_string
+                                 ? column.default_strings.size()
+                                 : column.default_values.size() / element_size(column.element);
     check(column.default_values.size() % element_size(column.element) == 0,
           "the default is not whole elements");
     check(column.exact ? size == column.count : size % column.count == 0,

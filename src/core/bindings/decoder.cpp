@@ -1,7 +1,6 @@
-#include "../decode.h"
-
 #include <limits>
 
+#include "../decode.h"
 #include "../frames.h"
 #include "columns.h"
 #include "support.h"
@@ -89,7 +88,8 @@ class PyDecoder {
     std::vector<ColumnOut> out(columns.size());
     std::vector<View> views;
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      const bool wants = columns[c].layout == Layout::fixed && columns[c].element != Element::string;
+      const bool wants =
+          columns[c].layout == Layout::fixed && columns[c].element != Element::string;
       if (!wants) continue;
       views.emplace_back(dense[c], PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS);
       // count * size is below 2^31 and there are fewer records than bytes: no overflow.

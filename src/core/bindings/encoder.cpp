@@ -1,9 +1,8 @@
-#include "../encode.h"
-
 #include <nanobind/stl/unique_ptr.h>
 
 #include <memory>
 
+#include "../encode.h"
 #include "columns.h"
 #include "support.h"
 

@@ -9,11 +9,11 @@ PyObject* fault_type = nullptr;
 }  // namespace
 
 void register_fault(nb::module_& m) {
-  fault_type = PyErr_NewExceptionWithDoc(
-      "covey._core.Fault",
-      "Bytes or values that are not what they should be; args are "
-      "(code, row, offset, found, expected, column).",
-      nullptr, nullptr);
+  fault_type =
+      PyErr_NewExceptionWithDoc("covey._core.Fault",
+                                "Bytes or values that are not what they should be; args are "
+                                "(code, row, offset, found, expected, column).",
+                                nullptr, nullptr);
   if (fault_type == nullptr) throw nb::python_error();
   m.attr("Fault") = nb::borrow(fault_type);
 }

@@ -73,9 +73,8 @@ nb::list slice(nb::handle data, ArrayArg<std::uint64_t> offsets, ArrayArg<std::u
       fault.expected = view.size();
       raise_if(fault);
     }
-    PyObject* const record =
-        PyBytes_FromStringAndSize(reinterpret_cast<const char*>(view.data()) + offset,
-                                  static_cast<Py_ssize_t>(length));
+    PyObject* const record = PyBytes_FromStringAndSize(
+        reinterpret_cast<const char*>(view.data()) + offset, static_cast<Py_ssize_t>(length));
     if (record == nullptr) throw nb::python_error();
     PyList_SET_ITEM(records.ptr(), static_cast<Py_ssize_t>(i), record);
   }

@@ -15,9 +15,9 @@ nb::dict to_dict(const std::map<std::string, Seen>& keys) {
     for (std::size_t count : seen.by_kind) by_kind.append(count);
     for (std::size_t first : seen.first_of_kind) first_of_kind.append(first);
     const bool any = seen.least <= seen.most;
-    result[nb::steal(name)] = nb::make_tuple(seen.records, nb::tuple(by_kind),
-                                             nb::tuple(first_of_kind), any ? seen.least : 0,
-                                             seen.most);
+    result[nb::steal(name)] =
+        nb::make_tuple(seen.records, nb::tuple(by_kind), nb::tuple(first_of_kind),
+                       any ? seen.least : 0, seen.most);
   }
   return result;
 }

@@ -144,14 +144,21 @@ class Column:
         if kind not in allowed and not (wanted.kind == "b" and kind in "ui"):
             raise _misfit(f"has dtype {array.dtype}, expected {self.dtype}")
         self.check_value_shape(array.shape, shape)
+        if array.dtype != wanted or self.bounds is not None:  # else there is nothing to look for
+            self._check_range(array)
+        return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
+
+    def _check_range(self, array: NDArray[Any]) -> None:
+        """Make sure that integers fit the dtype, and the bounds if there are any."""
+        wanted = self.numpy_dtype
+        if wanted.kind == "f" or array.dtype.kind == "b" or array.size == 0:
+            return
         low, high = self.bounds or ((0, 1) if wanted.kind == "b" else _limits(self.dtype))
         if wanted == np.uint64:
             low, high = 0, 2**64 - 1
-        if wanted.kind != "f" and kind != "b" and array.size:
-            for extreme in (int(array.min()), int(array.max())):
-                if not low <= extreme <= high:
-                    raise _misfit(f"is {extreme}, must be from {low} to {high}")
-        return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
+        for extreme in (int(array.min()), int(array.max())):
+            if not low <= extreme <= high:
+                raise _misfit(f"is {extreme}, must be from {low} to {high}")
 
     def _string(self, value: Any) -> bytes:
         if isinstance(value, np.ndarray) and value.shape == ():
