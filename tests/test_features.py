@@ -438,11 +438,11 @@ class TestForeignShapes:
                 "r/ragged_row_lengths_0": Tensor("int64", (None,)),
             }
         )
-        for lengths in ([1], [3, -1], [2**62, 2**62]):
+        for lengths in ([1], [3, -1], [2**62] * 4 + [2]):
             record = parts.encode(
                 {"r/ragged_flat_values": [1, 2], "r/ragged_row_lengths_0": lengths}
             )
-            with pytest.raises(ValueError, match="do not add up"):
+            with pytest.raises(ValueError, match="record 0: feature 'r': .* of a ragged level"):
                 Features({"r": Ragged("int64")}).decode(record)
 
     def test_sparse_indices_outside(self):
@@ -451,13 +451,14 @@ class TestForeignShapes:
         )
         for indices in ([9], [-1], [], [0, 1]):
             record = parts.encode({"x/values": [1], "x/indices": indices})
-            with pytest.raises(ValueError, match="do not fit"):
+            with pytest.raises(ValueError, match="sparse ind"):
                 Features({"x": Sparse("int64", (3,))}).decode(record)
 
     def test_stored_shapes_that_lie(self):
-        parts = Features({"x/shape": Tensor("int32", (2,)), "x/value": "bytes"})
-        feature = Tensor("uint8", (None, None), encoding="bytes")
-        for shape in ([2, 3], [-2, -2], [2**31 - 1, 2**31 - 1], [4, 0]):
+        parts = Features({"x/shape": Tensor("int32", (3,)), "x/value": "bytes"})
+        features = Features({"x": Tensor("uint8", (None, None, 2), encoding="bytes")})
+        sound = parts.encode({"x/shape": [1, 2, 2], "x/value": b"1234"})
+        for shape in ([2, 3, 2], [-2, -1, 2], [2**31 - 1, 2**31 - 1, 2], [4, 0, 2], [2, 2, 1]):
             record = parts.encode({"x/shape": shape, "x/value": b"1234"})
-            with pytest.raises(ValueError, match="the stored shape"):
-                Features({"x": feature}).decode(record)
+            with pytest.raises(ValueError, match="record 1: feature 'x': the stored shape"):
+                features.decode_batch([sound, record])

@@ -91,4 +91,23 @@ std::uint32_t crc32c(const std::uint8_t* data, std::size_t size) noexcept {
   return best(0, data, size);
 }
 
+std::uint32_t crc32c_extend(std::uint32_t crc, const std::uint8_t* data,
+                            std::size_t size) noexcept {
+  return best(crc, data, size);
+}
+
+std::uint32_t crc32c_copy(std::uint32_t crc, std::uint8_t* out, const std::uint8_t* data,
+                          std::size_t size) noexcept {
+  constexpr std::size_t kPiece = 3 * internal::kStreamBytes;
+  while (size != 0) {
+    const std::size_t piece = size < kPiece ? size : kPiece;
+    crc = best(crc, data, piece);
+    std::memcpy(out, data, piece);
+    out += piece;
+    data += piece;
+    size -= piece;
+  }
+  return crc;
+}
+
 }  // namespace covey

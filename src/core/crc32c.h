@@ -22,6 +22,13 @@ std::span<const Crc32cImplementation> crc32c_implementations() noexcept;
 // The checksum of `size` bytes, by the fastest implementation.
 std::uint32_t crc32c(const std::uint8_t* data, std::size_t size) noexcept;
 
+// Extends `crc` by `size` more bytes.
+std::uint32_t crc32c_extend(std::uint32_t crc, const std::uint8_t* data, std::size_t size) noexcept;
+
+// The same, copying the bytes to `out` while they are in the cache.
+std::uint32_t crc32c_copy(std::uint32_t crc, std::uint8_t* out, const std::uint8_t* data,
+                          std::size_t size) noexcept;
+
 // TFRecord stores checksums rotated and offset, so that a checksum of bytes that hold
 // checksums does not degenerate.
 constexpr std::uint32_t crc32c_mask(std::uint32_t crc) noexcept {

@@ -238,34 +238,42 @@ Outcome read_into(Bytes feature, Sink& sink) {
   return outcome;
 }
 
+// Finds the memory of a raw tensor, and checks that it fits.
+Outcome find_raw(const Column& column, Bytes feature, Bytes& value) {
+  RawSink sink;
+  Outcome outcome = read_into(feature, sink);
+  if (outcome.failure || outcome.kind != static_cast<int>(Wire::bytes)) return outcome;
+  if (outcome.count != 1) {
+    outcome.failure = {FaultCode::count, feature.begin};
+    outcome.found = outcome.count;
+    outcome.expected = 1;
+    return outcome;
+  }
+  const std::size_t size = element_size(column.element);
+  const std::size_t bytes = sink.value.size();
+  const bool fits =
+      column.layout == Layout::fixed ? bytes == column.count * size : bytes % size == 0;
+  if (!fits) {
+    outcome.failure = {FaultCode::bytes, sink.value.begin};
+    outcome.found = bytes;
+    outcome.expected = column.layout == Layout::fixed ? column.count * size : size;
+    return outcome;
+  }
+  outcome.count = bytes / size;
+  value = sink.value;
+  return outcome;
+}
+
 // `dense` is where this row's values go when the layout is fixed.
 Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::uint8_t* dense) {
   if (column.raw()) {
-    RawSink sink;
-    Outcome outcome = read_into(feature, sink);
-    if (outcome.failure || outcome.kind != static_cast<int>(Wire::bytes)) return outcome;
-    if (outcome.count != 1) {
-      outcome.failure = {FaultCode::count, feature.begin};
-      outcome.found = outcome.count;
-      outcome.expected = 1;
-      return outcome;
-    }
-    const std::size_t size = element_size(column.element);
-    const std::size_t bytes = sink.value.size();
-    const bool fits =
-        column.layout == Layout::fixed ? bytes == column.count * size : bytes % size == 0;
-    if (!fits) {
-      outcome.failure = {FaultCode::bytes, sink.value.begin};
-      outcome.found = bytes;
-      outcome.expected = column.layout == Layout::fixed ? column.count * size : size;
-      return outcome;
-    }
-    if (bytes != 0) {
+    Bytes value;
+    const Outcome outcome = find_raw(column, feature, value);
+    if (value.size() != 0) {
       std::uint8_t* const target =
-          column.layout == Layout::fixed ? dense : out.values.extend(bytes);
-      std::memcpy(target, sink.value.begin, bytes);
+          column.layout == Layout::fixed ? dense : out.values.extend(value.size());
+      std::memcpy(target, value.begin, value.size());
     }
-    outcome.count = bytes / size;
     return outcome;
   }
   if (column.element == Element::string) {
@@ -305,12 +313,17 @@ std::int64_t values_so_far(const Column& column, const ColumnOut& out) noexcept 
 
 }  // namespace
 
+// From this size on, the largest tensor of a record is copied while its checksum is taken, so that
+// it comes from memory once.
+constexpr std::size_t kFuseFrom = 8192;
+
 // Where one record's columns lie.
 struct Decoder::Row {
   std::vector<Bytes> place;  // by column
   std::vector<char> there;   // by column
   std::size_t guess = 0;     // records of one file mostly have their keys in the same order
   std::vector<std::unique_ptr<std::uint8_t[]>> scratch;
+  std::size_t copied = 0;  // a column that is in its place already, or as many as there are
 };
 
 Decoder::Decoder(std::vector<Column> columns) : columns_(std::move(columns)) {
@@ -359,6 +372,25 @@ Failure Decoder::locate(Bytes record, Row& row) const {
   return {};
 }
 
+// Verifies a record whose columns were located, and copies its largest tensor on the way.
+Fault Decoder::verify_located(Bytes record, Row& row, std::size_t number,
+                              std::vector<ColumnOut>& out) const {
+  Bytes largest;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    const Column& column = columns_[c];
+    if (!row.there[c] || !column.raw() || column.layout != Layout::fixed) continue;
+    Bytes value;
+    if (find_raw(column, row.place[c], value).failure || value.size() <= largest.size()) continue;
+    // Values that had to be merged elsewhere are no stretch of the record.
+    if (value.begin < record.begin || value.end > record.end) continue;
+    largest = value;
+    row.copied = c;
+  }
+  if (row.copied == columns_.size()) return verify_data(record.begin, record.size());
+  std::uint8_t* const place = out[row.copied].dense + number * largest.size();
+  return verify_and_copy(record.begin, record.size(), largest.begin, largest.size(), place);
+}
+
 Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
                       std::vector<ColumnOut>& out) const {
   Row row;
@@ -386,20 +418,28 @@ Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
       return fault;
     };
 
-    if (verify) {
-      if (const Fault damage = verify_data(record.begin, record.size())) {
-        return fail(damage.code, record.begin, 0, damage.found, damage.expected);
-      }
-    }
     std::fill(row.there.begin(), row.there.end(), char{0});
     row.guess = 0;
     row.scratch.clear();
-    if (const Failure failure = locate(record, row)) {
-      return fail(failure.code, failure.at, columns_.size(), 0, 0);
+    row.copied = columns_.size();
+    const auto damaged = [&](const Fault& damage) {
+      return fail(damage.code, record.begin, columns_.size(), damage.found, damage.expected);
+    };
+    const bool fuse = verify && record.size() >= kFuseFrom;
+    if (verify && !fuse) {
+      if (const Fault damage = verify_data(record.begin, record.size())) return damaged(damage);
     }
+    const Failure failure = locate(record, row);
+    if (fuse) {
+      // Whatever is wrong with bytes that do not match their checksum, that is why.
+      if (failure) row.there.assign(columns_.size(), 0);
+      if (const Fault damage = verify_located(record, row, r, out)) return damaged(damage);
+    }
+    if (failure) return fail(failure.code, failure.at, columns_.size(), 0, 0);
 
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       const Column& column = columns_[c];
+      if (c == row.copied) continue;
       ColumnOut& target = out[c];
       const Bytes place = row.there[c] ? row.place[c] : Bytes{record.end, record.end};
       std::uint8_t* const dense =

@@ -42,6 +42,8 @@ class Decoder {
   struct Row;
 
   Failure locate(Bytes record, Row& row) const;
+  Fault verify_located(Bytes record, Row& row, std::size_t number,
+                       std::vector<ColumnOut>& out) const;
 
   std::vector<Column> columns_;
   std::unordered_map<std::string_view, std::size_t> context_;

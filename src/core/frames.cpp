@@ -27,13 +27,26 @@ Fault mismatch(FaultCode code, std::uint32_t found, std::uint32_t stored) noexce
   return fault;
 }
 
+// Compares the checksum of data with the footer that follows it.
+Fault compare(std::uint32_t found, const std::uint8_t* footer) noexcept {
+  const auto stored = load<std::uint32_t>(footer);
+  if (crc32c_mask(found) == stored) return {};
+  return mismatch(FaultCode::data_checksum, found, stored);
+}
+
 }  // namespace
 
 Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept {
-  const auto stored = load<std::uint32_t>(data + size);
-  const std::uint32_t found = crc32c(data, size);
-  if (crc32c_mask(found) == stored) return {};
-  return mismatch(FaultCode::data_checksum, found, stored);
+  return compare(crc32c(data, size), data + size);
+}
+
+Fault verify_and_copy(const std::uint8_t* data, std::size_t size, const std::uint8_t* payload,
+                      std::size_t payload_size, std::uint8_t* out) noexcept {
+  const auto before = static_cast<std::size_t>(payload - data);
+  std::uint32_t crc = crc32c(data, before);
+  crc = crc32c_copy(crc, out, payload, payload_size);
+  crc = crc32c_extend(crc, payload + payload_size, size - before - payload_size);
+  return compare(crc, data + size);
 }
 
 Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, Verify verify) {

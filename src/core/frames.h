@@ -41,6 +41,11 @@ Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, 
 // Whether the data of a record that is followed by its footer matches it.
 Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept;
 
+// The same, copying `payload`, a stretch of the data, to `out` on the way. What was copied is worth
+// nothing if the data does not match.
+Fault verify_and_copy(const std::uint8_t* data, std::size_t size, const std::uint8_t* payload,
+                      std::size_t payload_size, std::uint8_t* out) noexcept;
+
 // Writes the twelve bytes that precede, and the four that follow, `size` bytes of data.
 void write_header(std::uint8_t* out, std::uint64_t size) noexcept;
 void write_footer(std::uint8_t* out, const std::uint8_t* data, std::size_t size) noexcept;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "crc32c_internal.h"
 #include "wire_bytes.h"
 
 namespace covey::testing {
@@ -96,10 +97,12 @@ TEST(crc32c_implementations_agree_on_every_short_length_and_alignment) {
   for (std::size_t size = 0; size <= 1100; ++size) CHECK(agrees_at_every_alignment(bytes, size));
 }
 
-// Where three streams of the longest kind begin, and where they come twice.
+// Where the longest three streams begin, and where they come again.
 TEST(crc32c_implementations_agree_around_whole_streams) {
+  constexpr std::size_t kStreams = 3 * internal::kStreamBytes;
   const std::string bytes = noise(49152 + 300);
-  for (const std::size_t middle : {std::size_t{24576}, std::size_t{49152}}) {
+  for (const std::size_t middle : {kStreams, 2 * kStreams, 3 * kStreams, 10 * kStreams,
+                                   std::size_t{24576}, std::size_t{49152}}) {
     for (std::size_t size = middle - 26; size <= middle + 26; ++size) {
       CHECK(agrees_at_every_alignment(bytes, size));
     }

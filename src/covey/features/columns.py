@@ -246,11 +246,11 @@ class Column:
 
     # Many values out.
 
-    def allocate(self, rows: int) -> NDArray[Any] | None:
-        """The array that the native decoder fills, if there is one."""
+    def allocation(self) -> tuple[tuple[int, ...], np.dtype[Any] | None]:
+        """Shape and dtype of a row of the array that the native decoder fills, if there is one."""
         if self.layout != "fixed" or self.is_string:
-            return None
-        return np.empty((rows, *(size or 0 for size in self.shape)), self.numpy_dtype)
+            return (), None
+        return tuple(size or 0 for size in self.shape), self.numpy_dtype
 
     def wrap(self, grown: _core.GrownColumn, rows: int) -> Any:
         """Make what the native decoder grew a column for people."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from covey import _core
 from covey.errors import CorruptRecordError, CoveyError, ExampleError, FeatureError
 from covey.features.columns import Column
+from covey.features.kinds import MisfitError
 from covey.records import Block
 from covey.records.block import HEADER_BYTES
 
@@ -32,20 +33,15 @@ def explain_record(
         owners: the name of the feature that each belongs to.
         blocks: Where the records came from; none if they were single bytes.
     """
-    code, row, offset, found, expected, index = fault.args
-    name, record, where = "<memory>", row, f"record {row}"
-    for block in blocks:
-        if row < len(block):
-            name, record, where = block.name, block.first + row, block.where(row)
-            break
-        row -= len(block)
+    code, number, offset, found, expected, index = fault.args
+    name, record, where, start = _place(number, blocks)
     if code == "data_checksum":
         return CorruptRecordError(
             f"{where}: data checksum is {found:#010x}, expected {expected:#010x}; "
             "open with on_error='skip' to read what is sound",
             name=name,
             record=record,
-            offset=block.position + int(block.offsets[row]) - HEADER_BYTES,
+            offset=start,
         )
     feature = owners[index] if index < len(columns) else None
     if code in _WIRE_FAULTS:
@@ -59,6 +55,23 @@ def explain_record(
         stored = "" if key == feature else f" (stored as {key!r})"
         what = f"feature {feature!r}{stored}: {what}"
     return ExampleError(f"{where}: {what}", name=name, record=record, feature=feature)
+
+
+def explain_misfit(error: MisfitError, feature: str, blocks: Sequence[Block]) -> CoveyError:
+    """Say in which record the columns of a feature contradict each other."""
+    name, record, where, _ = _place(error.row, blocks)
+    message = f"{where}: feature {feature!r}: {error}"
+    return ExampleError(message, name=name, record=record, feature=feature)
+
+
+def _place(row: int, blocks: Sequence[Block]) -> tuple[str, int, str, int]:
+    """(file, record number, both in words, byte) of a row of some blocks."""
+    for block in blocks:
+        if row < len(block):
+            offset = block.position + int(block.offsets[row]) - HEADER_BYTES
+            return block.name, block.first + row, block.where(row), offset
+        row -= len(block)
+    return "<memory>", row, f"record {row}", 0
 
 
 def _misfit(code: str, found: int, expected: int, column: Column) -> str:

@@ -68,6 +68,14 @@ def parse_dtype(dtype: Any) -> str:
     return name
 
 
+class MisfitError(FeatureError):
+    """The columns of a feature contradict each other in one row of a batch."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 @dataclass(frozen=True)
 class Feature:
     """What all kinds have in common."""
@@ -98,7 +106,11 @@ class Feature:
         ]
 
     def join(self, parts: list[Any]) -> Any:
-        """Put decoded columns together to what a person wants."""
+        """Put decoded columns together to what a person wants.
+
+        Raises:
+            MisfitError: If they contradict each other, as those of a hostile file may.
+        """
         return parts[0]
 
 
@@ -196,14 +208,17 @@ class Tensor(Feature):
         if not self._has_shape:
             return parts[0]
         shapes, values = parts
-        # The shapes come from the file: each must be one of the values that are there.
+        # Shapes come from the file: each must be one of this feature, and of the values there are.
         sizes = shapes.astype(object).prod(axis=1)
         fits = (shapes >= 0).all(axis=1) & (sizes == values.row_lengths)
+        for axis, size in enumerate(self.shape):
+            fits &= size is None or shapes[:, axis] == size
         if not fits.all():
             row = int(np.argmin(fits))
-            raise FeatureError(
-                f"row {row}: the stored shape {tuple(shapes[row].tolist())} is not that of "
-                f"{int(values.row_lengths[row])} values"
+            raise MisfitError(
+                row,
+                f"the stored shape {tuple(shapes[row].tolist())} is not one of {self.shape} with "
+                f"{int(values.row_lengths[row])} values",
             )
         return RaggedArray(values.values, values.row_splits, shapes.astype(np.int64))
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.features.columns import Column
-from covey.features.explain import explain_record, explain_value
+from covey.features.explain import explain_misfit, explain_record, explain_value
 from covey.features.inference import infer_kinds, infer_record_kinds
-from covey.features.kinds import Feature, parse_feature
+from covey.features.kinds import Feature, MisfitError, parse_feature
 from covey.records import Block
 
 _MOST_DEPTH = 32
@@ -71,6 +71,8 @@ class Features(Mapping[str, Feature]):
             feature.is_plain and self._paths[name] == (name,)
             for name, feature in self._features.items()
         )
+        self._is_nested = any(len(path) > 1 for path in self._paths.values())
+        self._allocations = [column.allocation() for column in self._physical]
         self._least_bytes = sum(column.least_bytes() for column in self._physical)
         # The native codecs cannot be pickled, and are made when they are first needed.
         self._encoder: _core.Encoder | None = None
@@ -310,48 +312,47 @@ class Features(Mapping[str, Feature]):
         if names is not None:
             return self.select(names).decode_batch(records, out=out)
         blocks, raw = _sort_out(records)
-        lengths = [int(block.lengths.sum()) for block in blocks] or [len(each) for each in raw]
-        rows = sum(len(block) for block in blocks) or len(raw)
-        needed = rows * self._least_bytes
-        if needed > max(_TRUSTED_BYTES, sum(lengths)):
-            raise ExampleError(
-                f"these {rows} records have {sum(lengths)} bytes, but {self._least_bytes} each are "
-                "the least that these features need; they are not of these features",
-                name=blocks[0].name if blocks else "<memory>",
-                record=blocks[0].first if blocks else 0,
-                feature=None,
-            )
+        rows = sum(map(len, blocks)) if blocks else len(raw)
+        if rows * self._least_bytes > _TRUSTED_BYTES:
+            self._check_size(blocks, raw, rows)
         dense = self._dense(rows, out or {})
         decoder = self._decoder or self._decode_with()
         try:
             grown = _decode(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
         except _core.Fault as fault:
             raise explain_record(fault, self._physical, self._owners, blocks) from None
-        parts = [
-            column.wrap(part, rows) if part is not None else dense[i]
-            for i, (column, part) in enumerate(zip(self._physical, grown, strict=True))
-        ]
+        parts = iter(
+            array if part is None else column.wrap(part, rows)
+            for column, array, part in zip(self._physical, dense, grown, strict=True)
+        )
         result: dict[str, Any] = {}
-        for name, columns in self._columns.items():
-            own, parts = parts[: len(columns)], parts[len(columns) :]
+        for name, feature in self._features.items():
             try:
-                result[name] = self._features[name].join(own)
-            except FeatureError as error:
-                raise ExampleError(
-                    f"{blocks[0].where(0) if blocks else 'record 0'} and after: "
-                    f"feature {name!r}: {error}",
-                    name=blocks[0].name if blocks else "<memory>",
-                    record=blocks[0].first if blocks else 0,
-                    feature=name,
-                ) from None
-        return self._nest(result)
+                result[name] = feature.join([next(parts) for _ in self._columns[name]])
+            except MisfitError as error:
+                raise explain_misfit(error, name, blocks) from None
+        return self._nest(result) if self._is_nested else result
+
+    def _check_size(self, blocks: Sequence[Block], raw: Sequence[bytes], rows: int) -> None:
+        """Make sure that records have the bytes for the memory that their features ask for."""
+        size = sum(int(block.lengths.sum()) for block in blocks) + sum(map(len, raw))
+        if rows * self._least_bytes > size:
+            raise ExampleError(
+                f"these {rows} records have {size} bytes, but {self._least_bytes} each are the "
+                "least that these features need; they are not of these features",
+                name=blocks[0].name if blocks else "<memory>",
+                record=blocks[0].first if blocks else 0,
+                feature=None,
+            )
 
     def _dense(self, rows: int, out: Mapping[str, NDArray[Any]]) -> list[NDArray[Any] | None]:
-        dense: list[NDArray[Any] | None] = []
-        for column in self._physical:
+        dense = [
+            None if dtype is None else np.empty((rows, *shape), dtype)
+            for shape, dtype in self._allocations
+        ]
+        for i, column in enumerate(self._physical if out else ()):
             given = out.get(column.key)
             if given is None:
-                dense.append(column.allocate(rows))
                 continue
             shape = (rows, *column.shape)
             fits = given.dtype == column.numpy_dtype and given.shape == shape
@@ -360,7 +361,7 @@ class Features(Mapping[str, Feature]):
                     f"feature {column.key!r}: the array to decode into is {given.dtype} "
                     f"{given.shape}, expected contiguous {column.dtype} {shape}"
                 )
-            dense.append(given)
+            dense[i] = given
         return dense
 
 

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.features.arrays import RaggedArray, SparseArray, SparseBatch
 from covey.features.columns import STRINGS, Column, Shape, check_shape
-from covey.features.kinds import Feature, parse_dtype
+from covey.features.kinds import Feature, MisfitError, parse_dtype
+
+
+def _row_of(column: RaggedArray, chosen: NDArray[np.bool_]) -> int:
+    """The row that the first chosen value belongs to."""
+    first = int(np.argmax(chosen))
+    return int(np.searchsorted(column.row_splits, first, side="right")) - 1
 
 
 @dataclass(frozen=True)
@@ -68,18 +75,20 @@ class Ragged(Feature):
 
     def join(self, parts: list[Any]) -> Any:
         # Each level has one length for every item of the level above, in every example.
-        flat, *lengths = parts
-        values, splits = flat.values, flat.row_splits
-        nested: Any = values
-        ends = splits  # how far each example reaches at the level below
-        for level in reversed(lengths):
+        nested, ends = parts[0].values, parts[0].row_splits
+        for level in reversed(parts[1:]):
             counts = level.values
+            # Lengths come from the file: none may be negative, nor so large that sums overflow.
+            wild = (counts < 0) | (counts > ends[-1])
+            if wild.any():
+                raise MisfitError(_row_of(level, wild), "a length of a ragged level is impossible")
             inner = np.zeros(len(counts) + 1, np.int64)
             np.cumsum(counts, out=inner[1:])
-            if (counts < 0).any() or not np.array_equal(inner[level.row_splits], ends):
-                raise FeatureError("the lengths of a ragged feature do not add up to its values")
-            nested = RaggedArray(nested, inner)
-            ends = level.row_splits
+            apart = inner[level.row_splits] != ends
+            if apart.any():
+                row = max(0, int(np.argmax(apart)) - 1)
+                raise MisfitError(row, "the lengths of a ragged level do not add up to its values")
+            nested, ends = RaggedArray(nested, inner), level.row_splits
         return RaggedArray(nested, ends)
 
 
@@ -146,11 +155,14 @@ class Sparse(Feature):
     def join(self, parts: list[Any]) -> Any:
         values, *indices = parts
         for axis, size in zip(indices, self._sizes, strict=True):
-            inside = (axis.values >= 0) & (axis.values < size)
-            if not np.array_equal(axis.row_splits, values.row_splits) or not inside.all():
-                raise FeatureError(
-                    f"the indices of a sparse feature do not fit its values or shape {self.shape}"
-                )
+            apart = axis.row_splits != values.row_splits
+            if apart.any():
+                row = max(0, int(np.argmax(apart)) - 1)
+                raise MisfitError(row, "there are not as many sparse indices as values")
+            outside = (axis.values < 0) | (axis.values >= size)
+            if outside.any():
+                row = _row_of(axis, outside)
+                raise MisfitError(row, f"a sparse index lies outside the shape {self.shape}")
         return SparseBatch(tuple(indices), values, self._sizes)
 
 
