@@ -1,5 +1,6 @@
 """Damaged files: what is wrong is said exactly, and what is sound can be had."""
 
+import gzip
 import warnings
 
 import pytest
@@ -151,6 +152,63 @@ def test_reading_at_a_wrong_place(tmp_path):
             reader.read_at(len(sound))
         with pytest.raises(ValueError, match="must not be negative"):
             reader.read_at(-1)
+
+
+def test_skipping_never_makes_read_at_give_another_record(tmp_path):
+    path = tmp_path / "x"
+    damaged = build(path)
+    damaged[12] ^= 1
+    path.write_bytes(damaged)
+    with RecordReader(path, on_error="skip") as reader:
+        with pytest.warns(SkippedRecordsWarning):
+            places = reader.places()
+        assert len(reader.skipped) == 1
+        with pytest.raises(CorruptRecordError, match="record at byte 0: data checksum"):
+            reader.read_at(0)
+        assert reader.read_at(places["offset"][0]) == b""
+        assert len(reader.skipped) == 1  # still that of the last pass
+        for place in (2**62, 2**70):
+            with pytest.raises(CorruptRecordError, match="no record begins at byte"):
+                reader.read_at(place)
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_many_damaged_records_take_no_more_memory(tmp_path, compression):
+    path = tmp_path / "x"
+    with RecordWriter(path) as writer:
+        for _ in range(3000):
+            writer.write(b"r" * 20)
+    damaged = bytearray(path.read_bytes())
+    damaged[12::36] = b"!" * 3000
+    path.write_bytes(gzip.compress(damaged) if compression else damaged)
+    with RecordReader(path, on_error="skip") as reader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedRecordsWarning)
+        assert list(reader) == []
+        assert [each.record for each in reader.skipped] == list(range(3000))
+
+
+def test_what_comes_before_damaged_compression_is_read(tmp_path):
+    path = tmp_path / "x"
+    records = [b"%06d" % i * 20 for i in range(3000)]
+    with RecordWriter(path, compression="GZIP", member_bytes=10**9) as writer:
+        for record in records:
+            writer.write(record)
+    damaged = bytearray(path.read_bytes())
+    place = len(damaged) * 3 // 4
+    damaged[place] ^= 0x10
+    path.write_bytes(damaged)
+    found, skipped = read_skipping(path)
+    sound = [record for record in found if record in set(records)]
+    assert found == sound
+    assert len(found) > 2000  # about three quarters, whatever the size of a window
+    assert skipped
+
+
+def test_a_damaged_plain_file_is_not_taken_for_zlib(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"\x08\x1d" + bytes(60))
+    with RecordReader(path) as reader:
+        assert reader.compression is None
 
 
 def test_unknown_policy(tmp_path):

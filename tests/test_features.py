@@ -8,6 +8,7 @@ import pytest
 
 from covey import (
     ClassLabel,
+    ExampleError,
     FeatureError,
     Features,
     Image,
@@ -72,6 +73,12 @@ class TestValues:
             (Ragged("str"), [["a"], [], ["b", "c"]]),
             (Ragged("float32", 3, (2,)), [[[[1, 2]], []], [[[3, 4], [5, 6]]]]),
             (Ragged("float32", 2, (2,)), []),
+            (Ragged("str", 2, (2,)), [[["a", "b"]], [], [["c", "d"], ["e", "f"]]]),
+            (Tensor("str", (None, 2)), [["a", "b"], ["c", "d"], ["e", "f"]]),
+            (Tensor("str", (2, None)), [["a", "b", "c"], ["d", "e", "f"]]),
+            (Tensor("str", (None, 2)), []),
+            (Tensor("float32", (None, 4)), []),
+            (Tensor("uint64", (2,)), [2**64 - 1, 1]),
         ],
     )
     def test_arrays(self, feature, value):
@@ -137,6 +144,22 @@ class TestValues:
         assert columns["x"].tolist() == [[7, 8], [1, 2]]
         assert columns["s"].tolist() == ["none", "here"]
 
+    def test_optional_structures(self):
+        features = Features(
+            {
+                "r": Ragged("str", default=[]),
+                "s": Sparse("int64", (3,), default=[]),
+                "grid": Tensor("str", (2, 2), default=[["a", "b"], ["c", "d"]]),
+                "boxes": Tensor("float32", (None, 2), default=np.zeros((0, 2))),
+            }
+        )
+        found = features.decode(features.encode({}))
+        assert found["r"].tolist() == []
+        assert found["s"].to_dense().tolist() == [0, 0, 0]
+        assert found["grid"].tolist() == [["a", "b"], ["c", "d"]]
+        assert found["boxes"].shape == (0, 2)
+        assert pickle.loads(pickle.dumps(features)) == features
+
     def test_nested(self):
         features = Features({"box": {"corner": Tensor("float32", (2,)), "deep": {"er": "str"}}})
         example = {"box": {"corner": [1.0, 2.0], "deep": {"er": "x"}}}
@@ -167,6 +190,13 @@ class TestErrors:
             ("bool", "yes", "has dtype"),
             ("float32", 1j, "has dtype complex128"),
             ("float32", None, "has dtype object"),
+            ("float32", 1e300, "too large for float32"),
+            (Tensor("float16", (1,)), [1e6], "too large for float16"),
+            (Sparse("int64", (3,)), ([[1.7]], [1]), "must be integers"),
+            (Sparse("int64", (2, 3)), (np.zeros((3, 2), int).T, [1, 2]), "must be integers"),
+            (Sparse("int64", (3,)), {"indices": [1]}, "not indices and values"),
+            (ClassLabel(num_classes=1), np.bool_(True), "is 1, must be from -1 to 0"),
+            (Tensor("str", (None,)), [[["deep"]]], "is of type list, expected str"),
             ("str", 7, "is of type int, expected str"),
             ("str", b"\xff", "is no valid UTF-8"),
             ("str", "\ud800", "is no valid UTF-8"),
@@ -218,8 +248,59 @@ class TestErrors:
             Features({"x": "int64", "s": "str"}).encode_batch(columns)
 
     def test_bytes_columns_that_hold_something_else(self):
-        with pytest.raises(FeatureError, match="neither str nor bytes"):
-            Features({"b": "bytes"}).encode_batch({"b": [b"a", 5]})
+        features = Features({"b": "bytes"})
+        with pytest.raises(FeatureError, match="is of type int, expected bytes"):
+            features.encode_batch({"b": [b"a", 5]})
+        with pytest.raises(FeatureError, match="neither bytes nor a text that is valid UTF-8"):
+            features.encode_batch({"b": ["\ud800"]})
+        assert list(features.encode_batch({"b": [bytearray(b"a")]})) == [
+            features.encode({"b": "a"})
+        ]
+
+    def test_arrays_to_decode_into_must_be_decoded_into(self):
+        features = Features({"n": {"x": Tensor("int64", (2,))}, "s": "str"})
+        records = [features.encode({"n": {"x": [1, 2]}, "s": "a"})]
+        out = np.zeros((1, 2), np.int64)
+        assert features.decode_batch(records, out={"n": {"x": out}})["n"]["x"] is out
+        for wrong in ({"y": out}, {"s": out}, {"n": {"x": [0, 0]}}):
+            with pytest.raises(FeatureError):
+                features.decode_batch(records, out=wrong)
+
+    @pytest.mark.parametrize(
+        ("features", "example", "what"),
+        [
+            ({"x": "str"}, {"x": b"\xff"}, "no valid UTF-8"),
+            ({"x": "str"}, {"x": b"\xed\xa0\x80"}, "no valid UTF-8"),
+            ({"x": Tensor("bool", (2,), encoding="bytes")}, {"x": b"\x00\x02"}, "another byte"),
+        ],
+    )
+    def test_bytes_that_do_not_fit(self, features, example, what):
+        stored = Features({"x": "bytes"})
+        sound = stored.encode({"x": b"\x00\x01"})
+        with pytest.raises(ExampleError, match=f"record 1: feature 'x': .*{what}"):
+            Features(features).decode_batch([sound, stored.encode(example)])
+
+    def test_a_class_that_there_is_not(self):
+        records = [Features({"x": "int64"}).encode({"x": value}) for value in (1, -1, 99)]
+        with pytest.raises(ExampleError, match="record 2: feature 'x': the class is 99"):
+            Features({"x": ClassLabel(names=["a", "b"])}).decode_batch(records)
+
+    @pytest.mark.parametrize("data", ["é", "a" * 20 + "€" + "b" * 9, "\U0010ffff", "\x00", ""])
+    def test_any_text_is_text(self, data):
+        assert round_trip("str", data) == data
+
+    def test_doors(self):
+        features = Features({"x": "int64"})
+        record = features.encode({"x": 1})
+        with pytest.raises(FeatureError, match="an example is of type list"):
+            features.encode([1])
+        with pytest.raises(TypeError, match="for a single one use decode"):
+            features.decode_batch(record)
+        with pytest.raises(FeatureError, match="names is the text 'x'"):
+            features.decode(record, "x")
+        with pytest.raises(ValueError, match="block_bytes is 0"):
+            list(features.encode_blocks({"x": [1]}, block_bytes=0))
+        assert features.decode_batch(r for r in [record] * 3)["x"].tolist() == [1, 1, 1]
 
     @pytest.mark.parametrize(
         "splits", [[0, 3], [0, 2, 1], [-1, 1, 2], [0, 1, 2**62], [0, 1, 4], []], ids=str
@@ -280,7 +361,11 @@ class TestHostileSchemas:
             (lambda: ClassLabel(names=["a", "a"]), "two classes have the name 'a'"),
             (lambda: ClassLabel(names="ab"), "must be a list of texts"),
             (lambda: ClassLabel(names=["a"], num_classes=2), "num_classes is 2"),
-            (lambda: ClassLabel(num_classes=-1), "must be 0 or more"),
+            (lambda: ClassLabel(num_classes=-1), "0 or more"),
+            (lambda: ClassLabel(num_classes=2.5), "must be a whole number"),
+            (lambda: Features({"x": None}), "dtype is None"),
+            (lambda: Ragged("int64", 2, (0,)), "must be known"),
+            (lambda: Ragged("int64", default=[[1]]), r"only \[\] is possible"),
             (lambda: Features({"": "int64"}), "the name of a feature is ''"),
             (lambda: Features({3: "int64"}), "the name of a feature is 3"),
             (lambda: Features({"\ud800": "int64"}), "no valid UTF-8"),
@@ -326,6 +411,12 @@ class TestFeatures:
         assert again == features
         assert again.encode({"c": "q"}) == features.encode({"c": "q"})
 
+    def test_equal_features_have_equal_hashes(self):
+        one, two = Features({"a": "int64", "b": "str"}), Features({"b": "str", "a": "int64"})
+        assert one == two
+        assert hash(one) == hash(two)
+        assert Features({"a": {"b": "int64"}}) != Features({"a/b": "int64"})
+
     def test_same_values_same_bytes(self):
         one = Features({"a": "int64", "b": "int64"})
         two = Features({"b": "int64", "a": "int64"})
@@ -350,6 +441,36 @@ class TestFeatures:
         features = Features({"a": "bytes", "b": "int64"})
         with pytest.raises(FeatureError):
             features.encode(example)  # it is no longer what it was; but nothing crashes
+
+    def test_a_value_that_changes_a_list_while_it_is_read(self):
+        class Sly:
+            def __array__(self, dtype=None, copy=None):
+                strings.clear()
+                self.other = [b"Z" * 40 for _ in range(100)]
+                return np.array(5)
+
+        strings = [bytes([65 + i]) * 40 for i in range(20)]
+        expected = list(strings)
+        features = Features({"a": Tensor("bytes", (None,)), "b": "int64"})
+        found = features.decode(features.encode({"a": strings, "b": Sly()}))
+        assert found["a"].tolist() == expected
+
+    def test_columns_that_change_while_they_are_encoded(self):
+        features = Features({"x": Tensor("int64", (100,))})
+        column = np.zeros((200, 100), np.int64)
+        done = threading.Event()
+
+        def disturb():
+            while not done.is_set():
+                column.fill(-1)
+                column.fill(0)
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        for _ in range(30):
+            features.encode_batch({"x": column})  # what it gives is anyone's guess
+        done.set()
+        thread.join()
 
     def test_many_threads(self):
         features = Features({"x": Tensor("float32", (None,)), "s": "str"})
@@ -377,12 +498,35 @@ class TestFeatures:
         assert [part.first for part in parts][:2] == [0, len(parts[0])]
         assert features.decode_batch(parts)["x"].tolist() == list(range(1000))
 
+    def test_ragged_columns_of_any_shape(self):
+        features = Features({"x": Tensor("int64", (2, None)), "y": Tensor("int64", (None, 2))})
+        rows = [np.arange(6).reshape(2, 3), np.arange(6, 10).reshape(2, 2)]
+        columns = features.decode_batch(
+            features.encode_batch({"x": rows, "y": [row.T for row in rows]})
+        )
+        again = features.decode_batch(features.encode_batch(columns))
+        for row in range(2):
+            assert again["x"][row].tolist() == rows[row].tolist()
+            assert again["y"][row].tolist() == rows[row].T.tolist()
+        part = features.decode_batch(
+            features.encode_batch({"x": columns["x"][1:], "y": columns["y"][1:]})
+        )
+        assert part["x"][0].tolist() == rows[1].tolist()
+
     def test_no_rows(self):
-        features = Features({"x": Tensor("float32", (None,)), "s": "str", "r": Ragged("int64")})
-        block = features.encode_batch({"x": [], "s": [], "r": []})
+        features = Features(
+            {
+                "x": Tensor("float32", (None,)),
+                "s": "str",
+                "r": Ragged("int64"),
+                "f": Tensor("int64", (3,)),
+                "l": ClassLabel(num_classes=2),
+            }
+        )
+        block = features.encode_batch({"x": [], "s": [], "r": [], "f": [], "l": []})
         assert len(block) == 0
         columns = features.decode_batch(block)
-        assert [len(column) for column in columns.values()] == [0, 0, 0]
+        assert [len(column) for column in columns.values()] == [0] * 5
         assert len(features.decode_batch([])["x"]) == 0
 
     def test_blocks_and_bytes_do_not_mix(self):
@@ -398,6 +542,8 @@ class TestArrays:
         assert array.shape == (3,)
         assert [array[-1], *array[1:]] == ["bcd", "", "bcd"]
         assert np.asarray(array).tolist() == ["a", "", "bcd"]
+        with pytest.raises(TypeError, match="all str or all bytes"):
+            StringArray.of(["a", 3])
         with pytest.raises(IndexError, match="row 3 of a column of 3"):
             array[3]
         with pytest.raises(ValueError, match="step 1"):
@@ -442,7 +588,7 @@ class TestForeignShapes:
             record = parts.encode(
                 {"r/ragged_flat_values": [1, 2], "r/ragged_row_lengths_0": lengths}
             )
-            with pytest.raises(ValueError, match="record 0: feature 'r': .* of a ragged level"):
+            with pytest.raises(ValueError, match=r"record 0: feature 'r': .* of a ragged level"):
                 Features({"r": Ragged("int64")}).decode(record)
 
     def test_sparse_indices_outside(self):

@@ -44,7 +44,15 @@ def infer(*values):
         ([np.int8(1), np.int16(1)], Tensor("int16")),
         ([np.uint8(1), np.int8(1)], Tensor("int16")),
         ([np.float16(1), np.float32(1)], Tensor("float32")),
+        ([2**63, 1], Tensor("uint64")),
+        ([1, 2**63], Tensor("uint64")),
+        ([[2**63, 1]], Tensor("uint64", (2,))),
+        ([16777217, 0.5], Tensor("float64")),
+        ([["a", b"\xff"]], Tensor("bytes", (2,))),
+        ([[np.zeros(2), np.zeros(2)]], Tensor("float64", (2, 2))),
+        ([[np.zeros(2, int), np.zeros(3, int)]], Ragged("int64")),
         # Shapes relax.
+        ([[[1, 2, 3, 4]], []], Tensor("int64", (None, 4))),
         ([[1, 2], [3]], Tensor("int64", (None,))),
         ([[], [3]], Tensor("int64", (None,))),
         ([[3.0], []], Tensor("float32", (None,))),
@@ -81,6 +89,10 @@ def test_infer(values, expected):
         ([{"y": 1}, 5], "example 1 has a value, example 0 a dict"),
         ([5, {"y": 1}], "example 0 has a value, example 1 a dict"),
         ([1, None], "example 1: feature 'x': the value is None"),
+        ([2**63, -1], "example 0 has dtype uint64, example 1 has int64"),
+        ([[1, "a"]], "example 0: feature 'x': texts and numbers are mixed"),
+        ([[np.zeros(2), np.zeros(3)]], "float64 cannot be stored"),
+        ([[2**64]], "fit no dtype"),
         ([1j], "example 0: feature 'x': the value has dtype complex128"),
         ([[1, [2]]], "lists and single values are mixed"),
         ([[[1], [2, 3]], [[[1]]]], "has depth"),
@@ -99,6 +111,19 @@ def test_the_example_that_made_it_so_is_named():
 def test_a_missing_feature_asks_for_a_default():
     with pytest.raises(FeatureError, match="'y': example 1 has it, but only 1 of 3 examples do"):
         Features.infer([{"x": 1}, {"x": 2, "y": 3}, {"x": 4}])
+
+
+def test_a_default_lets_a_feature_be_missing():
+    features = Features.infer([{"x": 1}, {"x": 2, "y": 3}, {"x": 4, "y": None}], defaults={"y": 0})
+    assert features["y"] == Tensor("int64", default=0)
+    assert features.decode(features.encode({"x": 1}))["y"] == 0
+    with pytest.raises(FeatureError, match="no example has 'z'"):
+        Features.infer([{"x": 1}], defaults={"z": 0})
+
+
+def test_empty_dicts_are_nothing():
+    features = Features.infer([{"x": 1, "a": {}}])
+    assert features.decode(features.encode({"x": 1, "a": {}})) == {"x": 1}
 
 
 def test_no_examples():

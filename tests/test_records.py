@@ -193,6 +193,14 @@ class TestAppend:
         with pytest.raises(ValueError, match="cannot append to a ZLIB file"):
             RecordWriter(path, compression="ZLIB", append=True)
 
+    @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+    def test_append_to_an_empty_compressed_file(self, tmp_path, compression):
+        path = write(tmp_path / "x", [], compression=compression)
+        with pytest.raises(ValueError, match="cannot append"):
+            RecordWriter(path, append=True)
+        if compression == "GZIP":
+            assert read(write(path, [b"r"], compression="GZIP", append=True)) == [b"r"]
+
     def test_append_with_another_compression_is_refused(self, tmp_path):
         path = write(tmp_path / "x", [b"r"])
         with pytest.raises(ValueError, match="pass compression=None"):
@@ -217,6 +225,21 @@ class TestClosed:
             with pytest.raises(ClosedError, match="this reader is closed"):
                 use()
 
+    @pytest.mark.parametrize("compression", [None, "GZIP"])
+    def test_closed_while_iterating(self, tmp_path, monkeypatch, compression):
+        from covey.records import reader as module
+        from covey.records import streams
+
+        monkeypatch.setattr(streams, "WINDOW_BYTES", 1000)
+        monkeypatch.setattr(module, "_PIECE_BYTES", 1000)
+        path = write(tmp_path / "x", [b"r" * 100] * 50, compression=compression)
+        reader = RecordReader(path)
+        blocks = reader.blocks()
+        next(blocks)
+        reader.close()
+        with pytest.raises(ClosedError, match="this reader is closed"):
+            list(blocks)
+
     def test_closed_in_the_middle(self, tmp_path):
         path = write(tmp_path / "x", [b"r"] * 3)
         reader = RecordReader(path)
@@ -237,6 +260,135 @@ class TestClosed:
     def test_missing_file(self, tmp_path):
         with pytest.raises(FileNotFoundError):
             RecordReader(tmp_path / "none")
+
+
+class Taking(io.RawIOBase):
+    """A file that takes a few bytes at a time, and then perhaps fails."""
+
+    def __init__(self, at_once, most=10**9):
+        self.data = b""
+        self.at_once, self.most = at_once, most
+
+    def writable(self):
+        return True
+
+    def write(self, view):
+        taken = bytes(view[: self.at_once])
+        if len(self.data) + len(taken) > self.most:
+            raise OSError(28, "No space left on device")
+        self.data += taken
+        return len(taken)
+
+
+class TestFiles:
+    """Files that are not as helpful as they could be."""
+
+    @pytest.mark.parametrize("compression", COMPRESSIONS)
+    def test_short_writes(self, compression):
+        file = Taking(7)
+        write(file, RECORDS, compression=compression)
+        assert read(io.BytesIO(file.data)) == RECORDS
+
+    def test_a_full_disk_ends_the_writer(self):
+        file = Taking(7, most=50)
+        writer = RecordWriter(file, buffer_bytes=1)
+        with pytest.raises(OSError, match="No space left"):
+            for _ in range(10):
+                writer.write(b"a record")
+        size = len(file.data)
+        file.most = 10**9
+        with pytest.raises(ClosedError, match=r"failed earlier: .*No space left"):
+            writer.write(b"more")
+        writer.close()
+        assert len(file.data) == size  # nothing follows half a frame
+
+    def test_a_file_that_takes_nothing(self):
+        writer = RecordWriter(Taking(0), buffer_bytes=1)
+        with pytest.raises(BlockingIOError, match="takes no more"):
+            writer.write(b"r")
+
+    def test_a_file_that_does_not_say_what_it_took(self):
+        class Quiet:
+            data = b""
+
+            def write(self, view):
+                self.data += bytes(view)
+
+        file = Quiet()
+        write(file, RECORDS)
+        assert read(io.BytesIO(file.data)) == RECORDS
+
+    def test_a_writer_that_is_not_closed_says_so(self, tmp_path):
+        writer = RecordWriter(tmp_path / "x")
+        writer.write(b"r")
+        with pytest.warns(ResourceWarning, match="its last records are lost"):
+            del writer
+
+    @pytest.mark.parametrize("compression", COMPRESSIONS)
+    def test_threads_may_share_a_writer(self, tmp_path, compression):
+        from concurrent.futures import ThreadPoolExecutor
+
+        path = tmp_path / "x"
+        with (
+            RecordWriter(path, compression=compression, member_bytes=500) as writer,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            list(pool.map(writer.write, [b"%d" % i * 20 for i in range(2000)]))
+        assert sorted(read(path)) == sorted(b"%d" % i * 20 for i in range(2000))
+
+    def test_named_pipe(self, tmp_path):
+        import threading
+
+        path = tmp_path / "fifo"
+        os.mkfifo(path)
+        memory = io.BytesIO()
+        write(memory, RECORDS)
+        thread = threading.Thread(target=lambda: path.write_bytes(memory.getvalue()))
+        thread.start()
+        assert read(path) == RECORDS
+        thread.join()
+
+    def test_a_live_pipe_is_read_as_it_comes(self):
+        memory = io.BytesIO()
+        write(memory, [b"early"])
+        out, into = os.pipe()
+        os.write(into, memory.getvalue())
+        with open(out, "rb", buffering=0) as pipe:
+            records = iter(RecordReader(pipe))
+            assert next(records) == b"early"
+            os.close(into)
+
+    def test_iterations_over_one_file_object(self):
+        memory = io.BytesIO()
+        records = [bytes([i]) * 700_000 for i in range(6)]
+        write(memory, records)
+        memory.seek(0)
+        reader = RecordReader(memory)
+        found = [(a, b, reader.read_at(0)) for a, b in zip(reader, reader, strict=True)]
+        assert found == [(record, record, records[0]) for record in records]
+
+    def test_a_file_that_is_cut_while_it_is_read(self, tmp_path, monkeypatch):
+        from covey.records import streams
+
+        monkeypatch.setattr(streams, "WINDOW_BYTES", 1000)
+        path = write(tmp_path / "x", [b"r" * 100] * 50)
+        with RecordReader(path) as reader:
+            blocks = reader.blocks()
+            next(blocks)
+            os.truncate(path, 300)
+            with pytest.raises(ValueError, match="the file was cut from 5800 to 300 bytes"):
+                list(blocks)
+
+    @pytest.mark.parametrize("source", [None, 5, b"path"], ids=str)
+    def test_what_is_no_source(self, source):
+        with pytest.raises(TypeError, match="must be a path or a binary file"):
+            RecordReader(source)
+        with pytest.raises(TypeError, match="must be a path or a binary file"):
+            RecordWriter(source)
+
+    def test_blocks_that_are_not_iterated_open_nothing(self, tmp_path):
+        with RecordReader(write(tmp_path / "x", RECORDS, compression="GZIP")) as reader:
+            reader.blocks()
 
 
 class TestWriter:

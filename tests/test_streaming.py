@@ -71,6 +71,34 @@ def test_tasks_of_several_batches(tmp_path, monkeypatch):
     assert np.concatenate([batch["id"] for batch in batches]).tolist() == list(range(3000))
 
 
+def test_files_of_very_different_records(tmp_path):
+    features = Features({"id": "int64", "pad": "bytes"})
+    for name, count, size in (("tiny", 130, 1), ("huge", 5, 4 << 20), ("tiny again", 130, 1)):
+        with RecordWriter(tmp_path / name) as writer:
+            for i in range(count):
+                writer.write(features.encode({"id": i, "pad": bytes(size)}))
+    paths = [tmp_path / name for name in ("tiny", "huge", "tiny again")]
+    sizes = [len(batch["id"]) for batch in read_batches(paths, features, 128, names=["id"])]
+    assert sizes == [128, 128, 9]
+
+
+def test_thousands_of_small_files(tmp_path):
+    import resource
+
+    features = Features({"id": "int64"})
+    paths = [tmp_path / str(i) for i in range(1500)]
+    for i, path in enumerate(paths):
+        with RecordWriter(path) as writer:
+            writer.write(features.encode({"id": i}))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        batches = list(read_batches(paths, features, 1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert np.concatenate([batch["id"] for batch in batches]).tolist() == list(range(1500))
+
+
 def test_drop_remainder(shards):
     batches = list(read_batches(shards, FEATURES, 64, drop_remainder=True))
     assert [len(batch["id"]) for batch in batches] == [64, 64, 64]
@@ -111,6 +139,40 @@ def test_damage_reaches_the_consumer_with_its_place(tmp_path, threads):
     ids = np.concatenate([batch["id"] for batch in batches])
     assert ids.tolist() == [i for i in range(300) if i != 234]
     assert len(next(iter(read_batches(path, FEATURES, 300, verify=False)))["id"]) == 300
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_what_is_read_before_an_error_does_not_depend_on_threads(tmp_path, monkeypatch, threads):
+    from covey import streaming
+
+    monkeypatch.setattr(streaming, "_TASK_BYTES", 1000)
+    path = tmp_path / "x"
+    with RecordWriter(path) as writer:
+        for i in range(1000):
+            writer.write(FEATURES.encode(example(i)))
+    path.write_bytes(path.read_bytes()[:-3])
+    rows = 0
+    with pytest.raises(CorruptRecordError, match="record 999 at byte"):
+        for batch in read_batches(path, FEATURES, 10, threads=threads):
+            rows += len(batch["id"])
+    assert rows == 990
+
+
+def test_what_was_skipped_is_reported(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        with RecordWriter(path) as writer:
+            for i in range(3):
+                writer.write(FEATURES.encode(example(i)))
+        data = bytearray(path.read_bytes())
+        data[14] ^= 1
+        path.write_bytes(data)
+    skipped = []
+    with pytest.warns(SkippedRecordsWarning):
+        batches = list(read_batches(paths, FEATURES, on_error="skip", skipped=skipped))
+    assert [len(batch["id"]) for batch in batches] == [4]
+    assert [(each.name, each.record) for each in skipped] == [(str(path), 0) for path in paths]
+    assert skipped[0].reason.startswith("data checksum is 0x")
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -1,6 +1,45 @@
 #include "column.h"
 
+#include <cstring>
+
 namespace covey {
+
+bool is_utf8(const std::uint8_t* data, std::size_t size) noexcept {
+  const std::uint8_t* const end = data + size;
+  while (data != end) {
+    while (end - data >= 8) {  // most text is ASCII
+      std::uint64_t word;
+      std::memcpy(&word, data, 8);
+      if ((word & 0x8080808080808080U) != 0) break;
+      data += 8;
+    }
+    if (data == end) break;
+    const std::uint8_t lead = *data++;
+    if (lead < 0x80) continue;
+    // How many bytes follow, and what the first of them may be (table 3-7 of Unicode).
+    int more;
+    std::uint8_t low = 0x80, high = 0xbf;
+    if (lead >= 0xc2 && lead <= 0xdf) {
+      more = 1;
+    } else if (lead >= 0xe0 && lead <= 0xef) {
+      more = 2;
+      if (lead == 0xe0) low = 0xa0;
+      if (lead == 0xed) high = 0x9f;
+    } else if (lead >= 0xf0 && lead <= 0xf4) {
+      more = 3;
+      if (lead == 0xf0) low = 0x90;
+      if (lead == 0xf4) high = 0x8f;
+    } else {
+      return false;
+    }
+    if (end - data < more || *data < low || *data > high) return false;
+    for (int i = 1; i < more; ++i) {
+      if (data[i] < 0x80 || data[i] > 0xbf) return false;
+    }
+    data += more;
+  }
+  return true;
+}
 
 float half_to_float(std::uint16_t half) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;

@@ -66,6 +66,7 @@ struct Column {
   std::size_t count = 1;
   bool exact = true;  // `count` values, in a row or in a step; otherwise any multiple of it
   bool required = true;
+  bool text = false;  // strings that must be UTF-8
   // What a row gets that does not have an optional key.
   std::vector<std::uint8_t> default_values;  // numbers, as they lie in memory
   std::vector<std::string> default_strings;
@@ -73,6 +74,9 @@ struct Column {
   // Numbers whose memory is the one value of a bytes list.
   bool raw() const noexcept { return wire == Wire::bytes && element != Element::string; }
 };
+
+// Whether bytes are UTF-8, as Unicode defines it: no surrogates, nothing longer than needed.
+bool is_utf8(const std::uint8_t* data, std::size_t size) noexcept;
 
 // IEEE 754 binary16, which C++20 has no type for.
 float half_to_float(std::uint16_t half) noexcept;

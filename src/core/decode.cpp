@@ -204,15 +204,20 @@ struct StringSink : NoSink {
   std::size_t begin;
   std::size_t begin_offsets;
 
-  explicit StringSink(ColumnOut& out)
-      : out(out), begin(out.values.size()), begin_offsets(out.offsets.size()) {}
+  bool text;
+  const std::uint8_t* wrong = nullptr;  // the first that is no text
+
+  StringSink(ColumnOut& out, bool text)
+      : out(out), begin(out.values.size()), begin_offsets(out.offsets.size()), text(text) {}
 
   void clear() noexcept {
     out.values.truncate(begin);
     out.offsets.truncate(begin_offsets);
     count = 0;
+    wrong = nullptr;
   }
   bool string(Bytes bytes) {
+    if (text && wrong == nullptr && !is_utf8(bytes.begin, bytes.size())) wrong = bytes.begin;
     out.values.append(bytes.begin, bytes.size());
     out.offsets.push_back(static_cast<std::int64_t>(out.values.size()));
     ++count;
@@ -277,8 +282,10 @@ Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::ui
     return outcome;
   }
   if (column.element == Element::string) {
-    StringSink sink(out);
-    return read_into(feature, sink);
+    StringSink sink(out, column.text);
+    Outcome outcome = read_into(feature, sink);
+    if (!outcome.failure && sink.wrong != nullptr) outcome.failure = {FaultCode::utf8, sink.wrong};
+    return outcome;
   }
   return with_type(column.element, [&](auto type) {
     using T = decltype(type);
@@ -293,7 +300,7 @@ Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::ui
 
 void put_default(const Column& column, ColumnOut& out, std::uint8_t* dense) {
   if (column.element == Element::string) {
-    StringSink sink(out);
+    StringSink sink(out, false);
     for (const std::string& text : column.default_strings) {
       const auto* const begin = reinterpret_cast<const std::uint8_t*>(text.data());
       sink.string({begin, begin + text.size()});

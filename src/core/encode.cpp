@@ -93,7 +93,22 @@ std::size_t content_size(const Column& column, const Cell& cell) noexcept {
   return size;
 }
 
-std::uint8_t* write_content(const Column& column, const Cell& cell, std::uint8_t* out) noexcept {
+// Writes `size` bytes of varints, which is what the values took when they were measured. They lie
+// in the caller's memory: if another thread has changed them since, the record is wrong, but no
+// byte is written outside it.
+std::uint8_t* write_ints(const Column& column, const Cell& cell, std::uint8_t* out,
+                         std::size_t size) noexcept {
+  std::uint8_t* const end = out + size;
+  each_int(column.element, cell, [&](std::uint64_t value) {
+    const auto room = static_cast<std::size_t>(end - out);
+    if (room >= kMostVarintBytes || varint_size(value) <= room) out = write_varint(out, value);
+  });
+  while (out != end) *out++ = 0;
+  return end;
+}
+
+std::uint8_t* write_content(const Column& column, const Cell& cell, std::uint8_t* out,
+                            std::size_t size) noexcept {
   if (column.raw()) {
     const std::size_t bytes = cell.count * element_size(column.element);
     return append(begin_field(out, 1, bytes), cell.numbers, bytes);
@@ -114,8 +129,7 @@ std::uint8_t* write_content(const Column& column, const Cell& cell, std::uint8_t
       }
       return out;
     case Wire::ints:
-      each_int(column.element, cell, [&](std::uint64_t v) { out = write_varint(out, v); });
-      return out;
+      return write_ints(column, cell, out, size);
   }
   return out;
 }
@@ -170,7 +184,7 @@ void Encoder::write(const Cell* cells, const std::size_t* sizes, std::uint8_t* o
     out = begin_field(out, 2, feature);
     out = begin_field(out, static_cast<std::uint32_t>(column.wire), list);
     if (is_packed(column) && sizes[c] != 0) out = begin_field(out, 1, sizes[c]);
-    out = write_content(column, cells[c], out);
+    out = write_content(column, cells[c], out, sizes[c]);
   }
 }
 

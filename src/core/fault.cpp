@@ -32,6 +32,8 @@ const char* fault_name(FaultCode code) noexcept {
       return "bytes";
     case FaultCode::range:
       return "range";
+    case FaultCode::utf8:
+      return "utf8";
   }
   return "unknown";
 }

@@ -25,6 +25,7 @@ enum class FaultCode : std::uint8_t {
   count,    // the number of values does not fit the shape
   bytes,    // the size of a raw tensor does not fit the dtype and shape
   range,    // an integer does not fit the dtype
+  utf8,     // a string that should be text is no UTF-8
 };
 
 const char* fault_name(FaultCode code) noexcept;

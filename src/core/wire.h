@@ -139,6 +139,8 @@ class Reader {
   const std::uint8_t* end_;
 };
 
+inline constexpr std::size_t kMostVarintBytes = 10;
+
 constexpr std::size_t varint_size(std::uint64_t value) noexcept {
   std::size_t size = 1;
   while (value >= 0x80) {

@@ -32,13 +32,17 @@ class CorruptRecordError(FormatError):
         name: The file.
         record: The number of the record in it, from 0.
         offset: The byte at which its frame begins (of the decompressed data, if compressed).
+        reason: What is wrong with it, without where.
     """
 
-    def __init__(self, message: str, *, name: str, record: int, offset: int) -> None:
+    def __init__(
+        self, message: str, *, name: str, record: int, offset: int, reason: str = ""
+    ) -> None:
         super().__init__(message)
         self.name = name
         self.record = record
         self.offset = offset
+        self.reason = reason
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (type(self), str(self), self.__dict__)

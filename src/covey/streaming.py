@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from covey.features import Features
-from covey.records import Block, RecordReader
+from covey.records import Block, RecordReader, Skipped
 from covey.records.reader import OnError
 
 # A thread is given about this much to decode at once: enough that handing it over costs nothing,
@@ -28,6 +28,8 @@ def read_batches(
     compression: str | None = "auto",
     verify: bool = True,
     on_error: OnError = "raise",
+    max_record_bytes: int = 1 << 28,
+    skipped: list[Skipped] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read files one after the other, in batches of columns.
 
@@ -38,7 +40,9 @@ def read_batches(
         names: Decode only these features.
         drop_remainder: Leave out a last batch that is not full.
         threads: How many decode at once; all cores by default. The batches do not depend on it.
-        compression, verify, on_error: As for :class:`covey.RecordReader`.
+        compression, verify, on_error, max_record_bytes: As for :class:`covey.RecordReader`. A
+            record that is sound but no Example, or does not fit the features, is always an error.
+        skipped: A list to which ``on_error="skip"`` adds what it left out.
 
     Yields:
         A dict of columns, as :meth:`Features.decode_batch` gives them. Batches that were decoded
@@ -51,23 +55,25 @@ def read_batches(
         raise ValueError(f"threads is {threads}, must be 1 or more")
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     wanted = features if names is None else features.select(names)
-    blocks = _blocks(listed, compression, verify, on_error)
+    options: dict[str, Any] = {
+        "compression": compression,
+        "verify": verify,
+        "on_error": on_error,
+        "max_record_bytes": max_record_bytes,
+    }
+    blocks = _blocks(listed, options, [] if skipped is None else skipped)
     tasks = _tasks(blocks, batch_size, drop_remainder)
     return _run(wanted, tasks, batch_size, workers)
 
 
 def _blocks(
-    paths: Sequence[str | os.PathLike[str]],
-    compression: str | None,
-    verify: bool,
-    on_error: OnError,
+    paths: Sequence[str | os.PathLike[str]], options: dict[str, Any], skipped: list[Skipped]
 ) -> Iterator[Block]:
     for path in paths:
-        with RecordReader(
-            path, compression=compression, verify=verify, on_error=on_error
-        ) as reader:
+        with RecordReader(path, **options) as reader:
             # Whoever decodes also verifies, on its own core; but who skips must know at once.
-            yield from reader.blocks(verify_data=on_error == "skip")
+            yield from reader.blocks(verify_data=options["on_error"] == "skip")
+            skipped.extend(reader.skipped)
 
 
 def _tasks(
@@ -75,24 +81,30 @@ def _tasks(
 ) -> Iterator[tuple[list[Block], int]]:
     """Cut blocks into tasks of whole batches: (blocks, rows in all)."""
     held: list[Block] = []
-    rows = 0
+    rows = size = 0
     for block in blocks:
-        average = int(block.lengths.sum()) // max(1, len(block)) + 1
-        size = max(1, _TASK_BYTES // (average * batch_size)) * batch_size
-        while rows + len(block) >= size:
-            cut = size - rows
-            if cut < 0:  # what is held was cut for shorter records: give out what is whole of it
-                cut = -rows % batch_size
-                size = rows + cut
-            held.append(block[:cut])
-            yield held, size
-            held, rows, block = [], 0, block[cut:]
-        if len(block):
-            held.append(block)
-            rows += len(block)
-    whole = rows // batch_size * batch_size if drop_remainder else rows
-    if whole:
-        yield held, whole
+        held.append(block)
+        rows += len(block)
+        size += int(block.lengths.sum())
+        # As many whole batches as make a task, by the average of what is held; one at least.
+        task = max(1, _TASK_BYTES * rows // (max(1, size) * batch_size)) * batch_size
+        while rows >= task:
+            ready, held = _cut(held, task)
+            yield ready, task
+            rows -= task
+            size = sum(int(block.lengths.sum()) for block in held)
+    rest = rows // batch_size * batch_size if drop_remainder else rows
+    if rest:
+        yield _cut(held, rest)[0], rest
+
+
+def _cut(blocks: list[Block], rows: int) -> tuple[list[Block], list[Block]]:
+    """The first rows of blocks, and the rest."""
+    for i, block in enumerate(blocks):
+        if rows < len(block):
+            return [*blocks[:i], block[:rows]], [block[rows:], *blocks[i + 1 :]]
+        rows -= len(block)
+    return blocks, []
 
 
 def _run(
@@ -109,10 +121,18 @@ def _run(
         for blocks, rows in tasks:
             yield from cut(features.decode_batch(blocks), rows)
         return
+    failure: Exception | None = None
     pool = ThreadPoolExecutor(workers, thread_name_prefix="covey-decode")
     waiting: deque[tuple[Future[dict[str, Any]], int]] = deque()
     try:
-        for blocks, rows in tasks:
+        while failure is None:
+            try:
+                blocks, rows = next(tasks)
+            except StopIteration:
+                break
+            except Exception as error:  # what was read before it comes first
+                failure = error
+                break
             waiting.append((pool.submit(features.decode_batch, blocks), rows))
             if len(waiting) > workers + 1:
                 future, ready = waiting.popleft()
@@ -120,6 +140,8 @@ def _run(
         while waiting:
             future, ready = waiting.popleft()
             yield from cut(future.result(), ready)
+        if failure is not None:
+            raise failure
     finally:
         # Also when the consumer leaves early: nothing is decoded that nobody wants.
         pool.shutdown(wait=True, cancel_futures=True)

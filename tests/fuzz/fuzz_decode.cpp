@@ -59,8 +59,8 @@ class Input {
   std::string_view bytes_;
 };
 
-// A column that the bindings would let through. `a` is element * 6 + layout * 2 + raw, so that
-// every byte means something; `b` holds the count and the flags.
+// A column that the bindings would let through. `a` is element * 6 + layout * 2 + raw (for strings:
+// text), so that every byte means something; `b` holds the count and the flags.
 Column take_column(Input& input, std::size_t index) {
   const std::uint8_t a = input.take(), b = input.take();
   const Element element = kElements[a / 6 % std::size(kElements)];
@@ -80,7 +80,7 @@ Column take_column(Input& input, std::size_t index) {
                      : ragged_steps(kKeys[(index + 1) % kMostColumns], element,
                                     std::max<std::size_t>(count, 1));
   }
-  if (a % 2 == 1 && element != Element::string) column = raw(column);
+  if (a % 2 == 1) column = element == Element::string ? utf8(column) : raw(column);
   if (required) return column;
   const std::size_t values = column.exact ? column.count : column.count * (b >> 6);
   if (element == Element::string) {
@@ -192,6 +192,10 @@ void check_shape(const Column& column, const DecodedColumn& decoded, std::size_t
     expect(!decoded.offsets.empty(), "strings without offsets");
     values = decoded.offsets.size() - 1;
     check_splits(decoded.offsets, values, decoded.values.size(), 1, false);
+    for (const std::string& string : decoded.strings()) {
+      const auto* const begin = reinterpret_cast<const std::uint8_t*>(string.data());
+      expect(!column.text || is_utf8(begin, string.size()), "text that is no UTF-8");
+    }
   } else {
     expect(decoded.offsets.empty(), "numbers with offsets");
     expect(decoded.values.size() % element_size(column.element) == 0, "a part of a number");

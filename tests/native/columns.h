@@ -66,6 +66,11 @@ inline Column raw(Column column) {
   return column;
 }
 
+inline Column utf8(Column column) {
+  column.text = true;
+  return column;
+}
+
 inline Column optional(Column column, std::string_view default_values = {}) {
   column.required = false;
   column.default_values.assign(default_values.begin(), default_values.end());

@@ -295,5 +295,25 @@ TEST(a_row_is_written_into_exactly_the_room_that_was_measured) {
   }
 }
 
+// The values are the caller's: another thread may change them between the two calls.
+TEST(values_that_change_after_they_were_measured_are_not_written_past_the_room) {
+  const Column column = variable("k", Element::int64);
+  const Encoder encoder({column});
+  const std::string small = memory_of<std::int64_t>({1, 2, 3}),
+                    mixed = memory_of<std::int64_t>({-1, 5, 300}),
+                    large = memory_of<std::int64_t>({-1, -1, -1});
+  for (const std::string& before : {small, mixed, large}) {
+    for (const std::string& after : {small, mixed, large}) {
+      Exact numbers(before);
+      const Cell cell{numbers.data(), nullptr, 3, true};
+      std::size_t size = 0;
+      Exact out(std::string(encoder.measure(&cell, &size), '\xee'));
+      std::memcpy(numbers.data(), after.data(), after.size());
+      encoder.write(&cell, &size, out.data());
+      CHECK(!decode({column}, {text(out.bytes())}).fault);  // a record, if not the right one
+    }
+  }
+}
+
 }  // namespace
 }  // namespace covey::testing

@@ -70,6 +70,7 @@ ColumnSpec column_spec(nb::tuple spec) {
   result.maximum = nb::cast<std::int64_t>(spec[9]);
   result.bounded = nb::cast<bool>(spec[10]);
   result.text = nb::cast<bool>(spec[11]);
+  column.text = result.text;
   return result;
 }
 

@@ -1,5 +1,6 @@
 #include <nanobind/stl/unique_ptr.h>
 
+#include <cmath>
 #include <memory>
 
 #include "../encode.h"
@@ -93,10 +94,14 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
       return true;
     }
     if (!PyList_Check(value) || (spec.shape.size() != 1 && !canonical)) return false;
+    // A copy of the list: whatever runs before the record is written may change the list.
+    nb::object held = nb::steal(PyList_AsTuple(value));
+    if (!held.is_valid()) throw nb::python_error();
+    scratch.held.push_back(held);
     std::vector<Bytes>& strings = scratch.strings[c];
-    strings.resize(static_cast<std::size_t>(PyList_GET_SIZE(value)));
+    strings.resize(static_cast<std::size_t>(PyTuple_GET_SIZE(held.ptr())));
     for (std::size_t i = 0; i < strings.size(); ++i) {
-      PyObject* const each = PyList_GET_ITEM(value, static_cast<Py_ssize_t>(i));
+      PyObject* const each = PyTuple_GET_ITEM(held.ptr(), static_cast<Py_ssize_t>(i));
       if (!string_bytes(each, text, strings[i])) return false;
     }
     cell.strings = strings.data();
@@ -125,6 +130,7 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
     }
     if (column.element != Element::float32) return false;
     const auto narrow = static_cast<float>(number);
+    if (std::isinf(narrow) && !std::isinf(number)) return false;  // too large for a float32
     std::memcpy(&scratch.numbers[c], &narrow, 4);
     return true;
   }
@@ -161,6 +167,7 @@ struct ColumnSet {
   std::vector<ColumnIn> columns;
   std::vector<View> views;
   std::vector<std::unique_ptr<std::vector<Bytes>>> strings;
+  std::vector<std::unique_ptr<std::vector<std::int64_t>>> splits;
   std::vector<nb::object> held;
 };
 
@@ -283,11 +290,11 @@ class PyEncoder {
       }
       return in;
     }
-    set.views.emplace_back(pair[1], PyBUF_C_CONTIGUOUS);
-    const View& splits = set.views.back();
-    if (splits.size() != (set.rows + 1) * 8) bad_column(c, "splits");
-    in.row_splits = reinterpret_cast<const std::int64_t*>(splits.data());
-    check_splits(c, in.row_splits, set.rows + 1, values, column.count);
+    auto splits = std::make_unique<std::vector<std::int64_t>>(numbers_of(c, pair[1]));
+    if (splits->size() != set.rows + 1) bad_column(c, "splits");
+    check_splits(c, *splits, values, column.count);
+    in.row_splits = splits->data();
+    set.splits.push_back(std::move(splits));
     return in;
   }
 
@@ -306,26 +313,34 @@ class PyEncoder {
     const auto pair = nb::cast<nb::tuple>(given);
     set.views.emplace_back(pair[0], PyBUF_C_CONTIGUOUS);
     const View data(pair[0], PyBUF_C_CONTIGUOUS);
-    const View offsets(pair[1], PyBUF_C_CONTIGUOUS);
-    const auto* const at = reinterpret_cast<const std::int64_t*>(offsets.data());
-    const std::size_t count = offsets.size() / 8;
-    if (count == 0 || offsets.size() % 8 != 0) bad_column(c, "splits");
-    check_splits(c, at, count, data.size(), 1);
-    strings.resize(count - 1);
-    for (std::size_t i = 0; i + 1 < count; ++i) {
-      strings[i] = {data.data() + at[i], data.data() + at[i + 1]};
+    const std::vector<std::int64_t> offsets = numbers_of(c, pair[1]);
+    if (offsets.empty()) bad_column(c, "splits");
+    check_splits(c, offsets, data.size(), 1);
+    strings.resize(offsets.size() - 1);
+    for (std::size_t i = 0; i < strings.size(); ++i) {
+      strings[i] = {data.data() + offsets[i], data.data() + offsets[i + 1]};
     }
     return strings;
   }
 
-  static void check_splits(std::size_t c, const std::int64_t* splits, std::size_t count,
+  // A copy, so that what was checked is what is used.
+  static std::vector<std::int64_t> numbers_of(std::size_t c, nb::handle given) {
+    const View view(given, PyBUF_C_CONTIGUOUS);
+    if (view.size() % 8 != 0) bad_column(c, "splits");
+    std::vector<std::int64_t> numbers(view.size() / 8);
+    if (!numbers.empty()) std::memcpy(numbers.data(), view.data(), view.size());
+    return numbers;
+  }
+
+  static void check_splits(std::size_t c, const std::vector<std::int64_t>& splits,
                            std::size_t values, std::size_t multiple) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t before = i == 0 ? 0 : splits[i - 1];
-      if (splits[i] < before || static_cast<std::size_t>(splits[i]) > values ||
-          static_cast<std::size_t>(splits[i] - before) % multiple != 0) {
+    std::int64_t before = 0;
+    for (const std::int64_t split : splits) {
+      if (split < before || static_cast<std::size_t>(split) > values ||
+          static_cast<std::size_t>(split - before) % multiple != 0) {
         bad_column(c, "splits");
       }
+      before = split;
     }
   }
 

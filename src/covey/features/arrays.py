@@ -47,8 +47,11 @@ class StringArray:
     @classmethod
     def of(cls, strings: Sequence[str] | Sequence[bytes]) -> StringArray:
         """Collect strings, all ``str`` or all ``bytes``."""
-        text = bool(strings) and isinstance(strings[0], str)
-        raw = [s.encode() if isinstance(s, str) else bytes(s) for s in strings]
+        kinds = set(map(type, strings))
+        if not (kinds <= {str} or kinds <= {bytes}):
+            raise TypeError("the strings must be all str or all bytes")
+        text = kinds == {str}
+        raw = [s.encode() if isinstance(s, str) else s for s in strings]
         offsets = np.zeros(len(raw) + 1, np.int64)
         np.cumsum([len(s) for s in raw], out=offsets[1:])
         return cls(np.frombuffer(b"".join(raw), np.uint8), offsets, text)
@@ -149,7 +152,7 @@ class RaggedArray:
         row = _row(int(key), len(self))
         values = self.values[int(self.row_splits[row]) : int(self.row_splits[row + 1])]
         if isinstance(values, StringArray):
-            return values.to_numpy()
+            values = values.to_numpy()
         if self.row_shapes is None:
             return values
         shape = self.row_shapes

@@ -119,7 +119,11 @@ class Column:
     # One value in.
 
     def coerce(self, value: Any) -> Any:
-        """Make a value what the native encoder takes: a numpy array, bytes, or a list of bytes."""
+        """Make a value what the native encoder takes: a number, an array, bytes, a list of bytes.
+
+        Raises:
+            FeatureError: If it is something else; the message does not name the feature.
+        """
         if self.lookup is not None and isinstance(value, str):
             return self.lookup(value)
         if not self.is_string:
@@ -127,31 +131,36 @@ class Column:
         if not self.shape:
             return self._string(value)
         strings: list[bytes] = []
-        self.check_value_shape(self._flatten(value, strings), self.shape)
+        check_value_shape(self._flatten(value, self.shape, strings), self.shape)
         return strings
 
     def _numbers(self, value: Any, shape: Shape) -> NDArray[Any]:
-        try:
-            array = np.asarray(value)
-        except (ValueError, TypeError) as error:
-            raise _misfit(f"is no array: {error}") from None
-        kind = array.dtype.kind
+        array = as_array(value)
         wanted = self.numpy_dtype
-        if array.size == 0 and isinstance(value, (list, tuple)):
-            array = array.astype(wanted)  # an empty list has no type of its own
-            kind = wanted.kind
+        if array.shape == (0,) and isinstance(value, (list, tuple)):
+            # An empty list has no type of its own, and as many dimensions as are wanted.
+            array = np.zeros((0, *(size or 0 for size in shape[1:])), wanted)
+        kind = array.dtype.kind
+        if wanted == np.uint64 and kind in "fO" and isinstance(value, (int, list, tuple)):
+            array, kind = _unsigned(value), "u"  # Python's integers, some of them above 2**63
         allowed = {"b": "b", "i": "bui", "u": "bui", "f": "buif"}[wanted.kind]
         if kind not in allowed and not (wanted.kind == "b" and kind in "ui"):
             raise _misfit(f"has dtype {array.dtype}, expected {self.dtype}")
-        self.check_value_shape(array.shape, shape)
+        check_value_shape(array.shape, shape)
         if array.dtype != wanted or self.bounds is not None:  # else there is nothing to look for
             self._check_range(array)
-        return np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
+        with np.errstate(over="ignore"):
+            result = np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
+        if wanted.kind == "f" and wanted.itemsize < array.dtype.itemsize:
+            lost = np.isinf(result) & np.isfinite(array)
+            if lost.any():
+                raise _misfit(f"is {array[lost].flat[0]}, too large for {self.dtype}")
+        return result
 
     def _check_range(self, array: NDArray[Any]) -> None:
         """Make sure that integers fit the dtype, and the bounds if there are any."""
         wanted = self.numpy_dtype
-        if wanted.kind == "f" or array.dtype.kind == "b" or array.size == 0:
+        if wanted.kind == "f" or array.size == 0:
             return
         low, high = self.bounds or ((0, 1) if wanted.kind == "b" else _limits(self.dtype))
         if wanted == np.uint64:
@@ -161,8 +170,11 @@ class Column:
                 raise _misfit(f"is {extreme}, must be from {low} to {high}")
 
     def _string(self, value: Any) -> bytes:
-        if isinstance(value, np.ndarray) and value.shape == ():
-            value = value.item()
+        if not isinstance(value, (str, bytes, bytearray, memoryview)) and hasattr(
+            value, "__array__"
+        ):
+            array = as_array(value)  # a numpy or framework scalar
+            value = array.item() if array.shape == () else value
         try:
             if isinstance(value, str):
                 return value.encode()
@@ -173,37 +185,27 @@ class Column:
                 return raw
         except UnicodeError as error:
             raise _misfit(f"is no valid UTF-8: {error}") from None
-        array = getattr(value, "__array__", None)
-        if array is not None and np.asarray(value).shape == ():
-            return self._string(np.asarray(value).item())
         raise _misfit(f"is of type {type(value).__name__}, expected {self.dtype}")
 
-    def _flatten(self, value: Any, strings: list[bytes]) -> tuple[int, ...]:
-        """Collect the strings of nested sequences; return their shape."""
+    def _flatten(self, value: Any, shape: Shape, strings: list[bytes]) -> tuple[int, ...]:
+        """Collect the strings of nested sequences, no deeper than ``shape``; return their shape."""
         if isinstance(value, StringArray):
             value = value.to_numpy()
         if hasattr(value, "__array__"):
-            array = np.asarray(value)
+            array = as_array(value)
             strings.extend(self._string(each) for each in array.ravel().tolist())
             return array.shape
         if not isinstance(value, (list, tuple)):
             raise _misfit(f"is of type {type(value).__name__}, expected a list of {self.dtype}")
-        if not value or isinstance(value[0], (str, bytes, bytearray, memoryview)):
+        if not value:
+            return (0, *(size or 0 for size in shape[1:]))
+        if len(shape) == 1:
             strings.extend(self._string(each) for each in value)
-            return (len(value),) + (0,) * (len(self.shape) - 1 if not value else 0)
-        shapes = {self._flatten(each, strings) for each in value}
+            return (len(value),)
+        shapes = {self._flatten(each, shape[1:], strings) for each in value}
         if len(shapes) != 1:
             raise _misfit(f"is ragged: its parts have shapes {sorted(shapes)}")
         return (len(value), *shapes.pop())
-
-    @staticmethod
-    def check_value_shape(found: tuple[int, ...], expected: Shape) -> None:
-        """Make sure that a value has the shape that a feature wants."""
-        fits = len(found) == len(expected) and all(
-            size is None or size == seen for seen, size in zip(found, expected, strict=True)
-        )
-        if not fits:
-            raise _misfit(f"has shape {found}, expected {expected}")
 
     # Many values in.
 
@@ -211,14 +213,17 @@ class Column:
         """Make a column of values what the native encoder takes: (values, row splits or None)."""
         if self.layout == "fixed":
             if self.is_string:
-                return self._string_batch(batch, rows * self.count), None
+                return self._string_batch(batch, (rows, *self.shape)), None
             return self._numbers(batch, (rows, *self.shape)), None
-        if isinstance(batch, RaggedArray) and batch.row_shapes is None:
+        rows_are_stretches = self.shape[0] is None and self.shape.count(None) == 1
+        if isinstance(batch, RaggedArray) and batch.row_shapes is None and rows_are_stretches:
             splits = np.ascontiguousarray(batch.row_splits, np.int64)
+            if splits.size and not 0 <= splits.min() <= splits.max() <= len(batch.values):
+                raise FeatureError("the row splits do not fit the values")
+            shape = (None, *self.shape[1:])
             if self.is_string:
-                return self._string_batch(batch.values, None), splits
-            values = self._numbers(batch.values, (None, *self.shape[1:]))
-            return values, splits * self.count
+                return self._string_batch(batch.values, shape), splits * self.count
+            return self._numbers(batch.values, shape), splits * self.count
         if isinstance(batch, np.ndarray) and batch.dtype != object and not self.is_string:
             values = self._numbers(batch, (rows, *self.shape))
             return values, np.arange(rows + 1, dtype=np.int64) * (values.size // max(1, rows))
@@ -231,17 +236,15 @@ class Column:
         flat = [piece.ravel() for piece in pieces]
         return np.concatenate(flat or [np.zeros(0, self.numpy_dtype)]), splits
 
-    def _string_batch(self, batch: Any, values: int | None) -> Any:
-        if isinstance(batch, StringArray):
-            if self.dtype == "bytes" or batch.text:
-                return np.ascontiguousarray(batch.data), np.ascontiguousarray(batch.offsets)
-            batch = batch.to_numpy()
-        if isinstance(batch, list) and self.dtype == "bytes" and not self.shape:
-            return batch  # the native side checks each for bytes or str
+    def _string_batch(self, batch: Any, shape: Shape) -> Any:
+        if isinstance(batch, StringArray) and (self.dtype == "bytes" or batch.text):
+            check_value_shape(batch.shape, shape)
+            return np.ascontiguousarray(batch.data), np.ascontiguousarray(batch.offsets)
+        plain = {str} if self.dtype == "str" else {str, bytes}
+        if isinstance(batch, list) and len(shape) == 1 and set(map(type, batch)) <= plain:
+            return batch
         strings: list[bytes] = []
-        self._flatten(batch, strings)
-        if values is not None and len(strings) != values:
-            raise _misfit(f"has {len(strings)} strings, expected {values}")
+        check_value_shape(self._flatten(batch, shape, strings), shape)
         return strings
 
     # Many values out.
@@ -258,40 +261,63 @@ class Column:
         if self.layout == "fixed":
             sizes = tuple(size or 0 for size in self.shape)
             return StringArray(data, offsets, self.dtype == "str", sizes, rows)
+        steps = self.layout == "steps"
+        unknown = self.shape.count(None)
+        # What one item of the values is: a step, an item along a first dimension that is unknown,
+        # or else a single value.
+        item: Shape = ()
+        if steps and unknown == 0:
+            item = self.shape
+        elif not steps and unknown == 1 and self.shape[0] is None:
+            item = self.shape[1:]
+        sizes = tuple(size or 0 for size in item)
+        width = int(np.prod(sizes, dtype=np.int64))
         values: Any
         if self.is_string:
-            values = StringArray(data, offsets, self.dtype == "str")
+            values = StringArray(data, offsets, self.dtype == "str", sizes)
         else:
             values = data.view(self.numpy_dtype)
-        if self.layout == "steps":
-            return _steps(values, row_splits, step_splits, self.shape)
-        unknown = self.shape.count(None)
+            if sizes:
+                count = len(step_splits) - 1 if steps else len(values) // width
+                values = values.reshape(count, *sizes)
+        if steps:
+            return RaggedArray(RaggedArray(values, step_splits) if unknown else values, row_splits)
         if unknown == 1 and self.shape[0] is None:
-            if len(self.shape) > 1 and not self.is_string:
-                inner = tuple(size or 0 for size in self.shape[1:])
-                return RaggedArray(values.reshape(-1, *inner), row_splits // self.count)
-            return RaggedArray(values, row_splits)
+            return RaggedArray(values, row_splits // width)
         # The unknown dimension is not the first: a row is a stretch that has to be reshaped. (With
         # several, the kind that made this column knows the shapes.)
-        shapes = (
-            tuple(-1 if size is None else size for size in self.shape) if unknown == 1 else None
-        )
+        shapes: tuple[int, ...] | None = None
+        if unknown == 1:
+            shapes = tuple(-1 if size is None else size for size in self.shape)
         return RaggedArray(values, row_splits, shapes)
 
 
-def _steps(
-    values: Any,
-    row_splits: NDArray[np.int64],
-    step_splits: NDArray[np.int64],
-    shape: Shape,
-) -> RaggedArray:
-    """The steps of SequenceExamples: dense if every step has the same shape, else ragged."""
-    if None in shape:
-        return RaggedArray(RaggedArray(values, step_splits), row_splits)
-    if not shape or isinstance(values, StringArray):
-        return RaggedArray(values, row_splits)
-    sizes = tuple(size or 0 for size in shape)
-    return RaggedArray(values.reshape(len(step_splits) - 1, *sizes), row_splits)
+def as_array(value: Any) -> NDArray[Any]:
+    """A value as numpy has it; whatever it or a framework says against that is a FeatureError."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
+        raise _misfit(f"is no array: {error}") from None
+
+
+def _unsigned(value: Any) -> NDArray[np.uint64]:
+    """Python's integers, which numpy would make floats if only some of them need uint64."""
+    array = np.array(value, object)
+    if not all(isinstance(each, int) for each in array.flat):
+        raise _misfit("holds something else than integers, expected uint64")
+    try:
+        return array.astype(np.uint64)
+    except OverflowError as error:
+        raise _misfit(f"is no array of uint64: {error}") from None
+
+
+def check_value_shape(found: tuple[int, ...], expected: Shape) -> None:
+    """Make sure that a value has the shape that a feature wants."""
+    fits = len(found) == len(expected) and all(
+        size is None or size == seen for seen, size in zip(found, expected, strict=True)
+    )
+    if not fits:
+        raise _misfit(f"has shape {found}, expected {expected}")
 
 
 def _misfit(what: str) -> FeatureError:

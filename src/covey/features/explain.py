@@ -38,7 +38,7 @@ def explain_record(
     if code == "data_checksum":
         return CorruptRecordError(
             f"{where}: data checksum is {found:#010x}, expected {expected:#010x}; "
-            "open with on_error='skip' to read what is sound",
+            "pass on_error='skip' to read what is sound",
             name=name,
             record=record,
             offset=start,
@@ -87,6 +87,8 @@ def _misfit(code: str, found: int, expected: int, column: Column) -> str:
         return (
             f"it has {found} bytes, expected {expected}{multiple} for {column.dtype} {column.shape}"
         )
+    if code == "utf8":
+        return "it holds a string that is no valid UTF-8; declare it as bytes"
     signed = found - 2**64 if found >= 2**63 else found
     return f"it holds {signed}, which is no {column.dtype}"
 
@@ -99,7 +101,7 @@ def explain_value(
     name, key = owners[index], columns[index].key
     reasons = {
         "missing": "it is missing; declare it with a default if it may be",
-        "string": "a value is neither str nor bytes",
+        "string": "a value is neither bytes nor a text that is valid UTF-8",
         "size": f"{key!r} has the wrong number of values",
         "splits": f"the row splits of {key!r} do not fit its values",
     }

@@ -28,7 +28,13 @@ def encode_image(pixels: NDArray[Any], format: str) -> bytes:
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     out = io.BytesIO()
-    _pillow().fromarray(pixels).save(out, format=format)
+    pillow = _pillow()
+    try:
+        pillow.fromarray(pixels).save(out, format=format)
+    except (OSError, TypeError, ValueError) as error:
+        raise FeatureError(
+            f"pixels of {pixels.dtype} {pixels.shape} cannot be encoded as {format}: {error}"
+        ) from None
     return out.getvalue()
 
 
@@ -43,7 +49,7 @@ def decode_image(data: bytes, channels: int | None = None) -> NDArray[Any]:
             if mode is not None and image.mode != mode and not image.mode.startswith("I"):
                 image = image.convert(mode)
             pixels = np.asarray(image)
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, from_pillow.DecompressionBombError) as error:
         raise FeatureError(
             f"these {len(data)} bytes are no image that can be read: {error}"
         ) from None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.features.arrays import SparseArray
-from covey.features.columns import NUMBERS, Shape
+from covey.features.columns import NUMBERS, Shape, as_array
 from covey.features.kinds import Feature, Tensor
 from covey.features.structures import Ragged, Sparse, Steps
 
@@ -19,30 +21,38 @@ from covey.features.structures import Ragged, Sparse, Steps
 _RAW_IN_ARRAYS = ("int8", "uint8", "int16", "uint16", "float16", "float64")
 
 
+# Integers up to here are exact in float32.
+_EXACT = 1 << 24
+
+
 @dataclass(slots=True)
 class _Guess:
     """What one name has been so far, and the first example that made it so."""
 
-    dtype: str | None  # None as long as only empty lists were seen
-    shape: Shape
-    depth: int  # levels of lists of different lengths, 0 for a tensor
-    sparse: bool
-    array: bool  # whether any value was an array rather than Python numbers
     example: int
+    dtype: str | None  # None as long as only empty lists were seen
+    shape: Shape = ()
+    depth: int = 0  # levels of lists of different lengths, 0 for a tensor
+    sparse: bool = False
+    array: bool = False  # whether any value was an array rather than Python's numbers
+    low: int = 0  # the smallest and
+    high: int = 0  # the largest integer, if there was any beyond 0
 
     def feature(self) -> Feature:
         dtype = self.dtype or "float32"
         if self.sparse:
             return Sparse(dtype, self.shape)
         if self.depth:
-            return Ragged("float32" if dtype == "float64" else dtype, self.depth)
+            return Ragged(dtype, self.depth)
         raw = self.array and self.shape and dtype in _RAW_IN_ARRAYS
         if self.shape.count(None) > 1:
             raw = True
         return Tensor(dtype, self.shape, encoding="bytes" if raw else None)
 
 
-def infer_kinds(examples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def infer_kinds(
+    examples: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """The kinds that fit all examples, nested as they are."""
     guesses: dict[tuple[str, ...], _Guess] = {}
     seen: dict[tuple[str, ...], int] = {}
@@ -53,30 +63,42 @@ def infer_kinds(examples: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 f"example {number} is of type {type(example).__name__}, must be a dict of values"
             )
         for path, value in _leaves(example, ()):
+            name = "/".join(path)
+            if value is None and name in defaults:
+                continue
             try:
                 guess = _guess(value, number)
             except FeatureError as error:
-                raise FeatureError(
-                    f"example {number}: feature {'/'.join(path)!r}: {error}"
-                ) from None
+                raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
             before = guesses.get(path)
-            guesses[path] = guess if before is None else _widen(before, guess, "/".join(path))
+            guesses[path] = guess if before is None else _widen(before, guess, name)
             seen[path] = seen.get(path, 0) + 1
     if number < 0:
         raise FeatureError("there are no examples to infer features from; declare them")
     _check_nesting(guesses)
-    for path, count in seen.items():
-        if count <= number:
-            raise FeatureError(
-                f"feature {'/'.join(path)!r}: example {guesses[path].example} has it, but only "
-                f"{count} of {number + 1} examples do; declare it with a default"
-            )
     nested: dict[str, Any] = {}
     for path, guess in guesses.items():
+        name = "/".join(path)
+        if seen[path] <= number and name not in defaults:
+            raise FeatureError(
+                f"feature {name!r}: example {guess.example} has it, but only {seen[path]} of "
+                f"{number + 1} examples do; give it a default"
+            )
         place = nested
         for parent in path[:-1]:
             place = place.setdefault(parent, {})
-        place[path[-1]] = guess.feature()
+        try:
+            feature: Any = guess.feature()
+            if name in defaults:
+                feature = dataclasses.replace(feature, default=defaults[name])
+        except FeatureError as error:
+            raise FeatureError(f"feature {name!r}: {error}") from None
+        place[path[-1]] = feature
+    unseen = [name for name in defaults if tuple(name.split("/")) not in guesses]
+    if unseen:
+        raise FeatureError(
+            f"no example has {unseen[0]!r}, for which there is a default; declare it"
+        )
     return nested
 
 
@@ -106,54 +128,88 @@ def _check_nesting(guesses: Mapping[tuple[str, ...], _Guess]) -> None:
 
 def _guess(value: Any, number: int) -> _Guess:
     if isinstance(value, SparseArray):
-        return _Guess(_dtype(value.values), value.shape, 0, True, True, number)
+        return _Guess(number, _dtype(value.values), value.shape, sparse=True, array=True)
     if isinstance(value, str):
-        return _Guess("str", (), 0, False, False, number)
+        return _Guess(number, "str")
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return _Guess("bytes", (), 0, False, False, number)
+        return _Guess(number, "bytes")
     if value is None:
-        raise FeatureError("the value is None; leave the name out, and declare a default")
+        raise FeatureError("the value is None; leave the name out, and give a default")
     if isinstance(value, (list, tuple)):
-        lists = _list_levels(value)
-        if lists is not None:
-            return _Guess(lists[1], (), lists[0], False, False, number)
-    array = np.asarray(value)
-    shape: Shape = array.shape
-    dtype = None if array.size == 0 and not hasattr(value, "dtype") else _dtype(array)
-    if isinstance(value, (bool, int, float, list, tuple)):
-        # Python's own numbers: what TensorFlow makes of them.
-        dtype = {"float64": "float32"}.get(dtype or "", dtype)
-        return _Guess(dtype, shape, 0, False, False, number)
-    return _Guess(dtype, shape, 0, False, True, number)
+        return _guess_list(value, number)
+    array = as_array(value)
+    if isinstance(value, (bool, int, float)):
+        low, high = _range(array)
+        return _Guess(number, _python_dtype([value], array), low=low, high=high)
+    low, high = _range(array)
+    return _Guess(number, _dtype(array), array.shape, array=True, low=low, high=high)
 
 
-def _list_levels(value: list[Any] | tuple[Any, ...]) -> tuple[int, str | None] | None:
-    """(depth, dtype) of nested lists that are ragged; None if they make an array."""
+def _guess_list(value: list[Any] | tuple[Any, ...], number: int) -> _Guess:
+    """Python's lists: of numbers or texts, nested or not, or of arrays."""
+    if value and all(isinstance(each, np.ndarray) and each.ndim for each in value):
+        if len({each.shape for each in value}) == 1:
+            return _guess(np.stack(value), number)
+        if any(each.ndim != 1 for each in value):
+            raise FeatureError("a list has arrays of different shapes")
+        flat = np.concatenate(value)
+        if flat.dtype == np.float64:
+            raise FeatureError("a ragged list of float64 cannot be stored; make them float32")
+        return _Guess(number, _dtype(flat), depth=2)
     depth = 0
+    lengths: list[int | None] = []
     level: list[Any] = [value]
-    regular = True
     while level and all(isinstance(each, (list, tuple)) for each in level):
         depth += 1
-        regular = regular and len({len(each) for each in level}) <= 1
-        level = [item for each in level for item in each]
         if depth > 16:
             raise FeatureError("lists are nested over 16 levels deep")
-    if any(isinstance(each, (list, tuple)) for each in level):
+        sizes = {len(each) for each in level}
+        lengths.append(sizes.pop() if len(sizes) == 1 else None)
+        level = [item for each in level for item in each]
+    if any(isinstance(each, (list, tuple, np.ndarray)) for each in level):
         raise FeatureError("lists and single values are mixed at one level")
-    if regular:
-        return None
-    try:
-        return depth, (_python_dtype(_dtype(np.asarray(level))) if level else None)
-    except ValueError as error:
-        raise FeatureError(f"the values are no array: {error}") from None
+    array = np.zeros(0) if not level else _leaf_array(level)
+    dtype = _python_dtype(level, array) if level else None
+    low, high = _range(array)
+    if None in lengths:
+        return _Guess(number, dtype, depth=depth, low=low, high=high)
+    return _Guess(number, dtype, tuple(lengths), low=low, high=high)
 
 
-def _python_dtype(dtype: str) -> str:
+def _leaf_array(values: list[Any]) -> NDArray[Any]:
+    """Python's values in an array that loses nothing of them."""
+    if any(isinstance(value, (str, bytes)) for value in values):
+        if not all(isinstance(value, (str, bytes)) for value in values):
+            raise FeatureError("texts and numbers are mixed in a list")
+        return np.array([None] * len(values))  # only their types matter
+    array = as_array(values)
+    if array.dtype.kind in "fO" and all(isinstance(value, int) for value in values):
+        array = np.array(values, object)  # beyond int64: numpy would make them floats
+    return array
+
+
+def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
+    """The dtype of Python's own values: what TensorFlow makes of them, if that holds them."""
+    if isinstance(values[0], (str, bytes)):
+        return "str" if all(isinstance(value, str) for value in values) else "bytes"
+    if array.dtype.kind == "O" and all(isinstance(value, int) for value in values):
+        if min(values) < 0 or max(values) >= 2**64:
+            raise FeatureError(f"integers from {min(values)} to {max(values)} fit no dtype")
+        return "uint64"
+    dtype = _dtype(array)
     return "float32" if dtype == "float64" else dtype
 
 
-def _dtype(array: Any) -> str:
-    array = np.asarray(array)
+def _range(array: NDArray[Any]) -> tuple[int, int]:
+    """The smallest and largest of integers, and 0."""
+    if array.size == 0 or array.dtype.kind not in "iuO" or array.flat[0] is None:
+        return 0, 0
+    if not isinstance(array.flat[0], (int, np.integer)):
+        return 0, 0
+    return min(0, int(array.min())), max(0, int(array.max()))
+
+
+def _dtype(array: NDArray[Any]) -> str:
     if array.dtype.kind in "UT":
         return "str"
     if array.dtype.kind == "S":
@@ -176,13 +232,13 @@ def _widen(before: _Guess, now: _Guess, name: str) -> _Guess:
             f"{b}; no feature fits both"
         )
 
-    dtype = _widen_dtype(before.dtype, now.dtype)
+    low, high = min(before.low, now.low), max(before.high, now.high)
+    dtype = _widen_dtype(before.dtype, now.dtype, low, high)
     if dtype is None and before.dtype is not None and now.dtype is not None:
         raise conflict("dtype", before.dtype, now.dtype)
     if before.sparse != now.sparse or (before.sparse and before.shape != now.shape):
         raise conflict("shape", before.shape, now.shape)
     array = before.array or now.array
-    example = before.example
     depth = max(before.depth, now.depth)
     shape: Shape = ()
     if depth:
@@ -206,23 +262,26 @@ def _widen(before: _Guess, now: _Guess, name: str) -> _Guess:
         if shape.count(None) > 1 and not array:
             depth, shape = len(shape), ()  # Python lists: ragged
     changed = (dtype, shape, depth) != (before.dtype, before.shape, before.depth)
-    return _Guess(dtype, shape, depth, before.sparse, array, now.example if changed else example)
+    example = now.example if changed else before.example
+    return _Guess(example, dtype, shape, depth, before.sparse, array, low, high)
 
 
-def _widen_dtype(a: str | None, b: str | None) -> str | None:
-    """The dtype that holds both; None if there is none."""
+def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | None:
+    """The dtype that holds both, whose integers lie from low to high; None if there is none."""
     if a is None or b is None or a == b:
         return a or b
     if {a, b} == {"str", "bytes"}:
         return "bytes"
     if "str" in (a, b) or "bytes" in (a, b):
         return None
-    # numpy widens int64 with float32 to float64; beside Python's own numbers that is not meant.
     kinds = {np.dtype(a).kind, np.dtype(b).kind}
-    if kinds & {"f"} and kinds & {"i", "u", "b"}:
-        return "float64" if "float64" in (a, b) else "float32"
-    widened = np.promote_types(a, b).name
-    return "int64" if widened == "float64" and "uint64" in (a, b) else widened
+    if "f" in kinds and len(kinds) > 1:
+        # Integers beside Python's floats, which are float32 as long as that holds them.
+        exact = low >= -_EXACT and high <= _EXACT
+        return "float32" if exact and "float64" not in (a, b) else "float64"
+    if "uint64" in (a, b) and kinds == {"i", "u"}:
+        return "uint64" if low >= 0 else None
+    return str(np.promote_types(a, b).name)
 
 
 def infer_record_kinds(records: Iterable[bytes]) -> dict[str, Feature]:
@@ -258,7 +317,9 @@ def infer_record_kinds(records: Iterable[bytes]) -> dict[str, Feature]:
         dtype, (least, most), _ = _record_kind(key, seen, survey.records)
         if dtype is not None:
             shape: Shape = (None,) if least != most else () if most == 1 else (most,)
-            kinds[key] = Steps(dtype, shape)
+            kind = Steps(dtype, shape)
+            everywhere = seen[0] == survey.records
+            kinds[key] = kind if everywhere else dataclasses.replace(kind, default=[])
     return kinds
 
 

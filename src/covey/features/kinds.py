@@ -29,8 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
-from covey.features.arrays import RaggedArray, StringArray
-from covey.features.columns import DTYPES, STRINGS, Column, Layout, Shape, check_shape
+from covey.features.arrays import RaggedArray
+from covey.features.columns import (
+    DTYPES,
+    STRINGS,
+    Column,
+    Layout,
+    Shape,
+    as_array,
+    check_shape,
+)
 from covey.features.images import FORMATS, decode_image, encode_image
 
 
@@ -52,6 +60,8 @@ def parse_dtype(dtype: Any) -> str:
     >>> parse_dtype(np.uint8), parse_dtype(str), parse_dtype(float)
     ('uint8', 'str', 'float32')
     """
+    if dtype is None:
+        raise FeatureError(f"dtype is None, must be one of {', '.join(DTYPES)}")
     python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
     if isinstance(dtype, type) and dtype in python:
         return python[dtype]
@@ -154,8 +164,9 @@ class Tensor(Feature):
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "encoding", encoding)
         if self.default is not REQUIRED:
-            plain = Column("default", dtype, shape).coerce(self.default)
-            frozen = _freeze(plain.tolist() if isinstance(plain, np.ndarray) else plain)
+            Column("default", dtype, shape).coerce(self.default)  # says what is wrong with it
+            given = self.default
+            frozen = _freeze(given.tolist() if hasattr(given, "tolist") else given)
             object.__setattr__(self, "default", frozen)
 
     def __repr__(self) -> str:
@@ -206,6 +217,8 @@ class Tensor(Feature):
 
     def join(self, parts: list[Any]) -> Any:
         if not self._has_shape:
+            if self.dtype == "bool" and self.encoding == "bytes":
+                _check_bools(parts[0])
             return parts[0]
         shapes, values = parts
         # Shapes come from the file: each must be one of this feature, and of the values there are.
@@ -223,8 +236,20 @@ class Tensor(Feature):
         return RaggedArray(values.values, values.row_splits, shapes.astype(np.int64))
 
 
+def _check_bools(column: Any) -> None:
+    """Make sure that the memory of bools holds no other byte than 0 and 1."""
+    memory = (column.values if isinstance(column, RaggedArray) else column).view(np.uint8)
+    wrong = (memory > 1).reshape(len(memory), -1).any(axis=1) if memory.size else memory.ravel()
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        if isinstance(column, RaggedArray):
+            row = int(np.searchsorted(column.row_splits, row, side="right")) - 1
+        raise MisfitError(row, "a bool is stored as another byte than 0 or 1")
+
+
 def _freeze(value: Any) -> Any:
-    return tuple(_freeze(each) for each in value) if isinstance(value, list) else value
+    """Lists to tuples: what a frozen value is made of can be hashed."""
+    return tuple(_freeze(each) for each in value) if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True)
@@ -253,8 +278,9 @@ class ClassLabel(Feature):
             names = tuple(given)
             if isinstance(given, str) or not all(isinstance(name, str) for name in names):
                 raise FeatureError(f"the names of classes are {given!r}, must be a list of texts")
-            if len(set(names)) != len(names):
-                twice = next(name for name in names if names.count(name) > 1)
+            self._positions.update((name, i) for i, name in enumerate(names))
+            if len(self._positions) != len(names):
+                twice = next(n for i, n in enumerate(names) if self._positions[n] != i)
                 raise FeatureError(f"two classes have the name {twice!r}")
             if self.num_classes not in (None, len(names)):
                 raise FeatureError(
@@ -262,9 +288,10 @@ class ClassLabel(Feature):
                 )
             object.__setattr__(self, "names", names)
             object.__setattr__(self, "num_classes", len(names))
-            self._positions.update((name, i) for i, name in enumerate(names))
-        elif self.num_classes is not None and not 0 <= self.num_classes < 2**62:
-            raise FeatureError(f"num_classes is {self.num_classes}, must be 0 or more")
+        elif self.num_classes is not None:
+            count: Any = self.num_classes
+            if not isinstance(count, (int, np.integer)) or not 0 <= count < 2**62:
+                raise FeatureError(f"num_classes is {count!r}, must be a whole number, 0 or more")
         if self.default is not REQUIRED:
             object.__setattr__(self, "default", int(self._column("default").coerce(self.default)))
 
@@ -300,10 +327,22 @@ class ClassLabel(Feature):
     def split_batch(
         self, batch: Any, rows: int, columns: Sequence[Column]
     ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        array = batch.to_numpy() if isinstance(batch, StringArray) else np.asarray(batch)
-        if array.dtype.kind in "OUT":
-            array = np.array([columns[0].coerce(value) for value in array.tolist()], np.int64)
-        return [columns[0].coerce_batch(array, rows)]
+        (column,) = columns
+        values = batch.tolist() if hasattr(batch, "tolist") else list(batch)
+        if any(isinstance(value, str) for value in values):
+            batch = np.array([column.coerce(value) for value in values], np.int64)
+        return [column.coerce_batch(batch, rows)]
+
+    def join(self, parts: list[Any]) -> Any:
+        (labels,) = parts
+        if self.num_classes is not None:
+            outside = (labels < -1) | (labels >= self.num_classes)
+            if outside.any():
+                row = int(np.argmax(outside))
+                raise MisfitError(
+                    row, f"the class is {labels[row]}, must be from -1 to {self.num_classes - 1}"
+                )
+        return labels
 
 
 @dataclass(frozen=True)
@@ -346,20 +385,22 @@ class Image(Feature):
         if isinstance(value, (bytes, bytearray, memoryview)):
             return [bytes(value)]
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-            return [self.encode(np.asarray(value))]
+            return [self.encode(as_array(value))]
         raise FeatureError(
             f"an image is of type {type(value).__name__}, must be encoded bytes or pixels"
         )
 
     def encode(self, pixels: NDArray[Any]) -> bytes:
         """Encode pixels of this feature's shape, (height, width[, channels])."""
+        pixels = as_array(pixels)
         whole = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
         checked = Column("image", self.dtype, self.shape).coerce(whole)
         return encode_image(checked, self.format)
 
     def decode(self, data: bytes) -> NDArray[Any]:
-        """Decode an image into pixels, (height, width, channels)."""
-        return decode_image(data, self.shape[2])
+        """Decode an image into pixels, (height, width, channels), of this feature's shape."""
+        pixels = decode_image(data, self.shape[2])
+        return np.asarray(Column("image", self.dtype, self.shape).coerce(pixels))
 
 
 def parse_feature(feature: Any) -> Feature:

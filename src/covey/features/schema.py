@@ -71,6 +71,7 @@ class Features(Mapping[str, Feature]):
             feature.is_plain and self._paths[name] == (name,)
             for name, feature in self._features.items()
         )
+        self._parents = {p[:i] for p in self._paths.values() for i in range(1, len(p))}
         self._is_nested = any(len(path) > 1 for path in self._paths.values())
         self._allocations = [column.allocation() for column in self._physical]
         self._least_bytes = sum(column.least_bytes() for column in self._physical)
@@ -111,8 +112,10 @@ class Features(Mapping[str, Feature]):
         self._features[name] = feature
 
     @classmethod
-    def infer(cls, examples: Iterable[Mapping[str, Any]]) -> Features:
-        """The features that fit all examples.
+    def infer(
+        cls, examples: Iterable[Mapping[str, Any]], *, defaults: Mapping[str, Any] | None = None
+    ) -> Features:
+        """The features that fit all examples; those with a default may be missing in some.
 
         Types widen and shapes relax as far as needed; what cannot be reconciled is an error that
         names both examples.
@@ -120,7 +123,7 @@ class Features(Mapping[str, Feature]):
         >>> Features.infer([{"x": 1, "y": [1, 2]}, {"x": 2.5, "y": [3]}])["x"]
         Tensor(dtype='float32', shape=(), encoding='list')
         """
-        return cls(infer_kinds(examples))
+        return cls(infer_kinds(examples, defaults or {}))
 
     @classmethod
     def infer_records(cls, records: Iterable[bytes]) -> Features:
@@ -145,7 +148,12 @@ class Features(Mapping[str, Feature]):
         return f"Features({self._features!r})"
 
     def __hash__(self) -> int:
-        return hash(tuple(self._features.items()))
+        return hash(frozenset(self._features.items()))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Features):
+            return self._features == other._features and self._paths == other._paths
+        return Mapping.__eq__(self, other)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Features, (self._nest(self._features),)
@@ -164,15 +172,18 @@ class Features(Mapping[str, Feature]):
     def _flatten(self, example: Mapping[str, Any]) -> dict[str, Any]:
         """Bring an example or columns into flat form, and check its names."""
         flat: dict[str, Any] = {}
-        expected = {path[:i] for path in self._paths.values() for i in range(1, len(path))}
+        if not isinstance(example, Mapping):
+            raise FeatureError(f"an example is of type {type(example).__name__}, must be a dict")
 
         def visit(values: Mapping[str, Any], path: tuple[str, ...]) -> None:
             for key, value in values.items():
                 here = (*path, str(key))
-                if here in expected and isinstance(value, Mapping):
+                if here in self._parents and isinstance(value, Mapping):
                     visit(value, here)
                     continue
                 name = "/".join(here)
+                if isinstance(value, Mapping) and not value:
+                    continue
                 if name not in self._features:
                     raise FeatureError(
                         f"there is no feature {name!r}; there are {', '.join(self) or 'none'}"
@@ -184,6 +195,8 @@ class Features(Mapping[str, Feature]):
 
     def select(self, names: Iterable[str]) -> Features:
         """The features with these names, in this order; decoding with them touches only them."""
+        if isinstance(names, str):
+            raise FeatureError(f"names is the text {names!r}, must be a list of them")
         key = tuple(names)
         if key not in self._selected:
             for name in key:
@@ -217,8 +230,9 @@ class Features(Mapping[str, Feature]):
         try:
             return encoder.encode_example(values, self._coerce)
         except _core.Fault as fault:
-            if fault.args[0] == "extra":
-                self._flatten(example)  # says which name is too much
+            if plain and fault.args[0] == "extra":
+                # Says which name is too much, unless what it names is empty.
+                return encoder.encode_example(self._split(example), self._coerce)
             raise explain_value(fault, self._physical, self._owners) from None
 
     def _coerce(self, index: int, value: Any) -> Any:
@@ -255,6 +269,8 @@ class Features(Mapping[str, Feature]):
         self, columns: Mapping[str, Any], *, block_bytes: int = 1 << 20
     ) -> Iterator[Block]:
         """The same, in blocks of about so many bytes."""
+        if block_bytes < 1:
+            raise ValueError(f"block_bytes is {block_bytes}, must be 1 or more")
         encoder = self._encoder or self._encode_with()
         flat = self._flatten(columns)
         rows = _rows(flat)
@@ -350,10 +366,11 @@ class Features(Mapping[str, Feature]):
             None if dtype is None else np.empty((rows, *shape), dtype)
             for shape, dtype in self._allocations
         ]
-        for i, column in enumerate(self._physical if out else ()):
-            given = out.get(column.key)
-            if given is None:
-                continue
+        for name, given in self._flatten(out).items() if out else ():
+            i = self._owners.index(name)
+            column = self._physical[i]
+            if dense[i] is None or column.key != name or not isinstance(given, np.ndarray):
+                raise FeatureError(f"feature {name!r} is not decoded into an array that is given")
             shape = (rows, *column.shape)
             fits = given.dtype == column.numpy_dtype and given.shape == shape
             if not fits or not given.flags.c_contiguous:
@@ -371,12 +388,14 @@ def _sort_out(
     """Tell blocks from single records."""
     if isinstance(records, Block):
         return [records], []
-    blocks = [each for each in records if isinstance(each, Block)]
-    if not blocks:
-        return [], list(cast("Sequence[bytes]", records))
-    if len(blocks) != len(records):
+    given: Any = records
+    if isinstance(given, (bytes, str)):
+        raise TypeError("records are a list of bytes; for a single one use decode()")
+    listed = list(given)
+    blocks = [each for each in listed if isinstance(each, Block)]
+    if blocks and len(blocks) != len(listed):
         raise TypeError("records must be all blocks or all bytes")
-    return blocks, []
+    return (blocks, []) if blocks else ([], listed)
 
 
 def _decode(

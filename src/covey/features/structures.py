@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,33 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.features.arrays import RaggedArray, SparseArray, SparseBatch
-from covey.features.columns import STRINGS, Column, Shape, check_shape
-from covey.features.kinds import Feature, MisfitError, parse_dtype
+from covey.features.columns import (
+    STRINGS,
+    Column,
+    Shape,
+    as_array,
+    check_shape,
+    check_value_shape,
+)
+from covey.features.kinds import REQUIRED, Feature, MisfitError, parse_dtype
+
+
+def _empty(default: Any) -> Any:
+    """Check the default of a feature that has none but the empty one."""
+    if default is REQUIRED:
+        return REQUIRED
+    if len(default):
+        raise FeatureError(f"the default is {default!r}; for this kind only [] is possible")
+    return ()
+
+
+def _list_column(key: str, dtype: str, required: bool, shape: Shape = ()) -> Column:
+    """A column of any number of values; none if it may be missing, and is."""
+    column = Column(key, dtype, (None, *shape), layout="variable")
+    if required:
+        return column
+    empty: Any = [] if column.is_string else np.zeros(0, column.numpy_dtype)
+    return dataclasses.replace(column, required=False, default=empty)
 
 
 def _row_of(column: RaggedArray, chosen: NDArray[np.bool_]) -> int:
@@ -25,8 +51,9 @@ def _row_of(column: RaggedArray, chosen: NDArray[np.bool_]) -> int:
 class Ragged(Feature):
     """Lists of lists, of any lengths: ``depth`` levels of them, and then values of one shape.
 
-    Stored as TFDS stores nested sequences: ``<name>/ragged_flat_values`` and, for every level below
-    the first, ``<name>/ragged_row_lengths_<level>``.
+    ``default=[]`` lets an example lack it. Stored as TFDS stores nested sequences:
+    ``<name>/ragged_flat_values`` and, for every level below the first,
+    ``<name>/ragged_row_lengths_<level>``.
 
     >>> Ragged("int64").depth
     2
@@ -35,11 +62,13 @@ class Ragged(Feature):
     dtype: str
     depth: int = 2
     shape: Shape = ()
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", parse_dtype(self.dtype))
         shape = check_shape(self.shape, self.dtype)
-        if None in shape:
+        if not all(shape):
             raise FeatureError(f"the shape of a ragged feature's values is {shape}, must be known")
         if not 2 <= self.depth <= 16:
             raise FeatureError(
@@ -49,14 +78,15 @@ class Ragged(Feature):
         if self.dtype == "float64":
             raise FeatureError("ragged values cannot be float64: a list of them has only float32")
         object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "default", _empty(self.default))
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        flat = f"{name}/ragged_flat_values"
-        lengths = [
-            Column(f"{name}/ragged_row_lengths_{level}", "int64", (None,), layout="variable")
-            for level in range(self.depth - 1)
-        ]
-        return (Column(flat, self.dtype, (None, *self.shape), layout="variable"), *lengths)
+        required = self.default is REQUIRED
+        lengths = [f"{name}/ragged_row_lengths_{level}" for level in range(self.depth - 1)]
+        return (
+            _list_column(f"{name}/ragged_flat_values", self.dtype, required, self.shape),
+            *(_list_column(key, "int64", required) for key in lengths),
+        )
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         lengths: list[list[int]] = [[] for _ in range(self.depth - 1)]
@@ -98,11 +128,14 @@ class Sparse(Feature):
 
     Stored as ``<name>/values`` and ``<name>/indices`` (``<name>/indices_0`` and so on if there are
     several dimensions), which ``tf.io.SparseFeature`` reads. A value may be a :class:`SparseArray`,
-    a pair (indices, values), anything with ``tocoo()`` (scipy), or a dense array.
+    a pair (indices, values), anything with ``tocoo()`` (scipy), or a dense array; ``default=[]``
+    lets an example lack it, which is then all zeros.
     """
 
     dtype: str
     shape: Shape
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", parse_dtype(self.dtype))
@@ -113,18 +146,20 @@ class Sparse(Feature):
         if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
             raise FeatureError(f"the shape of a sparse feature is {shape}, must be positive")
         object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "default", _empty(self.default))
 
     @property
     def _sizes(self) -> tuple[int, ...]:
         return tuple(size or 0 for size in self.shape)
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        def column(key: str, dtype: str) -> Column:
-            return Column(f"{name}/{key}", dtype, (None,), layout="variable")
-
         rank = len(self.shape)
         keys = ["indices"] if rank == 1 else [f"indices_{i}" for i in range(rank)]
-        return (column("values", self.dtype), *(column(key, "int64") for key in keys))
+        required = self.default is REQUIRED
+        return (
+            _list_column(f"{name}/values", self.dtype, required),
+            *(_list_column(f"{name}/{key}", "int64", required) for key in keys),
+        )
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         if isinstance(value, SparseArray):
@@ -133,19 +168,32 @@ class Sparse(Feature):
             coo = value.tocoo()
             indices, values = np.stack([coo.row, coo.col], axis=-1), coo.data
         elif isinstance(value, Mapping):
+            if set(value) != {"indices", "values"}:
+                raise FeatureError(f"a sparse value has {sorted(value)}, not indices and values")
             indices, values = value["indices"], value["values"]
         elif isinstance(value, tuple) and len(value) == 2:
             indices, values = value
         else:
-            dense = np.asarray(value)
-            columns[0].check_value_shape(dense.shape, self.shape)
+            dense = as_array(value)
+            check_value_shape(dense.shape, self.shape)
             indices, values = np.argwhere(dense), dense[np.nonzero(dense)]
-        places = np.asarray(indices, np.int64).reshape(-1, len(self.shape))
+        places = as_array(indices)
+        rank = len(self.shape)
+        if places.size == 0:
+            places = np.zeros((0, rank), np.int64)
+        if places.ndim == 1 and rank == 1:
+            places = places[:, np.newaxis]
+        if places.dtype.kind not in "iu" or places.ndim != 2 or places.shape[1] != rank:
+            raise FeatureError(
+                f"the sparse indices are {places.dtype} {places.shape}, must be integers "
+                f"(values, {rank})"
+            )
+        places = places.astype(np.int64)
         inside = ((places >= 0) & (places < np.array(self._sizes))).all(axis=1)
         if not inside.all():
             bad = tuple(places[int(np.argmin(inside))].tolist())
             raise FeatureError(f"the sparse index {bad} lies outside the shape {self.shape}")
-        values = np.asarray(values)
+        values = as_array(values)
         if len(places) != values.size:
             raise FeatureError(f"{len(places)} sparse indices for {values.size} values")
         if not values.size:
@@ -176,10 +224,13 @@ class Steps(Feature):
     Args:
         dtype: As for :class:`Tensor`.
         shape: Of one step; (None,) if steps differ.
+        default: ``[]`` if the list may be missing, which is then one of no steps.
     """
 
     dtype: str
     shape: Shape = ()
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", parse_dtype(self.dtype))
@@ -187,9 +238,11 @@ class Steps(Feature):
         if None in shape and shape != (None,):
             raise FeatureError(f"the shape of a step is {shape}; an unknown one must be (None,)")
         object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "default", _empty(self.default))
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        return (Column(name, self.dtype, self.shape, layout="steps"),)
+        required = self.default is REQUIRED
+        return (Column(name, self.dtype, self.shape, layout="steps", required=required),)
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         raise FeatureError(

@@ -42,7 +42,10 @@ class Block:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(_core.slice_records(self.data, self.offsets, self.lengths))
+        try:
+            return iter(_core.slice_records(self.data, self.offsets, self.lengths))
+        except _core.Fault:
+            raise ValueError(f"{self.name}: the places of a block lie outside its data") from None
 
     def __getitem__(self, rows: slice) -> Block:
         start, stop, step = rows.indices(len(self))

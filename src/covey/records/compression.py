@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from covey import _core
+from covey.records.streams import StreamError
 
 Compression = Literal["GZIP", "ZLIB"] | None
 
@@ -49,20 +50,16 @@ def detect_compression(head: bytes) -> Compression:
     """
     if not head or _begins_a_record(head):
         return None
-    suspects: list[tuple[Compression, int]] = []
     if head[:3] == b"\x1f\x8b\x08":
-        suspects.append(("GZIP", 31))
-    elif len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
-        suspects.append(("ZLIB", 15))
-    for name, window in suspects:
+        return "GZIP"
+    # Two bytes of ZLIB header prove nothing by themselves.
+    if len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
         try:
-            inflated = zlib.decompressobj(window).decompress(head, 12)
+            inflated = zlib.decompressobj().decompress(head, 12)
         except zlib.error:
-            inflated = b""
-        # A GZIP file is known by its magic alone, so that a damaged one is called damaged GZIP;
-        # two bytes of ZLIB header prove nothing by themselves.
-        if name == "GZIP" or not inflated or _begins_a_record(inflated):
-            return name
+            return None
+        if len(inflated) < 12 or _begins_a_record(inflated):
+            return "ZLIB"
     return None
 
 
@@ -80,15 +77,16 @@ class Inflater:
         read: Gives the next bytes of the file, at most so many; ``b""`` at its end.
         compression: ``"GZIP"`` or ``"ZLIB"``.
         offset: Where in the file ``read`` begins.
-
-    Attributes:
-        members: (decompressed bytes before it, file offset) of every member seen so far.
-
-    Raises:
-        zlib.error: If the data is damaged, ends early, or is followed by something else.
+        members: If given, filled with (decompressed bytes before it, file offset) of every member.
     """
 
-    def __init__(self, read: Callable[[int], bytes], compression: Compression, offset: int = 0):
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        compression: Compression,
+        offset: int = 0,
+        members: list[tuple[int, int]] | None = None,
+    ) -> None:
         self._read = read
         self._window = 31 if compression == "GZIP" else 15
         self._name = compression
@@ -96,26 +94,55 @@ class Inflater:
         self._input = b""
         self._consumed = offset  # bytes of the file that were given to members
         self._produced = 0
-        self.members = [(0, offset)]
+        self._begun = False
+        self._error: str | None = None
+        self._members = members
+        if members is not None:
+            members.append((0, offset))
 
     def read(self, size: int) -> bytes:
-        """The next decompressed bytes, at least one and at most ``size``; ``b""`` at the end."""
+        """The next decompressed bytes, at least one and at most ``size``; ``b""`` at the end.
+
+        Raises:
+            StreamError: If the data is damaged, ends early, or is followed by something else; after
+                all that can be had before that was given out.
+        """
         while True:
+            if self._error is not None:
+                raise StreamError(f"the {self._name} data is damaged: {self._error}")
             if self._inflate.eof and not self._next_member():
                 return b""
             if not self._input:
                 self._input = self._read(_INPUT_BYTES)
-                if not self._input and self._consumed == self.members[0][1]:
+                if not self._input and not self._begun:
                     return b""  # an empty file holds nothing, compressed or not
                 if not self._input:
-                    raise zlib.error(f"the {self._name} data ends before its end mark")
+                    raise StreamError(f"the {self._name} data ends before its end mark")
+            self._begun = True
             before = len(self._input)
-            piece = self._inflate.decompress(self._input, size)
-            self._input = self._inflate.unconsumed_tail or self._inflate.unused_data
+            piece = self._decompress(size)
             self._consumed += before - len(self._input)
             self._produced += len(piece)
             if piece:
                 return piece
+
+    def _decompress(self, size: int) -> bytes:
+        """Inflate some of the input; of damaged input, all that comes before the damage."""
+        sound = self._inflate.copy()  # zlib throws away what a call gave if it ends in an error
+        try:
+            piece = self._inflate.decompress(self._input, size)
+        except zlib.error as error:
+            self._error = str(error)
+        else:
+            self._input = self._inflate.unconsumed_tail or self._inflate.unused_data
+            return piece
+        pieces: list[bytes] = []
+        try:
+            for at in range(len(self._input)):
+                pieces.append(sound.decompress(self._input[at : at + 1]))
+        except zlib.error:
+            pass
+        return b"".join(pieces)
 
     def _next_member(self) -> bool:
         """Begin the member that follows one that has ended, if any does."""
@@ -124,11 +151,12 @@ class Inflater:
         if not self._input:
             return False
         if self._name == "ZLIB":
-            raise zlib.error(
-                "bytes follow the end of the ZLIB stream; readers would lose them silently"
+            raise StreamError(
+                "bytes follow the end of the ZLIB stream; other readers would lose them silently"
             )
         self._inflate = zlib.decompressobj(self._window)
-        self.members.append((self._produced, self._consumed))
+        if self._members is not None:
+            self._members.append((self._produced, self._consumed))
         return True
 
 

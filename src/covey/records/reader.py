@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import warnings
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
@@ -23,13 +23,15 @@ from covey.records.compression import (
     detect_compression,
     parse_compression,
 )
-from covey.records.streams import MappedStream, PieceStream, Stream
+from covey.records.streams import MappedStream, PieceStream, Stream, StreamError
 
 OnError = Literal["raise", "skip"]
 PathOrFile = str | os.PathLike[str] | BinaryIO
 
 _PIECE_BYTES = 1 << 20
+_HEAD_BYTES = 4096
 _UNLIMITED = 2**63
+_MOST_OFFSET = 2**62
 
 # One row per record: what RecordReader.read_at takes, and how long the record is.
 PLACE_DTYPE = np.dtype([("offset", "<u8"), ("within", "<u8"), ("length", "<u8")])
@@ -82,6 +84,10 @@ class RecordReader:
             raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
         if max_record_bytes < 0:
             raise ValueError(f"max_record_bytes is {max_record_bytes}, must be 0 or more")
+        if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
+            raise TypeError(
+                f"the source is of type {type(source).__name__}, must be a path or a binary file"
+            )
         asked = None if compression == "auto" else parse_compression(compression)
         self._verify = verify
         self._on_error = on_error
@@ -98,6 +104,7 @@ class RecordReader:
         else:
             self.name = str(getattr(source, "name", "<file>"))
             self._file = source
+        self._is_regular = self._path is not None and stat.S_ISREG(os.stat(self._path).st_mode)
         self._peeked = b""
         self._passed = False
         self._start = self._file.tell() if self._seekable() else None
@@ -111,7 +118,13 @@ class RecordReader:
         return bool(getattr(self._file, "seekable", lambda: False)())
 
     def _detect(self) -> Compression:
-        head = _read_exactly(self._file, 4096)
+        head = b""
+        while len(head) < _HEAD_BYTES:
+            # What has arrived is enough to tell by; a live pipe may not have more for a while.
+            piece = getattr(self._file, "read1", self._file.read)(_HEAD_BYTES - len(head))
+            head += piece
+            if not piece or (self._start is None and len(head) >= HEADER_BYTES):
+                break
         if self._start is None:
             self._peeked = head  # a pipe: these bytes come first when it is read
         else:
@@ -150,11 +163,20 @@ class RecordReader:
         With ``verify_data=False`` only the lengths are verified, for a caller that goes on to
         verify the data as it decodes it.
         """
-        return self._scan_all(self._stream()[0], self._level(verify_data))
+        self.skipped.clear()
+        return self._scan_all(self._level(verify_data), None)
 
-    def _scan_all(self, stream: Stream, verify: int) -> Iterator[Block]:
-        with closing(stream):
-            yield from self._scan(stream, verify)
+    def _scan_all(self, verify: int, members: list[tuple[int, int]] | None) -> Iterator[Block]:
+        with closing(self._stream(0, members)) as stream:
+            yield from self._scan(stream, verify, self._on_error)
+        if self.skipped:
+            warnings.warn(
+                f"{self.name}: left out {len(self.skipped)} damaged "
+                f"{'part' if len(self.skipped) == 1 else 'parts'}, the first at record "
+                f"{self.skipped[0].record}: {self.skipped[0].reason}",
+                SkippedRecordsWarning,
+                stacklevel=3,
+            )
 
     def _level(self, verify_data: bool = True) -> int:
         if not self._verify:
@@ -167,16 +189,17 @@ class RecordReader:
         In a plain file ``within`` is 0. In a compressed one, ``offset`` is where a GZIP member
         begins (0 for ZLIB), and ``within`` where in its decompressed data the frame does.
         """
-        stream, inflater = self._stream()
+        members: list[tuple[int, int]] = []
         tables = []
-        for block in self._scan_all(stream, self._level()):
+        self.skipped.clear()
+        for block in self._scan_all(self._level(), members):
             table = np.zeros(len(block), PLACE_DTYPE)
             table["offset"] = block.offsets - np.uint64(HEADER_BYTES) + np.uint64(block.position)
             table["length"] = block.lengths
             tables.append(table)
         places = np.concatenate([np.zeros(0, PLACE_DTYPE), *tables])
-        if inflater is not None:
-            before, offset = np.array(inflater.members, np.uint64).T
+        if self.compression is not None:
+            before, offset = np.array(members, np.uint64).T
             member = np.searchsorted(before, places["offset"], side="right") - 1
             places["within"] = places["offset"] - before[member]
             places["offset"] = offset[member]
@@ -186,192 +209,179 @@ class RecordReader:
         """The record whose frame begins at a place that :meth:`places` gave.
 
         Raises:
-            CorruptRecordError: If no sound record begins there.
+            CorruptRecordError: If no sound record begins there, whatever ``on_error`` says.
         """
+        offset, within = int(offset), int(within)
         if offset < 0 or within < 0:
             raise ValueError(f"the place is ({offset}, {within}), must not be negative")
         if self.compression is None:
             offset, within = offset + within, 0
-        stream, _ = self._stream(offset)
-        with closing(stream):
+        if offset + within > _MOST_OFFSET:
+            raise self._no_record(offset, within)
+        with closing(self._stream(offset)) as stream:
             passed = 0
             while passed < within:
-                window, ended = self._window(stream, 0, 1, -1, passed)
+                window, ended = self._window(stream, 0, 1, -1, offset)
                 step = min(within - passed, len(window))
                 if step == 0 and ended:
                     break
                 passed += step
-                self._window(stream, step, 0, -1, passed)
-            for block in self._scan(stream, self._level(), limit=1, first=-1, at=offset):
+                self._window(stream, step, 0, -1, offset)
+            for block in self._scan(stream, self._level(), "raise", limit=1, first=-1, at=offset):
                 return next(iter(block))
-        raise CorruptRecordError(
-            f"{self.name}: no record begins at byte {offset}{f' + {within}' if within else ''}: "
-            "the file ends there; take places from the file's own index",
+        raise self._no_record(offset, within)
+
+    def _no_record(self, offset: int, within: int) -> CorruptRecordError:
+        place = f"{offset} + {within}" if within else str(offset)
+        return CorruptRecordError(
+            f"{self.name}: no record begins at byte {place}, the file ends before; "
+            "take places from the file's own index",
             name=self.name,
             record=-1,
             offset=offset,
         )
 
-    def _stream(self, offset: int = 0) -> tuple[Stream, Inflater | None]:
-        """Open the bytes from ``offset`` on; the inflater tells of the members it meets."""
+    def _stream(self, offset: int, members: list[tuple[int, int]] | None = None) -> Stream:
+        """Open the bytes from ``offset`` on, decompressed if they are compressed."""
         self._check_open()
-        if self._path is not None and self.compression is None:
-            return MappedStream(self._file.fileno(), offset), None
+        if self._is_regular and self.compression is None:
+            return MappedStream(self._file, offset)
+        read: Callable[[int], bytes]
         close = _nothing
-        if self._path is not None:
+        if self._is_regular and self._path is not None:
             # A file of its own, so that several iterations do not disturb each other.
             file: BinaryIO = open(self._path, "rb", buffering=0)  # noqa: SIM115
             file.seek(offset)
-            close = file.close
+            read, close = file.read, file.close
         else:
-            file = self._file
-            if self._start is not None:
-                file.seek(self._start + offset)
-            elif self._passed or offset:
-                raise ClosedError(f"{self.name}: cannot seek, so it can be read only once")
+            read = self._reader(offset)
+        if self.compression is None:
+            return PieceStream(read, _PIECE_BYTES, close)
+        inflater = Inflater(read, self.compression, offset, members)
+        return PieceStream(inflater.read, _PIECE_BYTES, close)
+
+    def _reader(self, offset: int) -> Callable[[int], bytes]:
+        """A way to read a file that is shared, from ``offset`` on."""
+        file = self._file
+        if self._start is None:
+            if self._passed or offset:
+                raise ClosedError(f"{self.name}: it cannot be seeked, so it can be read only once")
             self._passed = True
-        head, self._peeked = self._peeked, b""
+            head, self._peeked = [self._peeked], b""
+            return lambda size: (head.pop() if head else b"") or file.read(size)
+        position = self._start + offset
 
         def read(size: int) -> bytes:
-            nonlocal head
-            if head:
-                piece, head = head, b""
-                return piece
-            return file.read(size)
+            nonlocal position
+            file.seek(position)  # another iteration may have moved it
+            piece = file.read(size)
+            position += len(piece)
+            return piece
 
-        if self.compression is None:
-            return PieceStream(read, _PIECE_BYTES, close), None
-        inflater = Inflater(read, self.compression, offset)
-        return PieceStream(inflater.read, _PIECE_BYTES, close), inflater
+        return read
 
     def _scan(
         self,
         stream: Stream,
         verify: int,
+        on_error: OnError,
         *,
         limit: int = _UNLIMITED,
         first: int = 0,
         at: int = 0,
     ) -> Iterator[Block]:
         """Find the frames of a stream that begins at record ``first`` and byte ``at``."""
-        self.skipped.clear()
         position = at
         record = first
         consumed = needed = 0
-        while True:
-            try:
+        try:
+            while True:
                 window, ended = self._window(stream, consumed, needed, record, position + consumed)
-            except CorruptRecordError as error:
-                if self._on_error == "raise":
-                    raise
-                self._skip(record, position + consumed, None, str(error))
-                break
-            position += consumed
-            offsets, lengths, consumed, needed, fault = _core.scan_frames(window, limit, verify)
-            if len(lengths):
-                self._check_open()
-                verified = verify != _core.VERIFY_LENGTHS
-                yield Block(window, offsets, lengths, self.name, record, position, verified)
-                record += len(lengths)
-                if limit == 1:
+                position += consumed
+                consumed = 0
+                while True:
+                    rest = window[consumed:]
+                    found = _core.scan_frames(rest, limit, verify)
+                    offsets, lengths, passed, needed, fault = found
+                    if len(lengths):
+                        verified = verify != _core.VERIFY_LENGTHS
+                        place = position + consumed
+                        yield Block(rest, offsets, lengths, self.name, record, place, verified)
+                        if limit == 1:
+                            return
+                    record += len(lengths)
+                    consumed += passed
+                    if fault is None:
+                        break
+                    error = self._mismatch(fault, record, position + consumed)
+                    # After wrong data the next frame is known, after a wrong length it is not.
+                    if on_error == "raise" or fault[0] != "data_checksum":
+                        raise error
+                    length: int = struct.unpack_from("<Q", rest, passed)[0] + FRAME_BYTES
+                    self._skip(error, length)
+                    consumed += length
+                    record += 1
+                if ended:
+                    self._check_end(len(window) - consumed, needed, record, position + consumed)
                     return
-            offset = position + consumed
-            if fault is not None:
-                skipped = self._damaged(window[consumed:], fault, record, offset)
-                if skipped is None:
-                    break
-                consumed += skipped
-                record += 1
-                needed = 0
-            elif ended and consumed == len(window):
-                break
-            elif ended:
-                self._truncated(len(window) - consumed, needed, record, offset)
-                break
-            elif (
-                not isinstance(stream, MappedStream)
-                and needed > self._max_record_bytes + FRAME_BYTES
-            ):
-                self._fail(
-                    record,
-                    offset,
-                    f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
-                    f"{self._max_record_bytes}; pass a larger max_record_bytes if that is right",
-                )
-                break
-        if self.skipped:
-            warnings.warn(
-                f"{self.name}: left out {len(self.skipped)} damaged "
-                f"{'part' if len(self.skipped) == 1 else 'parts'}, the first at record "
-                f"{self.skipped[0].record}: {self.skipped[0].reason}",
-                SkippedRecordsWarning,
-                stacklevel=3,
-            )
+                self._check_needed(stream, needed, record, position + consumed)
+        except CorruptRecordError as error:
+            if on_error == "raise":
+                raise
+            self._skip(error, None)
 
     def _window(
         self, stream: Stream, consumed: int, needed: int, record: int, offset: int
     ) -> tuple[memoryview, bool]:
-        """A stream's next window; damaged compression is a damaged record."""
-        # Past the limit nothing is fetched: the caller sees the record cut, and says why.
-        if not isinstance(stream, MappedStream):
-            needed = min(needed, self._max_record_bytes + FRAME_BYTES)
+        """A stream's next window; what it cannot give is a damaged record."""
+        self._check_open()
         try:
             return stream.window(consumed, needed)
-        except zlib.error as error:
-            raise self._error(
-                record, offset, f"the {self.compression} data is damaged: {error}"
-            ) from None
+        except StreamError as error:
+            raise self._error(record, offset, str(error)) from None
 
-    def _damaged(
-        self, window: memoryview, fault: _core.FaultArgs, record: int, offset: int
-    ) -> int | None:
-        """Deal with a wrong checksum: how many bytes to skip, or None if that is unknown."""
+    def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
         code, _, _, found, expected, _ = fault
-        if code == "data_checksum":
-            length: int = struct.unpack_from("<Q", window)[0] + FRAME_BYTES
-            reason = f"data checksum is {found:#010x}, expected {expected:#010x}"
-            self._fail(record, offset, reason, length)
-            return length
-        reason = f"length checksum is {found:#010x}, expected {expected:#010x}"
-        if record == 0 and offset == 0:
+        what = "data" if code == "data_checksum" else "length"
+        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
+        if what == "length" and record == 0:
             reason += ", so this may be no TFRecord file"
-        self._fail(record, offset, reason)
-        return None
+        return self._error(record, offset, reason)
 
-    def _truncated(self, have: int, needed: int, record: int, offset: int) -> None:
-        whole = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES} bytes"
-        self._fail(record, offset, f"the file ends after {have} of {whole}")
+    def _check_end(self, left: int, needed: int, record: int, offset: int) -> None:
+        """Make sure that a file ends on a whole record."""
+        if left:
+            whole = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
+            raise self._error(record, offset, f"the file ends after {left} of {whole}")
 
-    def _fail(self, record: int, offset: int, reason: str, length: int | None = None) -> None:
-        if self._on_error == "raise":
-            raise self._error(record, offset, reason)
-        self._skip(record, offset, length, reason)
+    def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
+        """Make sure that a record which nothing else bounds is not too large."""
+        most = self._max_record_bytes
+        if needed > most + FRAME_BYTES and not isinstance(stream, MappedStream):
+            raise self._error(
+                record,
+                offset,
+                f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
+                f"{most}; pass a larger max_record_bytes if that is right",
+            )
 
-    def _skip(self, record: int, offset: int, length: int | None, reason: str) -> None:
-        self.skipped.append(Skipped(self.name, record, offset, length, reason))
+    def _skip(self, error: CorruptRecordError, length: int | None) -> None:
+        skipped = Skipped(self.name, error.record, error.offset, length, error.reason)
+        self.skipped.append(skipped)
 
     def _error(self, record: int, offset: int, reason: str) -> CorruptRecordError:
         number = f"record {record} at" if record >= 0 else "record at"
-        where = " of the decompressed data" if self.compression else ""
+        # Places in a compressed file are those of its members, record numbers count decompressed.
+        where = " of the decompressed data" if self.compression and record >= 0 else ""
         return CorruptRecordError(
             f"{self.name}: {number} byte {offset}{where}: {reason}; "
-            "open with on_error='skip' to read what is sound",
+            "RecordReader(..., on_error='skip') reads what is sound",
             name=self.name,
             record=record,
             offset=offset,
+            reason=reason,
         )
 
 
 def _nothing() -> None:
     """Close nothing: the file is the caller's."""
-
-
-def _read_exactly(file: BinaryIO, size: int) -> bytes:
-    """Read so many bytes, or all there are; a raw file or a pipe may give fewer at once."""
-    pieces = b""
-    while len(pieces) < size:
-        piece = file.read(size - len(pieces))
-        if not piece:
-            break
-        pieces += piece
-    return pieces

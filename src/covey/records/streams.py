@@ -1,4 +1,4 @@
-"""Where the bytes of a TFRecord file come from: a map of it, a file object, or an inflater.
+"""Where the bytes of a TFRecord file come from: a map of it, or pieces that are read.
 
 A stream hands out windows. Each begins where the last was consumed to and holds at least what the
 caller needs next, so that whoever looks for frames never has to care about pieces.
@@ -9,11 +9,18 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 # How much of a file is mapped at once: enough that mapping costs nothing, little enough that
 # reading a file of any size takes no more memory than this.
 WINDOW_BYTES = 16 << 20
+
+# What is smaller is read: a map keeps a file descriptor as long as it lives.
+_MAP_FROM = 1 << 20
+
+
+class StreamError(Exception):
+    """The bytes of a file cannot be had; the message says why."""
 
 
 class Stream(Protocol):
@@ -23,6 +30,9 @@ class Stream(Protocol):
         """Move on by ``consumed`` bytes; return what follows, and whether the file ends with it.
 
         The window has at least ``needed`` bytes unless the file ends before.
+
+        Raises:
+            StreamError: If the file cannot be read on.
         """
         ...
 
@@ -32,33 +42,40 @@ class Stream(Protocol):
 
 
 class MappedStream:
-    """A stream over a local file that is mapped into memory, a window at a time."""
+    """A stream over a regular file that is mapped into memory, a window at a time."""
 
-    def __init__(self, descriptor: int, position: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, file: BinaryIO, position: int) -> None:
+        self._file = file
         self._position = position
+        self._size = 0
 
     def window(self, consumed: int, needed: int) -> tuple[memoryview, bool]:
         self._position += consumed
-        # Asked every time: a map that reaches past the end of a file kills the process.
-        size = os.fstat(self._descriptor).st_size
+        # Asked every time: touching a map beyond the end of its file kills the process.
+        size = os.fstat(self._file.fileno()).st_size
+        if size < self._size:
+            raise StreamError(f"the file was cut from {self._size} to {size} bytes meanwhile")
+        self._size = size
         if self._position >= size:
             return memoryview(b""), True
-        begin = self._position // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         end = min(size, self._position + max(needed, WINDOW_BYTES))
-        mapped = map_file(self._descriptor, begin, end - begin)
-        return memoryview(mapped)[self._position - begin :], end == size
+        return map_file(self._file.fileno(), self._position, end), end == size
 
     def close(self) -> None:
-        """Nothing to close: a map is gone with its last window."""
+        """Nothing to close: the file is the reader's, and a map is gone with its last window."""
 
 
-def map_file(descriptor: int, begin: int, length: int) -> mmap.mmap:
-    """Map part of a file for reading, its pages ready to be touched."""
+def map_file(descriptor: int, begin: int, end: int) -> memoryview:
+    """Part of a file, its pages ready to be touched."""
+    if end - begin < _MAP_FROM and hasattr(os, "pread"):
+        return memoryview(os.pread(descriptor, end - begin, begin))
+    start = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     if hasattr(mmap, "MAP_POPULATE"):
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        return mmap.mmap(descriptor, length, flags=flags, prot=mmap.PROT_READ, offset=begin)
-    return mmap.mmap(descriptor, length, access=mmap.ACCESS_READ, offset=begin)
+        mapped = mmap.mmap(descriptor, end - start, flags=flags, prot=mmap.PROT_READ, offset=start)
+    else:
+        mapped = mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start)
+    return memoryview(mapped)[begin - start :]
 
 
 class PieceStream:

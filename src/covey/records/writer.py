@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import threading
+import warnings
 import zlib
 from typing import BinaryIO
 
@@ -16,7 +19,10 @@ from covey.records.reader import PathOrFile, RecordReader
 
 
 class RecordWriter:
-    """Writes records to one TFRecord file.
+    """Writes records to one TFRecord file. Threads may share it.
+
+    An error of the file (a full disk, say) closes the writer: what was not written is lost, and
+    nothing is added after it.
 
     Args:
         target: A path, which is overwritten, or a binary file object.
@@ -50,8 +56,13 @@ class RecordWriter:
             raise ValueError("member_bytes and buffer_bytes must be 1 or more")
         self.records = 0
         """Records written by this writer so far."""
-        self._closed = False
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
         self._owned = isinstance(target, (str, os.PathLike))
+        if not self._owned and not hasattr(target, "write"):
+            raise TypeError(
+                f"the target is of type {type(target).__name__}, must be a path or a binary file"
+            )
         if isinstance(target, (str, os.PathLike)):
             self.name = os.fspath(target)
             if append and os.path.exists(self.name):
@@ -69,6 +80,7 @@ class RecordWriter:
         self._buffer = _core.FrameBuffer(self._buffer_bytes)
         self._gzip = GzipDeflater(level) if self.compression == "GZIP" else None
         self._zlib = zlib.compressobj(level) if self.compression == "ZLIB" else None
+        self._closed = False
 
     def _check_end(self, target: PathOrFile) -> None:
         """Make sure that what is appended to can be: whole records, of the same compression."""
@@ -78,24 +90,25 @@ class RecordWriter:
                     f"{self.name}: appending to a file object needs one that can be read and "
                     "seeked, so that its end can be checked; open it with mode 'r+b'"
                 )
-            target.seek(0)
-        with RecordReader(target) as reader:
-            is_empty = True
-            # Lengths are enough to find the end; compressed data is checked by inflating it.
-            for block in reader.blocks(verify_data=False):
-                is_empty = is_empty and len(block) == 0
-            if is_empty:
+            if target.seek(0, os.SEEK_END) == 0:
                 return
+            target.seek(0)
+        elif os.path.getsize(target) == 0:
+            return
+        with RecordReader(target) as reader:
             if reader.compression != self.compression:
                 raise ValueError(
                     f"{self.name}: cannot append with compression {self.compression} to a file "
                     f"with {reader.compression}; pass compression={reader.compression!r}"
                 )
-        if self.compression == "ZLIB":
-            raise ValueError(
-                f"{self.name}: cannot append to a ZLIB file: readers would stop at the end of its "
-                "first stream; write a new file, or use GZIP"
-            )
+            if self.compression == "ZLIB":
+                raise ValueError(
+                    f"{self.name}: cannot append to a ZLIB file: readers would stop at the end of "
+                    "its first stream; write a new file, or use GZIP"
+                )
+            # Lengths are enough to find the end; compressed data is checked by inflating it.
+            for _ in reader.blocks(verify_data=False):
+                pass
 
     def __enter__(self) -> RecordWriter:
         self._check_open()
@@ -104,50 +117,79 @@ class RecordWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"{self.name}: a RecordWriter was not closed, so its last records are lost; "
+                "use it in a with statement",
+                ResourceWarning,
+                stacklevel=2,
+            )
+            if self._owned:
+                self._file.close()
+
     def _check_open(self) -> None:
+        if self._failure is not None:
+            raise ClosedError(f"{self.name}: this writer failed earlier: {self._failure}")
         if self._closed:
             raise ClosedError(f"{self.name}: this writer is closed; open another, with append=True")
 
     def write(self, record: bytes) -> None:
         """Write one record."""
-        if self._closed:
-            self._check_open()
-        if self._buffer.append(record) >= self._buffer_bytes:
-            self._drain()
-        self.records += 1
+        with self._lock:
+            if self._closed:
+                self._check_open()
+            try:
+                size = self._buffer.append(record)
+            except BufferError as error:
+                raise TypeError(f"a record must be contiguous bytes: {error}") from None
+            if size >= self._buffer_bytes:
+                self._drain()
+            self.records += 1
 
     def write_block(self, block: Block) -> None:
         """Write many records, framed already."""
-        self._check_open()
-        self._drain()
-        self._emit(block)
-        self.records += len(block)
+        with self._lock:
+            self._check_open()
+            self._drain()
+            self._emit(block)
+            self.records += len(block)
 
     def flush(self) -> None:
-        """Hand everything to the file, so that a reader sees whole records."""
-        self._check_open()
-        self._drain()
-        if self._gzip is not None:
-            self._put(self._gzip.finish())
-        if self._zlib is not None:
-            self._put(self._zlib.flush(zlib.Z_SYNC_FLUSH))
-        self._file.flush()
+        """Hand everything to the file.
+
+        A reader then sees whole records, except in ZLIB, which has no end before it is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._drain()
+            if self._gzip is not None:
+                self._put(self._gzip.finish())
+            if self._zlib is not None:
+                self._put(self._zlib.flush(zlib.Z_SYNC_FLUSH))
+            self._flush_file()
 
     def close(self) -> None:
         """Write what is left and close the file, if this writer opened it."""
-        if self._closed:
-            return
-        try:
-            self._drain()
-            if self._gzip is not None:
-                self._put(self._gzip.finish(last=not self._append))
-            if self._zlib is not None:
-                self._put(self._zlib.flush())
-            self._file.flush()
-        finally:
-            self._closed = True
-            if self._owned:
-                self._file.close()
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self._drain()
+                if self._gzip is not None:
+                    self._put(self._gzip.finish(last=not self._append))
+                if self._zlib is not None:
+                    self._put(self._zlib.flush())
+                self._flush_file()
+            finally:
+                self._closed = True
+                if self._owned:
+                    self._file.close()
+
+    def _flush_file(self) -> None:
+        flush = getattr(self._file, "flush", None)
+        if flush is not None:
+            flush()
 
     def _drain(self) -> None:
         data, offsets, lengths = self._buffer.take()
@@ -190,7 +232,18 @@ class RecordWriter:
                 self._put(self._gzip.finish())
 
     def _put(self, data: bytes | memoryview) -> None:
-        # A raw file may take less than it is given.
         view = memoryview(data)
-        while view.nbytes:
-            view = view[self._file.write(view) :]
+        try:
+            while view.nbytes:
+                # A raw file may take less than it is given; some file objects do not say.
+                taken: int | None = self._file.write(view)
+                if taken == 0 or (taken is None and isinstance(self._file, io.RawIOBase)):
+                    raise BlockingIOError(f"{self.name}: the file takes no more bytes")
+                view = view[taken:] if taken is not None else view[:0]
+        except BaseException as error:
+            # Part of a frame may be in the file: whatever followed it could not be read.
+            self._failure = error
+            self._closed = True
+            if self._owned:
+                self._file.close()
+            raise
