@@ -224,15 +224,14 @@ class Features(Mapping[str, Feature]):
         Raises:
             FeatureError: If the example does not fit, saying which feature and why.
         """
-        encoder = self._encoder or self._encode_with()
-        plain = self._is_plain and type(example) is dict
-        values = cast("dict[str, Any]", example) if plain else self._split(example)
+        if not self._is_plain or type(example) is not dict:
+            example = self._split(example)
         try:
-            return encoder.encode_example(values, self._coerce)
+            return (self._encoder or self._encode_with()).encode_example(example, self._coerce)
         except _core.Fault as fault:
-            if plain and fault.args[0] == "extra":
-                # Says which name is too much, unless what it names is empty.
-                return encoder.encode_example(self._split(example), self._coerce)
+            if fault.args[0] == "extra":
+                # Says which name is too much, unless there is nothing behind it.
+                return self.encode(self._split(example))
             raise explain_value(fault, self._physical, self._owners) from None
 
     def _coerce(self, index: int, value: Any) -> Any:
