@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from covey import ClassLabel, Features, Ragged, Tensor
+from covey import ClassLabel, Features, Ragged, Sparse, SparseArray, Tensor
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 NUMBERS = [*INTEGERS, "bool", "float16", "float32", "float64"]
@@ -76,22 +76,65 @@ def ragged_case(draw: Any, rows: int) -> Case:
 
 
 @st.composite
+def odd_case(draw: Any, rows: int) -> Case:
+    """Features that TFDS and parse_example have no plain counterpart of."""
+    kind = draw(st.sampled_from(["inner", "dynamic", "strings", "sparse", "text rows", "optional"]))
+    sizes = st.integers(0, 3)
+    if kind == "inner":
+        return Case(
+            Tensor("int16", (2, None), encoding=draw(st.sampled_from(["list", "bytes"]))),
+            [draw(arrays("int16", (2, draw(sizes)))) for _ in range(rows)],
+        )
+    if kind == "dynamic":
+        feature = Tensor("float32", (None, 2, None), encoding="bytes")
+        shape = st.tuples(sizes, st.just(2), sizes)
+        return Case(feature, [draw(arrays("float32", draw(shape))) for _ in range(rows)])
+    if kind == "strings":
+        pairs = st.lists(st.binary(max_size=3), min_size=2, max_size=2)
+        lists = st.lists(pairs, max_size=3)
+        return Case(Tensor("bytes", (None, 2)), [draw(lists) for _ in range(rows)])
+    if kind == "text rows":
+        grid = st.lists(st.lists(texts, min_size=2, max_size=2), min_size=2, max_size=2)
+        return Case(Tensor("str", (2, 2)), [draw(grid) for _ in range(rows)])
+    if kind == "optional":
+        maybe = st.one_of(st.none(), st.integers(-5, 5))
+        return Case(Tensor("int64", default=7), [draw(maybe) for _ in range(rows)])
+    dense = hnp.arrays(np.int64, (2, 3), elements=st.sampled_from([0, 0, 1, -5]))
+    return Case(Sparse("int64", (2, 3)), [draw(dense) for _ in range(rows)])
+
+
+@st.composite
 def label_case(draw: Any, rows: int) -> Case:
     return Case(ClassLabel(num_classes=5), [draw(st.integers(-1, 4)) for _ in range(rows)])
 
 
 @st.composite
-def datasets(draw: Any, *, ragged: bool = True) -> tuple[Features, list[dict[str, Any]]]:
+def datasets(
+    draw: Any, *, ragged: bool = True, odd: bool = False
+) -> tuple[Features, list[dict[str, Any]]]:
     """Features, and some examples of them."""
     rows = draw(st.integers(1, 4))
     kinds = [tensor_case(rows), string_case(rows), label_case(rows)]
     if ragged:
         kinds.append(ragged_case(rows))
+    if odd:
+        kinds.append(odd_case(rows))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
     cases = {name: draw(st.one_of(kinds)) for name in names}
-    features = Features({name: case.feature for name, case in cases.items()})
-    examples = [{name: case.values[i] for name, case in cases.items()} for i in range(rows)]
+    if odd and draw(st.booleans()):  # nested, under a name that no other has
+        case = draw(st.one_of(kinds))
+        features = Features({"deep": {"er": case.feature}, **features_of(cases)})
+        nested = [{"deep": {"er": value}} for value in case.values]
+    else:
+        features, nested = Features(features_of(cases)), [{} for _ in range(rows)]
+    examples = [
+        {**nested[i], **{name: case.values[i] for name, case in cases.items()}} for i in range(rows)
+    ]
     return features, examples
+
+
+def features_of(cases: dict[str, Case]) -> dict[str, Any]:
+    return {name: case.feature for name, case in cases.items()}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -112,6 +155,8 @@ def same(a: Any, b: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """A value in lists and Python numbers, whatever holds it."""
+    if isinstance(value, SparseArray):
+        return value.to_dense().tolist()
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, tuple) else value

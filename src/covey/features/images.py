@@ -1,16 +1,78 @@
-"""Encoded images, by Pillow, which is imported only when an image is really coded."""
+"""Encoded images; Pillow is imported only when one is really encoded or decoded."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
+from covey.features.columns import Column, Shape, as_array, check_shape
+from covey.features.kinds import REQUIRED, Feature
 
 FORMATS = ("png", "jpeg")
+
+
+@dataclass(frozen=True)
+class Image(Feature):
+    """An encoded image. Bytes are stored as they are; pixels are encoded first.
+
+    Args:
+        shape: Height, width and channels; None where images differ.
+        dtype: ``"uint8"`` or, for PNG, ``"uint16"``.
+        format: How pixels are encoded: ``"png"`` or ``"jpeg"``.
+        default: The encoded image of an example that lacks the feature.
+
+    Decoding gives the encoded bytes; :meth:`decode` gives pixels.
+    """
+
+    shape: Shape = (None, None, None)
+    dtype: str = "uint8"
+    format: str = "png"
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("uint8", "uint16"):
+            raise FeatureError(f"dtype of an image is {self.dtype!r}, must be 'uint8' or 'uint16'")
+        if self.format not in FORMATS:
+            raise FeatureError(f"format of an image is {self.format!r}, must be one of {FORMATS}")
+        shape = check_shape(self.shape, self.dtype)
+        if len(shape) != 3:
+            raise FeatureError(f"shape of an image is {shape}, must have three dimensions")
+        object.__setattr__(self, "shape", shape)
+        if self.default is not REQUIRED and not isinstance(self.default, bytes):
+            raise FeatureError("the default of an image must be encoded bytes")
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        if self.default is REQUIRED:
+            return (Column(name, "bytes"),)
+        return (Column(name, "bytes", required=False, default=[self.default]),)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return [bytes(value)]
+        if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+            return [self.encode(as_array(value))]
+        raise FeatureError(
+            f"an image is of type {type(value).__name__}, must be encoded bytes or pixels"
+        )
+
+    def encode(self, pixels: NDArray[Any]) -> bytes:
+        """Encode pixels of this feature's shape, (height, width[, channels])."""
+        pixels = as_array(pixels)
+        whole = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+        checked = Column("image", self.dtype, self.shape).coerce(whole)
+        return _encode(checked, self.format)
+
+    def decode(self, data: bytes) -> NDArray[Any]:
+        """Decode an image into pixels, (height, width, channels), of this feature's shape."""
+        pixels = _decode(data, self.shape[2])
+        return np.asarray(Column("image", self.dtype, self.shape).coerce(pixels))
 
 
 def _pillow() -> Any:
@@ -23,7 +85,7 @@ def _pillow() -> Any:
     return Image
 
 
-def encode_image(pixels: NDArray[Any], format: str) -> bytes:
+def _encode(pixels: NDArray[Any], format: str) -> bytes:
     """Encode pixels, (height, width) or (height, width, channels)."""
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
@@ -38,7 +100,7 @@ def encode_image(pixels: NDArray[Any], format: str) -> bytes:
     return out.getvalue()
 
 
-def decode_image(data: bytes, channels: int | None = None) -> NDArray[Any]:
+def _decode(data: bytes, channels: int | None = None) -> NDArray[Any]:
     """Decode an image into (height, width, channels)."""
     from_pillow = _pillow()
     try:

@@ -14,13 +14,14 @@ or many, by column, natively and with the GIL released::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ExampleError, FeatureError
+from covey.features.batches import count_rows, decode_blocks, first_row, sort_out
 from covey.features.columns import Column
 from covey.features.explain import explain_misfit, explain_record, explain_value
 from covey.features.inference import infer_kinds, infer_record_kinds
@@ -272,7 +273,7 @@ class Features(Mapping[str, Feature]):
             raise ValueError(f"block_bytes is {block_bytes}, must be 1 or more")
         encoder = self._encoder or self._encode_with()
         flat = self._flatten(columns)
-        rows = _rows(flat)
+        rows = count_rows(flat)
         given: list[Any] = []
         for name, physical in self._columns.items():
             if name not in flat:
@@ -301,7 +302,7 @@ class Features(Mapping[str, Feature]):
 
     def decode(self, record: bytes, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""
-        return _first(self.decode_batch([record], names))
+        return first_row(self.decode_batch([record], names))
 
     def decode_batch(
         self,
@@ -326,14 +327,14 @@ class Features(Mapping[str, Feature]):
         """
         if names is not None:
             return self.select(names).decode_batch(records, out=out)
-        blocks, raw = _sort_out(records)
+        blocks, raw = sort_out(records)
         rows = sum(map(len, blocks)) if blocks else len(raw)
         if rows * self._least_bytes > _TRUSTED_BYTES:
             self._check_size(blocks, raw, rows)
         dense = self._dense(rows, out or {})
         decoder = self._decoder or self._decode_with()
         try:
-            grown = _decode(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
+            grown = decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
         except _core.Fault as fault:
             raise explain_record(fault, self._physical, self._owners, blocks) from None
         parts = iter(
@@ -381,65 +382,5 @@ class Features(Mapping[str, Feature]):
         return dense
 
 
-def _sort_out(
-    records: Block | Sequence[Block] | Sequence[bytes],
-) -> tuple[list[Block], list[bytes]]:
-    """Tell blocks from single records."""
-    if isinstance(records, Block):
-        return [records], []
-    given: Any = records
-    if isinstance(given, (bytes, str)):
-        raise TypeError("records are a list of bytes; for a single one use decode()")
-    listed = list(given)
-    blocks = [each for each in listed if isinstance(each, Block)]
-    if blocks and len(blocks) != len(listed):
-        raise TypeError("records must be all blocks or all bytes")
-    return (blocks, []) if blocks else ([], listed)
-
-
-def _decode(
-    decoder: _core.Decoder, blocks: Sequence[Block], dense: list[NDArray[Any] | None]
-) -> list[_core.GrownColumn | None]:
-    verify = not all(block.verified for block in blocks)
-    if len(blocks) == 1:
-        block = blocks[0]
-        return decoder.decode_places(
-            [block.data], None, block.offsets, block.lengths, verify, dense
-        )
-    counts = [len(block) for block in blocks]
-    return decoder.decode_places(
-        [block.data for block in blocks],
-        np.repeat(np.arange(len(blocks), dtype=np.uint32), counts),
-        np.concatenate([block.offsets for block in blocks]),
-        np.concatenate([block.lengths for block in blocks]),
-        verify,
-        dense,
-    )
-
-
 def _about(name: str, error: FeatureError) -> FeatureError:
     return FeatureError(f"feature {name!r}: {error}")
-
-
-def _rows(columns: Mapping[str, Any]) -> int:
-    """How many rows columns have, which must be the same for all."""
-    lengths: dict[str, int] = {}
-    for name, column in columns.items():
-        try:
-            lengths[name] = len(column)
-        except TypeError:
-            raise FeatureError(
-                f"feature {name!r}: a column is of type {type(column).__name__}, must have rows"
-            ) from None
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-        raise FeatureError(f"columns have different numbers of rows: {listed}")
-    return next(iter(lengths.values()), 0)
-
-
-def _first(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The one example of columns that have one row."""
-    return {
-        name: _first(column) if isinstance(column, dict) else column[0]
-        for name, column in columns.items()
-    }
