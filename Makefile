@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/core/*.h src/core/*.cpp src/core/bindings/*)
+CPP := $(wildcard src/core/*.h src/core/*.cpp src/core/bindings/* tests/*/*.h tests/*/*.cpp)
 FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
@@ -24,13 +25,13 @@ lint: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Check style and types, change no
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h')
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/python tools/stubs.py --check
 
 format: $(VENV)/lint.stamp ## Lay the code out.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
+	$(BIN)/clang-format -i $(CPP)
 
 bench: $(VENV)/test.stamp $(VENV)/covey.stamp ## Measure against others; prints what RESULTS.md holds.
 	$(BIN)/python -m benchmarks
@@ -41,7 +42,7 @@ sanitize: build/sanitize/native_tests ## Run the native tests under ASan and UBS
 fuzz: build/fuzz/fuzz_decode ## Fuzz the native reader and decoder under ASan (needs clang).
 	mkdir -p build/fuzz/corpus
 	build/fuzz/fuzz_decode -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 \
-		build/fuzz/corpus tests/hostile
+		-dict=tests/fuzz/example.dict build/fuzz/corpus tests/fuzz/corpus tests/hostile
 
 stubs: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Write src/covey/_core.pyi anew.
 	$(BIN)/python tools/stubs.py
@@ -62,7 +63,7 @@ $(VENV)/covey.stamp: $(NATIVE) $(VENV)/build.stamp
 
 # The native tests are plain C++; cmake and ninja come from .venv.
 CMAKE = PATH="$(CURDIR)/$(BIN):$$PATH" cmake -G Ninja -S . -DCOVEY_PYTHON=OFF
-NATIVE_TESTS := $(NATIVE) $(wildcard tests/native/*) $(VENV)/build.stamp
+NATIVE_TESTS := $(NATIVE) $(wildcard tests/native/* tests/fuzz/*) $(VENV)/build.stamp
 
 build/tests/native_tests: $(NATIVE_TESTS)
 	$(CMAKE) -B build/tests -DCOVEY_TESTS=ON >/dev/null

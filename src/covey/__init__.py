@@ -37,34 +37,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "covey.errors": (
-        "ClosedError",
-        "CorruptRecordError",
-        "CoveyError",
-        "ExampleError",
-        "FeatureError",
-        "FormatError",
-        "SkippedRecordsWarning",
-    ),
-    "covey.features": (
-        "ClassLabel",
-        "Feature",
-        "Features",
-        "Image",
-        "Ragged",
-        "RaggedArray",
-        "Sparse",
-        "SparseArray",
-        "SparseBatch",
-        "Steps",
-        "StringArray",
-        "Tensor",
-    ),
-    "covey.records": ("Block", "RecordReader", "RecordWriter", "Skipped"),
-    "covey.streaming": ("read_batches",),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+# In the order of the data's way.
+_MODULES = ("covey.errors", "covey.records", "covey.features", "covey.streaming")
 
 __all__ = [
     "Block",
@@ -95,11 +69,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'covey' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for module in map(importlib.import_module, _MODULES):
+            if hasattr(module, name):
+                value = getattr(module, name)
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module 'covey' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
