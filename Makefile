@@ -42,7 +42,7 @@ sanitize: build/sanitize/native_tests ## Run the native tests under ASan and UBS
 fuzz: build/fuzz/fuzz_decode ## Fuzz the native reader and decoder under ASan (needs clang).
 	mkdir -p build/fuzz/corpus
 	build/fuzz/fuzz_decode -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 \
-		-dict=tests/fuzz/example.dict build/fuzz/corpus tests/fuzz/corpus tests/hostile
+		-artifact_prefix=build/fuzz/ -dict=tests/fuzz/example.dict build/fuzz/corpus tests/fuzz/corpus tests/hostile
 
 stubs: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Write src/covey/_core.pyi anew.
 	$(BIN)/python tools/stubs.py

@@ -14,11 +14,11 @@ from benchmarks.data import FOLDER, SHARDS, Data
 from benchmarks.measure import Table, in_turn, rate
 
 
-def fresh(name: str) -> str:
-    """A path for a new file: overwriting one in place would be slower."""
-    path = FOLDER / name
-    path.unlink(missing_ok=True)
-    return str(path)
+def clear() -> None:
+    """Remove what was written, and let the disk come to rest: new files for everybody."""
+    for path in FOLDER.glob("written-*"):
+        path.unlink()
+    os.sync()
 
 
 # Writing.
@@ -26,7 +26,7 @@ def fresh(name: str) -> str:
 
 def write_columns(data: Data) -> None:
     for shard in range(SHARDS):
-        with covey.RecordWriter(fresh(f"written-{shard}")) as writer:
+        with covey.RecordWriter(FOLDER / f"written-{shard}") as writer:
             for block in data.features.encode_blocks(data.part(shard)):
                 writer.write_block(block)
 
@@ -46,7 +46,7 @@ def dicts(data: Data, shard: int) -> list[dict[str, Any]]:
 
 def write_dicts(features: covey.Features, shards: list[list[dict[str, Any]]]) -> None:
     for i, examples in enumerate(shards):
-        with covey.RecordWriter(fresh(f"written-{i}")) as writer:
+        with covey.RecordWriter(FOLDER / f"written-{i}") as writer:
             for example in examples:
                 writer.write(features.encode(example))
 
@@ -64,7 +64,7 @@ def tensorflow_example(example: dict[str, Any]) -> bytes:
 
 def tensorflow_write(shards: list[list[dict[str, Any]]]) -> None:
     for i, examples in enumerate(shards):
-        with tf.io.TFRecordWriter(fresh(f"written-tf-{i}")) as writer:
+        with tf.io.TFRecordWriter(str(FOLDER / f"written-{i}")) as writer:
             for example in examples:
                 writer.write(tensorflow_example(example))
 
@@ -80,7 +80,9 @@ def writing(data: Data, table: Table, rounds: int) -> None:
             "tensorflow": lambda: tensorflow_write(shards),
         },
         rounds,
+        before=clear,
     )
+    clear()
     for name, what in (("columns", "from columns"), ("dicts", "from dicts, one at a time")):
         table.add(
             f"encode + write {what}, one thread",
@@ -213,6 +215,4 @@ def run(datasets: list[Data], rounds: int) -> Table:
         writing(data, table, max(3, rounds // 2))
         scanning(data, table, rounds)
         decoding(data, table, rounds)
-    for path in FOLDER.glob("written-*"):
-        os.remove(path)
     return table
