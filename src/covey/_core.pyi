@@ -59,6 +59,9 @@ class FrameBuffer:
     def append(self, record: Buffer) -> int:
         """Frames one record, and returns the bytes held now."""
 
+    def __len__(self) -> int:
+        """How many records are held."""
+
     def take(self) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
         """Hands over what is held, (data, offsets, lengths), and begins anew."""
 

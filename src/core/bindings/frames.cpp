@@ -25,6 +25,8 @@ class FrameBuffer {
     return frames_.data.size();
   }
 
+  std::size_t size() const noexcept { return frames_.lengths.size(); }
+
   nb::tuple take() {
     Frames frames = std::move(frames_);
     frames_ = Frames();
@@ -103,6 +105,7 @@ void register_frames(nb::module_& m) {
       .def("append", &FrameBuffer::append, nb::arg("record"),
            nb::sig("def append(self, record: Buffer) -> int"),
            "Frames one record, and returns the bytes held now.")
+      .def("__len__", &FrameBuffer::size, "How many records are held.")
       .def("take", &FrameBuffer::take,
            nb::sig("def take(self) -> "
                    "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),

@@ -54,8 +54,7 @@ class RecordWriter:
             raise ValueError(f"level is {level}, must be 0 to 9")
         if member_bytes < 1 or buffer_bytes < 1:
             raise ValueError("member_bytes and buffer_bytes must be 1 or more")
-        self.records = 0
-        """Records written by this writer so far."""
+        self._emitted = 0
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
         self._owned = isinstance(target, (str, os.PathLike))
@@ -136,16 +135,15 @@ class RecordWriter:
 
     def write(self, record: bytes) -> None:
         """Write one record."""
-        with self._lock:
-            if self._closed:
-                self._check_open()
-            try:
-                size = self._buffer.append(record)
-            except BufferError as error:
-                raise TypeError(f"a record must be contiguous bytes: {error}") from None
-            if size >= self._buffer_bytes:
+        if self._closed:
+            self._check_open()
+        try:
+            size = self._buffer.append(record)  # natively, under the GIL: no lock is needed
+        except BufferError as error:
+            raise TypeError(f"a record must be contiguous bytes: {error}") from None
+        if size >= self._buffer_bytes:
+            with self._lock:
                 self._drain()
-            self.records += 1
 
     def write_block(self, block: Block) -> None:
         """Write many records, framed already."""
@@ -153,7 +151,11 @@ class RecordWriter:
             self._check_open()
             self._drain()
             self._emit(block)
-            self.records += len(block)
+
+    @property
+    def records(self) -> int:
+        """Records written by this writer so far."""
+        return self._emitted + len(self._buffer)
 
     def flush(self) -> None:
         """Hand everything to the file.
@@ -212,6 +214,7 @@ class RecordWriter:
             self._put(frames[begin:end])
         else:
             self._emit_members(frames, begin, ends)
+        self._emitted += len(block)
 
     def _emit_members(
         self, frames: memoryview, begin: int, ends: np.ndarray[tuple[int], np.dtype[np.uint64]]
