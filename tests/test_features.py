@@ -1,7 +1,9 @@
 """Features: what goes in, what comes out, and what is said when it does not fit."""
 
+import gc
 import pickle
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -471,6 +473,27 @@ class TestFeatures:
             features.encode_batch({"x": column})  # what it gives is anyone's guess
         done.set()
         thread.join()
+
+    def test_nothing_is_kept_alive(self):
+        # A cycle would keep a batch until Python's collector comes by: memory would not be flat.
+        features = Features(
+            {"x": Tensor("float32", (3,)), "n": {"y": "int64"}, "r": Ragged("int64")}
+        )
+        column = np.ones((2, 3), np.float32)
+        alive = weakref.ref(column)
+        gc.disable()
+        try:
+            block = features.encode_batch({"x": column, "n": {"y": [1, 2]}, "r": [[[1]], []]})
+            decoded = features.decode_batch(block)
+            result = weakref.ref(decoded["x"])
+            features.encode({"x": column[0], "n": {"y": 1}, "r": []})
+            with pytest.raises(FeatureError):
+                features.encode({"x": column[0], "n": {"z": 1}, "r": []})
+            del column, block, decoded
+            assert alive() is None
+            assert result() is None
+        finally:
+            gc.enable()
 
     def test_many_threads(self):
         features = Features({"x": Tensor("float32", (None,)), "s": "str"})

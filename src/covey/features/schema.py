@@ -173,26 +173,25 @@ class Features(Mapping[str, Feature]):
     def _flatten(self, example: Mapping[str, Any]) -> dict[str, Any]:
         """Bring an example or columns into flat form, and check its names."""
         flat: dict[str, Any] = {}
-        if not isinstance(example, Mapping):
-            raise FeatureError(f"an example is of type {type(example).__name__}, must be a dict")
-
-        def visit(values: Mapping[str, Any], path: tuple[str, ...]) -> None:
-            for key, value in values.items():
-                here = (*path, str(key))
-                if here in self._parents and isinstance(value, Mapping):
-                    visit(value, here)
-                    continue
-                name = "/".join(here)
-                if isinstance(value, Mapping) and not value:
-                    continue
-                if name not in self._features:
-                    raise FeatureError(
-                        f"there is no feature {name!r}; there are {', '.join(self) or 'none'}"
-                    )
-                flat[name] = value
-
-        visit(example, ())
+        self._flatten_into(flat, example, ())
         return flat
+
+    def _flatten_into(
+        self, flat: dict[str, Any], values: Mapping[str, Any], path: tuple[str, ...]
+    ) -> None:
+        if not isinstance(values, Mapping):
+            raise FeatureError(f"an example is of type {type(values).__name__}, must be a dict")
+        for key, value in values.items():
+            here = (*path, str(key))
+            name = "/".join(here)
+            if isinstance(value, Mapping) and (here in self._parents or not value):
+                self._flatten_into(flat, value, here)
+            elif name in self._features:
+                flat[name] = value
+            else:
+                raise FeatureError(
+                    f"there is no feature {name!r}; there are {', '.join(self) or 'none'}"
+                )
 
     def select(self, names: Iterable[str]) -> Features:
         """The features with these names, in this order; decoding with them touches only them."""

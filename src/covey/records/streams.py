@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 # How much of a file is mapped at once: enough that mapping costs nothing, little enough that
 # reading a file of any size takes no more memory than this.
-WINDOW_BYTES = 16 << 20
+WINDOW_BYTES = 8 << 20
 
 # What is smaller is read: a map keeps a file descriptor as long as it lives.
 _MAP_FROM = 1 << 20
