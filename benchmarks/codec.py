@@ -154,22 +154,24 @@ def decode(data: Data) -> int:
     return sum(len(batch["label"]) for batch in batches)
 
 
-def mapped_batches(data: Data) -> list[covey.Block]:
-    """Blocks of 128 records whose files stay mapped, as those of a dataset that is read again."""
-    batches = []
+def mapped_blocks(data: Data) -> list[covey.Block]:
+    """Blocks of whole batches whose files stay mapped, as of a dataset that is read again."""
+    blocks = []
     for path in data.shards:
         with covey.RecordReader(path) as reader:
             for block in reader.blocks(verify_data=False):
-                batches += [block[i : i + 128] for i in range(0, len(block), 128)]
-    return batches
+                # As read_batches does it: tasks of 2 MiB, or of one batch if that is more.
+                rows = max(1, (2 << 20) // (128 * int(block.lengths.mean()))) * 128
+                blocks += [block[i : i + rows] for i in range(0, len(block), rows)]
+    return blocks
 
 
-def decode_mapped(data: Data, batches: list[covey.Block]) -> int:
+def decode_mapped(data: Data, blocks: list[covey.Block]) -> int:
     count = 0
     with ThreadPoolExecutor(2) as pool:
         waiting: deque[Any] = deque()
-        for batch in batches:
-            waiting.append(pool.submit(data.features.decode_batch, batch))
+        for block in blocks:
+            waiting.append(pool.submit(data.features.decode_batch, block))
             if len(waiting) > 3:
                 count += len(waiting.popleft().result()["label"])
         return count + sum(len(each.result()["label"]) for each in waiting)
@@ -202,10 +204,10 @@ def decoding(data: Data, table: Table, rounds: int) -> None:
     best = fastest(
         {each: lambda each=each: tensorflow_decode(data, *each) for each in DECODE_SETTINGS}
     )
-    batches = mapped_batches(data)
+    blocks = mapped_blocks(data)
     sides = {
         "covey": lambda: check(decode(data), data.rows),
-        "mapped": lambda: check(decode_mapped(data, batches), data.rows),
+        "mapped": lambda: check(decode_mapped(data, blocks), data.rows),
         "tensorflow": lambda: check(tensorflow_decode(data, *best), data.rows),
     }
     seconds = in_turn(sides, rounds)
@@ -245,7 +247,7 @@ def run(datasets: list[Data], rounds: int) -> Table:
     table.begin()
     for data in datasets:
         data.write()
-        writing(data, table, max(3, rounds // 2))
+        writing(data, table, rounds)
         scanning(data, table, rounds)
         decoding(data, table, rounds)
     return table
