@@ -67,6 +67,9 @@ def infer(*values):
         ([[[1, 2], [3, 4]], [[1, 2, 3]]], Ragged("int64")),
         ([[["a"], []]], Ragged("str")),
         ([[[1.5], []], []], Ragged("float32")),
+        ([[], [[]], [[[]]]], Ragged("float32", 3)),
+        ([[[]], [[0]]], Tensor("int64", (1, None))),
+        ([[[]], [[[0]]]], Tensor("int64", (1, None, 1))),
         (
             [SparseArray(np.array([[1]]), np.array([2.5], np.float32), (4,))],
             Sparse("float32", (4,)),

@@ -137,9 +137,10 @@ class Column:
     def _numbers(self, value: Any, shape: Shape) -> NDArray[Any]:
         array = as_array(value)
         wanted = self.numpy_dtype
-        if array.shape == (0,) and isinstance(value, (list, tuple)):
-            # An empty list has no type of its own, and as many dimensions as are wanted.
-            array = np.zeros((0, *(size or 0 for size in shape[1:])), wanted)
+        if array.size == 0 and isinstance(value, (list, tuple)):
+            # An empty list has no type of its own, and goes as deep as is wanted.
+            deeper = tuple(size or 0 for size in shape[array.ndim :])
+            array = np.zeros((*array.shape, *deeper), wanted)
         kind = array.dtype.kind
         if wanted == np.uint64 and kind in "fO" and isinstance(value, (int, list, tuple)):
             array, kind = _unsigned(value), "u"  # Python's integers, some of them above 2**63

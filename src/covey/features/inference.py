@@ -239,22 +239,21 @@ def _widen(before: _Guess, now: _Guess, name: str) -> _Guess:
     if before.sparse != now.sparse or (before.sparse and before.shape != now.shape):
         raise conflict("shape", before.shape, now.shape)
     array = before.array or now.array
-    depth = max(before.depth, now.depth)
+    levels = [guess.depth or len(guess.shape) for guess in (before, now)]
+    depth = max(levels) if before.depth or now.depth else 0
     shape: Shape = ()
     if depth:
         # Lists that happen to be regular, or empty, fit a ragged feature of the same depth.
-        for guess in (before, now):
-            levels = guess.depth or len(guess.shape)
-            if levels != depth and not (levels < depth and guess.dtype is None):
-                raise conflict(
-                    "depth", before.depth or len(before.shape), now.depth or len(now.shape)
-                )
+        for guess, own in zip((before, now), levels, strict=True):
+            if own != depth and guess.dtype is not None:
+                raise conflict("depth", *levels)
     elif len(before.shape) != len(now.shape):
         # An empty list fits wherever there is a list, however deep that goes.
         short, deep = sorted((before, now), key=lambda guess: len(guess.shape))
         if short.dtype is not None or not short.shape:
             raise conflict("shape", before.shape, now.shape)
-        shape = (None, *deep.shape[1:])
+        common = zip(short.shape, deep.shape, strict=False)
+        shape = (*(a if a == b else None for a, b in common), *deep.shape[len(short.shape) :])
     else:
         shape = tuple(a if a == b else None for a, b in zip(before.shape, now.shape, strict=True))
     if None in shape:
