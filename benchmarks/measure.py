@@ -65,5 +65,5 @@ def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} "
-        f"{platform.release()}, Python {platform.python_version()}"
+        f"{'.'.join(platform.release().split('.')[:2])}, Python {platform.python_version()}"
     )
