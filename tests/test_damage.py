@@ -36,40 +36,41 @@ def read_skipping(path, **options):
         return list(reader), list(reader.skipped)
 
 
-def test_every_flipped_byte_is_found_at_its_record(tmp_path):
-    path = tmp_path / "x"
+def flipped(path):
+    """A file with one byte flipped, for every byte: (record, begin, length, byte)."""
     sound = build(path)
     for number, (begin, length) in enumerate(frames()):
         for byte in range(begin, begin + length + 16):
             damaged = sound.copy()
             damaged[byte] ^= 0x40
             path.write_bytes(damaged)
-            # Not "auto": a damaged first header would also be no sign of a plain file.
-            with pytest.raises(CorruptRecordError) as caught:
-                read(path, compression=None)
-            assert (caught.value.record, caught.value.offset) == (number, begin)
-            which = "length" if byte < begin + 12 else "data"
-            assert f"{which} checksum is 0x" in str(caught.value)
-            assert str(path) in str(caught.value)
+            yield number, begin, length, byte
+
+
+def test_every_flipped_byte_is_found_at_its_record(tmp_path):
+    path = tmp_path / "x"
+    for number, begin, _, byte in flipped(path):
+        # Not "auto": a damaged first header would also be no sign of a plain file.
+        with pytest.raises(CorruptRecordError) as caught:
+            read(path, compression=None)
+        assert (caught.value.record, caught.value.offset) == (number, begin)
+        which = "length" if byte < begin + 12 else "data"
+        assert f"{which} checksum is 0x" in str(caught.value)
+        assert str(path) in str(caught.value)
 
 
 def test_skipping_goes_on_where_the_length_is_sound(tmp_path):
     path = tmp_path / "x"
-    sound = build(path)
-    for number, (begin, length) in enumerate(frames()):
-        for byte in range(begin, begin + length + 16):
-            damaged = sound.copy()
-            damaged[byte] ^= 0x40
-            path.write_bytes(damaged)
-            records, skipped = read_skipping(path, compression=None)
-            assert len(skipped) == 1
-            assert (skipped[0].record, skipped[0].offset) == (number, begin)
-            if byte < begin + 12:  # nothing tells where the next record is
-                assert records == RECORDS[:number]
-                assert skipped[0].bytes is None
-            else:
-                assert records == RECORDS[:number] + RECORDS[number + 1 :]
-                assert skipped[0].bytes == length + 16
+    for number, begin, length, byte in flipped(path):
+        records, skipped = read_skipping(path, compression=None)
+        assert len(skipped) == 1
+        assert (skipped[0].record, skipped[0].offset) == (number, begin)
+        if byte < begin + 12:  # nothing tells where the next record is
+            assert records == RECORDS[:number]
+            assert skipped[0].bytes is None
+        else:
+            assert records == RECORDS[:number] + RECORDS[number + 1 :]
+            assert skipped[0].bytes == length + 16
 
 
 def test_every_truncation_is_found(tmp_path):

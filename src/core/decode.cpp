@@ -1,336 +1,49 @@
 #include "decode.h"
 
 #include <algorithm>
-#include <limits>
 #include <memory>
-#include <type_traits>
 
 #include "feature.h"
 #include "frames.h"
 
 namespace covey {
-namespace {
-
-// float16 has no type of its own; this keeps it apart from uint16.
-struct Half {
-  std::uint16_t bits;
-};
-
-// Calls f with a value of the element's type.
-template <class F>
-auto with_type(Element element, F&& f) {
-  switch (element) {
-    case Element::int8:
-      return f(std::int8_t{});
-    case Element::int16:
-      return f(std::int16_t{});
-    case Element::int32:
-      return f(std::int32_t{});
-    case Element::int64:
-      return f(std::int64_t{});
-    case Element::uint8:
-      return f(std::uint8_t{});
-    case Element::uint16:
-      return f(std::uint16_t{});
-    case Element::uint32:
-      return f(std::uint32_t{});
-    case Element::uint64:
-      return f(std::uint64_t{});
-    case Element::boolean:
-      return f(bool{});
-    case Element::float16:
-      return f(Half{});
-    case Element::float32:
-      return f(float{});
-    case Element::float64:
-    case Element::string:
-      break;
-  }
-  return f(double{});
-}
-
-// Whether the int64 that a varint stands for is a value of T. uint64 is stored by its bits.
-template <class T>
-bool convert(std::uint64_t varint, T& out) noexcept {
-  const auto value = static_cast<std::int64_t>(varint);
-  if constexpr (std::is_same_v<T, bool>) {
-    out = value != 0;
-  } else if constexpr (sizeof(T) == 8) {
-    out = static_cast<T>(varint);
-  } else {
-    out = static_cast<T>(value);
-    return static_cast<std::int64_t>(out) == value;
-  }
-  return true;
-}
-
-template <class T>
-T from_float(float value) noexcept {
-  if constexpr (std::is_same_v<T, Half>) {
-    return Half{float_to_half(value)};
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-// A sink is given the values of one Feature. What it does not want it never sees.
-struct NoSink {
-  std::size_t count = 0;    // values so far
-  std::uint64_t found = 0;  // the value that did not fit
-
-  bool ints(Bytes, Failure&) { return true; }
-  bool one_int(std::uint64_t) { return true; }
-  bool floats(const std::uint8_t*, std::size_t) { return true; }
-  bool string(Bytes) { return true; }
-};
-
-// Numbers into `capacity` places; more are counted, not written.
-template <class T>
-struct DenseSink : NoSink {
-  static constexpr bool kIsFloat =
-      std::is_same_v<T, Half> || std::is_same_v<T, float> || std::is_same_v<T, double>;
-  static constexpr Wire wire = kIsFloat ? Wire::floats : Wire::ints;
-
-  std::uint8_t* out;
-  std::size_t capacity;
-
-  DenseSink(std::uint8_t* out, std::size_t capacity) noexcept : out(out), capacity(capacity) {}
-
-  void clear() noexcept { count = 0; }
-
-  void put(T value) noexcept {
-    if (count < capacity) std::memcpy(out + count * sizeof(T), &value, sizeof(T));
-    ++count;
-  }
-
-  bool one_int([[maybe_unused]] std::uint64_t varint) noexcept {
-    if constexpr (!kIsFloat) {
-      T value;
-      if (!convert(varint, value)) {
-        found = varint;
-        return false;
-      }
-      put(value);
-    }
-    return true;
-  }
-
-  bool ints(Bytes run, Failure& failure) noexcept {
-    Reader varints(run);
-    while (!varints.done()) {
-      std::uint64_t varint;
-      if ((failure = varints.varint(varint))) return true;
-      if (!one_int(varint)) return false;
-    }
-    return true;
-  }
-
-  bool floats([[maybe_unused]] const std::uint8_t* run,
-              [[maybe_unused]] std::size_t number) noexcept {
-    if constexpr (kIsFloat) {
-      if constexpr (std::is_same_v<T, float>) {
-        if (number != 0 && count < capacity) {
-          std::memcpy(out + count * 4, run, std::min(number, capacity - count) * 4);
-        }
-        count += number;
-      } else {
-        for (std::size_t i = 0; i < number; ++i) {
-          float value;
-          std::memcpy(&value, run + 4 * i, 4);
-          put(from_float<T>(value));
-        }
-      }
-    }
-    return true;
-  }
-};
-
-// Any number of numbers. It reserves by the bytes that are there, never by a length that
-// somebody claims.
-template <class T>
-struct GrowingSink : NoSink {
-  static constexpr Wire wire = DenseSink<T>::wire;
-
-  Buffer<std::uint8_t>& values;
-  std::size_t begin;
-
-  explicit GrowingSink(Buffer<std::uint8_t>& values) : values(values), begin(values.size()) {}
-
-  void clear() noexcept {
-    values.truncate(begin);
-    count = 0;
-  }
-
-  // Lets a dense sink fill room for `most` values, and keeps what it filled.
-  template <class Fill>
-  bool fill(std::size_t most, Fill&& f) {
-    const std::size_t before = values.size();
-    DenseSink<T> dense(values.extend(most * sizeof(T)), most);
-    const bool fits = f(dense);
-    values.truncate(before + dense.count * sizeof(T));
-    count += dense.count;
-    found = dense.found;
-    return fits;
-  }
-
-  bool one_int(std::uint64_t varint) {
-    return fill(1, [&](auto& dense) { return dense.one_int(varint); });
-  }
-  bool ints(Bytes run, Failure& failure) {
-    return fill(run.size(), [&](auto& dense) { return dense.ints(run, failure); });
-  }
-  bool floats(const std::uint8_t* run, std::size_t number) {
-    return fill(number, [&](auto& dense) { return dense.floats(run, number); });
-  }
-};
-
-// The memory of a tensor as one string. The last wins if there are several, which is then an
-// error of count.
-struct RawSink : NoSink {
-  static constexpr Wire wire = Wire::bytes;
-  Bytes value;
-
-  void clear() noexcept { count = 0; }
-  bool string(Bytes bytes) noexcept {
-    value = bytes;
-    ++count;
-    return true;
-  }
-};
-
-struct StringSink : NoSink {
-  static constexpr Wire wire = Wire::bytes;
-  ColumnOut& out;
-  std::size_t begin;
-  std::size_t begin_offsets;
-
-  bool text;
-  const std::uint8_t* wrong = nullptr;  // the first that is no text
-
-  StringSink(ColumnOut& out, bool text)
-      : out(out), begin(out.values.size()), begin_offsets(out.offsets.size()), text(text) {}
-
-  void clear() noexcept {
-    out.values.truncate(begin);
-    out.offsets.truncate(begin_offsets);
-    count = 0;
-    wrong = nullptr;
-  }
-  bool string(Bytes bytes) {
-    if (text && wrong == nullptr && !is_utf8(bytes.begin, bytes.size())) wrong = bytes.begin;
-    out.values.append(bytes.begin, bytes.size());
-    out.offsets.push_back(static_cast<std::int64_t>(out.values.size()));
-    ++count;
-    return true;
-  }
-};
-
-// What reading one Feature into one column came to.
-struct Outcome {
-  Failure failure;
-  int kind = 0;           // the list that was there, 0 for none
-  std::size_t count = 0;  // values
-  std::uint64_t found = 0;
-  std::uint64_t expected = 0;
-};
-
-template <class Sink>
-Outcome read_into(Bytes feature, Sink& sink) {
-  Outcome outcome;
-  outcome.failure = read_feature(feature, sink, outcome.kind);
-  outcome.count = sink.count;
-  outcome.found = sink.found;
-  return outcome;
-}
-
-// Finds the memory of a raw tensor, and checks that it fits.
-Outcome find_raw(const Column& column, Bytes feature, Bytes& value) {
-  RawSink sink;
-  Outcome outcome = read_into(feature, sink);
-  if (outcome.failure || outcome.kind != static_cast<int>(Wire::bytes)) return outcome;
-  if (outcome.count != 1) {
-    outcome.failure = {FaultCode::count, feature.begin};
-    outcome.found = outcome.count;
-    outcome.expected = 1;
-    return outcome;
-  }
-  const std::size_t size = element_size(column.element);
-  const std::size_t bytes = sink.value.size();
-  const bool fits =
-      column.layout == Layout::fixed ? bytes == column.count * size : bytes % size == 0;
-  if (!fits) {
-    outcome.failure = {FaultCode::bytes, sink.value.begin};
-    outcome.found = bytes;
-    outcome.expected = column.layout == Layout::fixed ? column.count * size : size;
-    return outcome;
-  }
-  outcome.count = bytes / size;
-  value = sink.value;
-  return outcome;
-}
-
-// `dense` is where this row's values go when the layout is fixed.
-Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::uint8_t* dense) {
-  if (column.raw()) {
-    Bytes value;
-    const Outcome outcome = find_raw(column, feature, value);
-    if (value.size() != 0) {
-      std::uint8_t* const target =
-          column.layout == Layout::fixed ? dense : out.values.extend(value.size());
-      std::memcpy(target, value.begin, value.size());
-    }
-    return outcome;
-  }
-  if (column.element == Element::string) {
-    StringSink sink(out, column.text);
-    Outcome outcome = read_into(feature, sink);
-    if (!outcome.failure && sink.wrong != nullptr) outcome.failure = {FaultCode::utf8, sink.wrong};
-    return outcome;
-  }
-  return with_type(column.element, [&](auto type) {
-    using T = decltype(type);
-    if (column.layout == Layout::fixed) {
-      DenseSink<T> sink(dense, column.count);
-      return read_into(feature, sink);
-    }
-    GrowingSink<T> sink(out.values);
-    return read_into(feature, sink);
-  });
-}
-
-void put_default(const Column& column, ColumnOut& out, std::uint8_t* dense) {
-  if (column.element == Element::string) {
-    StringSink sink(out, false);
-    for (const std::string& text : column.default_strings) {
-      const auto* const begin = reinterpret_cast<const std::uint8_t*>(text.data());
-      sink.string({begin, begin + text.size()});
-    }
-  } else if (column.layout != Layout::fixed) {
-    out.values.append(column.default_values.data(), column.default_values.size());
-  } else if (!column.default_values.empty()) {
-    std::memcpy(dense, column.default_values.data(), column.default_values.size());
-  }
-}
-
-std::int64_t values_so_far(const Column& column, const ColumnOut& out) noexcept {
-  return static_cast<std::int64_t>(column.element == Element::string
-                                       ? out.offsets.size() - 1
-                                       : out.values.size() / element_size(column.element));
-}
-
-}  // namespace
 
 // From this size on, the largest tensor of a record is copied while its checksum is taken, so that
 // it comes from memory once.
 constexpr std::size_t kFuseFrom = 8192;
 
-// Where one record's columns lie.
+// One record on its way: where its columns lie, and what is wrong with it.
 struct Decoder::Row {
+  Bytes record;
+  Fault fault;
   std::vector<Bytes> place;  // by column
   std::vector<char> there;   // by column
   std::size_t guess = 0;     // records of one file mostly have their keys in the same order
   std::vector<std::unique_ptr<std::uint8_t[]>> scratch;
   std::size_t copied = 0;  // a column that is in its place already, or as many as there are
+
+  explicit Row(std::size_t columns) : place(columns), there(columns) {}
+
+  void begin(Bytes bytes, std::size_t number) {
+    record = bytes;
+    fault = {};
+    fault.row = number;
+    std::fill(there.begin(), there.end(), char{0});
+    guess = 0;
+    scratch.clear();
+    copied = there.size();
+  }
+
+  void fail(Failure failure, std::size_t column, std::uint64_t found = 0,
+            std::uint64_t expected = 0) noexcept {
+    const bool inside = failure.at >= record.begin && failure.at <= record.end;
+    fault.code = failure.code;
+    // Outside lie only values that had to be merged elsewhere.
+    fault.offset = inside ? static_cast<std::size_t>(failure.at - record.begin) : record.size();
+    fault.column = column;
+    fault.found = found;
+    fault.expected = expected;
+  }
 };
 
 Decoder::Decoder(std::vector<Column> columns) : columns_(std::move(columns)) {
@@ -340,7 +53,7 @@ Decoder::Decoder(std::vector<Column> columns) : columns_(std::move(columns)) {
   }
 }
 
-Failure Decoder::locate(Bytes record, Row& row) const {
+Failure Decoder::locate(Row& row) const {
   const auto scratch = [&row](std::size_t size) {
     row.scratch.push_back(std::make_unique<std::uint8_t[]>(size));
     return row.scratch.back().get();
@@ -359,7 +72,7 @@ Failure Decoder::locate(Bytes record, Row& row) const {
     row.guess = column + 1;
     return {};
   };
-  Reader fields(record);
+  Reader fields(row.record);
   while (!fields.done()) {
     std::uint32_t tag;
     if (Failure failure = fields.tag(tag)) return failure;
@@ -380,8 +93,8 @@ Failure Decoder::locate(Bytes record, Row& row) const {
 }
 
 // Verifies a record whose columns were located, and copies its largest tensor on the way.
-Fault Decoder::verify_located(Bytes record, Row& row, std::size_t number,
-                              std::vector<ColumnOut>& out) const {
+Fault Decoder::verify_located(Row& row, std::vector<ColumnOut>& out) const {
+  const Bytes record = row.record;
   Bytes largest;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     const Column& column = columns_[c];
@@ -394,122 +107,107 @@ Fault Decoder::verify_located(Bytes record, Row& row, std::size_t number,
     row.copied = c;
   }
   if (row.copied == columns_.size()) return verify_data(record.begin, record.size());
-  std::uint8_t* const place = out[row.copied].dense + number * largest.size();
+  std::uint8_t* const place = out[row.copied].dense + row.fault.row * largest.size();
   return verify_and_copy(record.begin, record.size(), largest.begin, largest.size(), place);
+}
+
+// Verifies a record if that is wanted, and finds its columns.
+void Decoder::open(Row& row, bool verify, std::vector<ColumnOut>& out) const {
+  const Bytes record = row.record;
+  const std::size_t none = columns_.size();
+  const auto damaged = [&](const Fault& damage) {
+    if (damage) row.fail({damage.code, record.begin}, none, damage.found, damage.expected);
+    return static_cast<bool>(damage);
+  };
+  const bool fuse = verify && record.size() >= kFuseFrom;
+  if (verify && !fuse && damaged(verify_data(record.begin, record.size()))) return;
+  const Failure failure = locate(row);
+  if (fuse) {
+    // Whatever is wrong with bytes that do not match their checksum, that is why.
+    if (failure) std::fill(row.there.begin(), row.there.end(), char{0});
+    if (damaged(verify_located(row, out))) return;
+  }
+  if (failure) row.fail(failure, none);
+}
+
+// Reads one Feature; true if it holds a list that fits.
+bool Decoder::read(Row& row, std::size_t c, Bytes feature, ColumnOut& out,
+                   std::uint8_t* dense) const {
+  const Column& column = columns_[c];
+  const Outcome outcome = read_values(column, feature, out, dense);
+  if (outcome.failure) {
+    row.fail(outcome.failure, c, outcome.found, outcome.expected);
+    return false;
+  }
+  if (outcome.kind == 0) return false;
+  if (outcome.kind != static_cast<int>(column.wire)) {
+    row.fail({FaultCode::kind, feature.begin}, c, static_cast<std::uint64_t>(outcome.kind),
+             static_cast<std::uint64_t>(column.wire));
+    return false;
+  }
+  const bool fits =
+      column.exact ? outcome.count == column.count : outcome.count % column.count == 0;
+  if (!fits) row.fail({FaultCode::count, feature.begin}, c, outcome.count, column.count);
+  return fits;
+}
+
+void Decoder::read_column(Row& row, std::size_t c, ColumnOut& out) const {
+  const Column& column = columns_[c];
+  std::uint8_t* dense = out.dense;
+  if (dense != nullptr) dense += row.fault.row * column.count * element_size(column.element);
+  if (!row.there[c] || !read(row, c, row.place[c], out, dense)) {
+    if (row.fault) return;
+    if (column.required) return row.fail({FaultCode::missing, row.record.end}, c);
+    put_default(column, out, dense);
+  }
+  if (column.layout == Layout::variable) out.row_splits.push_back(values_so_far(column, out));
+}
+
+void Decoder::read_steps(Row& row, std::size_t c, ColumnOut& out) const {
+  const Column& column = columns_[c];
+  if (!row.there[c] && column.required) return row.fail({FaultCode::missing, row.record.end}, c);
+  Reader list(row.there[c] ? row.place[c] : Bytes{});
+  while (!list.done()) {
+    std::uint32_t tag;
+    if (const Failure failure = list.tag(tag)) return row.fail(failure, c);
+    if (tag != make_tag(1, kLengthDelimited)) {
+      if (const Failure failure = list.skip(tag)) return row.fail(failure, c);
+      continue;
+    }
+    Bytes step;
+    if (const Failure failure = list.bytes(step)) return row.fail(failure, c);
+    if (!read(row, c, step, out, nullptr)) {
+      if (row.fault) return;
+      // A step without a list has no values, which is wrong if each must have some.
+      if (column.exact && column.count != 0) {
+        return row.fail({FaultCode::count, step.begin}, c, 0, column.count);
+      }
+    }
+    out.step_splits.push_back(values_so_far(column, out));
+  }
+  out.row_splits.push_back(static_cast<std::int64_t>(out.step_splits.size() - 1));
 }
 
 Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
                       std::vector<ColumnOut>& out) const {
-  Row row;
-  row.place.resize(columns_.size());
-  row.there.resize(columns_.size());
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     if (columns_[c].element == Element::string) out[c].offsets.push_back(0);
     if (columns_[c].layout != Layout::fixed) out[c].row_splits.push_back(0);
     if (columns_[c].layout == Layout::steps) out[c].step_splits.push_back(0);
   }
-
+  Row row(columns_.size());
   for (std::size_t r = 0; r < records.size(); ++r) {
-    const Bytes record = records[r];
-    Fault fault;
-    fault.row = r;
-    const auto fail = [&](FaultCode code, const std::uint8_t* at, std::size_t column,
-                          std::uint64_t found, std::uint64_t expected) {
-      fault.code = code;
-      fault.offset = at >= record.begin && at <= record.end
-                         ? static_cast<std::size_t>(at - record.begin)
-                         : record.size();  // within values that had to be merged elsewhere
-      fault.column = column;
-      fault.found = found;
-      fault.expected = expected;
-      return fault;
-    };
-
-    std::fill(row.there.begin(), row.there.end(), char{0});
-    row.guess = 0;
-    row.scratch.clear();
-    row.copied = columns_.size();
-    const auto damaged = [&](const Fault& damage) {
-      return fail(damage.code, record.begin, columns_.size(), damage.found, damage.expected);
-    };
-    const bool fuse = verify && record.size() >= kFuseFrom;
-    if (verify && !fuse) {
-      if (const Fault damage = verify_data(record.begin, record.size())) return damaged(damage);
-    }
-    const Failure failure = locate(record, row);
-    if (fuse) {
-      // Whatever is wrong with bytes that do not match their checksum, that is why.
-      if (failure) row.there.assign(columns_.size(), 0);
-      if (const Fault damage = verify_located(record, row, r, out)) return damaged(damage);
-    }
-    if (failure) return fail(failure.code, failure.at, columns_.size(), 0, 0);
-
-    for (std::size_t c = 0; c < columns_.size(); ++c) {
-      const Column& column = columns_[c];
+    row.begin(records[r], r);
+    open(row, verify, out);
+    for (std::size_t c = 0; c < columns_.size() && !row.fault; ++c) {
       if (c == row.copied) continue;
-      ColumnOut& target = out[c];
-      const Bytes place = row.there[c] ? row.place[c] : Bytes{record.end, record.end};
-      std::uint8_t* const dense =
-          target.dense == nullptr ? nullptr
-                                  : target.dense + r * column.count * element_size(column.element);
-
-      // Reads one Feature; true if it was there and fits.
-      const auto read = [&](Bytes feature) -> bool {
-        const Outcome outcome = read_values(column, feature, target, dense);
-        if (outcome.failure) {
-          fail(outcome.failure.code, outcome.failure.at, c, outcome.found, outcome.expected);
-          return false;
-        }
-        if (outcome.kind == 0) return false;
-        if (outcome.kind != static_cast<int>(column.wire)) {
-          fail(FaultCode::kind, feature.begin, c, static_cast<std::uint64_t>(outcome.kind),
-               static_cast<std::uint64_t>(column.wire));
-          return false;
-        }
-        const bool fits =
-            column.exact ? outcome.count == column.count : outcome.count % column.count == 0;
-        if (!fits) fail(FaultCode::count, feature.begin, c, outcome.count, column.count);
-        return fits;
-      };
-
-      if (column.layout == Layout::steps) {
-        if (!row.there[c] && column.required) return fail(FaultCode::missing, place.begin, c, 0, 0);
-        Reader list(place);
-        while (!list.done()) {
-          std::uint32_t tag;
-          if (const Failure failure = list.tag(tag)) return fail(failure.code, failure.at, c, 0, 0);
-          if (tag != make_tag(1, kLengthDelimited)) {
-            if (const Failure failure = list.skip(tag)) {
-              return fail(failure.code, failure.at, c, 0, 0);
-            }
-            continue;
-          }
-          Bytes step;
-          if (const Failure failure = list.bytes(step)) {
-            return fail(failure.code, failure.at, c, 0, 0);
-          }
-          if (!read(step)) {
-            if (fault) return fault;
-            // A step without a list has no values, which is wrong if each must have some.
-            if (column.exact && column.count != 0) {
-              return fail(FaultCode::count, step.begin, c, 0, column.count);
-            }
-          }
-          target.step_splits.push_back(values_so_far(column, target));
-        }
-        target.row_splits.push_back(static_cast<std::int64_t>(target.step_splits.size() - 1));
-        continue;
-      }
-
-      if (!row.there[c] || !read(place)) {
-        if (fault) return fault;
-        if (column.required) return fail(FaultCode::missing, place.begin, c, 0, 0);
-        put_default(column, target, dense);
-      }
-      if (column.layout == Layout::variable) {
-        target.row_splits.push_back(values_so_far(column, target));
+      if (columns_[c].layout == Layout::steps) {
+        read_steps(row, c, out[c]);
+      } else {
+        read_column(row, c, out[c]);
       }
     }
+    if (row.fault) return row.fault;
   }
   return {};
 }

@@ -5,24 +5,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "buffer.h"
 #include "column.h"
 #include "fault.h"
+#include "values.h"
 #include "wire.h"
 
 namespace covey {
-
-// Where the rows of one column go.
-struct ColumnOut {
-  // Numbers of fixed layout: the caller's memory, rows * count elements.
-  std::uint8_t* dense = nullptr;
-  // Everything else grows: numbers as they lie in memory, or the strings' bytes end to end.
-  Buffer<std::uint8_t> values;
-  Buffer<std::int64_t> offsets;      // strings: where each begins in `values`, and the end
-  Buffer<std::int64_t> row_splits;   // variable: where each row begins among the values (steps:
-                                     // among the steps), and the end
-  Buffer<std::int64_t> step_splits;  // steps: where each step begins among the values, and the end
-};
 
 class Decoder {
  public:
@@ -41,9 +29,12 @@ class Decoder {
  private:
   struct Row;
 
-  Failure locate(Bytes record, Row& row) const;
-  Fault verify_located(Bytes record, Row& row, std::size_t number,
-                       std::vector<ColumnOut>& out) const;
+  void open(Row& row, bool verify, std::vector<ColumnOut>& out) const;
+  Failure locate(Row& row) const;
+  Fault verify_located(Row& row, std::vector<ColumnOut>& out) const;
+  void read_column(Row& row, std::size_t c, ColumnOut& out) const;
+  void read_steps(Row& row, std::size_t c, ColumnOut& out) const;
+  bool read(Row& row, std::size_t c, Bytes feature, ColumnOut& out, std::uint8_t* dense) const;
 
   std::vector<Column> columns_;
   std::unordered_map<std::string_view, std::size_t> context_;

@@ -194,4 +194,13 @@ inline std::vector<std::string> records_of(const Frames& frames) {
   return records;
 }
 
+// The one column of one record.
+inline Decoded decode_feature(const Column& column, const std::string& feature) {
+  return decode({column}, {example(entry(column.key, feature))});
+}
+
+inline FaultCode fault_of(const Column& column, const std::string& feature) {
+  return decode_feature(column, feature).fault.code;
+}
+
 }  // namespace covey::testing

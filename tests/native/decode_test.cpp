@@ -16,15 +16,6 @@ using Ints = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 using Strings = std::vector<std::string>;
 
-// The one column of one record.
-Decoded decode_feature(const Column& column, const std::string& feature) {
-  return decode({column}, {example(entry(column.key, feature))});
-}
-
-FaultCode fault_of(const Column& column, const std::string& feature) {
-  return decode_feature(column, feature).fault.code;
-}
-
 Ints ints_of(const std::string& feature) {
   const Decoded decoded = decode_feature(variable("k", Element::int64), feature);
   CHECK(!decoded.fault);

@@ -14,15 +14,6 @@ using Ints = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 using Strings = std::vector<std::string>;
 
-// The one column of one record.
-Decoded decode_feature(const Column& column, const std::string& feature) {
-  return decode({column}, {example(entry(column.key, feature))});
-}
-
-FaultCode fault_of(const Column& column, const std::string& feature) {
-  return decode_feature(column, feature).fault.code;
-}
-
 TEST(a_required_key_must_be_there) {
   const std::vector<Column> columns = {fixed("a", Element::int64), variable("b", Element::string)};
   const std::string a = entry("a", ints({1})), b = entry("b", strings({}));

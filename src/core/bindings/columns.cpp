@@ -69,8 +69,7 @@ ColumnSpec column_spec(nb::tuple spec) {
   result.minimum = nb::cast<std::int64_t>(spec[8]);
   result.maximum = nb::cast<std::int64_t>(spec[9]);
   result.bounded = nb::cast<bool>(spec[10]);
-  result.text = nb::cast<bool>(spec[11]);
-  column.text = result.text;
+  column.text = nb::cast<bool>(spec[11]);
   return result;
 }
 

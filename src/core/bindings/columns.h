@@ -15,7 +15,6 @@ struct ColumnSpec {
   std::int64_t minimum = 0;         // of an integer
   std::int64_t maximum = 0;
   bool bounded = false;  // whether these are narrower than the type
-  bool text = false;     // strings that must be UTF-8
 };
 
 // From tuples (key, wire, element, layout, count, required, default, shape, minimum, maximum,

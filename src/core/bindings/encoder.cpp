@@ -87,7 +87,7 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
   cell.present = true;
   if (column.element == Element::string) {
     // Checked Python values are bytes, whatever the column's text is.
-    const bool text = spec.text && !canonical;
+    const bool text = column.text && !canonical;
     if (spec.shape.empty() && string_bytes(value, text, scratch.string[c])) {
       cell.strings = &scratch.string[c];
       cell.count = 1;

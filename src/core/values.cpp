@@ -1,0 +1,309 @@
+#include "values.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "feature.h"
+
+namespace covey {
+namespace {
+
+// float16 has no type of its own; this keeps it apart from uint16.
+struct Half {
+  std::uint16_t bits;
+};
+
+// Calls f with a value of the element's type.
+template <class F>
+auto with_type(Element element, F&& f) {
+  switch (element) {
+    case Element::int8:
+      return f(std::int8_t{});
+    case Element::int16:
+      return f(std::int16_t{});
+    case Element::int32:
+      return f(std::int32_t{});
+    case Element::int64:
+      return f(std::int64_t{});
+    case Element::uint8:
+      return f(std::uint8_t{});
+    case Element::uint16:
+      return f(std::uint16_t{});
+    case Element::uint32:
+      return f(std::uint32_t{});
+    case Element::uint64:
+      return f(std::uint64_t{});
+    case Element::boolean:
+      return f(bool{});
+    case Element::float16:
+      return f(Half{});
+    case Element::float32:
+      return f(float{});
+    case Element::float64:
+    case Element::string:
+      break;
+  }
+  return f(double{});
+}
+
+// Whether the int64 that a varint stands for is a value of T. uint64 is stored by its bits.
+template <class T>
+bool convert(std::uint64_t varint, T& out) noexcept {
+  const auto value = static_cast<std::int64_t>(varint);
+  if constexpr (std::is_same_v<T, bool>) {
+    out = value != 0;
+  } else if constexpr (sizeof(T) == 8) {
+    out = static_cast<T>(varint);
+  } else {
+    out = static_cast<T>(value);
+    return static_cast<std::int64_t>(out) == value;
+  }
+  return true;
+}
+
+template <class T>
+T from_float(float value) noexcept {
+  if constexpr (std::is_same_v<T, Half>) {
+    return Half{float_to_half(value)};
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// A sink is given the values of one Feature. What it does not want it never sees.
+struct NoSink {
+  std::size_t count = 0;    // values so far
+  std::uint64_t found = 0;  // the value that did not fit
+
+  bool ints(Bytes, Failure&) { return true; }
+  bool one_int(std::uint64_t) { return true; }
+  bool floats(const std::uint8_t*, std::size_t) { return true; }
+  bool string(Bytes) { return true; }
+};
+
+// Numbers into `capacity` places; more are counted, not written.
+template <class T>
+struct DenseSink : NoSink {
+  static constexpr bool kIsFloat =
+      std::is_same_v<T, Half> || std::is_same_v<T, float> || std::is_same_v<T, double>;
+  static constexpr Wire wire = kIsFloat ? Wire::floats : Wire::ints;
+
+  std::uint8_t* out;
+  std::size_t capacity;
+
+  DenseSink(std::uint8_t* out, std::size_t capacity) noexcept : out(out), capacity(capacity) {}
+
+  void clear() noexcept { count = 0; }
+
+  void put(T value) noexcept {
+    if (count < capacity) std::memcpy(out + count * sizeof(T), &value, sizeof(T));
+    ++count;
+  }
+
+  bool one_int([[maybe_unused]] std::uint64_t varint) noexcept {
+    if constexpr (!kIsFloat) {
+      T value;
+      if (!convert(varint, value)) {
+        found = varint;
+        return false;
+      }
+      put(value);
+    }
+    return true;
+  }
+
+  bool ints(Bytes run, Failure& failure) noexcept {
+    Reader varints(run);
+    while (!varints.done()) {
+      std::uint64_t varint;
+      if ((failure = varints.varint(varint))) return true;
+      if (!one_int(varint)) return false;
+    }
+    return true;
+  }
+
+  bool floats([[maybe_unused]] const std::uint8_t* run,
+              [[maybe_unused]] std::size_t number) noexcept {
+    if constexpr (kIsFloat) {
+      if constexpr (std::is_same_v<T, float>) {
+        if (number != 0 && count < capacity) {
+          std::memcpy(out + count * 4, run, std::min(number, capacity - count) * 4);
+        }
+        count += number;
+      } else {
+        for (std::size_t i = 0; i < number; ++i) {
+          float value;
+          std::memcpy(&value, run + 4 * i, 4);
+          put(from_float<T>(value));
+        }
+      }
+    }
+    return true;
+  }
+};
+
+// Any number of numbers. It reserves by the bytes that are there, never by a length that
+// somebody claims.
+template <class T>
+struct GrowingSink : NoSink {
+  static constexpr Wire wire = DenseSink<T>::wire;
+
+  Buffer<std::uint8_t>& values;
+  std::size_t begin;
+
+  explicit GrowingSink(Buffer<std::uint8_t>& values) : values(values), begin(values.size()) {}
+
+  void clear() noexcept {
+    values.truncate(begin);
+    count = 0;
+  }
+
+  // Lets a dense sink fill room for `most` values, and keeps what it filled.
+  template <class Fill>
+  bool fill(std::size_t most, Fill&& f) {
+    const std::size_t before = values.size();
+    DenseSink<T> dense(values.extend(most * sizeof(T)), most);
+    const bool fits = f(dense);
+    values.truncate(before + dense.count * sizeof(T));
+    count += dense.count;
+    found = dense.found;
+    return fits;
+  }
+
+  bool one_int(std::uint64_t varint) {
+    return fill(1, [&](auto& dense) { return dense.one_int(varint); });
+  }
+  bool ints(Bytes run, Failure& failure) {
+    return fill(run.size(), [&](auto& dense) { return dense.ints(run, failure); });
+  }
+  bool floats(const std::uint8_t* run, std::size_t number) {
+    return fill(number, [&](auto& dense) { return dense.floats(run, number); });
+  }
+};
+
+// The memory of a tensor as one string. The last wins if there are several, which is then an
+// error of count.
+struct RawSink : NoSink {
+  static constexpr Wire wire = Wire::bytes;
+  Bytes value;
+
+  void clear() noexcept { count = 0; }
+  bool string(Bytes bytes) noexcept {
+    value = bytes;
+    ++count;
+    return true;
+  }
+};
+
+struct StringSink : NoSink {
+  static constexpr Wire wire = Wire::bytes;
+  ColumnOut& out;
+  std::size_t begin;
+  std::size_t begin_offsets;
+
+  bool text;
+  const std::uint8_t* wrong = nullptr;  // the first that is no text
+
+  StringSink(ColumnOut& out, bool text)
+      : out(out), begin(out.values.size()), begin_offsets(out.offsets.size()), text(text) {}
+
+  void clear() noexcept {
+    out.values.truncate(begin);
+    out.offsets.truncate(begin_offsets);
+    count = 0;
+    wrong = nullptr;
+  }
+  bool string(Bytes bytes) {
+    if (text && wrong == nullptr && !is_utf8(bytes.begin, bytes.size())) wrong = bytes.begin;
+    out.values.append(bytes.begin, bytes.size());
+    out.offsets.push_back(static_cast<std::int64_t>(out.values.size()));
+    ++count;
+    return true;
+  }
+};
+
+template <class Sink>
+Outcome read_into(Bytes feature, Sink& sink) {
+  Outcome outcome;
+  outcome.failure = read_feature(feature, sink, outcome.kind);
+  outcome.count = sink.count;
+  outcome.found = sink.found;
+  return outcome;
+}
+
+}  // namespace
+
+Outcome find_raw(const Column& column, Bytes feature, Bytes& value) {
+  RawSink sink;
+  Outcome outcome = read_into(feature, sink);
+  if (outcome.failure || outcome.kind != static_cast<int>(Wire::bytes)) return outcome;
+  if (outcome.count != 1) {
+    outcome.failure = {FaultCode::count, feature.begin};
+    outcome.found = outcome.count;
+    outcome.expected = 1;
+    return outcome;
+  }
+  const std::size_t size = element_size(column.element);
+  const std::size_t bytes = sink.value.size();
+  const bool fits =
+      column.layout == Layout::fixed ? bytes == column.count * size : bytes % size == 0;
+  if (!fits) {
+    outcome.failure = {FaultCode::bytes, sink.value.begin};
+    outcome.found = bytes;
+    outcome.expected = column.layout == Layout::fixed ? column.count * size : size;
+    return outcome;
+  }
+  outcome.count = bytes / size;
+  value = sink.value;
+  return outcome;
+}
+
+Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::uint8_t* dense) {
+  if (column.raw()) {
+    Bytes value;
+    const Outcome outcome = find_raw(column, feature, value);
+    if (value.size() != 0) {
+      std::uint8_t* const target =
+          column.layout == Layout::fixed ? dense : out.values.extend(value.size());
+      std::memcpy(target, value.begin, value.size());
+    }
+    return outcome;
+  }
+  if (column.element == Element::string) {
+    StringSink sink(out, column.text);
+    Outcome outcome = read_into(feature, sink);
+    if (!outcome.failure && sink.wrong != nullptr) outcome.failure = {FaultCode::utf8, sink.wrong};
+    return outcome;
+  }
+  return with_type(column.element, [&](auto type) {
+    using T = decltype(type);
+    if (column.layout == Layout::fixed) {
+      DenseSink<T> sink(dense, column.count);
+      return read_into(feature, sink);
+    }
+    GrowingSink<T> sink(out.values);
+    return read_into(feature, sink);
+  });
+}
+
+void put_default(const Column& column, ColumnOut& out, std::uint8_t* dense) {
+  if (column.element == Element::string) {
+    StringSink sink(out, false);
+    for (const std::string& text : column.default_strings) {
+      const auto* const begin = reinterpret_cast<const std::uint8_t*>(text.data());
+      sink.string({begin, begin + text.size()});
+    }
+  } else if (column.layout != Layout::fixed) {
+    out.values.append(column.default_values.data(), column.default_values.size());
+  } else if (!column.default_values.empty()) {
+    std::memcpy(dense, column.default_values.data(), column.default_values.size());
+  }
+}
+
+std::int64_t values_so_far(const Column& column, const ColumnOut& out) noexcept {
+  return static_cast<std::int64_t>(column.element == Element::string
+                                       ? out.offsets.size() - 1
+                                       : out.values.size() / element_size(column.element));
+}
+
+}  // namespace covey
