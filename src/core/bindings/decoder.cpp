@@ -1,4 +1,3 @@
-#include <limits>
 
 #include "../decode.h"
 #include "../frames.h"

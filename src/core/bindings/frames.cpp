@@ -1,7 +1,5 @@
 #include "../frames.h"
 
-#include <string_view>
-
 #include "../encode.h"
 #include "support.h"
 
