@@ -5,12 +5,14 @@
 #include <numeric>
 #include <type_traits>
 
-#include "frames.h"
+#include "prefetch.h"
 
 namespace covey {
 namespace {
 
 constexpr std::size_t kMostReserved = std::size_t{1} << 26;
+
+constexpr std::size_t kRowsAhead = 3;
 
 // The int64 that an element stands for; uint64 is stored by its bits.
 template <class T>
@@ -134,6 +136,16 @@ std::uint8_t* write_content(const Column& column, const Cell& cell, std::uint8_t
   return out;
 }
 
+// Rows are mostly alike: one allocation, unless these are not. The first may be the only long one,
+// so that not much is reserved on its word.
+void reserve(Frames& frames, std::size_t first, std::size_t rows, std::size_t bytes) {
+  const std::size_t room = std::min(bytes, kMostReserved) / (first + kFrameBytes) + 1;
+  const std::size_t likely = std::min(rows, room);
+  frames.data.reserve(likely * (first + kFrameBytes) + likely * 16);
+  frames.offsets.reserve(likely);
+  frames.lengths.reserve(likely);
+}
+
 // Int64List and FloatList hold their run in one packed field; BytesList holds fields already.
 bool is_packed(const Column& column) noexcept { return column.wire != Wire::bytes; }
 
@@ -188,44 +200,80 @@ void Encoder::write(const Cell* cells, const std::size_t* sizes, std::uint8_t* o
   }
 }
 
+// Points cells at the values of one row.
+void Encoder::fill(const std::vector<ColumnIn>& columns, std::size_t row,
+                   Cell* cells) const noexcept {
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    const ColumnIn& column = columns[c];
+    const bool fixed = column.row_splits == nullptr;
+    const auto first =
+        fixed ? row * columns_[c].count : static_cast<std::size_t>(column.row_splits[row]);
+    Cell& cell = cells[c];
+    cell.present = column.present;
+    cell.count =
+        fixed ? columns_[c].count : static_cast<std::size_t>(column.row_splits[row + 1]) - first;
+    if (column.numbers != nullptr) {
+      cell.numbers = column.numbers + first * element_size(columns_[c].element);
+    }
+    if (column.strings != nullptr) cell.strings = column.strings + first;
+  }
+}
+
+void Encoder::frame(const Cell* cells, const std::size_t* sizes, std::size_t size,
+                    Frames& frames) const {
+  std::uint8_t* const frame = frames.data.extend(size + kFrameBytes);
+  write_header(frame, size);
+  write(cells, sizes, frame + kHeaderBytes);
+  write_footer(frame + kHeaderBytes + size, frame + kHeaderBytes, size);
+  frames.offsets.push_back(frames.data.size() - size - kFooterBytes);
+  frames.lengths.push_back(size);
+}
+
 Frames Encoder::encode(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,
                        std::size_t bytes) const {
   Frames frames;
   std::vector<Cell> cells(columns_.size());
   std::vector<std::size_t> sizes(columns_.size());
   for (std::size_t row = begin; row < end && frames.data.size() < bytes; ++row) {
-    for (std::size_t c = 0; c < columns_.size(); ++c) {
-      const ColumnIn& column = columns[c];
-      const bool fixed = column.row_splits == nullptr;
-      const auto first =
-          fixed ? row * columns_[c].count : static_cast<std::size_t>(column.row_splits[row]);
-      Cell& cell = cells[c];
-      cell.present = column.present;
-      cell.count =
-          fixed ? columns_[c].count : static_cast<std::size_t>(column.row_splits[row + 1]) - first;
-      if (column.numbers != nullptr) {
-        cell.numbers = column.numbers + first * element_size(columns_[c].element);
-      }
-      if (column.strings != nullptr) cell.strings = column.strings + first;
-    }
+    fill(columns, row, cells.data());
     const std::size_t size = measure(cells.data(), sizes.data());
-    if (row == begin) {
-      // Rows are mostly alike: one allocation, unless these are not. The first may be the only
-      // long one, so that not much is reserved on its word.
-      const std::size_t room = std::min(bytes, kMostReserved) / (size + kFrameBytes) + 1;
-      const std::size_t rows = std::min(end - begin, room);
-      frames.data.reserve(rows * (size + kFrameBytes) + rows * 16);
-      frames.offsets.reserve(rows);
-      frames.lengths.reserve(rows);
-    }
-    std::uint8_t* const frame = frames.data.extend(size + kFrameBytes);
-    write_header(frame, size);
-    write(cells.data(), sizes.data(), frame + kHeaderBytes);
-    write_footer(frame + kHeaderBytes + size, frame + kHeaderBytes, size);
-    frames.offsets.push_back(frames.data.size() - size - kFooterBytes);
-    frames.lengths.push_back(size);
+    if (row == begin) reserve(frames, size, end - begin, bytes);
+    frame(cells.data(), sizes.data(), size, frames);
   }
   return frames;
+}
+
+Frames Encoder::encode_rows(const std::vector<ColumnIn>& columns, const std::uint64_t* rows,
+                            std::size_t count) const {
+  Frames frames;
+  std::vector<Cell> cells(columns_.size());
+  std::vector<std::size_t> sizes(columns_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    // The rows lie anywhere: ask for the memory of a later one while this one is written.
+    if (i + kRowsAhead < count) {
+      fill(columns, rows[i + kRowsAhead], cells.data());
+      for (std::size_t c = 0; c < columns_.size(); ++c) {
+        const Cell& cell = cells[c];
+        if (cell.numbers == nullptr || cell.strings != nullptr) continue;
+        prefetch(cell.numbers, cell.count * element_size(columns_[c].element));
+      }
+    }
+    fill(columns, rows[i], cells.data());
+    const std::size_t size = measure(cells.data(), sizes.data());
+    if (i == 0) reserve(frames, size, count, kMostReserved);
+    frame(cells.data(), sizes.data(), size, frames);
+  }
+  return frames;
+}
+
+void Encoder::measure_rows(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,
+                           std::uint64_t* lengths) const {
+  std::vector<Cell> cells(columns_.size());
+  std::vector<std::size_t> sizes(columns_.size());
+  for (std::size_t row = begin; row < end; ++row) {
+    fill(columns, row, cells.data());
+    *lengths++ = measure(cells.data(), sizes.data());
+  }
 }
 
 }  // namespace covey

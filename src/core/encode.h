@@ -6,6 +6,7 @@
 
 #include "buffer.h"
 #include "column.h"
+#include "frames.h"
 #include "wire.h"
 
 namespace covey {
@@ -26,12 +27,6 @@ struct ColumnIn {
   bool present = true;
 };
 
-struct Frames {
-  Buffer<std::uint8_t> data;      // whole frames
-  Buffer<std::uint64_t> offsets;  // where each record's data begins
-  Buffer<std::uint64_t> lengths;  // and how long it is
-};
-
 class Encoder {
  public:
   explicit Encoder(std::vector<Column> columns);
@@ -43,11 +38,24 @@ class Encoder {
   std::size_t measure(const Cell* cells, std::size_t* sizes) const noexcept;
   void write(const Cell* cells, const std::size_t* sizes, std::uint8_t* out) const noexcept;
 
+  // Writes a row of the size that was measured, in its frame, at the end of `frames`.
+  void frame(const Cell* cells, const std::size_t* sizes, std::size_t size, Frames& frames) const;
+
   // Frames rows [begin, end), and stops early at the first frame end past `bytes`.
   Frames encode(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,
                 std::size_t bytes) const;
 
+  // Frames these rows, in this order.
+  Frames encode_rows(const std::vector<ColumnIn>& columns, const std::uint64_t* rows,
+                     std::size_t count) const;
+
+  // The sizes that the records of rows [begin, end) will have.
+  void measure_rows(const std::vector<ColumnIn>& columns, std::size_t begin, std::size_t end,
+                    std::uint64_t* lengths) const;
+
  private:
+  void fill(const std::vector<ColumnIn>& columns, std::size_t row, Cell* cells) const noexcept;
+
   std::vector<Column> columns_;
   std::vector<std::size_t> order_;              // columns by key
   std::vector<std::vector<std::uint8_t>> key_;  // by column: the key field of its map entry

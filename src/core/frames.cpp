@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "crc32c.h"
+#include "prefetch.h"
 
 namespace covey {
 namespace {
@@ -86,6 +87,26 @@ Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, 
     scan.consumed += length + kFrameBytes;
   }
   return scan;
+}
+
+Frames copy_frames(const std::vector<Bytes>& records) {
+  constexpr std::size_t kAhead = 4;
+  Frames frames;
+  std::size_t total = 0;
+  for (const Bytes& record : records) total += record.size() + kFrameBytes;
+  frames.data.reserve(total);
+  frames.offsets.reserve(records.size());
+  frames.lengths.reserve(records.size());
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (i + kAhead < records.size()) {
+      prefetch(records[i + kAhead].begin - kHeaderBytes, records[i + kAhead].size());
+    }
+    const std::size_t size = records[i].size();
+    frames.offsets.push_back(frames.data.size() + kHeaderBytes);
+    frames.lengths.push_back(size);
+    frames.data.append(records[i].begin - kHeaderBytes, size + kFrameBytes);
+  }
+  return frames;
 }
 
 void write_header(std::uint8_t* out, std::uint64_t size) noexcept {

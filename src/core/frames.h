@@ -8,9 +8,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "buffer.h"
 #include "fault.h"
+#include "wire.h"
 
 namespace covey {
 
@@ -45,6 +47,16 @@ Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept;
 // nothing if the data does not match.
 Fault verify_and_copy(const std::uint8_t* data, std::size_t size, const std::uint8_t* payload,
                       std::size_t payload_size, std::uint8_t* out) noexcept;
+
+// Whole frames, one after another.
+struct Frames {
+  Buffer<std::uint8_t> data;
+  Buffer<std::uint64_t> offsets;  // where each record's data begins
+  Buffer<std::uint64_t> lengths;  // and how long it is
+};
+
+// Brings records that lie anywhere, each in its frame, into this order.
+Frames copy_frames(const std::vector<Bytes>& records);
 
 // Writes the twelve bytes that precede, and the four that follow, `size` bytes of data.
 void write_header(std::uint8_t* out, std::uint64_t size) noexcept;

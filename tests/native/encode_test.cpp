@@ -315,5 +315,29 @@ TEST(values_that_change_after_they_were_measured_are_not_written_past_the_room) 
   }
 }
 
+TEST(rows_are_measured_and_encoded_in_any_order) {
+  const std::vector<Column> columns = {fixed("a", Element::uint8, 700),
+                                       variable("b", Element::string),
+                                       variable("c", Element::int64)};
+  const std::vector<std::size_t> lengths = {3, 0, 7, 1, 2};
+  std::vector<DecodedColumn> values;
+  values.push_back(sample_column(columns[0], std::vector<std::size_t>(5, 700)));
+  values.push_back(sample_column(columns[1], lengths));
+  values.push_back(sample_column(columns[2], lengths));
+  Encodable in(columns, values);
+  const Encoder encoder(columns);
+  const Frames whole = encoder.encode(in.columns(), 0, lengths.size(), kNoLimit);
+  std::vector<std::uint64_t> sizes(lengths.size());
+  encoder.measure_rows(in.columns(), 0, lengths.size(), sizes.data());
+  for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(sizes[i] == whole.lengths[i]);
+  const std::vector<std::string> records = records_of(whole);
+  const std::vector<std::uint64_t> order = {4, 2, 2, 0, 1, 3, 0, 4};
+  const std::vector<std::string> found =
+      records_of(encoder.encode_rows(in.columns(), order.data(), order.size()));
+  CHECK(found.size() == order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) CHECK(found[i] == records[order[i]]);
+  CHECK(encoder.encode_rows(in.columns(), nullptr, 0).lengths.size() == 0);
+}
+
 }  // namespace
 }  // namespace covey::testing

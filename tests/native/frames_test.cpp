@@ -192,5 +192,25 @@ TEST(every_fault_has_a_name_of_its_own) {
   }
 }
 
+TEST(copied_frames_are_the_frames_in_the_order_asked_for) {
+  const std::vector<std::string> records = {"first", "", std::string(3000, 'x'), "last one"};
+  const Exact copy(framed(records));
+  const Scan scan = scan_frames(copy.bytes().begin, copy.size(), kNoLimit, Verify::all);
+  std::vector<Bytes> places;
+  std::vector<std::string> wanted;
+  for (const std::size_t i : {2U, 0U, 3U, 1U, 0U, 2U, 2U}) {
+    const std::uint8_t* const begin = copy.bytes().begin + scan.offsets[i];
+    places.push_back({begin, begin + scan.lengths[i]});
+    wanted.push_back(records[i]);
+  }
+  const Frames frames = copy_frames(places);
+  CHECK(text({frames.data.data(), frames.data.data() + frames.data.size()}) == framed(wanted));
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::uint8_t* const begin = frames.data.data() + frames.offsets[i];
+    CHECK(text({begin, begin + frames.lengths[i]}) == wanted[i]);
+  }
+  CHECK(copy_frames({}).lengths.size() == 0);
+}
+
 }  // namespace
 }  // namespace covey::testing

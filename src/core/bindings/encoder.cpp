@@ -5,7 +5,7 @@
 
 #include "../encode.h"
 #include "columns.h"
-#include "support.h"
+#include "places.h"
 
 namespace covey {
 namespace {
@@ -193,45 +193,28 @@ class PyEncoder {
   // One example. A value that is not of the column's own type goes through coerce(column, value)
   // first, which converts it or says what is wrong with it.
   nb::object encode_example(nb::dict example, nb::handle coerce) {
-    std::unique_ptr<Scratch> scratch;
-    if (pool_.empty()) {
-      scratch = std::make_unique<Scratch>(specs_.size());
-    } else {  // taken out, because coerce may call back into this encoder
-      scratch = std::move(pool_.back());
-      pool_.pop_back();
-    }
-    Py_ssize_t used = 0;
-    for (std::size_t c = 0; c < specs_.size(); ++c) {
-      PyObject* const value = PyDict_GetItemWithError(example.ptr(), names_[c].ptr());
-      if (value == nullptr) {
-        if (PyErr_Occurred()) throw nb::python_error();
-        if (specs_[c].column.required) raise_fault(nb::make_tuple("missing", 0, 0, 0, 0, c));
-        scratch->cells[c].present = false;
-        continue;
-      }
-      ++used;
-      if (value == Py_None && !specs_[c].column.required) {
-        scratch->cells[c].present = false;
-        continue;
-      }
-      // coerce may change the dict, so what cells point to is held until the record is made.
-      scratch->held.push_back(nb::borrow(value));
-      if (fill_cell(value, specs_[c], c, false, *scratch)) continue;
-      nb::object canonical = coerce(c, nb::handle(value));
-      scratch->held.push_back(canonical);
-      if (!fill_cell(canonical.ptr(), specs_[c], c, true, *scratch)) bad_column(c, "canonical");
-    }
-    if (used != PyDict_Size(example.ptr())) raise_fault(nb::make_tuple("extra", 0, 0, 0, 0, 0));
-
-    const std::size_t size = encoder_.measure(scratch->cells.data(), scratch->sizes.data());
+    Lent scratch(*this);
+    const std::size_t size = fill(example, coerce, *scratch);
     nb::object record =
         nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
     if (!record.is_valid()) throw nb::python_error();
     encoder_.write(scratch->cells.data(), scratch->sizes.data(),
                    reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(record.ptr())));
-    scratch->release();
-    pool_.push_back(std::move(scratch));
     return record;
+  }
+
+  // Many of them, framed.
+  nb::tuple encode_examples(nb::list examples, nb::handle coerce) {
+    Frames frames;
+    Lent scratch(*this);
+    for (std::size_t i = 0; i < examples.size(); ++i) {  // coerce may change the list
+      const auto example = nb::borrow<nb::object>(examples[i]);
+      if (!PyDict_Check(example.ptr())) raise_fault(nb::make_tuple("dict", i, 0, 0, 0, 0));
+      const std::size_t size = fill(nb::borrow<nb::dict>(example), coerce, *scratch);
+      encoder_.frame(scratch->cells.data(), scratch->sizes.data(), size, frames);
+      scratch->release();
+    }
+    return to_tuple(std::move(frames));
   }
 
   // Checks columns of `rows` rows. Each is None (absent) or (values, row_splits | None); values
@@ -249,17 +232,97 @@ class PyEncoder {
   nb::tuple encode(const ColumnSet& set, std::size_t begin, std::size_t end,
                    std::size_t bytes) const {
     if (begin > end || end > set.rows) throw nb::index_error("rows out of range");
-    if (set.columns.size() != specs_.size()) throw nb::value_error("columns of another encoder");
+    check_columns(set);
     Frames frames;
     {
       nb::gil_scoped_release release;
       frames = encoder_.encode(set.columns, begin, end, bytes);
     }
-    return nb::make_tuple(to_numpy(std::move(frames.data)), to_numpy(std::move(frames.offsets)),
-                          to_numpy(std::move(frames.lengths)));
+    return to_tuple(std::move(frames));
+  }
+
+  nb::tuple encode_rows(const ColumnSet& set, ArrayArg<std::uint64_t> rows) const {
+    check_columns(set);
+    // A copy, so that what was checked is what is used.
+    const std::vector<std::uint64_t> order(rows.data(), rows.data() + rows.shape(0));
+    for (const std::uint64_t row : order) {
+      if (row >= set.rows) throw nb::index_error("rows out of range");
+    }
+    Frames frames;
+    {
+      nb::gil_scoped_release release;
+      frames = encoder_.encode_rows(set.columns, order.data(), order.size());
+    }
+    return to_tuple(std::move(frames));
+  }
+
+  Array<std::uint64_t> measure(const ColumnSet& set) const {
+    check_columns(set);
+    Buffer<std::uint64_t> lengths;
+    {
+      nb::gil_scoped_release release;
+      encoder_.measure_rows(set.columns, 0, set.rows, lengths.extend(set.rows));
+    }
+    return to_numpy(std::move(lengths));
   }
 
  private:
+  // Scratch memory, taken out of the pool because coerce may call back into this encoder.
+  class Lent {
+   public:
+    explicit Lent(PyEncoder& owner) : owner_(owner) {
+      if (owner.pool_.empty()) {
+        scratch_ = std::make_unique<Scratch>(owner.specs_.size());
+      } else {
+        scratch_ = std::move(owner.pool_.back());
+        owner.pool_.pop_back();
+      }
+    }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    ~Lent() {
+      scratch_->release();
+      owner_.pool_.push_back(std::move(scratch_));
+    }
+    Scratch& operator*() const noexcept { return *scratch_; }
+    Scratch* operator->() const noexcept { return scratch_.get(); }
+
+   private:
+    PyEncoder& owner_;
+    std::unique_ptr<Scratch> scratch_;
+  };
+
+  // Points the cells at the values of an example, and returns the size of its record.
+  std::size_t fill(nb::dict example, nb::handle coerce, Scratch& scratch) const {
+    Py_ssize_t used = 0;
+    for (std::size_t c = 0; c < specs_.size(); ++c) {
+      PyObject* const value = PyDict_GetItemWithError(example.ptr(), names_[c].ptr());
+      if (value == nullptr) {
+        if (PyErr_Occurred()) throw nb::python_error();
+        if (specs_[c].column.required) raise_fault(nb::make_tuple("missing", 0, 0, 0, 0, c));
+        scratch.cells[c].present = false;
+        continue;
+      }
+      ++used;
+      if (value == Py_None && !specs_[c].column.required) {
+        scratch.cells[c].present = false;
+        continue;
+      }
+      // coerce may change the dict, so what cells point to is held until the record is made.
+      scratch.held.push_back(nb::borrow(value));
+      if (fill_cell(value, specs_[c], c, false, scratch)) continue;
+      nb::object canonical = coerce(c, nb::handle(value));
+      scratch.held.push_back(canonical);
+      if (!fill_cell(canonical.ptr(), specs_[c], c, true, scratch)) bad_column(c, "canonical");
+    }
+    if (used != PyDict_Size(example.ptr())) raise_fault(nb::make_tuple("extra", 0, 0, 0, 0, 0));
+    return encoder_.measure(scratch.cells.data(), scratch.sizes.data());
+  }
+
+  void check_columns(const ColumnSet& set) const {
+    if (set.columns.size() != specs_.size()) throw nb::value_error("columns of another encoder");
+  }
+
   ColumnIn column(std::size_t c, nb::handle given, ColumnSet& set) const {
     const Column& column = specs_[c].column;
     ColumnIn in;
@@ -362,6 +425,11 @@ void register_encoder(nb::module_& m) {
            nb::sig("def encode_example(self, example: dict[str, Any], "
                    "coerce: Callable[[int, Any], Any]) -> bytes"),
            "The record of one example.")
+      .def("encode_examples", &PyEncoder::encode_examples, nb::arg("examples"), nb::arg("coerce"),
+           nb::sig("def encode_examples(self, examples: list[dict[str, Any]], "
+                   "coerce: Callable[[int, Any], Any]) -> "
+                   "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
+           "The frames of many examples: (data, offsets, lengths).")
       .def("columns", &PyEncoder::columns, nb::arg("columns"), nb::arg("rows"),
            nb::sig("def columns(self, columns: list[Any], rows: int) -> ColumnSet"),
            "Checks columns of so many rows.")
@@ -370,7 +438,14 @@ void register_encoder(nb::module_& m) {
            nb::sig("def encode(self, columns: ColumnSet, begin: int, end: int, bytes: int) -> "
                    "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
            "Frames of rows [begin, end), as many as begin within so many bytes: "
-           "(data, offsets, lengths).");
+           "(data, offsets, lengths).")
+      .def("encode_rows", &PyEncoder::encode_rows, nb::arg("columns"), nb::arg("rows"),
+           nb::sig("def encode_rows(self, columns: ColumnSet, rows: NDArray[uint64]) -> "
+                   "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
+           "Frames of these rows, in this order: (data, offsets, lengths).")
+      .def("measure", &PyEncoder::measure, nb::arg("columns"),
+           nb::sig("def measure(self, columns: ColumnSet) -> NDArray[uint64]"),
+           "The lengths that the records of all rows will have.");
 }
 
 }  // namespace covey

@@ -1,7 +1,6 @@
 #include "../frames.h"
 
-#include "../encode.h"
-#include "support.h"
+#include "places.h"
 
 namespace covey {
 namespace {
@@ -28,8 +27,7 @@ class FrameBuffer {
   nb::tuple take() {
     Frames frames = std::move(frames_);
     frames_ = Frames();
-    return nb::make_tuple(to_numpy(std::move(frames.data)), to_numpy(std::move(frames.offsets)),
-                          to_numpy(std::move(frames.lengths)));
+    return to_tuple(std::move(frames));
   }
 
  private:
@@ -54,6 +52,18 @@ nb::tuple scan(nb::handle data, std::size_t limit, int verify) {
   nb::object fault = found.fault ? nb::object(fault_args(found.fault)) : nb::none();
   return nb::make_tuple(to_numpy(std::move(found.offsets)), to_numpy(std::move(found.lengths)),
                         found.consumed, found.needed, fault);
+}
+
+nb::tuple copy(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
+               ArrayArg<std::uint64_t> lengths) {
+  const Records records =
+      from_buffers(buffers, sources, offsets, lengths, kHeaderBytes, kFooterBytes);
+  Frames frames;
+  {
+    nb::gil_scoped_release release;
+    frames = copy_frames(records.places);
+  }
+  return to_tuple(std::move(frames));
 }
 
 nb::list slice(nb::handle data, ArrayArg<std::uint64_t> offsets, ArrayArg<std::uint64_t> lengths) {
@@ -97,6 +107,14 @@ void register_frames(nb::module_& m) {
         nb::sig("def slice_records(data: Buffer, offsets: NDArray[uint64], "
                 "lengths: NDArray[uint64]) -> list[bytes]"),
         "The records at these places, as bytes.");
+
+  m.def("copy_frames", &copy, nb::arg("buffers"), nb::arg("sources").none(), nb::arg("offsets"),
+        nb::arg("lengths"),
+        nb::sig("def copy_frames(buffers: list[Any], sources: NDArray[uint32] | None, "
+                "offsets: NDArray[uint64], lengths: NDArray[uint64]) -> "
+                "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
+        "Records that lie in buffers, each in its frame, brought into this order: "
+        "(data, offsets, lengths).");
 
   nb::class_<FrameBuffer>(m, "FrameBuffer", "Records on their way to a file.")
       .def(nb::init<std::size_t>(), nb::arg("reserve"))

@@ -6,6 +6,7 @@ NB_MODULE(_core, m) {
   covey::register_fault(m);
   covey::register_crc32c(m);
   covey::register_frames(m);
+  covey::register_hash(m);
   covey::register_encoder(m);
   covey::register_decoder(m);
   covey::register_survey(m);
