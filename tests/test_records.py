@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -452,3 +453,33 @@ def test_without_verification_lengths_are_still_checked(tmp_path):
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(ValueError, match="record 1 at byte 21: the file ends after 22 of"):
         read(path, verify=False)
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_writer_says_where_it_wrote_each_record(tmp_path, compression, threads):
+    records = [bytes([i % 251]) * (i * 37 % 3000) for i in range(400)]
+    options = {"compression": compression, "member_bytes": 4096}
+    with RecordWriter(tmp_path / "plain", **options) as writer:
+        for record in records:
+            writer.write(record)
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        executor = pool if threads else None
+        with RecordWriter(
+            tmp_path / "kept", **options, executor=executor, keep_places=True
+        ) as writer:
+            for record in records[:150]:
+                writer.write(record)
+            with RecordReader(tmp_path / "plain") as reader:
+                block = next(iter(reader.blocks()))
+            if len(block) == len(records):
+                writer.write_block(block[150:])
+            else:
+                for record in records[150:]:
+                    writer.write(record)
+    assert (tmp_path / "kept").read_bytes() == (tmp_path / "plain").read_bytes()
+    with RecordReader(tmp_path / "kept") as reader:
+        places = writer.places()
+        np.testing.assert_array_equal(places, reader.places())
+        offset, within, _ = places[321].tolist()
+        assert reader.read_at(offset, within) == records[321]

@@ -160,41 +160,13 @@ class Inflater:
         return True
 
 
-class GzipDeflater:
-    """Makes GZIP members; the caller says where each ends."""
+def gzip_member(data: bytes | bytearray | memoryview, level: int) -> bytes:
+    """One whole GZIP member.
 
-    def __init__(self, level: int) -> None:
-        self._level = level
-        self._deflate: zlib._Compress | None = None
-        self._checksum = 0
-        self._size = 0
-        self._members = 0
-
-    @property
-    def member_bytes(self) -> int:
-        """Decompressed bytes in the open member."""
-        return self._size
-
-    def compress(self, data: memoryview) -> bytes:
-        """Add to the open member, or open one."""
-        head = b""
-        if self._deflate is None:
-            self._deflate = zlib.compressobj(self._level, zlib.DEFLATED, -15)
-            self._checksum = self._size = 0
-            head = _GZIP_HEADER
-        self._checksum = zlib.crc32(data, self._checksum)
-        self._size += data.nbytes
-        return head + self._deflate.compress(data)
-
-    def finish(self, *, last: bool = False) -> bytes:
-        """End the open member, if there is one; a file's last may be its only, and empty."""
-        if self._deflate is None and not (last and self._members == 0):
-            return b""
-        head = b"" if self._deflate is not None else self.compress(memoryview(b""))
-        assert self._deflate is not None
-        tail = struct.pack("<II", self._checksum, self._size & 0xFFFFFFFF)
-        data = head + self._deflate.flush() + tail
-        self._deflate = None
-        self._size = 0
-        self._members += 1
-        return data
+    >>> import gzip
+    >>> gzip.decompress(gzip_member(b"a", 6) + gzip_member(b"b", 6))
+    b'ab'
+    """
+    deflate = zlib.compressobj(level, zlib.DEFLATED, -15)
+    tail = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
+    return b"".join((_GZIP_HEADER, deflate.compress(data), deflate.flush(), tail))

@@ -7,15 +7,21 @@ import os
 import threading
 import warnings
 import zlib
-from typing import BinaryIO
+from collections import deque
+from concurrent.futures import Executor, Future
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError
-from covey.records.block import FOOTER_BYTES, HEADER_BYTES, Block
-from covey.records.compression import GzipDeflater, parse_compression
-from covey.records.reader import PathOrFile, RecordReader
+from covey.records.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block
+from covey.records.compression import gzip_member, parse_compression
+from covey.records.reader import PLACE_DTYPE, PathOrFile, RecordReader
+
+# Members that are being compressed, or wait to be written, at the most.
+_MEMBERS_AHEAD = 16
 
 
 class RecordWriter:
@@ -32,6 +38,8 @@ class RecordWriter:
             this many bytes before compression, so that a reader can start in the middle.
         append: Add to an existing file, after checking that it ends on a whole record.
         buffer_bytes: How much to collect before the file is written to.
+        executor: Where GZIP members are compressed, several at a time; the file is the same.
+        keep_places: Remember where each record is written, for :meth:`places`.
 
     >>> with RecordWriter("small.tfrecord.gz", compression="GZIP") as writer:
     ...     writer.write(b"a record")
@@ -48,12 +56,16 @@ class RecordWriter:
         member_bytes: int = 1 << 16,
         append: bool = False,
         buffer_bytes: int = 1 << 20,
+        executor: Executor | None = None,
+        keep_places: bool = False,
     ) -> None:
         self.compression = parse_compression(compression)
         if not 0 <= level <= 9:
             raise ValueError(f"level is {level}, must be 0 to 9")
         if member_bytes < 1 or buffer_bytes < 1:
             raise ValueError("member_bytes and buffer_bytes must be 1 or more")
+        if append and keep_places:
+            raise ValueError("the places of records cannot be kept while appending to a file")
         self._emitted = 0
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -77,8 +89,13 @@ class RecordWriter:
         self._member_bytes = member_bytes
         self._buffer_bytes = min(buffer_bytes, member_bytes) if compression else buffer_bytes
         self._buffer = _core.FrameBuffer(self._buffer_bytes)
-        self._gzip = GzipDeflater(level) if self.compression == "GZIP" else None
+        self._level = level
+        self._executor = executor
+        self._member = bytearray()  # of GZIP: whole frames, not yet compressed
+        self._members = 0  # and how many were ended
+        self._compressing: deque[Future[bytes]] = deque()
         self._zlib = zlib.compressobj(level) if self.compression == "ZLIB" else None
+        self._places = _Places() if keep_places else None
         self._closed = False
 
     def _check_end(self, target: PathOrFile) -> None:
@@ -152,6 +169,17 @@ class RecordWriter:
             self._drain()
             self._emit(block)
 
+    def places(self) -> NDArray[Any]:
+        """Where every record was written, as :meth:`covey.RecordReader.places` has it.
+
+        To be asked after the writer was closed.
+        """
+        if self._places is None or not self._closed:
+            raise ValueError(
+                f"{self.name}: places are there after a writer made with keep_places=True is closed"
+            )
+        return self._places.finish()
+
     @property
     def records(self) -> int:
         """Records written by this writer so far."""
@@ -165,8 +193,8 @@ class RecordWriter:
         with self._lock:
             self._check_open()
             self._drain()
-            if self._gzip is not None:
-                self._put(self._gzip.finish())
+            self._end_member()
+            self._put_compressed(0)
             if self._zlib is not None:
                 self._put(self._zlib.flush(zlib.Z_SYNC_FLUSH))
             self._flush_file()
@@ -178,8 +206,9 @@ class RecordWriter:
                 return
             try:
                 self._drain()
-                if self._gzip is not None:
-                    self._put(self._gzip.finish(last=not self._append))
+                # A file of GZIP that holds nothing still has a member.
+                self._end_member(last=not self._append)
+                self._put_compressed(0)
                 if self._zlib is not None:
                     self._put(self._zlib.flush())
                 self._flush_file()
@@ -203,36 +232,69 @@ class RecordWriter:
         if not len(block):
             return
         frames = memoryview(block.data).cast("B")
-        ends = block.offsets + block.lengths + np.uint64(FOOTER_BYTES)
         begin = int(block.offsets[0]) - HEADER_BYTES
-        end = int(ends[-1])
-        if end - begin != int(block.lengths.sum()) + (HEADER_BYTES + FOOTER_BYTES) * len(block):
+        end = int(block.offsets[-1] + block.lengths[-1]) + FOOTER_BYTES
+        if end - begin != int(block.lengths.sum()) + FRAME_BYTES * len(block):
             raise ValueError(f"{block.name}: the frames of a block must follow one another")
-        if self._zlib is not None:
-            self._put(self._zlib.compress(frames[begin:end]))
-        elif self._gzip is None:
-            self._put(frames[begin:end])
+        starts = block.offsets - np.uint64(HEADER_BYTES + begin)
+        if self.compression == "GZIP":
+            self._emit_members(frames, begin, starts, block.lengths)
         else:
-            self._emit_members(frames, begin, ends)
+            if self._places is not None:
+                stream = self.compression == "ZLIB"
+                self._places.add(starts, block.lengths, end - begin, stream=stream)
+            data = frames[begin:end]
+            self._put(data if self._zlib is None else self._zlib.compress(data))
         self._emitted += len(block)
 
     def _emit_members(
-        self, frames: memoryview, begin: int, ends: np.ndarray[tuple[int], np.dtype[np.uint64]]
+        self,
+        frames: memoryview,
+        begin: int,
+        starts: NDArray[np.uint64],
+        lengths: NDArray[np.uint64],
     ) -> None:
         """Add frames to the open GZIP member, ending it wherever it is full.
 
         Where members end depends on the records alone, not on how they arrive.
         """
-        assert self._gzip is not None
-        row = 0
+        ends = starts + lengths + np.uint64(begin + FRAME_BYTES)
+        row, at = 0, begin
         while row < len(ends):
-            full = begin + self._member_bytes - self._gzip.member_bytes
-            row = min(int(np.searchsorted(ends, np.uint64(full))), len(ends) - 1)
-            self._put(self._gzip.compress(frames[begin : int(ends[row])]))
-            begin = int(ends[row])
-            row += 1
-            if self._gzip.member_bytes >= self._member_bytes:
-                self._put(self._gzip.finish())
+            full = at + self._member_bytes - len(self._member)
+            last = min(int(np.searchsorted(ends, np.uint64(full))), len(ends) - 1)
+            if self._places is not None:
+                within = starts[row : last + 1] - np.uint64(at - begin)
+                within += np.uint64(len(self._member))
+                self._places.add_to_member(within, lengths[row : last + 1])
+            self._member += frames[at : int(ends[last])]
+            row, at = last + 1, int(ends[last])
+            if len(self._member) >= self._member_bytes:
+                self._end_member()
+
+    def _end_member(self, *, last: bool = False) -> None:
+        """Compress the open GZIP member, if there is one."""
+        if self.compression != "GZIP" or (not self._member and not (last and not self._members)):
+            return
+        self._members += 1
+        if self._places is not None:
+            self._places.end_member()
+        data, self._member = self._member, bytearray()
+        if self._executor is None:
+            self._put_member(gzip_member(data, self._level))
+            return
+        self._compressing.append(self._executor.submit(gzip_member, data, self._level))
+        self._put_compressed(_MEMBERS_AHEAD)
+
+    def _put_compressed(self, ahead: int) -> None:
+        """Write the members that are compressed, in order, until only so many are left."""
+        while len(self._compressing) > ahead:
+            self._put_member(self._compressing.popleft().result())
+
+    def _put_member(self, member: bytes) -> None:
+        if self._places is not None:
+            self._places.write_member(len(member))
+        self._put(member)
 
     def _put(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
@@ -250,3 +312,49 @@ class RecordWriter:
             if self._owned:
                 self._file.close()
             raise
+
+
+class _Places:
+    """Where records are in a file that is being written."""
+
+    def __init__(self) -> None:
+        self._position = 0  # bytes of the file, or of the ZLIB stream, so far
+        self._known: list[NDArray[Any]] = []
+        # Of GZIP, where records begin in the open member, and in those not yet written.
+        self._open: list[NDArray[Any]] = []
+        self._waiting: deque[list[NDArray[Any]]] = deque()
+
+    def add(
+        self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64], size: int, *, stream: bool
+    ) -> None:
+        """Note records of a file, or of a stream that can only be read from its start."""
+        field = "within" if stream else "offset"
+        self._known.append(_table(field, starts + np.uint64(self._position), lengths))
+        self._position += size
+
+    def add_to_member(self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None:
+        """Note records of the open member, by where they begin in it."""
+        self._open.append(_table("within", starts, lengths))
+
+    def end_member(self) -> None:
+        """The open member is full: the next begins."""
+        self._waiting.append(self._open)
+        self._open = []
+
+    def write_member(self, size: int) -> None:
+        """The oldest member that waits was written, and took so many bytes."""
+        for table in self._waiting.popleft():
+            table["offset"] = self._position
+            self._known.append(table)
+        self._position += size
+
+    def finish(self) -> NDArray[Any]:
+        """All of them."""
+        return np.concatenate([np.zeros(0, PLACE_DTYPE), *self._known])
+
+
+def _table(field: str, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> NDArray[Any]:
+    table = np.zeros(len(starts), PLACE_DTYPE)
+    table[field] = starts
+    table["length"] = lengths
+    return table
