@@ -16,7 +16,23 @@ from covey import errors
 SOURCE = Path(covey.__file__).parent
 
 # The way of the data; a module may import only from those before it.
-FLOW = ["errors", "records", "features", "streaming"]
+FLOW = [
+    "errors",
+    "records",
+    "features",
+    "pipeline",
+    "streaming",
+    "labels",
+    "metadata",
+    "sources",
+    "shuffle",
+    "shards",
+    "index",
+    "writing",
+    "dataset",
+    "writer",
+    "cli",
+]
 
 
 def run_python(code: str) -> str:
@@ -32,25 +48,35 @@ def test_public_names():
         "ClosedError",
         "CorruptRecordError",
         "CoveyError",
+        "DatasetError",
+        "DatasetExistsError",
+        "DuplicateKeyError",
         "ExampleError",
         "Feature",
         "FeatureError",
         "Features",
         "FormatError",
         "Image",
+        "LeftOut",
         "Ragged",
         "RaggedArray",
         "RecordReader",
         "RecordWriter",
+        "Shard",
         "Skipped",
         "SkippedRecordsWarning",
+        "Source",
+        "SourceError",
         "Sparse",
         "SparseArray",
         "SparseBatch",
         "Steps",
         "StringArray",
         "Tensor",
+        "Written",
+        "open_source",
         "read_batches",
+        "write",
     ]
     assert dir(covey) == covey.__all__
 

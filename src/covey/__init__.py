@@ -9,14 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from covey.dataset import Written, write
     from covey.errors import (
         ClosedError,
         CorruptRecordError,
         CoveyError,
+        DatasetError,
+        DatasetExistsError,
+        DuplicateKeyError,
         ExampleError,
         FeatureError,
         FormatError,
         SkippedRecordsWarning,
+        SourceError,
     )
     from covey.features import (
         ClassLabel,
@@ -33,12 +38,24 @@ if TYPE_CHECKING:
         Tensor,
     )
     from covey.records import Block, RecordReader, RecordWriter, Skipped
+    from covey.shards import Shard
+    from covey.sources import Source, open_source
     from covey.streaming import read_batches
+    from covey.writing.encoding import LeftOut
 
 __version__ = "0.1.0"
 
 # In the order of the data's way.
-_MODULES = ("covey.errors", "covey.records", "covey.features", "covey.streaming")
+_MODULES = (
+    "covey.errors",
+    "covey.records",
+    "covey.features",
+    "covey.streaming",
+    "covey.sources",
+    "covey.shards",
+    "covey.writing.encoding",
+    "covey.dataset",
+)
 
 __all__ = [
     "Block",
@@ -46,25 +63,35 @@ __all__ = [
     "ClosedError",
     "CorruptRecordError",
     "CoveyError",
+    "DatasetError",
+    "DatasetExistsError",
+    "DuplicateKeyError",
     "ExampleError",
     "Feature",
     "FeatureError",
     "Features",
     "FormatError",
     "Image",
+    "LeftOut",
     "Ragged",
     "RaggedArray",
     "RecordReader",
     "RecordWriter",
+    "Shard",
     "Skipped",
     "SkippedRecordsWarning",
+    "Source",
+    "SourceError",
     "Sparse",
     "SparseArray",
     "SparseBatch",
     "Steps",
     "StringArray",
     "Tensor",
+    "Written",
+    "open_source",
     "read_batches",
+    "write",
 ]
 
 

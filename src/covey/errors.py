@@ -7,7 +7,11 @@
     ├── FormatError            bytes that are not what they should be
     │   ├── CorruptRecordError     a TFRecord frame, or the compression around it, is damaged
     │   └── ExampleError           a record is no tf.train.Example, or does not fit its features
-    └── FeatureError           a schema, or a value that is to be written, is wrong
+    ├── FeatureError           a schema, or a value that is to be written, is wrong
+    │   └── DuplicateKeyError      two examples have the same key
+    ├── DatasetError           a dataset cannot be written as asked
+    │   └── DatasetExistsError     there is one already
+    └── SourceError            a source cannot be read, or an item of it
 """
 
 from __future__ import annotations
@@ -69,6 +73,48 @@ class ExampleError(FormatError):
 
 class FeatureError(CoveyError, ValueError):
     """A schema, or a value that is to be written, is wrong."""
+
+
+class SourceError(CoveyError, ValueError):
+    """A source cannot be read, or an item of it.
+
+    Attributes:
+        name: The file or folder.
+        line: The line in it, from 1, if lines are what it has.
+    """
+
+    def __init__(self, message: str, *, name: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+        self.line = line
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), str(self), self.__dict__)
+
+
+class DuplicateKeyError(FeatureError):
+    """Two examples have the same key.
+
+    Attributes:
+        key: The key.
+        examples: The numbers of both examples in their source, from 0.
+    """
+
+    def __init__(self, message: str, *, key: object, examples: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.key = key
+        self.examples = examples
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), str(self), self.__dict__)
+
+
+class DatasetError(CoveyError, ValueError):
+    """A dataset cannot be written as asked."""
+
+
+class DatasetExistsError(DatasetError, FileExistsError):
+    """There is already a dataset, or a split of it, where one is to be written."""
 
 
 class SkippedRecordsWarning(UserWarning):

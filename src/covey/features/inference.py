@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,56 +50,142 @@ class _Guess:
         return Tensor(dtype, self.shape, encoding="bytes" if raw else None)
 
 
-def infer_kinds(
-    examples: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The kinds that fit all examples, nested as they are."""
-    guesses: dict[tuple[str, ...], _Guess] = {}
-    seen: dict[tuple[str, ...], int] = {}
-    number = -1
-    for number, example in enumerate(examples):
+class Inference:
+    """Finds the features that fit all examples, which may come in parts.
+
+    Args:
+        defaults: What examples get that lack a feature, by its name; others must not lack it.
+        first: The number of the first example, for messages.
+    """
+
+    def __init__(self, defaults: Mapping[str, Any] | None = None, first: int = 0) -> None:
+        self._defaults = defaults or {}
+        self._next = first
+        self._count = 0
+        self._guesses: dict[tuple[str, ...], _Guess] = {}
+        self._seen: dict[tuple[str, ...], int] = {}
+
+    def add(self, example: Mapping[str, Any], number: int | None = None) -> None:
+        """Look at one more example; its number is only for messages."""
+        number = self._next if number is None else number
         if not isinstance(example, Mapping):
             raise FeatureError(
                 f"example {number} is of type {type(example).__name__}, must be a dict of values"
             )
         for path, value in _leaves(example, ()):
             name = "/".join(path)
-            if value is None and name in defaults:
+            if value is None and name in self._defaults:
                 continue
             try:
                 guess = _guess(value, number)
             except FeatureError as error:
                 raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
-            before = guesses.get(path)
-            guesses[path] = guess if before is None else _widen(before, guess, name)
-            seen[path] = seen.get(path, 0) + 1
-    if number < 0:
-        raise FeatureError("there are no examples to infer features from; declare them")
-    _check_nesting(guesses)
-    nested: dict[str, Any] = {}
-    for path, guess in guesses.items():
+            self._widen(path, guess, 1, None)
+        self._next += 1
+        self._count += 1
+
+    def add_column(self, path: tuple[str, ...], column: Any) -> None:
+        """Look at all values of one feature at once."""
+        self._count = max(self._count, len(column))
+        if isinstance(column, np.ndarray) and column.dtype != object:
+            low, high = _range(column)
+            guess = _Guess(0, _dtype(column), column.shape[1:], array=True, low=low, high=high)
+            self._widen(path, guess, len(column), None)
+            return
         name = "/".join(path)
-        if seen[path] <= number and name not in defaults:
+        for number, value in enumerate(column):
+            if value is None and name in self._defaults:
+                continue
+            try:
+                self._widen(path, _guess(value, number), 1, None)
+            except FeatureError as error:
+                raise FeatureError(f"row {number}: feature {name!r}: {error}") from None
+
+    def pass_over(self, count: int) -> None:
+        """So many examples more have all features, and fit them exactly."""
+        for path in self._seen:
+            self._seen[path] += count
+        self._next += count
+        self._count += count
+
+    def merge(
+        self, other: Inference, integers: Callable[[str], tuple[int, int]] | None = None
+    ) -> None:
+        """Add what another found in the examples that follow.
+
+        Args:
+            other: The other.
+            integers: Tells the smallest and the largest integer of a feature in the examples that
+                were passed over. Asked only where the type depends on it.
+        """
+        for path, guess in other._guesses.items():
+            self._widen(path, guess, other._seen[path], integers)
+        self._next += other._count
+        self._count += other._count
+
+    def _widen(
+        self,
+        path: tuple[str, ...],
+        guess: _Guess,
+        seen: int,
+        integers: Callable[[str], tuple[int, int]] | None,
+    ) -> None:
+        name = "/".join(path)
+        before = self._guesses.get(path)
+        if before is not None:
+            if integers is not None and before.dtype != guess.dtype and before.dtype in NUMBERS:
+                low, high = integers(name)
+                before = dataclasses.replace(
+                    before, low=min(low, before.low), high=max(high, before.high)
+                )
+            guess = _widen(before, guess, name)
+        self._guesses[path] = guess
+        self._seen[path] = self._seen.get(path, 0) + seen
+
+    def kinds(self) -> dict[str, Any]:
+        """The kinds that fit all examples so far, nested as they are."""
+        if not self._count:
+            raise FeatureError("there are no examples to infer features from; declare them")
+        _check_nesting(self._guesses)
+        nested: dict[str, Any] = {}
+        for path, guess in self._guesses.items():
+            name = "/".join(path)
+            if self._seen[path] < self._count and name not in self._defaults:
+                raise FeatureError(
+                    f"feature {name!r}: example {guess.example} has it, but only "
+                    f"{self._seen[path]} of {self._count} examples do; give it a default"
+                )
+            place = nested
+            for parent in path[:-1]:
+                place = place.setdefault(parent, {})
+            try:
+                feature: Any = guess.feature()
+                if name in self._defaults:
+                    feature = dataclasses.replace(feature, default=self._defaults[name])
+            except FeatureError as error:
+                raise FeatureError(f"feature {name!r}: {error}") from None
+            place[path[-1]] = feature
+        return nested
+
+    def check_defaults(self) -> None:
+        """Make sure that every feature with a default was seen: else its type is not known."""
+        unseen = [name for name in self._defaults if tuple(name.split("/")) not in self._guesses]
+        if unseen:
             raise FeatureError(
-                f"feature {name!r}: example {guess.example} has it, but only {seen[path]} of "
-                f"{number + 1} examples do; give it a default"
+                f"no example has {unseen[0]!r}, for which there is a default; declare it"
             )
-        place = nested
-        for parent in path[:-1]:
-            place = place.setdefault(parent, {})
-        try:
-            feature: Any = guess.feature()
-            if name in defaults:
-                feature = dataclasses.replace(feature, default=defaults[name])
-        except FeatureError as error:
-            raise FeatureError(f"feature {name!r}: {error}") from None
-        place[path[-1]] = feature
-    unseen = [name for name in defaults if tuple(name.split("/")) not in guesses]
-    if unseen:
-        raise FeatureError(
-            f"no example has {unseen[0]!r}, for which there is a default; declare it"
-        )
-    return nested
+
+
+def infer_kinds(
+    examples: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The kinds that fit all examples, nested as they are."""
+    inference = Inference(defaults)
+    for example in examples:
+        inference.add(example)
+    kinds = inference.kinds()
+    inference.check_defaults()
+    return kinds
 
 
 def _leaves(

@@ -97,6 +97,10 @@ class Feature:
         """Whether a value is stored as it is, in one column with the feature's own name."""
         return False
 
+    def filler(self) -> Any:
+        """The value that an example gets that lacks the feature; REQUIRED if it must not."""
+        return getattr(self, "default", REQUIRED)
+
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         """Take one value apart into its columns; None for a column left out."""
         return [value]

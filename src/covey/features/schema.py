@@ -13,7 +13,8 @@ or many, by column, natively and with the GIL released::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ from covey.errors import ExampleError, FeatureError
 from covey.features.batches import count_rows, decode_blocks, first_row, sort_out
 from covey.features.columns import Column
 from covey.features.explain import explain_misfit, explain_record, explain_value
-from covey.features.inference import infer_kinds, infer_record_kinds
-from covey.features.kinds import Feature, MisfitError, parse_feature
+from covey.features.inference import Inference, infer_kinds, infer_record_kinds
+from covey.features.kinds import REQUIRED, Feature, MisfitError, parse_feature
 from covey.records import Block
 
 _MOST_DEPTH = 32
@@ -33,6 +34,31 @@ _MOST_DEPTH = 32
 # Arrays up to this size are made because a schema says so; larger ones only if the records have the
 # bytes to fill them.
 _TRUSTED_BYTES = 64 << 20
+
+
+class Rows:
+    """Columns that were checked: their rows are encoded in any order, by several threads."""
+
+    def __init__(self, encoder: _core.Encoder, columns: _core.ColumnSet, rows: int) -> None:
+        self._encoder = encoder
+        self._columns = columns
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def measure(self) -> NDArray[np.uint64]:
+        """How long the record of each row will be."""
+        return self._encoder.measure(self._columns)
+
+    def encode(self, rows: NDArray[np.integer[Any]]) -> Block:
+        """The records of these rows, in this order."""
+        return Block(*self._encoder.encode_rows(self._columns, rows.astype(np.uint64)))
+
+    def encode_range(self, begin: int, bytes: int) -> Block:
+        """The records from this row on, as many as begin within so many bytes."""
+        frames = self._encoder.encode(self._columns, begin, self._rows, bytes)
+        return Block(*frames, first=begin)
 
 
 class Features(Mapping[str, Feature]):
@@ -74,6 +100,11 @@ class Features(Mapping[str, Feature]):
         )
         self._parents = {p[:i] for p in self._paths.values() for i in range(1, len(p))}
         self._is_nested = any(len(path) > 1 for path in self._paths.values())
+        self._fillers = {
+            name: feature.filler()
+            for name, feature in self._features.items()
+            if feature.filler() is not REQUIRED
+        }
         self._allocations = [column.allocation() for column in self._physical]
         self._least_bytes = sum(column.least_bytes() for column in self._physical)
         # The native codecs cannot be pickled, and are made when they are first needed.
@@ -133,6 +164,31 @@ class Features(Mapping[str, Feature]):
         A record says less than an example: int64, float32 or bytes, and how many.
         """
         return cls(infer_record_kinds(records))
+
+    @classmethod
+    def infer_columns(
+        cls, columns: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None
+    ) -> Features:
+        """The features that fit all rows of columns; arrays keep their dtype.
+
+        >>> Features.infer_columns({"x": np.zeros((9, 28, 28), np.uint8)})["x"]
+        Tensor(dtype='uint8', shape=(28, 28), encoding='bytes')
+        """
+        inference = Inference(defaults)
+
+        def add(columns: Mapping[str, Any], path: tuple[str, ...]) -> None:
+            for key, column in columns.items():
+                here = (*path, str(key))
+                if isinstance(column, Mapping):
+                    add(column, here)
+                else:
+                    count_rows({"/".join(here): column})
+                    inference.add_column(here, column)
+
+        add(columns, ())
+        kinds = inference.kinds()
+        inference.check_defaults()
+        return cls(kinds)
 
     # A mapping of names to kinds.
 
@@ -208,6 +264,52 @@ class Features(Mapping[str, Feature]):
             self._selected[key] = Features(self._nest(chosen))
         return self._selected[key]
 
+    def replace(self, features: Mapping[str, Any]) -> Features:
+        """The same features, with other kinds for some of them.
+
+        >>> Features({"label": "str"}).replace({"label": ClassLabel(["owl"])})["label"].names
+        ('owl',)
+        """
+        for name in features:
+            if name not in self._features:
+                raise FeatureError(
+                    f"there is no feature {name!r}; the features are {', '.join(self)}"
+                )
+        return Features(self._nest({**self._features, **features}))
+
+    def without_defaults(self) -> Features:
+        """The same features, which every example must have."""
+        optional: dict[str, Any] = {name: self._features[name] for name in self._fillers}
+        return self.replace(
+            {name: dataclasses.replace(kind, default=REQUIRED) for name, kind in optional.items()}
+        )
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The features that an example may lack."""
+        return tuple(self._fillers)
+
+    def fill_in(self, example: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An example with the defaults of the features that it lacks."""
+        if not self._fillers:
+            return example
+        flat = self._flatten(example)
+        missing = {name: filler for name, filler in self._fillers.items() if flat.get(name) is None}
+        return {**flat, **missing} if missing else example
+
+    def is_stored_like(self, other: Features) -> bool:
+        """Whether an example has the same record with these features as with the others.
+
+        A shape that is looser, or the names of classes, change nothing in the record.
+        """
+        return self._storage() == other._storage()
+
+    def _storage(self) -> list[tuple[Any, ...]]:
+        return sorted(
+            (column.key, column.wire, column.raw, column.dtype if column.raw else "")
+            for column in self._physical
+        )
+
     # Encoding.
 
     def _encode_with(self) -> _core.Encoder:
@@ -253,6 +355,42 @@ class Features(Mapping[str, Feature]):
             values.update(zip((column.key for column in columns), parts, strict=True))
         return values
 
+    def encode_examples(self, examples: Sequence[Mapping[str, Any]], *, first: int = 0) -> Block:
+        """The records of many examples, as :meth:`encode` makes them, in one go.
+
+        Raises:
+            FeatureError: If one does not fit, saying which, counting from ``first``.
+        """
+        try:
+            block = self._encode_list(examples, self._coerce)
+        except (_core.Fault, FeatureError):
+            # Rare enough to look for the one that is to blame.
+            for number, example in enumerate(examples, first):
+                try:
+                    self.encode(example)
+                except FeatureError as error:
+                    raise FeatureError(f"example {number}: {error}") from None
+            raise
+        return block
+
+    def encode_exact(self, examples: Sequence[Mapping[str, Any]]) -> Block | None:
+        """The same, or None if any value would have to be converted, or does not fit."""
+        if not all(feature.is_plain for feature in self._features.values()):
+            return None
+        try:
+            return self._encode_list(examples, _refuse)
+        except (_core.Fault, FeatureError):
+            return None
+
+    def _encode_list(
+        self, examples: Sequence[Mapping[str, Any]], coerce: Callable[[int, Any], Any]
+    ) -> Block:
+        listed: list[Any] = examples if type(examples) is list else list(examples)
+        if not self._is_plain or not set(map(type, listed)) <= {dict}:
+            listed = [self._split(example) for example in listed]
+        encoder = self._encoder or self._encode_with()
+        return Block(*encoder.encode_examples(listed, coerce))
+
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
         """The records of many examples, given by column.
 
@@ -270,6 +408,15 @@ class Features(Mapping[str, Feature]):
         """The same, in blocks of about so many bytes."""
         if block_bytes < 1:
             raise ValueError(f"block_bytes is {block_bytes}, must be 1 or more")
+        rows = self.check_columns(columns)
+        row = 0
+        while row < len(rows):
+            block = rows.encode_range(row, block_bytes)
+            yield block
+            row += len(block)
+
+    def check_columns(self, columns: Mapping[str, Any]) -> Rows:
+        """Check columns once, to encode rows of them in any order."""
         encoder = self._encoder or self._encode_with()
         flat = self._flatten(columns)
         rows = count_rows(flat)
@@ -286,11 +433,7 @@ class Features(Mapping[str, Feature]):
             ready = encoder.columns(given, rows)
         except _core.Fault as fault:
             raise explain_value(fault, self._physical, self._owners) from None
-        row = 0
-        while row < rows:
-            data, offsets, lengths = encoder.encode(ready, row, rows, block_bytes)
-            yield Block(data, offsets, lengths, first=row)
-            row += len(lengths)
+        return Rows(encoder, ready, rows)
 
     # Decoding.
 
@@ -379,6 +522,11 @@ class Features(Mapping[str, Feature]):
                 )
             dense[i] = given
         return dense
+
+
+def _refuse(index: int, value: Any) -> Any:
+    """Stand in for the conversion of a value where there must be none."""
+    raise FeatureError("the value is not of the type of its feature")
 
 
 def _about(name: str, error: FeatureError) -> FeatureError:

@@ -148,6 +148,9 @@ class Sparse(Feature):
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "default", _empty(self.default))
 
+    def filler(self) -> Any:
+        return REQUIRED if self.default is REQUIRED else ((), ())
+
     @property
     def _sizes(self) -> tuple[int, ...]:
         return tuple(size or 0 for size in self.shape)

@@ -1,0 +1,326 @@
+"""Writing a dataset: any examples in, shuffled and indexed shards out, all or nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import CoveyError, DatasetError
+from covey.features import ClassLabel, Features, Tensor
+from covey.features.batches import count_rows
+from covey.labels import Classes, find_label, number_column
+from covey.metadata import check_split_name
+from covey.records.compression import parse_compression
+from covey.shards import Shard, Sharding
+from covey.shuffle.ordering import Ordered, Ordering
+from covey.writing.commit import Staging
+from covey.writing.encoding import Encoding, LeftOut, OnError, Rules, check_workers
+from covey.writing.existing import Existing, Mode
+from covey.writing.inmemory import ColumnOrder, column_keys, flatten
+from covey.writing.intake import Intake, name_classes, take_in
+from covey.writing.output import Output
+from covey.writing.progress import Progress, format_bytes
+from covey.writing.spooling import Spooling
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written.
+
+    ``str()`` of it is a summary to print.
+    """
+
+    path: str
+    split: str
+    shards: tuple[Shard, ...]
+    """All of the split, also those that were there before."""
+    records: int
+    bytes: int
+    """Of all shards."""
+    label: str | None
+    classes: Mapping[Any, int] = field(repr=False)
+    """Examples of each class, by its name, or its number if it has none."""
+    features: Features = field(repr=False)
+    left_out: tuple[LeftOut, ...] = field(repr=False)
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = self.records / max(self.seconds, 1e-9)
+        lines = [
+            f"{self.path}: split {self.split!r}",
+            f"  examples  {self.records:,}",
+            f"  shards    {len(self.shards):,}",
+            f"  size      {format_bytes(self.bytes)}",
+        ]
+        if self.classes:
+            counts = sorted(self.classes.values())
+            lines.append(
+                f"  classes   {len(counts):,} of {self.label!r}, with {counts[0]:,} to "
+                f"{counts[-1]:,} examples each (median {counts[len(counts) // 2]:,})"
+            )
+        if self.left_out:
+            lines.append(f"  left out  {len(self.left_out):,}")
+        lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
+        return "\n".join(lines)
+
+
+def write(
+    examples: Any,
+    path: str | os.PathLike[str],
+    *,
+    split: str,
+    label: str | None = None,
+    features: Features | Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    names: Sequence[str] | None = None,
+    key: str | None = None,
+    name: str | None = None,
+    description: str = "",
+    shuffle: bool = True,
+    order: Literal["class"] | None = None,
+    seed: int = 0,
+    shards: int | None = None,
+    records_per_shard: int | None = None,
+    shard_bytes: int = 256 << 20,
+    compression: str | None = None,
+    level: int = 6,
+    mode: Mode = "error",
+    memory: int = 512 << 20,
+    workers: int | None = None,
+    on_error: OnError = "raise",
+    progress: bool | None = None,
+) -> Written:
+    """Write examples as one split of a dataset, in the layout of TFDS, with an index.
+
+    The folder has either the old dataset or the new one, whatever happens in between; other splits
+    are not touched. The same examples give the same bytes, whatever ``memory`` and ``workers`` are.
+
+    Args:
+        examples: An iterable of dicts, or of (key, dict) pairs; a dict of columns; a pandas, polars
+            or Arrow table; a tf.data, torch or Hugging Face dataset; or a :class:`covey.Source`.
+        path: The folder of the dataset; made if there is none.
+        split: What these examples are: ``"train"``, ``"test"``, ...
+        label: The feature that tells the class of an example: a ClassLabel, a whole number or a
+            text. By default the only ClassLabel, if there is one.
+        features: How to store the examples; inferred from all of them by default. Splits of one
+            dataset have the same features.
+        defaults: If features are inferred: what examples get that lack a feature, by its name.
+        names: What the parts of examples that are tuples are called: ``("image", "label")``.
+        key: The feature that is an example's key, which decides its place in the shuffled order; by
+            default the key it came with, or its number.
+        name: What the dataset is called; like its folder by default.
+        description: What it is, for people.
+        shuffle: False keeps the order of the examples.
+        order: ``"class"`` lays each class together, for readers that stream and need them so.
+        seed: Another one gives another shuffled order.
+        shards: How many; or
+        records_per_shard: how many examples in each; or
+        shard_bytes: about how many bytes in each.
+        compression: ``"GZIP"``, in which single records can still be found; ``"ZLIB"``; or None.
+            TFDS reads datasets without.
+        level: How hard to compress, 0 to 9.
+        mode: What to do if the split is there: ``"error"``, ``"overwrite"`` it, or ``"append"``
+            shards to it.
+        memory: About how many bytes of examples to hold before they are put aside on disk.
+        workers: How many threads or processes work; by default as many threads as there are cores
+            for what is in memory, and one for what is fetched from Python.
+        on_error: ``"skip"`` leaves out examples that cannot be read or do not fit, and lists them.
+        progress: Show how far it is; by default where somebody looks.
+
+    Returns:
+        What was written.
+
+    >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
+    >>> written = write(birds, "birds", split="train", label="species", progress=False)
+    >>> written.records, written.classes
+    (3, {'owl': 2, 'wren': 1})
+    """
+    started = time.perf_counter()
+    check_split_name(split)
+    if order not in (None, "class"):
+        raise DatasetError(f"order is {order!r}, must be None or 'class'")
+    if on_error not in ("raise", "skip"):
+        raise DatasetError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
+    if memory < 1:
+        raise DatasetError(f"memory is {memory}, must be 1 or more bytes")
+    intake = take_in(examples)
+    declared = intake.features if features is None else features
+    job = _Job(
+        rules=Rules(
+            features=None if declared is None else Features(declared),
+            defaults=dict(defaults or {}),
+            names=None if names is None else tuple(names),
+            key=key,
+            on_error=on_error,
+        ),
+        label=label if label is not None else intake.label,
+        memory=memory,
+        workers=1 if workers is None else check_workers(workers),
+        output=Output(
+            ordering=Ordering(by_class=order == "class", by="hash" if shuffle else "position"),
+            seed=seed,
+            sharding=Sharding(shards, records_per_shard, shard_bytes),
+            compression=parse_compression(compression),
+            level=level,
+            workers=workers or os.cpu_count() or 1,
+            description=description,
+        ),
+    )
+    folder = Path(path)
+    staging = Staging(folder, split)
+    try:
+        existing = Existing.look(folder, split, mode, name)
+        with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
+            written = job.run(intake, existing, staging, shown)
+    except OSError as error:
+        if isinstance(error, CoveyError):
+            raise
+        raise DatasetError(
+            f"{folder}: writing split {split!r} failed: {error.strerror or error}"
+            f"{f' ({error.filename})' if error.filename else ''}; nothing was changed"
+        ) from error
+    finally:
+        staging.give_up()
+    return replace(written, seconds=time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """All that a caller asked for, checked."""
+
+    rules: Rules
+    label: str | None
+    memory: int
+    workers: int
+    output: Output
+    known_texts: tuple[str, ...] = ()
+    """The texts of the label that have numbers in the split that is added to."""
+
+    def run(
+        self, intake: Intake, existing: Existing, staging: Staging, progress: Progress
+    ) -> Written:
+        """Do it."""
+        job = self._agree(*existing.base())
+        about = existing.about(existing.split) if existing.appends else None
+        if about is not None:
+            job = replace(job, known_texts=about.class_texts or ())
+        left_out: list[LeftOut] = []
+        ordered: Ordered | None
+        if intake.columns is not None:
+            ordered, features, classes = job._order_columns(intake)
+        else:
+            ordered, features, classes = job._order_items(intake, staging, progress, left_out)
+        if ordered is None or ordered.records == 0:
+            reasons = f"; the first of {len(left_out)}: {left_out[0].reason}" if left_out else ""
+            raise DatasetError(
+                f"{existing.folder}: there are no examples to write as split "
+                f"{existing.split!r}{reasons}"
+            )
+        if job.output.ordering.by_class and classes.label is None:
+            raise DatasetError("order is 'class', but no feature tells the class; pass label=")
+        shards, counts = job.output.write(ordered, features, classes, existing, staging, progress)
+        return Written(
+            path=str(existing.folder),
+            split=existing.split,
+            shards=shards,
+            records=sum(shard.records for shard in shards),
+            bytes=sum(shard.bytes for shard in shards),
+            label=classes.label,
+            classes=counts,
+            features=features,
+            left_out=tuple(left_out),
+            seconds=0.0,
+        )
+
+    def _agree(self, base: Features | None, base_label: str | None) -> _Job:
+        """Let the splits that are there decide what was left open."""
+        if base is None:
+            return self
+        label = self.label or base_label
+        declared = self.rules.features
+        if declared is None:
+            rules = replace(self.rules, features=base)
+            kind = None if label is None else base.get(label)
+            if label is not None and isinstance(kind, ClassLabel) and kind.names is not None:
+                rules = replace(rules, otherwise=base.replace({label: Tensor("str")}))
+            return replace(self, rules=rules, label=label)
+        for each in {*base, *declared}:
+            if not _agrees(base.get(each), declared.get(each)):
+                raise DatasetError(
+                    f"feature {each!r} is {declared.get(each)}, but {base.get(each)} in the splits "
+                    "that are there; leave features out to use theirs, or write another dataset"
+                )
+        return replace(self, label=label)
+
+    @property
+    def _may_number(self) -> bool:
+        """Whether a label that is a text is to become a ClassLabel: nobody declared it a text."""
+        return self.rules.features is None or self.rules.otherwise is not None
+
+    def _order_items(
+        self, intake: Intake, staging: Staging, progress: Progress, left_out: list[LeftOut]
+    ) -> tuple[Ordered | None, Features, Classes]:
+        """Examples that come one by one: encoded as they come, and put into a spool."""
+        encoding = Encoding(intake, self.rules, self.workers)
+        spooling = Spooling(
+            staging.path,
+            memory=self.memory,
+            ordering=self.output.ordering,
+            seed=self.output.seed,
+            label=self.label,
+            may_number=self._may_number,
+            known_texts=self.known_texts,
+        )
+        spooling.run(encoding, progress.add)
+        left_out.extend(spooling.left_out)
+        if spooling.is_empty:
+            return None, Features({}), Classes(Features({}), None)
+        features = name_classes(encoding.features, intake.class_names)
+        spool, features, classes = spooling.finish(features)
+        progress.begin("writing", spool.records)
+        return spool, features, classes
+
+    def _order_columns(self, intake: Intake) -> tuple[Ordered, Features, Classes]:
+        """Columns are there at once: their rows are encoded in their final order."""
+        columns = flatten(intake.columns or {})
+        features = self.rules.features
+        if features is None:
+            features = Features.infer_columns(intake.columns or {}, defaults=self.rules.defaults)
+            features = name_classes(features, intake.class_names)
+        label = find_label(features, self.label)
+        rows = count_rows(columns)
+        for missing in features.optional:
+            if missing not in columns:
+                columns[missing] = [features[missing].filler()] * rows
+        labels: NDArray[np.int64] | None = None
+        texts: tuple[str, ...] = ()
+        if label is not None and label in columns:
+            features, columns[label], labels, texts = number_column(
+                features,
+                label,
+                columns[label],
+                may_grow=self._may_number,
+                known=self.known_texts,
+            )
+        checked = features.check_columns(columns)
+        keys = None if self.rules.key is None else column_keys(columns, self.rules.key)
+        ordering, seed = self.output.ordering, self.output.seed
+        ordered = ColumnOrder(checked, labels, keys, ordering, seed)
+        return ordered, features, Classes(features, label, texts)
+
+
+def _agrees(base: Any, declared: Any) -> bool:
+    """Whether a feature may be declared so in a dataset that has it already."""
+    if isinstance(base, ClassLabel) and isinstance(declared, ClassLabel):
+        if base.names is None or declared.names is None:
+            return base.names is declared.names
+        common = min(len(base.names), len(declared.names))
+        return base.names[:common] == declared.names[:common]
+    return bool(base == declared)

@@ -1,0 +1,248 @@
+"""The index of a split: the place, the length and the class of every record.
+
+Four files beside the shards, each of which any Python reads::
+
+    birds-train.index.npy     one row per record, in the order of the shards:
+                              shard, length, offset[, within][, label]
+    birds-train.by_class.npy  the numbers of the records, class after class
+    birds-train.classes.npy   one row per class: label, first, records;
+                              its records are by_class[first : first + records]
+    birds-train.index.json    the features, and for each shard what tells that it has changed
+
+``offset`` is where the record's frame begins in the shard. In a compressed shard it is where the
+frame's GZIP member begins, and ``within`` is where the frame begins in that member's data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import FormatError
+from covey.features import Features
+from covey.features.spec import features_from_json, features_to_json
+from covey.shards import Shard
+
+FORMAT = 1
+
+CLASS_DTYPE = np.dtype([("label", "<i8"), ("first", "<u8"), ("records", "<u8")])
+
+# Rows that are looked at together when records are sorted by class.
+_ROWS_AT_ONCE = 1 << 20
+
+
+def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
+    """The fields of an index row, of which only those are there that are needed."""
+    fields: list[tuple[str, str]] = [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8")]
+    if compressed:
+        fields.append(("within", "<u8"))
+    if labelled:
+        fields.append(("label", "<i8"))
+    return np.dtype(fields)
+
+
+def index_names(dataset: str, split: str) -> dict[str, str]:
+    """The names of the files, by what they are."""
+    stem = f"{dataset}-{split}"
+    return {
+        "rows": f"{stem}.index.npy",
+        "by_class": f"{stem}.by_class.npy",
+        "classes": f"{stem}.classes.npy",
+        "about": f"{stem}.index.json",
+    }
+
+
+class IndexWriter:
+    """Writes an index row by row, while the shards are written.
+
+    Args:
+        path: The file of the rows.
+        records: How many there will be.
+        compressed: Whether shards are.
+        labelled: Whether records have classes.
+    """
+
+    def __init__(self, path: Path, records: int, *, compressed: bool, labelled: bool) -> None:
+        self.path = path
+        self._dtype = row_dtype(compressed=compressed, labelled=labelled)
+        self._file = open(path, "wb")  # noqa: SIM115
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (records,),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+        self._records = records
+        self._written = 0
+
+    def add(self, shard: int, places: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
+        """Note the records of a shard, which come after those of the one before."""
+        if len(places) and places["length"].max() >= 2**32:
+            raise FormatError(f"shard {shard}: a record is over 4 GiB, more than an index can hold")
+        rows = np.zeros(len(places), self._dtype)
+        rows["shard"] = shard
+        rows["length"] = places["length"]
+        rows["offset"] = places["offset"]
+        if "within" in rows.dtype.names:
+            rows["within"] = places["within"]
+        if "label" in rows.dtype.names:
+            rows["label"] = labels
+        self.add_rows(rows)
+
+    def add_rows(self, rows: NDArray[Any]) -> None:
+        """Add rows that are there already, of an index that this one continues."""
+        if rows.dtype != self._dtype:
+            given, rows = rows, np.zeros(len(rows), self._dtype)
+            for name in set(self._dtype.names or ()).intersection(given.dtype.names or ()):
+                rows[name] = given[name]
+        self._file.write(np.ascontiguousarray(rows).data)
+        self._written += len(rows)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._file.close()
+        if self._written != self._records:
+            raise AssertionError(f"{self._written} rows were written of {self._records}")
+
+    def abandon(self) -> None:
+        """Close the file as it is, for nobody will read it."""
+        self._file.close()
+
+
+def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
+    """Sort the records of an index by class, with memory for a part of it only.
+
+    Returns:
+        The class table.
+    """
+    index = np.load(rows, mmap_mode="r")
+    labels = np.zeros(0, np.int64)
+    counts = np.zeros(0, np.int64)
+    for part in _labels(index):
+        found, many = np.unique(part, return_counts=True)
+        together = np.union1d(labels, found)
+        grown = np.zeros(len(together), np.int64)
+        grown[np.searchsorted(together, labels)] = counts
+        grown[np.searchsorted(together, found)] += many
+        labels, counts = together, grown
+    table = np.zeros(len(labels), CLASS_DTYPE)
+    table["label"] = labels
+    table["records"] = counts
+    table["first"] = np.cumsum(counts) - counts
+    np.save(classes, table)
+
+    number = np.uint32 if len(index) < 2**32 else np.uint64
+    ordered = np.lib.format.open_memmap(by_class, "w+", number, (len(index),))
+    following = table["first"].astype(np.int64)
+    begin = 0
+    for part in _labels(index):
+        which = np.searchsorted(labels, part)
+        if len(labels) <= 2**16:
+            which = which.astype(np.uint16)  # numpy sorts these by counting
+        order = np.argsort(which, kind="stable")
+        many = np.bincount(which, minlength=len(labels))
+        rank = np.arange(len(part)) - np.repeat(np.cumsum(many) - many, many)
+        ordered[np.repeat(following, many) + rank] = order + begin
+        following += many
+        begin += len(part)
+    ordered.flush()
+    return table
+
+
+def _labels(index: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
+    for begin in range(0, len(index), _ROWS_AT_ONCE):
+        yield np.ascontiguousarray(index["label"][begin : begin + _ROWS_AT_ONCE])
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the rows of an index do not say."""
+
+    features: Features
+    label: str | None
+    class_texts: tuple[str, ...] | None
+    """What the labels stand for, where the label is a text and the index numbers its values."""
+    compression: str | None
+    records: int
+    shards: tuple[Shard, ...]
+    order: Mapping[str, Any]
+    """How the records were brought into order."""
+
+    def to_json(self) -> str:
+        """As it is stored."""
+        content = {
+            "covey_index": FORMAT,
+            "records": self.records,
+            "label": self.label,
+            "class_texts": self.class_texts,
+            "compression": self.compression,
+            "order": dict(self.order),
+            "shards": [asdict(shard) for shard in self.shards],
+            "features": features_to_json(self.features),
+        }
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> About:
+        """Read what was stored, which may be damaged, or worse."""
+        try:
+            content = json.loads(text)
+            if content["covey_index"] != FORMAT:
+                raise FormatError(
+                    f"{name}: the index has format {content['covey_index']!r}, this covey reads "
+                    f"{FORMAT}; update covey, or make the index anew"
+                )
+            names = content["class_texts"]
+            return cls(
+                features=features_from_json(content["features"], name),
+                label=_typed(content["label"], str, None),
+                class_texts=None if names is None else tuple(_typed(n, str) for n in names),
+                compression=_typed(content["compression"], str, None),
+                records=_typed(content["records"], int),
+                shards=tuple(_shard(each) for each in content["shards"]),
+                order=_typed(content["order"], dict),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(
+                f"{name}: it is no index description that can be read: "
+                f"{type(error).__name__}: {error}"
+            ) from None
+
+
+_ANY: Any = object()
+
+
+def _typed(value: Any, kind: type, otherwise: Any = _ANY) -> Any:
+    if value is otherwise or (isinstance(value, kind) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"{value!r} is no {kind.__name__}")
+
+
+def _shard(content: Mapping[str, Any]) -> Shard:
+    shard = Shard(
+        name=_typed(content["name"], str),
+        records=_typed(content["records"], int),
+        bytes=_typed(content["bytes"], int),
+        fingerprint=_typed(content["fingerprint"], int),
+    )
+    if shard.records < 0 or shard.bytes < 0 or Path(shard.name).name != shard.name:
+        raise ValueError(f"{shard} cannot be a shard of this folder")
+    return shard
+
+
+def check_rows(rows: NDArray[Any], shards: Sequence[Shard], name: str) -> None:
+    """Make sure that an index has the rows that its description says."""
+    names = rows.dtype.names or ()
+    if rows.ndim != 1 or not {"shard", "length", "offset"} <= set(names):
+        raise FormatError(f"{name}: it is no index of records, but {rows.dtype} {rows.shape}")
+    expected = sum(shard.records for shard in shards)
+    if len(rows) != expected:
+        raise FormatError(f"{name}: it has {len(rows)} rows, but the shards {expected} records")

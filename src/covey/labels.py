@@ -1,0 +1,139 @@
+"""The classes of examples: which feature tells them, and the numbers that texts stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import DatasetError, FeatureError
+from covey.features import ClassLabel, Features, Tensor
+from covey.features.columns import STRINGS, Column
+from covey.features.kinds import Feature
+from covey.records import Block
+
+
+def is_text(feature: Feature) -> bool:
+    """Whether a feature is a single text, or bytes."""
+    return isinstance(feature, Tensor) and feature.dtype in STRINGS and feature.shape == ()
+
+
+def find_label(features: Features, label: str | None) -> str | None:
+    """The feature that tells the class: the one asked for, or the only one that is a ClassLabel."""
+    if label is None:
+        labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+        return labels[0] if len(labels) == 1 else None
+    if label not in features:
+        raise DatasetError(
+            f"label is {label!r}, but there is no such feature; there are {', '.join(features)}"
+        )
+    kind = features[label]
+    if not (isinstance(kind, ClassLabel) or is_text(kind) or _is_whole(kind)):
+        raise DatasetError(
+            f"label is {label!r}, which is {kind}; must be a ClassLabel, a whole number or a text"
+        )
+    return label
+
+
+def _is_whole(kind: Feature) -> bool:
+    if not isinstance(kind, Tensor) or kind.shape != () or kind.dtype in STRINGS:
+        return False
+    return np.dtype(kind.dtype).kind in "iub"
+
+
+class Classes:
+    """The class of every record, as a number.
+
+    Args:
+        features: Of the records.
+        label: The feature that tells it; None if none does.
+        texts: If it is a text, all of them, in the order of their numbers.
+    """
+
+    def __init__(self, features: Features, label: str | None, texts: Iterable[str] = ()) -> None:
+        self.label = label
+        self._only = features if label is None else features.select([label])
+        self.texts = tuple(texts) if label is not None and is_text(features[label]) else None
+        self._numbers = {text: i for i, text in enumerate(self.texts or ())}
+
+    def of(self, block: Block) -> NDArray[np.int64] | None:
+        """The classes of records."""
+        if self.label is None:
+            return None
+        column = leaf(self._only.decode_batch(block))
+        if self.texts is None:
+            return np.asarray(column).astype(np.int64)
+        return np.array([self._numbers[text] for text in texts_of(column)], np.int64)
+
+
+def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+    """Names that are known, and after them, sorted, those that are new.
+
+    >>> extend(["wren"], {"owl", "crow", "wren"})
+    ('wren', 'crow', 'owl')
+    """
+    first = tuple(known)
+    return (*first, *sorted(set(found).difference(first)))
+
+
+def texts_of(column: Any) -> list[str]:
+    """A column of texts; bytes must be UTF-8."""
+    texts: list[str] = []
+    for number, value in enumerate(column):
+        try:
+            texts.append(value if isinstance(value, str) else bytes(value).decode())
+        except UnicodeDecodeError:
+            raise FeatureError(
+                f"the label {value!r} (row {number}) is no valid UTF-8, so it cannot be the name "
+                "of a class"
+            ) from None
+    return texts
+
+
+def number_column(
+    features: Features, label: str, column: Any, *, may_grow: bool, known: Iterable[str] = ()
+) -> tuple[Features, Any, NDArray[np.int64], tuple[str, ...]]:
+    """The classes of a whole column, which may be numbers or texts.
+
+    Args:
+        features: Of the dataset.
+        label: The feature that tells the class.
+        column: Its values.
+        may_grow: Whether texts may become new classes of a ClassLabel.
+        known: If the texts themselves are stored, those that have numbers already.
+
+    Returns:
+        The features, with the classes that were found; the column as it is to be stored; the class
+        of each row; and, if the texts themselves are stored, all of them.
+    """
+    kind = features[label]
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    if not any(isinstance(value, (str, bytes)) for value in values):
+        if is_text(kind):
+            raise FeatureError(f"feature {label!r} is a text, but its column has {values[:3]!r}")
+        numbers, _ = Column(label, "int64").coerce_batch(column, len(values))
+        return features, column, numbers, ()
+    texts = texts_of(values)
+    stored = is_text(kind) and not may_grow
+    names = tuple(known) if stored else (kind.names or () if isinstance(kind, ClassLabel) else ())
+    if stored or may_grow:
+        names = extend(names, texts)
+    place = {name: i for i, name in enumerate(names)}
+    unknown = next((text for text in texts if text not in place), None)
+    if unknown is not None:
+        raise FeatureError(f"feature {label!r}: there is no class {unknown!r}")
+    numbers = np.array([place[text] for text in texts], np.int64)
+    if stored:
+        return features, column, numbers, names
+    if may_grow:
+        features = features.replace({label: ClassLabel(names=names)})
+    return features, numbers, numbers, ()
+
+
+def leaf(columns: Any) -> Any:
+    """The one column of features of which one was selected."""
+    while isinstance(columns, dict):
+        (columns,) = columns.values()
+    return columns

@@ -1,0 +1,301 @@
+"""What a dataset says of itself: its name, version and splits, in TFDS' ``dataset_info.json``.
+
+::
+
+    data/birds/
+        dataset_info.json
+        birds-train.tfrecord-00000-of-00002      {DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}
+        birds-train.tfrecord-00001-of-00002
+
+Fields of the file that covey has no use for are kept, so that adding a split to a dataset that TFDS
+prepared loses nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+from covey.errors import FormatError
+from covey.features.spec import parse_json, parse_whole
+
+INFO_FILE = "dataset_info.json"
+DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+FILE_FORMAT = "tfrecord"
+
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
+_VARIABLE = re.compile(r"\{([^{}]*)\}")
+# What tells one shard from another.
+_SHARD_VARIABLES = ("{SHARD_X_OF_Y}", "{SHARD_INDEX}")
+
+
+def dataset_name(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """The name and the version of a dataset, from its folder.
+
+    TFDS opens a folder by any name, but finds, loads and lists only names of letters, digits and
+    underscores that begin with a letter; the others are made one.
+
+    >>> dataset_name("data/birds"), dataset_name("data/sea-birds/2.1.0")
+    (('birds', '1.0.0'), ('sea_birds', '2.1.0'))
+    """
+    folder, last = os.path.split(os.path.abspath(os.fspath(path)))
+    version = "1.0.0"
+    if _VERSION.fullmatch(last):
+        version, last = last, os.path.basename(folder)
+    name = re.sub(r"[^A-Za-z0-9_]", "_", last)
+    if not name[:1].isalpha():
+        name = f"dataset_{name}" if name else "dataset"
+    return name, version
+
+
+def shard_name(dataset: str, split: str, number: int, count: int) -> str:
+    """The file of a shard, as TFDS names it.
+
+    >>> shard_name("birds", "train", 0, 8)
+    'birds-train.tfrecord-00000-of-00008'
+    """
+    if not 0 <= number < count:
+        raise ValueError(f"number is {number}, must be from 0 to {count - 1}")
+    return _fill(DEFAULT_TEMPLATE, dataset, split, number, count)
+
+
+def check_split_name(name: str) -> None:
+    """Make sure that TFDS has a way to ask for a split of this name.
+
+    Raises:
+        FormatError: If it has other characters than letters, digits, ``_`` and ``-``, no letter or
+            digit at all, or is ``all``, which to TFDS means every split together.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or name == "all":
+        raise FormatError(
+            f"the name of a split is {str(name)[:60]!r}, must be letters, digits, '_' and '-', "
+            "and not 'all'; rename the split"
+        )
+    if not any(map(str.isalnum, name)):
+        raise FormatError(f"the name of a split is {name!r}, must have a letter or a digit")
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """A split: how many records each of its shards has, and how their files are named.
+
+    >>> SplitInfo("train", (5, 4), 1000).shard_names("birds")[1]
+    'birds-train.tfrecord-00001-of-00002'
+    """
+
+    name: str
+    shard_lengths: tuple[int, ...]
+    """Records in each shard."""
+    num_bytes: int
+    """Of all shards together."""
+    template: str = DEFAULT_TEMPLATE
+    """How the files are named, relative to the dataset's folder, in variables of TFDS."""
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Fields of the file that covey has no use for."""
+
+    def __post_init__(self) -> None:
+        check_split_name(self.name)
+        object.__setattr__(self, "shard_lengths", tuple(self.shard_lengths))
+        for each in (self.num_bytes, *self.shard_lengths):
+            if type(each) is not int or not 0 <= each < 2**63:
+                raise FormatError(
+                    f"split {self.name!r}: {str(each)[:60]!r} is no number of records or bytes, "
+                    "which is whole and 0 or more"
+                )
+        self._shard("dataset", 0)  # says what is wrong with the template
+        if len(self.shard_lengths) > 1 and not any(v in self.template for v in _SHARD_VARIABLES):
+            raise FormatError(
+                f"split {self.name!r}: template {self.template!r} gives all shards one name; "
+                f"it must have one of {', '.join(_SHARD_VARIABLES)}"
+            )
+
+    @property
+    def num_examples(self) -> int:
+        """Records in all shards."""
+        return sum(self.shard_lengths)
+
+    def shard_names(self, dataset: str) -> tuple[str, ...]:
+        """The files of the shards, relative to the folder of the dataset."""
+        return tuple(self._shard(dataset, number) for number in range(len(self.shard_lengths)))
+
+    def _shard(self, dataset: str, number: int) -> str:
+        count = max(1, len(self.shard_lengths))
+        try:
+            return _fill(self.template, dataset, self.name, number, count)
+        except FormatError as error:
+            raise FormatError(f"split {self.name!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """The content of ``dataset_info.json``."""
+
+    name: str
+    version: str = "1.0.0"
+    description: str = ""
+    splits: tuple[SplitInfo, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Fields of the file that covey has no use for."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "splits", tuple(self.splits))
+        _check_part(self.name, "the name of a dataset")
+        if not isinstance(self.version, str) or not _VERSION.fullmatch(self.version):
+            raise FormatError(
+                f"the version is {str(self.version)[:60]!r}, must be three numbers without leading "
+                "zeros, such as 1.0.0"
+            )
+        if not isinstance(self.description, str):
+            raise FormatError("the description is no text")
+        names = [split.name for split in self.splits]
+        if len(set(names)) != len(names):
+            raise FormatError(f"there are two splits of one name among {names}")
+        for split in self.splits:
+            split._shard(self.name, 0)
+
+    def with_split(self, split: SplitInfo) -> DatasetInfo:
+        """The same with one more split, or with this one in place of that of the same name."""
+        splits = {each.name: each for each in (*self.splits, split)}
+        return dataclasses.replace(self, splits=tuple(splits.values()))
+
+    def to_json(self) -> str:
+        """The text of the file: the same for the same content, and as TFDS writes it."""
+        content = {
+            **self.extra,
+            "fileFormat": FILE_FORMAT,
+            "name": self.name,
+            "splits": [_split_to_json(split) for split in self.splits],
+            "version": self.version,
+        }
+        if self.description:
+            content["description"] = self.description
+        if not self.splits:
+            del content["splits"]
+        return json.dumps(content, indent=2, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> DatasetInfo:
+        """The content of a file that TFDS or covey wrote, which may be hostile.
+
+        Args:
+            text: The file's.
+            name: The file, for errors.
+
+        Raises:
+            FormatError: If it is not what it should be, or would lead out of its folder.
+        """
+        content = parse_json(text, name)
+        try:
+            fields = _fields(content, "a dict")
+            if (found := _take(fields, "fileFormat", FILE_FORMAT)) != FILE_FORMAT:
+                raise FormatError(
+                    f"the files are {str(found)[:60]!r}, covey reads {FILE_FORMAT!r}; "
+                    "convert them with `tfds convert_format`"
+                )
+            return cls(
+                _take(fields, "name", None),
+                _take(fields, "version", None),
+                _take(fields, "description", ""),
+                tuple(map(_split_from_json, _list(_take(fields, "splits", []), "splits"))),
+                fields,
+            )
+        except FormatError as error:
+            raise FormatError(f"{name}: {error}") from None
+
+
+def _split_to_json(split: SplitInfo) -> dict[str, Any]:
+    # Protobuf's JSON has its 64-bit numbers as texts, and leaves out what is 0 or empty.
+    fields = {
+        "filepathTemplate": split.template,
+        "name": split.name,
+        "numBytes": str(split.num_bytes) if split.num_bytes else "",
+        "shardLengths": [str(length) for length in split.shard_lengths],
+    }
+    return {**split.extra, **{key: each for key, each in fields.items() if each}}
+
+
+def _split_from_json(content: Any) -> SplitInfo:
+    fields = _fields(content, "a dict for every split")
+    lengths = _list(_take(fields, "shardLengths", []), "shardLengths")
+    size = _take(fields, "numBytes", 0)
+    # What is no whole number is left as it is, for the error to show.
+    whole: list[Any] = [
+        each if (n := parse_whole(each)) is None else n for each in (size, *lengths)
+    ]
+    template = _take(fields, "filepathTemplate", "") or DEFAULT_TEMPLATE
+    return SplitInfo(_take(fields, "name", None), tuple(whole[1:]), whole[0], template, fields)
+
+
+def _fields(content: Any, expected: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise FormatError(f"found {str(content)[:60]!r}, expected {expected}")
+    return dict(content)
+
+
+def _take(fields: dict[str, Any], name: str, missing: Any) -> Any:
+    """Take a field out, which protobuf's JSON may also have as ``a_name`` instead of ``aName``."""
+    snake = re.sub(r"([A-Z])", r"_\1", name).lower()
+    found = [fields.pop(each) for each in {name, snake} if each in fields]
+    if len(found) > 1:
+        raise FormatError(f"both {name} and {snake} are given, which are the same field")
+    return missing if not found or found[0] is None else found[0]
+
+
+def _list(value: Any, name: str) -> Iterable[Any]:
+    if not isinstance(value, list):
+        raise FormatError(f"{name} is {str(value)[:60]!r}, must be a list")
+    return value
+
+
+# Names of files.
+
+
+def _fill(template: str, dataset: str, split: str, number: int, count: int) -> str:
+    """The name of a shard's file; never one that leads out of the folder."""
+    digits = max(5, len(str(count)))
+    index, total = f"{number:0{digits}}", f"{count:0{digits}}"
+    values = {
+        "DATASET": dataset,
+        "SPLIT": split,
+        "FILEFORMAT": FILE_FORMAT,
+        "SHARD_INDEX": index,
+        "NUM_SHARDS": total,
+        "SHARD_X_OF_Y": f"{index}-of-{total}",
+    }
+    if not isinstance(template, str) or set("{}") & set(_VARIABLE.sub("", template)):
+        raise FormatError(f"template {str(template)[:60]!r} is no text with {{VARIABLES}}")
+    for variable in _VARIABLE.findall(template):
+        if variable not in values:
+            raise FormatError(
+                f"template {template[:60]!r} has the variable {variable[:60]!r}, "
+                f"known are {', '.join(values)}"
+            )
+    _check_part(dataset, "the name of a dataset")
+    filled = _VARIABLE.sub(lambda match: values[match[1]], template)
+    for part in filled.split("/"):
+        _check_part(part, f"template {template[:60]!r}: a part of the path")
+    return str(PurePosixPath(filled))
+
+
+def _check_part(part: Any, what: str) -> None:
+    """Make sure that a part of a path is a name, on any system."""
+    wrong = (
+        not isinstance(part, str) or part in ("", ".", "..") or bool({"/", "\\", "\0"} & {*part})
+    )
+    if not wrong:
+        try:
+            part.encode()
+            wrong = bool(PureWindowsPath(part).drive)
+        except UnicodeError:
+            wrong = True
+    if wrong:
+        raise FormatError(
+            f"{what} is {str(part)[:60]!r}, must be a name that stays within its folder"
+        )

@@ -1,0 +1,51 @@
+"""Work that runs ahead of whoever wants its results, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def run_ahead(
+    tasks: Iterable[Callable[[], T]], executor: Executor | None, ahead: int
+) -> Iterator[T]:
+    """The results of tasks, in their order, with up to ``ahead`` of them under way.
+
+    A task that fails, or an iterable that does, is heard of after the results that come before it.
+    Without an executor, tasks are run one by one as they are wanted.
+
+    >>> list(run_ahead([lambda: 1, lambda: 2], None, 4))
+    [1, 2]
+    """
+    if executor is None:
+        for task in tasks:
+            yield task()
+        return
+    waiting: deque[Future[T]] = deque()
+    failure: Exception | None = None
+    coming = iter(tasks)
+    try:
+        while failure is None:
+            try:
+                task = next(coming)
+            except StopIteration:
+                break
+            except Exception as error:
+                failure = error
+                break
+            waiting.append(executor.submit(task))
+            del task
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+        if failure is not None:
+            raise failure
+    finally:
+        # Also when the consumer leaves early: nothing is done that nobody wants.
+        for future in waiting:
+            future.cancel()

@@ -1,0 +1,222 @@
+"""Records to shards: where one ends and the next begins, and writing them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.errors import DatasetError
+from covey.records import Block, RecordWriter
+from covey.records.block import FRAME_BYTES
+from covey.shuffle.ordering import Ordered, Part
+
+# How much of the beginning and of the end of a shard its fingerprint looks at.
+_FINGERPRINT_BYTES = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One TFRecord file of a split."""
+
+    name: str
+    """Of the file, in the dataset's folder."""
+    records: int
+    bytes: int
+    """Of the file."""
+    fingerprint: int
+    """A checksum of how it begins and ends, which tells when another file has taken its place."""
+
+
+def fingerprint(path: str | os.PathLike[str]) -> int:
+    """The checksum of a file's first and last bytes."""
+    with open(path, "rb") as file:
+        crc = _core.crc32c(file.read(_FINGERPRINT_BYTES))
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - _FINGERPRINT_BYTES))
+        return _core.crc32c(file.read(_FINGERPRINT_BYTES), crc)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How many shards there are.
+
+    Args:
+        count: So many, with as many records in each.
+        records: Or as many as it takes for so many records in each.
+        bytes: Or as many as it takes for about so many bytes in each.
+    """
+
+    count: int | None = None
+    records: int | None = None
+    bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.records is not None:
+            raise DatasetError(
+                f"shards is {self.count} and records_per_shard {self.records}; give only one"
+            )
+        named = {"shards": self.count, "records_per_shard": self.records, "shard_bytes": self.bytes}
+        for name, value in named.items():
+            if value is not None and value < 1:
+                raise DatasetError(f"{name} is {value}, must be 1 or more")
+
+    def plan(self, ordered: Ordered, *, by_class: bool) -> Cuts:
+        """Where the shards of these records end."""
+        total = ordered.records
+        if self.records is not None:
+            count = -(-total // self.records)
+            ends = [min(total, (i + 1) * self.records) for i in range(count)]
+            return Cuts("records", np.array(ends, np.int64))
+        if self.count is not None:
+            count = min(self.count, total)
+            if by_class:
+                classes = ordered.classes()
+                edges = _at_classes(np.cumsum(classes.records), count)
+                if edges is not None:
+                    return Cuts("records", edges)
+            return Cuts("records", np.arange(1, count + 1, dtype=np.int64) * total // count)
+        count = max(1, -(-ordered.bytes // self.bytes))
+        if by_class and count > 1:
+            classes = ordered.classes()
+            edges = _at_classes(np.cumsum(classes.bytes), count)
+            if edges is not None:
+                return Cuts("bytes", edges)
+        shares = [ordered.bytes * (i + 1) // count for i in range(count)]
+        return Cuts("bytes", np.array(shares, np.int64))
+
+
+def _at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+    """The ends of classes that are nearest to equal shares; None if there are too few."""
+    shares = np.arange(1, count + 1) * int(ends[-1]) // count
+    above = np.searchsorted(ends, shares)
+    below = np.maximum(above - 1, 0)
+    nearer = np.where(shares - ends[below] < ends[above] - shares, below, above)
+    chosen = np.unique(ends[nearer])
+    return chosen if len(chosen) == count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where shards end: after so many records, or so many bytes of frames."""
+
+    unit: str
+    ends: NDArray[np.int64]
+
+    def split(self, parts: Iterator[Part]) -> Iterator[tuple[bool, Part]]:
+        """Cut parts where shards end; True comes with the last part of each."""
+        done, shard = 0, 0
+        for block, labels in parts:
+            if self.unit == "records":
+                ends = np.arange(1, len(block) + 1, dtype=np.int64) + done
+            else:
+                sizes = block.lengths.astype(np.int64) + FRAME_BYTES
+                ends = np.cumsum(sizes) + done
+            begin = 0
+            while begin < len(block):
+                # The first record that reaches the end of this shard is its last.
+                last = int(np.searchsorted(ends, self.ends[shard]))
+                stop = min(last + 1, len(block))
+                is_end = last < len(block)
+                part = block[begin:stop], None if labels is None else labels[begin:stop]
+                if is_end:
+                    # A record that reaches over several ends makes one shard of them.
+                    shard = int(np.searchsorted(self.ends, ends[last], side="right"))
+                yield is_end, part
+                begin = stop
+            done = int(ends[-1]) if len(block) else done
+
+
+class IndexSink(Protocol):
+    """What is told of every shard that is written."""
+
+    def add(self, shard: int, places: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
+        """So the records of a shard lie, and these are their classes."""
+        ...
+
+
+def write_shards(
+    parts: Iterator[Part],
+    cuts: Cuts,
+    folder: Path,
+    index: IndexSink,
+    *,
+    first: int = 0,
+    compression: str | None = None,
+    level: int = 6,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] = lambda records, size: None,
+) -> list[Shard]:
+    """Write shards into a folder, named by their number from ``first`` on, and sync them to disk.
+
+    Args:
+        parts: The records in order.
+        cuts: Where shards end.
+        folder: Where to.
+        index: Is told where records lie.
+        first: The number of the first shard.
+        compression, level: As for :class:`covey.RecordWriter`.
+        executor: Where other threads compress, and wait for the disk.
+        progress: Is told of the records and bytes that were written.
+    """
+    shards: list[Shard] = []
+    synced: list[Future[None]] = []
+    writer: RecordWriter | None = None
+    labels: list[NDArray[np.int64]] = []
+    try:
+        for is_end, (block, classes) in cuts.split(parts):
+            path = folder / f"{first + len(shards):05d}"
+            if writer is None:
+                # Blocks come large: a buffer would only be filled and emptied once more.
+                writer = RecordWriter(
+                    path,
+                    compression=compression,
+                    level=level,
+                    executor=executor,
+                    keep_places=True,
+                )
+            writer.write_block(block)
+            if classes is not None:
+                labels.append(classes)
+            progress(len(block), _frame_bytes(block))
+            if is_end:
+                writer.close()
+                places = writer.places()
+                index.add(first + len(shards), places, np.concatenate(labels) if labels else None)
+                size = path.stat().st_size
+                shards.append(Shard(path.name, len(places), size, fingerprint(path)))
+                writer, labels = None, []
+                if executor is None:
+                    sync(path)
+                else:
+                    synced.append(executor.submit(sync, path))
+        for future in synced:
+            future.result()
+    finally:
+        if writer is not None:
+            writer.close()
+        for future in synced:
+            future.cancel()
+    return shards
+
+
+def _frame_bytes(block: Block) -> int:
+    return int(block.lengths.sum()) + FRAME_BYTES * len(block)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    if os.name != "posix" and os.path.isdir(path):
+        return  # folders cannot be opened there
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

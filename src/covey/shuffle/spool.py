@@ -1,0 +1,347 @@
+"""Bringing records into order with bounded memory.
+
+Records are held in memory up to a bound; then they are sorted and put aside as a run on disk, and
+the runs are merged at the end. The order never depends on the bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.records import Block
+from covey.records.block import FRAME_BYTES, HEADER_BYTES
+from covey.shuffle.ordering import (
+    ROW_DTYPE,
+    ClassSizes,
+    Key,
+    Ordering,
+    Part,
+    cut_by_bytes,
+    raise_duplicate,
+)
+
+# A run is read in pieces of at least this size; where that is too much memory for all runs, some
+# are merged into longer ones first.
+_LEAST_WINDOW = 1 << 18
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records that were sorted and put aside: frames in one file, rows in another."""
+
+    path: Path
+    rows: int
+    at: int = 0  # rows that were read
+    offset: int = 0  # and bytes
+    window: NDArray[Any] = field(default_factory=lambda: np.zeros(0, ROW_DTYPE))
+    data: bytes = b""
+    used: int = 0  # rows of the window that were taken
+    used_bytes: int = 0
+
+    @property
+    def _rows_path(self) -> Path:
+        return self.path.with_suffix(".rows")
+
+    def is_open(self) -> bool:
+        """Whether rows are left, read or not."""
+        return self.used < len(self.window) or self.at < self.rows
+
+    def fill(self, size: int) -> None:
+        """Read the next window, of about so many bytes, once the last is used up."""
+        if self.used < len(self.window) or self.at == self.rows:
+            return
+        # Files are opened for each window: there may be more runs than a process may have files.
+        count = min(self.rows - self.at, max(1, size // ROW_DTYPE.itemsize))
+        with open(self._rows_path, "rb") as file:
+            file.seek(self.at * ROW_DTYPE.itemsize)
+            rows = np.frombuffer(file.read(count * ROW_DTYPE.itemsize), ROW_DTYPE)
+        ends = np.cumsum(rows["length"] + np.uint64(FRAME_BYTES))
+        fitting = max(1, int(np.searchsorted(ends, np.uint64(size), side="right")))
+        self.window = rows[:fitting]
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            self.data = file.read(int(ends[fitting - 1]))
+        self.at += fitting
+        self.offset += len(self.data)
+        self.used = self.used_bytes = 0
+
+    def take(self, count: int) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+        """The next rows of the window, and where their records begin in its data."""
+        rows = self.window[self.used : self.used + count]
+        sizes = rows["length"] + np.uint64(FRAME_BYTES)
+        ends = np.cumsum(sizes) + np.uint64(self.used_bytes)
+        self.used += count
+        self.used_bytes = int(ends[-1]) if count else self.used_bytes
+        return rows, ends - sizes + np.uint64(HEADER_BYTES)
+
+    def pieces(self, size: int) -> Iterator[tuple[Block, NDArray[Any]]]:
+        """All records, about so many bytes at a time."""
+        while self.is_open():
+            self.fill(size)
+            rows, offsets = self.take(len(self.window))
+            lengths = np.ascontiguousarray(rows["length"])
+            yield Block(np.frombuffer(self.data, np.uint8), offsets, lengths), rows
+
+    def delete(self) -> None:
+        """Give the disk back."""
+        self.path.unlink(missing_ok=True)
+        self._rows_path.unlink(missing_ok=True)
+        self.window, self.data = np.zeros(0, ROW_DTYPE), b""
+
+
+class Spool:
+    """Records on their way from their source to their place.
+
+    Args:
+        folder: Where runs are put aside.
+        memory: How many bytes to hold, about, before that.
+        ordering: What to sort by.
+        unique: Whether two records with one hash are an error; their keys are remembered for it.
+        prefix: How the names of its files begin, if several share the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        memory: int,
+        ordering: Ordering,
+        unique: bool = False,
+        prefix: str = "",
+    ) -> None:
+        self.records = 0
+        self.bytes = 0
+        self._folder = folder
+        self._prefix = prefix
+        self._memory = memory
+        self._ordering = ordering
+        self._unique = unique
+        self._held: list[tuple[Block, NDArray[Any]]] = []
+        self._held_bytes = 0
+        self._runs: list[_Run] = []
+        self._made = 0
+        self._classes = ClassSizes.of(np.zeros(0, np.int64), np.zeros(0, np.uint64))
+        self._keys: list[tuple[NDArray[np.uint64], Sequence[Key]]] = []
+        self._key_files: list[Path] = []
+
+    def add(self, block: Block, rows: NDArray[Any], keys: Sequence[Key] | None = None) -> None:
+        """Take in records with their rows, which are in the order of their positions."""
+        if not len(block):
+            return
+        self._held.append((block, rows))
+        self._held_bytes += block.data.nbytes + rows.nbytes
+        if self._unique and keys is not None:
+            self._keys.append((rows["position"].copy(), keys))
+            # A Python object takes about 60 bytes and its text.
+            self._held_bytes += 60 * len(keys) + sum(
+                len(key) for key in keys if isinstance(key, (str, bytes))
+            )
+        self.records += len(block)
+        self.bytes += int(block.lengths.sum()) + FRAME_BYTES * len(block)
+        if self._ordering.by_class:
+            self._classes += ClassSizes.of(rows["label"], rows["length"])
+        if self._held_bytes >= self._memory:
+            self.put_aside()
+
+    def classes(self) -> ClassSizes:
+        """The classes in their order, if records are sorted by class."""
+        return self._classes
+
+    def put_aside(self) -> None:
+        """Sort what is held, and write it to disk as a run."""
+        if not self._held:
+            return
+        if self._keys:
+            path = self._folder / f"{self._prefix}keys-{len(self._key_files):06d}"
+            path.write_bytes(pickle.dumps(self._keys))
+            self._key_files.append(path)
+            self._keys = []
+        self._runs.append(self._write_run(self._held_parts()))
+        self._held, self._held_bytes = [], 0
+
+    def _write_run(self, parts: Iterator[_Sorted]) -> _Run:
+        path = self._folder / f"{self._prefix}run-{self._made:06d}.frames"
+        self._made += 1
+        rows = 0
+        with (
+            open(path, "wb", buffering=0) as frames,
+            open(path.with_suffix(".rows"), "wb", buffering=0) as table,
+        ):
+            for part in parts:
+                _write_all(frames, part.copy().data)
+                _write_all(table, part.rows)
+                rows += len(part.rows)
+        return _Run(path, rows)
+
+    def _held_parts(self) -> Iterator[_Sorted]:
+        """What is held, in order."""
+        if not self._held:
+            return
+        buffers = [block.data for block, _ in self._held]
+        rows = np.concatenate([part for _, part in self._held])
+        sources = np.repeat(
+            np.arange(len(buffers), dtype=np.uint32), [len(part) for _, part in self._held]
+        )
+        offsets = np.concatenate([block.offsets for block, _ in self._held])
+        yield from _in_order(buffers, sources, offsets, rows, self._ordering)
+
+    def tasks(self) -> Iterator[Callable[[], Part]]:
+        """All records in order. A run is let go of when it was read: once.
+
+        Raises:
+            DuplicateKeyError: If two have the same key, naming it and both examples.
+        """
+        if self._unique and self._ordering.by_class:
+            self._check_unique()  # the two may be in different classes, and never meet
+        last: Any = None
+        for part in self._sorted():
+            if self._unique:
+                last = self._check_neighbours(part.rows, last)
+            yield part.run
+
+    def _sorted(self) -> Iterator[_Sorted]:
+        if not self._runs:
+            yield from self._held_parts()
+            return
+        self.put_aside()
+        most = max(2, self._memory // 2 // _LEAST_WINDOW)
+        while len(self._runs) > most:
+            first, self._runs = self._runs[:most], self._runs[most:]
+            self._runs.append(self._write_run(self._merge(first)))
+        yield from self._merge(self._runs)
+
+    def _merge(self, runs: Sequence[_Run]) -> Iterator[_Sorted]:
+        """Merge runs a window at a time: all that comes before the first end of a window."""
+        size = max(_LEAST_WINDOW, self._memory // 2 // len(runs))
+        waiting = list(runs)
+        while waiting:
+            for run in waiting:
+                run.fill(size)
+            ends = [run.window[-1] for run in waiting]
+            bound = min(ends, key=lambda row: tuple(row[name] for name in self._ordering.fields))
+            taken = []
+            for run in waiting:
+                count = self._ordering.up_to(run.window[run.used :], bound)
+                taken.append((run.data, *run.take(count)))
+            rows = np.concatenate([part for _, part, _ in taken])
+            sources = np.repeat(
+                np.arange(len(taken), dtype=np.uint32), [len(part) for _, part, _ in taken]
+            )
+            offsets = np.concatenate([places for *_, places in taken])
+            buffers = [data for data, *_ in taken]
+            yield from _in_order(buffers, sources, offsets, rows, self._ordering)
+            for run in waiting:
+                if not run.is_open():
+                    run.delete()
+            waiting = [run for run in waiting if run.is_open()]
+
+    def look(self) -> Iterator[tuple[Block, NDArray[Any]]]:
+        """All records with their rows, in no order, changing nothing."""
+        for run in self._runs:
+            yield from _Run(run.path, run.rows).pieces(max(_LEAST_WINDOW, self._memory // 8))
+        yield from self._held
+
+    def drain(self) -> Iterator[tuple[Block, NDArray[Any]]]:
+        """All records with their rows, in no order, letting go of each."""
+        runs, self._runs = self._runs, []
+        for run in runs:
+            yield from run.pieces(max(_LEAST_WINDOW, self._memory // 8))
+            run.delete()
+        self._held.reverse()
+        while self._held:
+            yield self._held.pop()
+        self._held_bytes = 0
+
+    def take_keys(self, other: Spool) -> None:
+        """Take over the keys of a spool that is drained into this one."""
+        self._keys += other._keys
+        self._key_files += other._key_files
+
+    # Keys that are there twice.
+
+    def _check_neighbours(self, rows: NDArray[Any], last: Any) -> Any:
+        """Compare each hash with the one before it; return the last."""
+        if last is not None:
+            rows = np.concatenate([last, rows])
+        same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
+        if same.any():
+            at = int(np.argmax(same))
+            examples = rows["position"][at : at + 2].tolist()
+            raise_duplicate(examples, self._find_key(min(examples)))
+        return rows[-1:].copy()
+
+    def _check_unique(self) -> None:
+        """Compare all hashes, a part of them at a time that fits the memory."""
+        parts = max(1, self.records * 2 * ROW_DTYPE.itemsize // max(1, self._memory))
+        edges = [2**64 * i // parts for i in range(parts + 1)]
+        for low, high in itertools.pairwise(edges):
+            chosen = [np.zeros(0, ROW_DTYPE)]
+            for rows in self._all_rows():
+                inside = (rows["high"] >= np.uint64(low)) & (rows["high"] <= np.uint64(high - 1))
+                chosen.append(rows[inside])
+            together = np.concatenate(chosen)
+            self._check_neighbours(together[Ordering().sort(together)], None)
+
+    def _all_rows(self) -> Iterator[NDArray[Any]]:
+        for run in self._runs:
+            with open(run.path.with_suffix(".rows"), "rb") as file:
+                while piece := file.read(ROW_DTYPE.itemsize << 16):
+                    yield np.frombuffer(piece, ROW_DTYPE)
+        for _, rows in self._held:
+            yield rows
+
+    def _find_key(self, position: int) -> Key:
+        for path in [*self._key_files, None]:
+            parts = self._keys if path is None else pickle.loads(path.read_bytes())
+            for positions, keys in parts:
+                at = int(np.searchsorted(positions, np.uint64(position)))
+                if at < len(positions) and positions[at] == position:
+                    found: Key = keys[at]
+                    return found
+        raise AssertionError(f"example {position} was never added")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Records that lie in buffers, to be copied together in their order."""
+
+    buffers: list[Any]
+    sources: NDArray[np.uint32]
+    offsets: NDArray[np.uint64]
+    rows: NDArray[Any]
+
+    def copy(self) -> Block:
+        lengths = np.ascontiguousarray(self.rows["length"])
+        return Block(*_core.copy_frames(self.buffers, self.sources, self.offsets, lengths))
+
+    def run(self) -> Part:
+        return self.copy(), None
+
+
+def _in_order(
+    buffers: list[Any],
+    sources: NDArray[np.uint32],
+    offsets: NDArray[np.uint64],
+    rows: NDArray[Any],
+    ordering: Ordering,
+) -> Iterator[_Sorted]:
+    """Sort records that lie in buffers, and cut them into parts."""
+    order = ordering.sort(rows)
+    for begin, end in cut_by_bytes(rows["length"][order]):
+        chosen = order[begin:end]
+        yield _Sorted(buffers, sources[chosen], offsets[chosen], rows[chosen])
+
+
+def _write_all(file: Any, data: NDArray[Any]) -> None:
+    view = memoryview(np.ascontiguousarray(data).view(np.uint8).data)
+    while view.nbytes:
+        view = view[file.write(view) :]

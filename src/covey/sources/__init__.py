@@ -1,0 +1,30 @@
+"""Labelled data as it lies about, read as (key, example) pairs.
+
+A source is opened with :func:`open_source`, which finds out what it is. Each module here registers
+the kinds that it reads.
+"""
+
+from covey.sources import (  # noqa: F401
+    arrays,
+    image_tables,
+    images,
+    objects,
+    parquet,
+    tables,
+    tfrecords,
+)
+from covey.sources.registry import KINDS, Kind, Place, open_source, register
+from covey.sources.source import Item, LazyItems, Source
+from covey.sources.tfds import from_tfds_builder
+
+__all__ = [
+    "KINDS",
+    "Item",
+    "Kind",
+    "LazyItems",
+    "Place",
+    "Source",
+    "from_tfds_builder",
+    "open_source",
+    "register",
+]

@@ -1,0 +1,89 @@
+"""Datasets that TFDS prepared (or covey wrote): read from their folder, without TFDS."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from covey.errors import CoveyError, SourceError
+from covey.features import ClassLabel, Features
+from covey.features.tfds import FEATURES_FILE, features_from_tfds
+from covey.metadata import INFO_FILE, DatasetInfo
+from covey.sources.registry import Place, register
+from covey.sources.source import Source, check_label, fault, find_label
+from covey.sources.splits import choose_split
+from covey.sources.tfrecords import RecordItems
+
+
+def _is_prepared(place: Place) -> bool:
+    return {INFO_FILE, FEATURES_FILE} <= {os.path.basename(file) for file in place.files}
+
+
+@register("TFDS folder", "a folder that TFDS prepared", recognise=_is_prepared)
+def open_tfds(place: Place, *, label: str | None, split: str | None) -> Source:
+    """The examples of one split, keyed by file and number. Encoded images stay as they are."""
+    folder = place.path
+    if not _is_prepared(place):
+        raise fault(folder, f"found {place.describe()}, but not {INFO_FILE} beside {FEATURES_FILE}")
+    try:
+        with open(os.path.join(folder, INFO_FILE), "rb") as file:
+            info = DatasetInfo.from_json(file.read(), file.name)
+        features = features_from_tfds(folder)
+    except SourceError:
+        raise
+    except (CoveyError, OSError) as error:
+        raise SourceError(str(error), name=folder) from None
+    splits = {each.name: each for each in info.splits}
+    chosen = splits[choose_split(splits, split, folder)]
+    files = tuple(os.path.join(folder, name) for name in chosen.shard_names(info.name))
+    missing = next((file for file in files if not os.path.isfile(file)), None)
+    if missing is not None:
+        raise fault(missing, f"this shard of split {chosen.name!r} is missing; prepare it again")
+    if not files:
+        raise fault(folder, f"split {chosen.name!r} has no shards")
+    check_label(label, features, folder, "feature")
+    return Source(
+        "TFDS folder",
+        folder,
+        RecordItems(files, features, chosen.shard_lengths),
+        length=chosen.num_examples,
+        features=features,
+        label=label or _label(info, features),
+    )
+
+
+def _label(info: DatasetInfo, features: Features) -> str | None:
+    """The second of the keys for supervised learning, or else the only class there is."""
+    keys = info.extra.get("supervisedKeys", info.extra.get("supervised_keys"))
+    try:
+        items: Any = keys["tuple"]["items"]
+        second = items[1].get("featureKey", items[1].get("feature_key"))
+    except (TypeError, KeyError, IndexError, AttributeError):
+        second = None
+    if isinstance(second, str) and second in features:
+        return second
+    classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+    return classes[0] if len(classes) == 1 else find_label(features)
+
+
+def from_tfds_builder(
+    builder: Any, split: str | None = None, *, label: str | None = None
+) -> Source:
+    """The examples of a TFDS builder's split, read from the folder that it has prepared.
+
+    Args:
+        builder: What ``tfds.builder("mnist")`` gives, after ``download_and_prepare()``.
+        split: The split; it may be left out if there is only one.
+        label: The feature that holds the class; what the dataset says itself if not given.
+    """
+    folder = getattr(builder, "data_dir", None)
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(
+            f"the builder is of type {type(builder).__name__}, must be one of TFDS, with a data_dir"
+        )
+    folder = os.fspath(folder)
+    if not os.path.isfile(os.path.join(folder, INFO_FILE)):
+        raise fault(
+            folder, "this dataset is not prepared; call the builder's download_and_prepare() first"
+        )
+    return open_tfds(Place.look(folder), label=label, split=split)

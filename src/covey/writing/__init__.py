@@ -1,0 +1,1 @@
+"""The way of examples into a dataset: taken in, encoded, ordered, written, committed."""

@@ -1,0 +1,296 @@
+"""Making a written split visible all at once, or not at all.
+
+A split is written into a folder of its own inside the dataset, which readers pass over::
+
+    data/birds/.covey-train.partial/     being written; debris, if nobody holds its lock
+    data/birds/.covey-train.commit/      whole and on disk: the renaming was the commit
+
+What remains to be done after the commit is bringing the files to their places, and can be done
+again as often as it is interrupted. Whoever comes next, and finds such a folder, does it first. In
+the meantime ``dataset_info.json`` always describes shards that are whole: the old ones, the new
+ones where they were written, or the new ones in their places. So a process may be killed at any
+moment, and the dataset is the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from covey.errors import DatasetError, FormatError
+from covey.metadata import DEFAULT_TEMPLATE, INFO_FILE, DatasetInfo, SplitInfo
+from covey.shards import sync
+
+# Elsewhere than on Unix, two writers of one split are not kept apart.
+_fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a commit brings, and what it replaces."""
+
+    split: SplitInfo
+    files: tuple[str, ...]
+    """What is in the staging folder, by the name that it has there and in the dataset."""
+    texts: Mapping[str, str]
+    """Small files of the whole dataset (features.json and so on), by name."""
+    replaced: tuple[str, ...]
+    """Files of the dataset that are no longer needed."""
+    name: str
+    version: str
+    description: str = ""
+
+    def to_json(self) -> str:
+        """As it is stored."""
+        content = {
+            "split": {
+                "name": self.split.name,
+                "shard_lengths": self.split.shard_lengths,
+                "num_bytes": self.split.num_bytes,
+            },
+            "files": self.files,
+            "texts": dict(self.texts),
+            "replaced": self.replaced,
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+        }
+        return json.dumps(content, indent=1)
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read what was stored."""
+        try:
+            content = json.loads(path.read_bytes())
+            split = content.pop("split")
+            split["shard_lengths"] = tuple(split["shard_lengths"])
+            content["files"] = tuple(content["files"])
+            content["replaced"] = tuple(content["replaced"])
+            manifest = cls(split=SplitInfo(**split), **content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise FormatError(f"{path}: it is no manifest of a commit: {error}") from None
+        for name in (*manifest.files, *manifest.texts, *manifest.replaced):
+            if Path(name).name != name or name in ("", ".", ".."):
+                raise FormatError(f"{path}: it names {name!r}, which is no file of the dataset")
+        return manifest
+
+
+def read_info(folder: Path) -> DatasetInfo | None:
+    """The description of a dataset, if there is one."""
+    path = folder / INFO_FILE
+    try:
+        return DatasetInfo.from_json(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+
+
+class Staging:
+    """The folder that a split is written into, until it is committed or given up.
+
+    Args:
+        folder: Of the dataset; made if there is none.
+        split: The split.
+
+    Raises:
+        DatasetError: If another process is writing the same split.
+    """
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self.folder = folder
+        self._made: list[Path] = []
+        for each in (folder, *folder.parents):
+            if each.exists():
+                break
+            self._made.append(each)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DatasetError(f"{error.filename}: it is a file, must be a folder") from None
+        self.path = folder / f".covey-{split}.partial"
+        self._target = folder / f".covey-{split}.commit"
+        with locked(folder):
+            _recover(folder)
+            self._lock = self._claim(split)
+        self._before = _texts(folder)
+
+    def _claim(self, split: str) -> int | None:
+        """Make the staging folder, and lock it."""
+        try:
+            self.path.mkdir()
+        except FileExistsError:  # what is left of dead processes is gone: this one is alive
+            raise DatasetError(
+                f"{self.folder}: another process is writing split {split!r}; wait for it"
+            ) from None
+        return _try_lock(self.path)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make what was written the split.
+
+        Files that are named in the manifest must be on disk already.
+        """
+        path = self.path / _MANIFEST
+        path.write_text(manifest.to_json())
+        sync(path)
+        sync(self.path)
+        with locked(self.folder):
+            self._check_texts(manifest)
+            os.rename(self.path, self._target)
+            sync(self.folder)
+            self._made = []
+            _finish(self._target)
+        self._release()
+
+    def _check_texts(self, manifest: Manifest) -> None:
+        """Make sure that nobody has described the dataset in another way in the meantime."""
+        now = _texts(self.folder)
+        for name, text in manifest.texts.items():
+            if now.get(name) not in (self._before.get(name), text.encode()):
+                raise DatasetError(
+                    f"{self.folder / name}: another process has changed it while split "
+                    f"{manifest.split.name!r} was written; write it again"
+                )
+
+    def give_up(self) -> None:
+        """Remove all traces."""
+        if self._lock is None:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._release()
+        for each in self._made:
+            try:
+                each.rmdir()
+            except OSError:  # somebody has put something there
+                break
+
+    def _release(self) -> None:
+        _unlock(self._lock)
+        self._lock = None
+
+
+def recover(folder: Path) -> None:
+    """Finish the commits that were interrupted, and remove what dead processes left."""
+    if any(folder.glob(".covey-*")):
+        with locked(folder):
+            _recover(folder)
+
+
+def _recover(folder: Path) -> None:
+    for path in sorted(folder.glob(".covey-*.commit")):
+        _finish(path)
+    for path in folder.glob(".covey-*.debris"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".covey-*.partial"):
+        lock = _try_lock(path)
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+        _unlock(lock)
+
+
+def _finish(staged: Path) -> None:
+    """Bring committed files to their places. May be interrupted, and done again."""
+    folder = staged.parent
+    manifest = Manifest.read(staged / _MANIFEST)
+    before = read_info(folder)
+    info = before or DatasetInfo(manifest.name, manifest.version, manifest.description)
+    shards = manifest.split.shard_names(info.name)
+    for name, text in manifest.texts.items():
+        _replace_text(folder / name, text)
+    if any(_is_other(folder / name, staged / name) for name in shards):
+        # Shards are about to be replaced one by one: until that is done, readers find the new ones
+        # where they were written.
+        there = replace(manifest.split, template=f"{staged.name}/{DEFAULT_TEMPLATE}")
+        _replace_text(folder / INFO_FILE, info.with_split(there).to_json())
+    for name in manifest.files:
+        _place(staged / name, folder / name)
+    sync(folder)
+    _replace_text(folder / INFO_FILE, info.with_split(manifest.split).to_json())
+    sync(folder)
+    for name in manifest.replaced:
+        if name not in manifest.files:
+            (folder / name).unlink(missing_ok=True)
+    # Removed in part, it would look damaged: it is called something else first.
+    debris = staged.with_suffix(".debris")
+    shutil.rmtree(debris, ignore_errors=True)
+    os.rename(staged, debris)
+    shutil.rmtree(debris, ignore_errors=True)
+    sync(folder)
+
+
+def _place(source: Path, target: Path) -> None:
+    """Give a file a second name, in place of whatever has it now."""
+    if target.exists() and not _is_other(target, source):
+        return
+    beside = target.with_name(f".{target.name}.new")
+    beside.unlink(missing_ok=True)
+    link_or_copy(source, beside)
+    os.replace(beside, target)
+
+
+def _is_other(path: Path, staged: Path) -> bool:
+    return path.exists() and not os.path.samefile(path, staged)
+
+
+def _texts(folder: Path) -> dict[str, bytes]:
+    """The small files that describe the whole dataset."""
+    paths = [folder / "features.json", *folder.glob("*.labels.txt")]
+    return {path.name: path.read_bytes() for path in paths if path.exists()}
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name; where the file system cannot do that, copy it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+        sync(target)
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Replace a small file at once."""
+    if path.exists() and path.read_bytes() == text.encode():
+        return
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    sync(beside)
+    os.replace(beside, path)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other writers out of a dataset's metadata."""
+    if _fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(folder: Path) -> int | None:
+    """Lock a folder unless another process holds it; the descriptor that holds the lock."""
+    if _fcntl is None:
+        return -1
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _unlock(descriptor: int | None) -> None:
+    if descriptor is not None and descriptor >= 0:
+        os.close(descriptor)

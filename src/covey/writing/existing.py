@@ -1,0 +1,162 @@
+"""What is already in the folder that a split is to be written into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import DatasetError, DatasetExistsError, FormatError
+from covey.features import ClassLabel, Features
+from covey.features.tfds import features_from_tfds
+from covey.index import About, check_rows, index_names
+from covey.metadata import DatasetInfo, SplitInfo, dataset_name
+from covey.records import RecordReader
+from covey.shards import Shard, fingerprint
+from covey.writing.commit import read_info
+
+Mode = Literal["error", "overwrite", "append"]
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A dataset, or the place for one."""
+
+    folder: Path
+    name: str
+    version: str
+    split: str
+    info: DatasetInfo | None
+    mode: Mode
+
+    @classmethod
+    def look(cls, folder: Path, split: str, mode: Mode, name: str | None) -> Existing:
+        """Look at a folder, and make sure that the split may be written."""
+        if mode not in ("error", "overwrite", "append"):
+            raise DatasetError(f"mode is {mode!r}, must be 'error', 'overwrite' or 'append'")
+        info = read_info(folder)
+        if info is not None and name not in (None, info.name):
+            raise DatasetError(
+                f"{folder}: the dataset is called {info.name!r} already, not {name!r}"
+            )
+        own, version = dataset_name(folder)
+        if info is not None:
+            own, version = info.name, info.version
+        existing = cls(folder, name or own, version, split, info, mode)
+        if existing.old is not None and mode == "error":
+            raise DatasetExistsError(
+                f"{folder}: there is a split {split!r} already; pass mode='overwrite' to replace "
+                "it, or mode='append' to add to it"
+            )
+        return existing
+
+    @property
+    def old(self) -> SplitInfo | None:
+        """The split, if it is there already."""
+        splits = () if self.info is None else self.info.splits
+        return next((each for each in splits if each.name == self.split), None)
+
+    @property
+    def appends(self) -> bool:
+        """Whether shards are added to others."""
+        return self.mode == "append" and self.old is not None
+
+    def old_shards(self) -> tuple[str, ...]:
+        """The files of the split that is there."""
+        return () if self.old is None else self.old.shard_names(self.name)
+
+    def old_files(self) -> tuple[str, ...]:
+        """The same, with those of its index."""
+        if self.old is None:
+            return ()
+        return (*self.old_shards(), *index_names(self.name, self.split).values())
+
+    def about(self, split: str) -> About | None:
+        """What the index of a split says, if covey made one."""
+        path = self.folder / index_names(self.name, split)["about"]
+        try:
+            return About.from_json(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None
+
+    def base(self) -> tuple[Features | None, str | None]:
+        """The features that the split must agree with, and their label.
+
+        There are some if other splits stay, or if shards are added to those that are there.
+        """
+        splits = () if self.info is None else self.info.splits
+        staying = [each.name for each in splits if each.name != self.split or self.appends]
+        if not staying:
+            return None, None
+        try:
+            known = features_from_tfds(self.folder)
+        except FileNotFoundError:
+            raise FormatError(
+                f"{self.folder}: there is a dataset_info.json but no features.json, so that "
+                "nothing tells how its records are to be read"
+            ) from None
+        for name in staying:
+            about = self.about(name)
+            if about is None:
+                continue
+            # The files of TFDS have all classes, also those that later splits brought; covey's
+            # own have all else.
+            grown = {
+                each: known[each]
+                for each, kind in about.features.items()
+                if isinstance(kind, ClassLabel) and isinstance(known.get(each), ClassLabel)
+            }
+            return about.features.replace(grown), about.label
+        return known, None
+
+    def old_index(self, features: Features, label: str | None) -> tuple[list[Shard], NDArray[Any]]:
+        """The shards of the split that is there, and the places of their records.
+
+        Taken from its index if that is there and right, else from the shards themselves.
+        """
+        names = index_names(self.name, self.split)
+        about = self.about(self.split)
+        if about is not None and about.label == label:
+            shards = list(about.shards)
+            path = self.folder / names["rows"]
+            if all(_is_same(self.folder / shard.name, shard) for shard in shards):
+                rows = np.load(path, mmap_mode="r")
+                check_rows(rows, shards, str(path))
+                return shards, rows
+        return _index_shards(self.folder, self.old_shards(), features, label)
+
+
+def _is_same(path: Path, shard: Shard) -> bool:
+    """Whether a shard is still the one that was indexed."""
+    try:
+        return path.stat().st_size == shard.bytes and fingerprint(path) == shard.fingerprint
+    except FileNotFoundError:
+        return False
+
+
+def _index_shards(
+    folder: Path, names: tuple[str, ...], features: Features, label: str | None
+) -> tuple[list[Shard], NDArray[Any]]:
+    """Find the places and the classes of the records of shards that somebody else wrote."""
+    dtype = [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("within", "<u8")]
+    dtype += [("label", "<i8")]
+    shards: list[Shard] = []
+    tables: list[NDArray[Any]] = [np.zeros(0, dtype)]
+    for number, name in enumerate(names):
+        path = folder / name
+        with RecordReader(path) as reader:
+            places = reader.places()
+        rows = np.zeros(len(places), dtype)
+        rows["shard"] = number
+        for field in ("length", "offset", "within"):
+            rows[field] = places[field]
+        if label is not None:
+            with RecordReader(path) as reader:
+                labels = [features.decode_batch(b, [label])[label] for b in reader.blocks()]
+            rows["label"] = np.concatenate([np.zeros(0, np.int64), *labels])
+        tables.append(rows)
+        shards.append(Shard(name, len(rows), path.stat().st_size, fingerprint(path)))
+    return shards, np.concatenate(tables)

@@ -1,0 +1,106 @@
+"""Columns that are in memory already: their order is known at once, and nothing is put aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import FeatureError
+from covey.features.schema import Rows
+from covey.records.block import FRAME_BYTES
+from covey.shuffle.ordering import (
+    ROW_DTYPE,
+    ClassSizes,
+    Key,
+    Ordering,
+    Part,
+    cut_by_bytes,
+    hash_keys,
+    hash_positions,
+    raise_duplicate,
+)
+
+
+class ColumnOrder:
+    """The rows of columns in the order of their records.
+
+    Args:
+        rows: The columns.
+        labels: The class of each row, or None.
+        keys: The key of each row; their numbers by default.
+        ordering: What to sort by.
+        seed: Of the hashes.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        labels: NDArray[np.int64] | None,
+        keys: Sequence[Key] | None,
+        ordering: Ordering,
+        seed: int,
+    ) -> None:
+        self.records = len(rows)
+        self._rows = rows
+        self._labels = labels
+        self._lengths = rows.measure()
+        self.bytes = int(self._lengths.sum()) + FRAME_BYTES * self.records
+        self._order = self._sort(keys, ordering, seed)
+
+    def _sort(self, keys: Sequence[Key] | None, ordering: Ordering, seed: int) -> NDArray[np.intp]:
+        table = np.zeros(self.records, ROW_DTYPE)
+        table["position"] = np.arange(self.records, dtype=np.uint64)
+        if keys is None:
+            table["high"], table["low"] = hash_positions(table["position"], seed)
+        else:
+            table["high"], table["low"] = hash_keys(keys, seed)
+            self._check_unique(table, keys)
+        if ordering.by_class and self._labels is not None:
+            table["label"] = self._labels
+        return ordering.sort(table)
+
+    def _check_unique(self, table: NDArray[np.void], keys: Sequence[Key]) -> None:
+        order = Ordering().sort(table)
+        high, low = table["high"][order], table["low"][order]
+        same = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+        if same.any():
+            at = int(np.argmax(same))
+            raise_duplicate(order[at : at + 2].tolist(), keys[int(order[at])])
+
+    def classes(self) -> ClassSizes:
+        """The classes in their order, if records are sorted by class."""
+        assert self._labels is not None
+        return ClassSizes.of(self._labels, self._lengths)
+
+    def tasks(self) -> Iterator[Callable[[], Part]]:
+        """All records in order."""
+        for begin, end in cut_by_bytes(self._lengths[self._order]):
+            yield partial(self._encode, self._order[begin:end])
+
+    def _encode(self, rows: NDArray[np.intp]) -> Part:
+        return self._rows.encode(rows), None if self._labels is None else self._labels[rows]
+
+
+def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested columns by their path, ``a/b``."""
+    flat: dict[str, Any] = {}
+    for name, column in columns.items():
+        if isinstance(column, Mapping):
+            flat.update({f"{name}/{rest}": each for rest, each in flatten(column).items()})
+        else:
+            flat[str(name)] = column
+    return flat
+
+
+def column_keys(columns: Mapping[str, Any], name: str) -> list[Key]:
+    """The column that is the key of each row."""
+    if name not in columns:
+        raise FeatureError(
+            f"key is {name!r}, but there is no such column; there are {', '.join(columns)}"
+        )
+    column = columns[name]
+    return list(column.tolist() if isinstance(column, np.ndarray) else column)

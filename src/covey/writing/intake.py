@@ -1,0 +1,147 @@
+"""What examples may come as, brought into one of two forms: columns, or items one by one.
+
+Tables, datasets and loaders are known by what they can do, never by their type: nothing is imported
+that the caller did not import.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from covey.errors import DatasetError
+from covey.features import ClassLabel, Features
+from covey.sources import Source
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Examples, by column or by item."""
+
+    columns: Mapping[str, Any] | None = None
+    items: Iterable[Any] | None = None
+    """Dicts, (key, dict) pairs, tuples whose parts need names, or errors of a source."""
+    length: int | None = None
+    by_number: bool = False
+    """Whether ``items[i]`` gives any item, so that several workers can fetch them."""
+    features: Features | None = None
+    """If the source knows them."""
+    class_names: Mapping[str, tuple[str, ...]] | None = None
+    """The names of classes that are given as integers, by feature, if the source knows them."""
+    label: str | None = None
+
+
+def take_in(examples: Any) -> Intake:
+    """Find out what examples are."""
+    if isinstance(examples, Source):
+        return _from_source(examples)
+    if isinstance(examples, (str, bytes, os.PathLike)):
+        raise DatasetError(
+            f"examples is the path {os.fspath(examples)!r}; open it first: "
+            "covey.open_source(path) reads folders of images, CSV, JSON, Parquet, NPZ and TFRecords"
+        )
+    if isinstance(examples, Mapping):
+        return Intake(columns=examples, length=_rows(examples))
+    if isinstance(examples, np.ndarray) and examples.dtype.names:
+        named = {name: examples[name] for name in examples.dtype.names}
+        return Intake(columns=named, length=len(examples))
+    table = _table(examples)
+    if table is not None:
+        return Intake(columns=table, length=_rows(table))
+    if hasattr(examples, "as_numpy_iterator"):
+        return _from_tensorflow(examples)
+    if hasattr(examples, "__getitem__") and hasattr(examples, "__len__"):
+        names = _class_names(examples)
+        by_number = not isinstance(examples, (list, tuple))
+        return Intake(items=examples, length=len(examples), by_number=by_number, class_names=names)
+    if hasattr(examples, "__iter__") or hasattr(examples, "__next__"):
+        return Intake(items=examples, length=_length(examples))
+    raise DatasetError(
+        f"examples is of type {type(examples).__name__}; must be an iterable of dicts, a dict of "
+        "columns, a table, a tf.data, torch or Hugging Face dataset, or a covey Source"
+    )
+
+
+def _from_source(source: Source) -> Intake:
+    columns = getattr(source, "columns", None)
+    if columns is not None:
+        return Intake(
+            columns=columns, length=source.length, features=source.features, label=source.label
+        )
+    items = source.examples
+    return Intake(
+        items=items,
+        length=source.length,
+        by_number=hasattr(items, "__getitem__") and hasattr(items, "__len__"),
+        features=source.features,
+        label=source.label,
+    )
+
+
+def _rows(columns: Mapping[str, Any]) -> int | None:
+    for column in columns.values():
+        return _rows(column) if isinstance(column, Mapping) else _length(column)
+    return 0
+
+
+def _length(items: Any) -> int | None:
+    try:
+        return len(items)
+    except TypeError:
+        return None
+
+
+def _table(examples: Any) -> dict[str, Any] | None:
+    """The columns of a pandas or polars frame, or of an Arrow table."""
+    if hasattr(examples, "to_batches") and hasattr(examples, "column_names"):  # pyarrow
+        return {
+            str(name): _values(examples.column(name).to_numpy()) for name in examples.column_names
+        }
+    if hasattr(examples, "columns") and hasattr(examples, "to_numpy"):  # pandas, polars
+        names = list(examples.columns)
+        if len(set(map(str, names))) != len(names):
+            raise DatasetError(f"two columns of the table have the same name: {names}")
+        return {str(name): _values(examples[name].to_numpy()) for name in names}
+    return None
+
+
+def _values(column: Any) -> Any:
+    """A column as features take it: texts and lists as Python's, the rest as it is."""
+    array = np.asarray(column)
+    return array.tolist() if array.dtype == object else array
+
+
+def _from_tensorflow(dataset: Any) -> Intake:
+    """A tf.data.Dataset."""
+    try:
+        length: int | None = len(dataset)
+    except TypeError as error:
+        if "infinite" in str(error):
+            raise DatasetError(
+                "the tf.data dataset repeats without end; end it with take(), or leave out repeat()"
+            ) from None
+        length = None
+    return Intake(items=dataset.as_numpy_iterator(), length=length)
+
+
+def _class_names(examples: Any) -> dict[str, tuple[str, ...]] | None:
+    """The class names that a Hugging Face dataset knows."""
+    features = getattr(examples, "features", None)
+    if not isinstance(features, Mapping):
+        return None
+    named = {name: getattr(feature, "names", None) for name, feature in features.items()}
+    return {name: tuple(names) for name, names in named.items() if names}
+
+
+def name_classes(features: Features, names: Mapping[str, tuple[str, ...]] | None) -> Features:
+    """Make integers whose classes have names, as their source says, class labels."""
+    known = {
+        name: ClassLabel(names=classes)
+        for name, classes in (names or {}).items()
+        if name in features
+    }
+    return features.replace(known) if known else features

@@ -1,0 +1,162 @@
+"""Encoded chunks into a spool, in the features that fit all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covey.errors import FeatureError
+from covey.features import ClassLabel, Features
+from covey.labels import Classes, extend, find_label, is_text, leaf, texts_of
+from covey.shuffle.ordering import ROW_DTYPE, Ordering, hash_keys, hash_positions
+from covey.shuffle.spool import Spool
+from covey.writing.encoding import Chunk, Encoding, LeftOut
+
+
+class Spooling:
+    """Takes in chunks, and gives all records in the end, in the features that fit them all.
+
+    While features are inferred, a later chunk may need others than an earlier one did. Each kind of
+    record has a spool of its own; what is not as it should be at the end is decoded and encoded
+    again.
+
+    Args:
+        folder: Where spools put records aside.
+        memory: How much they may hold.
+        ordering: What records are sorted by.
+        seed: Of the hashes.
+        label: The feature that tells the class, if one was asked for.
+        may_number: Whether a label that is a text is to become a ClassLabel.
+        known_texts: If it is to stay a text, those that have numbers already.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        memory: int,
+        ordering: Ordering,
+        seed: int,
+        label: str | None,
+        may_number: bool,
+        known_texts: Sequence[str] = (),
+    ) -> None:
+        self._folder = folder
+        self._memory = memory
+        self._ordering = ordering
+        self._seed = seed
+        self._label = label
+        self._may_number = may_number
+        self._known_texts = known_texts
+        self._spools: list[tuple[Features, Spool]] = []
+        self._has_keys: bool | None = None
+        self._texts: set[str] = set()
+        self.left_out: list[LeftOut] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was taken in."""
+        return not self._spools
+
+    def run(self, encoding: Encoding, progress: Callable[[int, int], None]) -> None:
+        """Take in all that there is."""
+        for chunk in encoding.chunks(self.integers):
+            self.left_out.extend(chunk.left_out)
+            if len(chunk.block):
+                self._add(chunk)
+                progress(len(chunk.block), chunk.block.data.nbytes)
+
+    def _add(self, chunk: Chunk) -> None:
+        block, features = chunk.block, chunk.features
+        if self._has_keys is None:
+            self._has_keys = chunk.keys is not None
+        if self._has_keys != (chunk.keys is not None):
+            first = int(chunk.positions[0])
+            raise FeatureError(f"example {first}: some examples have keys and some have none")
+        rows = np.zeros(len(block), ROW_DTYPE)
+        rows["position"] = chunk.positions
+        rows["length"] = block.lengths
+        hashes = (
+            hash_positions(chunk.positions, self._seed)
+            if chunk.keys is None
+            else hash_keys(chunk.keys, self._seed)
+        )
+        rows["high"], rows["low"] = hashes
+        label = self._label
+        if label is not None and label in features and is_text(features[label]):
+            self._texts.update(texts_of(leaf(features.decode_batch(block, [label]))))
+        self._spool_for(features).add(block, rows, chunk.keys)
+
+    def _spool_for(self, features: Features) -> Spool:
+        for known, spool in self._spools:
+            if known == features:
+                return spool
+        for _, spool in self._spools:
+            spool.put_aside()  # so that all spools together hold no more than one may
+        # Its order does not matter if it is not the last; and if it is, it is the right one.
+        ordering = Ordering(by=self._ordering.by) if self._ordering.by_class else self._ordering
+        spool = Spool(
+            self._folder,
+            memory=self._memory,
+            ordering=ordering,
+            unique=bool(self._has_keys),
+            prefix=f"{len(self._spools)}-",
+        )
+        self._spools.append((features, spool))
+        return spool
+
+    def integers(self, name: str) -> tuple[int, int]:
+        """The smallest and the largest integer of a feature in all records so far."""
+        low = high = 0
+        for features, spool in self._spools:
+            if name not in features:
+                continue
+            for block, _ in spool.look():
+                column: Any = leaf(features.decode_batch(block, [name]))
+                values = np.asarray(getattr(column, "values", column))
+                if values.size and values.dtype.kind in "iu":
+                    low, high = min(low, int(values.min())), max(high, int(values.max()))
+        return low, high
+
+    def finish(self, features: Features) -> tuple[Spool, Features, Classes]:
+        """All records, in these features; a label that is a text becomes a ClassLabel."""
+        label = find_label(features, self._label)
+        if label is not None and self._may_number and self._texts:
+            kind = features[label]
+            named = kind.names or () if isinstance(kind, ClassLabel) else ()
+            names = extend(named, self._texts)
+            features = features.replace({label: ClassLabel(names=names)})
+        classes = Classes(features, label, extend(self._known_texts, self._texts))
+        by_class = self._ordering.by_class
+        if by_class and label is None:
+            raise FeatureError("order is 'class', but no feature tells the class; pass label")
+        if len(self._spools) == 1 and not by_class:
+            known, spool = self._spools[0]
+            if known.is_stored_like(features):
+                return spool, features, classes
+        return self._rewrite(features, classes), features, classes
+
+    def _rewrite(self, features: Features, classes: Classes) -> Spool:
+        """Bring all records into one spool."""
+        target = Spool(
+            self._folder,
+            memory=self._memory,
+            ordering=self._ordering,
+            unique=bool(self._has_keys),
+            prefix="all-",
+        )
+        for known, spool in self._spools:
+            target.take_keys(spool)
+            same = known.is_stored_like(features)
+            for block, rows in spool.drain():
+                rows = rows.copy()
+                if not same:
+                    block = features.encode_batch(known.decode_batch(block))
+                    rows["length"] = block.lengths
+                if self._ordering.by_class:
+                    rows["label"] = classes.of(block)
+                target.add(block, rows)
+        return target

@@ -1,0 +1,262 @@
+"""Sources: how they are found out, told apart, and what all of them promise."""
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image as Pillow
+
+from covey import Features, RecordWriter, errors
+from covey.sources import KINDS, Source, open_source, register
+
+SourceError = errors.SourceError
+
+
+def png(number=0):
+    out = io.BytesIO()
+    Pillow.new("RGB", (4, 3), (number, 2, 3)).save(out, "PNG")
+    return out.getvalue()
+
+
+def make_images(path):
+    for i, name in enumerate(["owl/a.png", "owl/b.png", "wren/a.png"]):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(png(i))
+    return path
+
+
+def make_image_table(path):
+    make_images(path)
+    (path / "labels.csv").write_text("file,bird\nowl/a.png,owl\nwren/a.png,wren\nowl/b.png,owl\n")
+    return path
+
+
+def make_csv(path):
+    path.write_text("name,label\na,owl\nb,wren\nc,owl\n")
+    return path
+
+
+def make_tsv(path):
+    path.write_text("name\tlabel\na\towl\nb\twren\nc\towl\n")
+    return path
+
+
+def make_lines(path):
+    path.write_text("".join(json.dumps({"x": i, "label": i % 2}) + "\n" for i in range(3)))
+    return path
+
+
+def make_keyed(path):
+    path.write_text(json.dumps({f"id{i}": {"x": i, "label": i % 2} for i in range(3)}, indent=1))
+    return path
+
+
+def make_list(path):
+    path.write_text(json.dumps([{"x": i, "label": i % 2} for i in range(3)]))
+    return path
+
+
+def make_parquet(path):
+    pq.write_table(pa.table({"x": [1, 2, 3], "label": ["owl", "wren", "owl"]}), path)
+    return path
+
+
+def make_npz(path):
+    with open(path, "wb") as file:
+        np.savez(file, x=np.zeros((3, 2), np.uint8), y=np.array([0, 1, 0]))
+    return path
+
+
+def make_records(path):
+    features = Features({"x": "int64", "label": "int64"})
+    with RecordWriter(path) as writer:
+        for i in range(3):
+            writer.write(features.encode({"x": i, "label": i % 2}))
+    return path
+
+
+def make_record_folder(path):
+    path.mkdir()
+    (path / "notes.txt").write_text("none of them")
+    make_records(path / "a.bin")
+    return path
+
+
+# Names say nothing: what is in them is what counts.
+MAKERS = [
+    (make_images, "image folder", "label"),
+    (make_image_table, "image table", "bird"),
+    (make_csv, "CSV", "label"),
+    (make_tsv, "TSV", "label"),
+    (make_lines, "JSON Lines", "label"),
+    (make_keyed, "JSON", "label"),
+    (make_list, "JSON", "label"),
+    (make_parquet, "Parquet", "label"),
+    (make_npz, "NPZ", "y"),
+    (make_records, "TFRecords", "label"),
+    (make_record_folder, "TFRecords", "label"),
+]
+every_kind = pytest.mark.parametrize(
+    ("make", "kind", "label"), MAKERS, ids=[make.__name__[5:] for make, *_ in MAKERS]
+)
+
+
+def plain(item):
+    key, example = item
+    return key, {name: np.asarray(value).tolist() for name, value in example.items()}
+
+
+@every_kind
+def test_kind_is_found_by_contents(tmp_path, make, kind, label):
+    source = open_source(make(tmp_path / "thing"))
+    assert (source.kind, source.label) == (kind, label)
+
+
+@every_kind
+def test_items_are_the_same_in_every_pass(tmp_path, make, kind, label):
+    source = open_source(make(tmp_path / "thing"))
+    first = [plain(item) for item in source.examples]
+    assert len(first) == 3
+    assert first == [plain(item) for item in source.examples]
+    assert first == [plain(item) for item in open_source(tmp_path / "thing").examples]
+
+
+@every_kind
+def test_keys_are_unique_and_the_length_is_right(tmp_path, make, kind, label):
+    source = open_source(make(tmp_path / "thing"))
+    assert len({key for key, _ in source.examples}) == 3
+    assert source.length == (None if kind.startswith("JSON") else 3)
+    assert all(label in example for _, example in source.examples)
+
+
+@every_kind
+def test_examples_survive_pickling(tmp_path, make, kind, label):
+    examples = open_source(make(tmp_path / "thing")).examples
+    again = pickle.loads(pickle.dumps(examples))
+    assert list(map(plain, again)) == list(map(plain, examples))
+
+
+@every_kind
+def test_examples_fit_their_features(tmp_path, make, kind, label):
+    source = open_source(make(tmp_path / "thing"))
+    examples = [example for _, example in source.examples]
+    features = source.features or Features.infer(examples)
+    decoded = [features.decode(features.encode(example)) for example in examples]
+    assert [list(each) for each in decoded] == [list(features)] * 3
+    if source.columns is not None:
+        assert len(features.encode_batch(source.columns)) == 3
+
+
+# In a folder of images the label is made, and called what is wanted.
+@pytest.mark.parametrize("make", [make for make, kind, _ in MAKERS if kind != "image folder"])
+def test_label_that_is_nowhere(tmp_path, make):
+    with pytest.raises(SourceError, match=r"'genus' to take the label from; there are '"):
+        open_source(make(tmp_path / "thing"), label="genus")
+
+
+@pytest.mark.parametrize("make", [make_images, make_image_table, make_npz])
+def test_items_can_be_read_by_number(tmp_path, make):
+    examples = open_source(make(tmp_path / "thing")).examples
+    assert plain(examples[-1]) == plain(list(examples)[2])
+    assert [plain(item) for item in examples[1:]] == [plain(item) for item in examples][1:]
+    with pytest.raises(IndexError, match="item 3 of a source of 3"):
+        examples[3]
+
+
+def test_pickled_arrays_are_a_recipe(tmp_path):
+    with open(tmp_path / "a.npz", "wb") as file:
+        np.savez(file, x=np.zeros((1000, 100)))
+    assert len(pickle.dumps(open_source(tmp_path / "a.npz").examples)) < 1000
+
+
+def test_all_kinds():
+    # In a process of its own: the documents' snippets register one more.
+    code = "import json; from covey.sources import KINDS; print(json.dumps(list(KINDS)))"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert json.loads(run.stdout) == [
+        "NPZ",
+        "TFDS folder",
+        "image table",
+        "image folder",
+        "Parquet",
+        "TFRecords",
+        "JSON Lines",
+        "JSON",
+        "CSV",
+    ]
+
+
+def test_kind_can_be_said(tmp_path):
+    (tmp_path / "one").write_text("name\nowl\n")
+    assert list(open_source(tmp_path / "one", kind="csv").examples) == [(0, {"name": "owl"})]
+    assert open_source(make_lines(tmp_path / "a"), kind="json-lines").kind == "JSON Lines"
+    with pytest.raises(ValueError, match="kind is 'xml', must be one of 'NPZ', "):
+        open_source(tmp_path / "one", kind="xml")
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_said_kind_that_it_is_not(tmp_path, kind):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"found an empty folder, but |there is no image in this"):
+        open_source(tmp_path / "empty", kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(b"", "an empty file"), (b"\x7fELF\x02", r"a file that begins with b'\\x7fELF\\x02'")],
+)
+def test_unknown_file(tmp_path, content, found):
+    (tmp_path / "thing.csv").write_bytes(content)
+    with pytest.raises(SourceError, match=f"thing.csv: found {found}, which is no kind .* NPZ: an"):
+        open_source(tmp_path / "thing.csv")
+
+
+def test_unknown_folder(tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(SourceError, match=r"found 1 files \('a.txt'\) and 1 folders \('b'\), "):
+        open_source(tmp_path)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(SourceError, match="birds: there is no file or folder; give the path"):
+        open_source(tmp_path / "birds")
+    with pytest.raises(SourceError, match="no file matches it") as caught:
+        open_source(str(tmp_path / "*.tfrecord"))
+    assert (caught.value.name, caught.value.line) == (str(tmp_path / "*.tfrecord"), None)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["thing", "thing/owl"])
+def test_what_may_not_be_read(tmp_path, name):
+    make_images(tmp_path / "thing")
+    (tmp_path / name).chmod(0)
+    try:
+        with pytest.raises(SourceError, match=f"{name}: it cannot be read: Permission denied"):
+            open_source(tmp_path / "thing")
+    finally:
+        (tmp_path / name).chmod(0o700)
+
+
+def test_a_kind_is_one_function(tmp_path, monkeypatch):
+    monkeypatch.setattr("covey.sources.registry.KINDS", {})
+
+    @register("words", "a file of words", recognise=lambda place: place.head.startswith(b"words"))
+    def open_words(place, *, label, split):
+        return Source("words", place.path, list(enumerate(place.head.split())), label=label)
+
+    (tmp_path / "a").write_text("words are here")
+    assert open_source(tmp_path / "a").examples[2] == (2, b"here")
+
+
+def test_errors_survive_pickling():
+    error = SourceError("a.csv:3: broken", name="a.csv", line=3)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.name, again.line) == ("a.csv:3: broken", "a.csv", 3)

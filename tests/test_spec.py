@@ -1,0 +1,237 @@
+"""covey's own JSON of features: whatever they are, they come back equal; hostile JSON does not."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schemas import datasets
+
+from covey import (
+    ClassLabel,
+    Feature,
+    FeatureError,
+    Features,
+    FormatError,
+    Image,
+    Ragged,
+    Sparse,
+    Steps,
+    Tensor,
+)
+from covey.features.spec import features_from_json, features_to_json
+
+EVERY_KIND = {
+    "scalar": Tensor("int8"),
+    "memory": Tensor("uint16", (2, None), encoding="bytes"),
+    "dynamic": Tensor("float32", (None, None), encoding="bytes"),
+    "float64 as a list": Tensor("float64", (3,), encoding="list"),
+    "empty": Tensor("bool", (0, 2)),
+    "number": Tensor("int64", default=-7),
+    "largest": Tensor("uint64", default=2**64 - 1),
+    "numbers": Tensor("float32", (2, 2), default=[[0.1, -0.0], [1e-40, 3]]),
+    "numpy": Tensor("float32", (2,), default=np.array([0.1, 0.2], np.float32)),
+    "numpy in a list": Tensor("float32", (2,), default=[np.float32(0.1), np.float32(7)]),
+    "infinite": Tensor("float64", (2,), default=[float("inf"), float("-inf")]),
+    "flag": Tensor("bool", default=True),
+    "none yet": Tensor("int16", (None,), default=[]),
+    "text": Tensor("str", default="\0 é \U0001f426"),
+    "texts": Tensor("str", (None, 2), default=[["a", "b"]]),
+    "raw": Tensor("bytes", default=bytes(range(256))),
+    "raw from text": Tensor("bytes", default="abc"),
+    "raws": Tensor("bytes", (2,), default=[b"", b"\xff"]),
+    "named": ClassLabel(names=["wren", "owl"]),
+    "named, default": ClassLabel(names=["wren", "owl"], default="owl"),
+    "counted": ClassLabel(num_classes=5, default=-1),
+    "counted by numpy": ClassLabel(num_classes=np.int64(5)),
+    "no classes": ClassLabel(names=[]),
+    "any class": ClassLabel(),
+    "image": Image((None, 7, 3), format="jpeg"),
+    "deep image": Image((None, None, 1), "uint16", default=b"\x89PNG"),
+    "ragged": Ragged("bytes", 3),
+    "ragged rows": Ragged("float32", 2, (4, 1), default=[]),
+    "sparse": Sparse("float32", (2**40, 3)),
+    "sparse, default": Sparse("int8", (9,), default=[]),
+    "steps": Steps("str"),
+    "steps, default": Steps("int64", (None,), default=[]),
+}
+
+
+def through_json(features):
+    return features_from_json(json.loads(json.dumps(features_to_json(features))), "x.json")
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+def test_every_kind_comes_back_equal(name):
+    features = Features({name: EVERY_KIND[name]})
+    again = through_json(features)
+    assert again == features
+    assert repr(again) == repr(through_json(again))
+    assert type(again[name]) is type(features[name])
+
+
+def test_all_kinds_together_keep_their_order():
+    again = through_json(Features(EVERY_KIND))
+    assert list(again.items()) == list(EVERY_KIND.items())
+
+
+def test_types_of_defaults_survive():
+    again = through_json(Features(EVERY_KIND))
+    assert again["flag"].default is True
+    assert again["raw from text"].default == "abc"
+    assert str(again["numbers"].default) == "((0.1, -0.0), (1e-40, 3))"
+    assert np.isnan(through_json(Features({"x": Tensor("float32", default=np.nan)}))["x"].default)
+
+
+def test_slashes_in_names_and_nested_names_stay_apart():
+    nested = Features({"a": {"b": "int64", "c/d": {"e": "str"}}, "a/x": "int8"})
+    literal = Features({"a/b": "int64", "a/c/d/e": "str", "a/x": "int8"})
+    assert through_json(nested) == nested
+    assert through_json(literal) == literal
+    assert through_json(nested) != literal
+
+
+def test_no_features():
+    assert through_json(Features({})) == Features({})
+
+
+@settings(max_examples=50)
+@given(dataset=datasets(odd=True))
+def test_any_features_come_back_and_encode_the_same(dataset):
+    features, examples = dataset
+    again = through_json(features)
+    assert again == features
+    assert [again.encode(each) for each in examples] == [features.encode(each) for each in examples]
+
+
+def test_a_kind_of_somebody_else_is_refused():
+    class Own(Feature):
+        def columns(self, name):
+            return Tensor("int64").columns(name)
+
+    with pytest.raises(FeatureError, match=r"'x' is a Own, which has no JSON form; use one of Ten"):
+        features_to_json(Features({"x": Own()}))
+
+
+def entry(**changes):
+    fields = {"path": ["x"], "kind": "tensor", "dtype": "int64", "shape": [], "encoding": "list"}
+    kept = {key: each for key, each in (fields | changes).items() if each != "left out"}
+    return {"version": 1, "features": [kept]}
+
+
+def label(**fields):
+    return {"path": ["x"], "kind": "label", **fields}
+
+
+def nested_list(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HOSTILE = {
+    "no dict": ([], "expected a dict"),
+    "no version": ({"features": []}, "version is None, this covey reads 1"),
+    "of the future": ({"version": 2, "features": []}, "a newer covey may read it"),
+    "version true": ({"version": True, "features": []}, "version is True"),
+    "no list": ({"version": 1, "features": {}}, "features are a dict of 0"),
+    "no entry": ({"version": 1, "features": [3]}, "feature 0: found 3"),
+    "no path": (entry(path="left out"), "path is None"),
+    "empty path": (entry(path=[]), "path is a list of 0"),
+    "path of numbers": (entry(path=[1]), "list of texts"),
+    "path of nothing": (entry(path=[""]), "name of a feature"),
+    "long path": (entry(path=["x"] * 5000), "levels deep"),
+    "surrogate": (entry(path=["\ud800"]), "UTF-8"),
+    "unknown kind": (entry(kind="audio"), "kind is 'audio', must be one of tensor"),
+    "kind of list": (entry(kind=["tensor"]), "kind is a list"),
+    "unknown dtype": (entry(dtype="complex64"), "dtype is 'complex64'"),
+    "dtype of numpy": (entry(dtype=[["a", "int64"]]), "dtype is a list"),
+    "no dtype": (entry(dtype="left out"), "dtype is missing"),
+    "unknown field": (entry(colour="red"), "'colour' is no field of tensor"),
+    "shape of text": (entry(shape="33"), "shape is '33'"),
+    "negative shape": (entry(shape=[-1]), "-1 is not between 0"),
+    "huge shape": (entry(shape=[2**20, 2**20]), "2 GiB"),
+    "shape of true": (entry(shape=[True]), "shape is a list"),
+    "long shape": (entry(shape=[1] * 40), "at most 32"),
+    "float shape": (entry(shape=[1.0]), "shape is a list"),
+    "unknown encoding": (entry(encoding="zlib"), "encoding is 'zlib'"),
+    "wrong default": (entry(default="seven"), "expected int64"),
+    "large default": (entry(default=10**400), "expected int64"),
+    "null default": (entry(default=None), "expected int64"),
+    "deep default": (entry(default=nested_list(200)), "levels deep"),
+    "ragged default": (entry(shape=[2, 2], default=[[1, 2], [3]]), "no array"),
+    "default of a dict": (entry(default={"a": 1}), "is no value"),
+    "broken base64": (entry(dtype="bytes", default={"base64": "***"}), "x.json"),
+    "base64 and more": (entry(dtype="bytes", default={"base64": "", "x": 1}), "is no value"),
+    "odd float": (entry(dtype="float32", default={"float": "1"}), "is no value"),
+    "names of numbers": (
+        {"version": 1, "features": [label(names=[1], num_classes=1)]},
+        "list of texts",
+    ),
+    "wrong count": (
+        {"version": 1, "features": [label(names=[], num_classes=1)]},
+        "num_classes is 1",
+    ),
+    "twice": ({"version": 1, "features": entry()["features"] * 2}, "another feature"),
+    "through a feature": (
+        {"version": 1, "features": [entry()["features"][0], entry(path=["x", "y"])["features"][0]]},
+        "leads through another feature",
+    ),
+    "two with one key": (
+        {
+            "version": 1,
+            "features": [entry(path=["x/y"])["features"][0], entry(path=["x", "y"])["features"][0]],
+        },
+        "two features",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_json_is_refused(case):
+    content, reason = HOSTILE[case]
+    with pytest.raises(FormatError) as caught:
+        features_from_json(content, "here/x.json")
+    assert str(caught.value).startswith("here/x.json: these are no features of covey: ")
+    assert reason in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def places(content, path=()):
+    """The path of everything in a JSON value."""
+    yield path
+    if isinstance(content, (dict, list)):
+        for key in content if isinstance(content, dict) else range(len(content)):
+            yield from places(content[key], (*path, key))
+
+
+JSON = features_to_json(Features({"a": EVERY_KIND["numbers"], "b": EVERY_KIND["named, default"]}))
+JSON["features"] += features_to_json(Features(EVERY_KIND))["features"][-6:]
+PLACES = list(places(JSON))[1:]
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300)
+@given(place=st.sampled_from(PLACES), value=anything)
+def test_whatever_is_wrong_is_a_format_error(place, value):
+    content = copy.deepcopy(JSON)
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    found = outcome(content)
+    assert isinstance(found, Features) or found.startswith("x.json: ")
+
+
+def outcome(content):
+    try:
+        return features_from_json(content, "x.json")
+    except FormatError as error:
+        return str(error)
