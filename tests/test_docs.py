@@ -1,11 +1,15 @@
 """What the documents say runs, and is true."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from covey.cli import main
+from covey.sources import KINDS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -15,13 +19,38 @@ def snippets(path, language):
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
 
 
+def comparable(text):
+    """What was printed, but for how long it took and how wide that makes the table."""
+    text = re.sub(r"\d+\.\d\d s\b", "TIME", text)
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+@pytest.fixture
+def _kinds_as_before():
+    """Forget the kinds of sources that a document adds."""
+    before = dict(KINDS)
+    yield
+    KINDS.clear()
+    KINDS.update(before)
+
+
+@pytest.mark.usefixtures("_kinds_as_before")
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_python_snippets_run(path, tmp_path, monkeypatch):
+def test_snippets_run_and_print_what_they_say(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code = snippets(path, "python")
-    assert code
-    for snippet in code:
-        exec(compile(snippet, str(path), "exec"), {"__name__": "__main__"})
+    assert snippets(path, "python")
+    for language, snippet in re.findall(
+        r"```(python|console)\n(.*?)```", path.read_text(), re.DOTALL
+    ):
+        if language == "python":
+            exec(compile(snippet, str(path), "exec"), {"__name__": "__main__"})
+            continue
+        for command, printed in re.findall(
+            r"^\$ covey (.*)\n((?:[^$].*\n)*)", snippet, re.MULTILINE
+        ):
+            capsys.readouterr()
+            assert main(shlex.split(command)) == 0
+            assert comparable(capsys.readouterr().out) == comparable(printed)
 
 
 def test_readme_example_prints_what_it_says(tmp_path):

@@ -1,0 +1,78 @@
+"""The command line: ``covey write``, and what comes after it.
+
+A command is a function that adds its options to a parser, one that runs, and a line in the table
+below. Nothing heavy is imported before a command runs, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import covey
+from covey.cli import write, write_options
+from covey.cli.wording import in_terms_of_options, tell
+from covey.errors import CoveyError
+
+INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
+
+
+@dataclass(frozen=True)
+class Command:
+    """One thing to do."""
+
+    name: str
+    what: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+COMMANDS = (Command("write", write.WHAT, write_options.configure, write.run),)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says.
+
+    Args:
+        arguments: What follows the name of the program; by default that of this process.
+
+    Returns:
+        0 if all went well, 1 after an error, 130 after Ctrl-C. What is no valid command ends the
+        program with 2, as argparse does.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        tell("interrupted; what was not finished has left nothing behind")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone, `head` for instance; Python must not find out again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (CoveyError, OSError) as error:
+        tell(f"error: {in_terms_of_options(str(error))}")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="covey", description="Labelled data to TFRecord datasets that any reader understands."
+    )
+    parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for command in COMMANDS:
+        each = commands.add_parser(
+            command.name,
+            help=command.what,
+            description=f"{command.what[0].upper()}{command.what[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.configure(each)
+        each.set_defaults(run=command.run, refuse=each.error)
+    return parser

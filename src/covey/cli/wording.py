@@ -1,0 +1,63 @@
+"""What the command line says, and how."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+# In messages for those who call functions: `mode='append'`, `pass label=`.
+_ARGUMENT = re.compile(
+    r"\b(split|label|kind|mode|key|name|workers|shards|memory|on_error|records_per_shard)="
+    r"(?:'([\w-]+)'|(\d+)|(?![\w'\"(]))"
+)
+
+
+def tell(message: str) -> None:
+    """Say something about how it goes, which is no part of the output."""
+    print(f"covey: {message}", file=sys.stderr, flush=True)
+
+
+def in_terms_of_options(message: str) -> str:
+    """A message of a function, for somebody who has options instead of arguments.
+
+    >>> in_terms_of_options("pass mode='overwrite' to replace it, or label=")
+    'pass --mode overwrite to replace it, or --label'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        value = found[2] or found[3]
+        name = f"--{found[1].replace('_', '-')}"
+        return f"{name} {value}" if value else name
+
+    message = message.replace("give it a default", "give it one with --default NAME=VALUE")
+    return _ARGUMENT.sub(option, message)
+
+
+def with_article(kind: str) -> str:
+    """A kind of source, as one speaks of it.
+
+    >>> with_article("image folder"), with_article("NPZ"), with_article("TFRecords")
+    ('an image folder', 'an NPZ file', 'TFRecords')
+    """
+    if kind == "TFRecords":
+        return kind
+    noun = kind if " " in kind and kind != "JSON Lines" else f"{kind} file"
+    return f"{'an' if kind[0] in 'aeio' or kind == 'NPZ' else 'a'} {noun}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows in columns: the first is flush left, the others flush right.
+
+    >>> print(table(["split", "examples"], [["train", "90"], ["val", "1,000"]]))
+      split  examples
+      train        90
+      val       1,000
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append(f"  {'  '.join(cells)}")
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""Finding the features of a source that does not know them, from all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from covey.errors import FeatureError
+from covey.features import Features
+from covey.features.columns import STRINGS
+from covey.features.inference import Inference
+from covey.labels import leaf
+from covey.records import Block
+
+
+class Learning:
+    """Finds the features that fit all examples; those that are like the ones before cost little."""
+
+    def __init__(self, defaults: Mapping[str, Any], on_error: str) -> None:
+        self._defaults = defaults
+        self._skips = on_error == "skip"
+        self._inference = Inference(defaults)
+        self._fitting: Features | None = None
+        self._waiting: list[tuple[Mapping[str, Any], int]] = []
+        self._ranges: dict[str, tuple[int, int]] = {}
+
+    def add(self, example: Mapping[str, Any], number: int) -> None:
+        """Take one more."""
+        self._waiting.append((example, number))
+
+    def finish_some(self) -> None:
+        """Look at the examples that were added since the last time."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        known = self._fitting
+        block = None if known is None else known.encode_exact([example for example, _ in waiting])
+        if known is not None and block is not None:
+            self._inference.pass_over(len(block))
+            self._note_ranges(known, block)
+            return
+        try:
+            self._take_in(waiting)
+        except FeatureError:
+            if not self._skips:
+                raise
+            for each in waiting:  # whoever writes leaves out those that do not fit the others
+                with suppress(FeatureError):
+                    self._take_in([each])
+        with suppress(FeatureError):  # some examples lack a feature: said in the end
+            self._fitting = Features(self._inference.kinds())
+
+    def _take_in(self, examples: Sequence[tuple[Mapping[str, Any], int]]) -> None:
+        found = Inference(self._defaults)
+        for example, number in examples:
+            found.add(example, number)
+        together = deepcopy(self._inference)
+        together.merge(found, lambda name: self._ranges.get(name, (0, 0)))
+        self._inference = together
+
+    def _note_ranges(self, features: Features, block: Block) -> None:
+        """Remember how large integers were, for whether floats hold them depends on it."""
+        for name, kind in features.items():
+            dtype = getattr(kind, "dtype", "int64")
+            if dtype in STRINGS or np.dtype(dtype).kind not in "iu":
+                continue
+            column = leaf(features.decode_batch(block, [name]))
+            values = np.asarray(getattr(column, "values", column))
+            low, high = self._ranges.get(name, (0, 0))
+            if values.size:
+                self._ranges[name] = min(low, int(values.min())), max(high, int(values.max()))
+
+    def features(self) -> Features:
+        """What fits all of them."""
+        features = Features(self._inference.kinds())
+        self._inference.check_defaults()
+        return features
