@@ -1,4 +1,4 @@
-"""Run all measurements: python -m benchmarks [--rounds 5] [--only codec memory]."""
+"""Run all measurements: python -m benchmarks [--rounds 5] [--only codec memory writing]."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=["codec", "memory"])
+    parser.add_argument("--only", nargs="*", choices=["codec", "memory", "writing"])
     options = parser.parse_args()
-    wanted = options.only or ["codec", "memory"]
+    wanted = options.only or ["codec", "memory", "writing"]
 
-    from benchmarks import codec, memory
+    from benchmarks import codec, memory, writing
     from benchmarks.data import large, small
     from benchmarks.measure import machine
 
@@ -26,6 +26,8 @@ def main() -> None:
         codec.run([large()], options.rounds)
     if "memory" in wanted:
         memory.run()
+    if "writing" in wanted:
+        writing.run(small(), options.rounds)
 
 
 if __name__ == "__main__":
