@@ -26,6 +26,7 @@ FLOW = [
     "metadata",
     "sources",
     "shuffle",
+    "partition",
     "shards",
     "index",
     "writing",

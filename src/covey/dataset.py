@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from covey.errors import CoveyError, DatasetError
 from covey.features import ClassLabel, Features, Tensor
 from covey.features.batches import count_rows
-from covey.labels import Classes, find_label, number_column
+from covey.labels import Classes, find_label, is_text, number_column
 from covey.metadata import check_split_name
 from covey.records.compression import parse_compression
 from covey.shards import Shard, Sharding
@@ -23,7 +24,7 @@ from covey.shuffle.ordering import Ordered, Ordering
 from covey.writing.commit import Staging
 from covey.writing.encoding import Encoding, LeftOut, OnError, Rules, check_workers
 from covey.writing.existing import Existing, Mode
-from covey.writing.inmemory import ColumnOrder, column_keys, flatten
+from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
 from covey.writing.intake import Intake, name_classes, take_in
 from covey.writing.output import Output
 from covey.writing.progress import Progress, format_bytes
@@ -131,7 +132,8 @@ def write(
         memory: About how many bytes of examples to hold before they are put aside on disk.
         workers: How many threads or processes work; by default as many threads as there are cores
             for what is in memory, and one for what is fetched from Python.
-        on_error: ``"skip"`` leaves out examples that cannot be read or do not fit, and lists them.
+        on_error: ``"skip"`` leaves out examples that cannot be read or do not fit, and lists them;
+            columns must fit as a whole.
         progress: Show how far it is; by default where somebody looks.
 
     Returns:
@@ -148,8 +150,23 @@ def write(
         raise DatasetError(f"order is {order!r}, must be None or 'class'")
     if on_error not in ("raise", "skip"):
         raise DatasetError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
-    if memory < 1:
-        raise DatasetError(f"memory is {memory}, must be 1 or more bytes")
+    for option, value, least, most in (
+        ("memory", memory, 1, 2**63),
+        ("seed", seed, -(2**63), 2**64),
+        ("level", level, 0, 10),
+    ):
+        if type(value) is not int or not least <= value < most:
+            raise DatasetError(
+                f"{option} is {value!r}, must be a whole number from {least} to {most - 1}"
+            )
+    if name is not None and not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+        raise DatasetError(
+            f"name is {name!r}, must be letters, digits and underscores, and begin with a letter"
+        )
+    try:
+        packing = parse_compression(compression)
+    except ValueError as error:
+        raise DatasetError(str(error)) from None
     intake = take_in(examples)
     declared = intake.features if features is None else features
     job = _Job(
@@ -167,15 +184,16 @@ def write(
             ordering=Ordering(by_class=order == "class", by="hash" if shuffle else "position"),
             seed=seed,
             sharding=Sharding(shards, records_per_shard, shard_bytes),
-            compression=parse_compression(compression),
+            compression=packing,
             level=level,
             workers=workers or os.cpu_count() or 1,
             description=description,
         ),
     )
     folder = Path(path)
-    staging = Staging(folder, split)
+    staging = None
     try:
+        staging = Staging(folder, split)
         existing = Existing.look(folder, split, mode, name)
         with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
             written = job.run(intake, existing, staging, shown)
@@ -187,7 +205,8 @@ def write(
             f"{f' ({error.filename})' if error.filename else ''}; nothing was changed"
         ) from error
     finally:
-        staging.give_up()
+        if staging is not None:
+            staging.give_up()
     return replace(written, seconds=time.perf_counter() - started)
 
 
@@ -200,17 +219,20 @@ class _Job:
     memory: int
     workers: int
     output: Output
+    numbers_texts: bool = False
+    """Whether a label that is a text becomes a ClassLabel: nobody declared it a text."""
     known_texts: tuple[str, ...] = ()
-    """The texts of the label that have numbers in the split that is added to."""
+    """The texts, or names of classes, that have numbers already."""
 
     def run(
         self, intake: Intake, existing: Existing, staging: Staging, progress: Progress
     ) -> Written:
         """Do it."""
-        job = self._agree(*existing.base())
-        about = existing.about(existing.split) if existing.appends else None
-        if about is not None:
-            job = replace(job, known_texts=about.class_texts or ())
+        base, base_label = existing.base()
+        job = self._agree(base, base_label, intake)
+        if base is not None and existing.appends:
+            texts = existing.old_texts(base, job.label)
+            job = replace(job, known_texts=texts or job.known_texts)
         left_out: list[LeftOut] = []
         ordered: Ordered | None
         if intake.columns is not None:
@@ -239,30 +261,31 @@ class _Job:
             seconds=0.0,
         )
 
-    def _agree(self, base: Features | None, base_label: str | None) -> _Job:
+    def _agree(self, base: Features | None, base_label: str | None, intake: Intake) -> _Job:
         """Let the splits that are there decide what was left open."""
         if base is None:
-            return self
+            return replace(self, numbers_texts=self.rules.features is None)
         label = self.label or base_label
+        kind = None if label is None else base.get(label)
+        names = (kind.names or ()) if isinstance(kind, ClassLabel) else ()
+        job = replace(self, label=label, known_texts=names)
         declared = self.rules.features
+        as_text = base.replace({label: Tensor("str")}) if label is not None and names else None
         if declared is None:
-            rules = replace(self.rules, features=base)
-            kind = None if label is None else base.get(label)
-            if label is not None and isinstance(kind, ClassLabel) and kind.names is not None:
-                rules = replace(rules, otherwise=base.replace({label: Tensor("str")}))
-            return replace(self, rules=rules, label=label)
-        for each in {*base, *declared}:
+            rules = replace(self.rules, features=base, otherwise=as_text)
+            return replace(job, rules=rules, numbers_texts=as_text is not None)
+        differing = [name for name in {*base, *declared} if base.get(name) != declared.get(name)]
+        if declared is intake.features and differing == [label] and as_text is not None:
+            # A source that names its classes: they find each other by name.
+            return replace(job, rules=replace(self.rules, features=as_text), numbers_texts=True)
+        for each in sorted(differing):
             if not _agrees(base.get(each), declared.get(each)):
                 raise DatasetError(
-                    f"feature {each!r} is {declared.get(each)}, but {base.get(each)} in the splits "
-                    "that are there; leave features out to use theirs, or write another dataset"
+                    f"feature {each!r} is {_brief(declared.get(each))}, but "
+                    f"{_brief(base.get(each))} in the splits that are there; leave features out to "
+                    "use theirs, or write another dataset"
                 )
-        return replace(self, label=label)
-
-    @property
-    def _may_number(self) -> bool:
-        """Whether a label that is a text is to become a ClassLabel: nobody declared it a text."""
-        return self.rules.features is None or self.rules.otherwise is not None
+        return job
 
     def _order_items(
         self, intake: Intake, staging: Staging, progress: Progress, left_out: list[LeftOut]
@@ -275,7 +298,7 @@ class _Job:
             ordering=self.output.ordering,
             seed=self.output.seed,
             label=self.label,
-            may_number=self._may_number,
+            may_number=self.numbers_texts,
             known_texts=self.known_texts,
         )
         spooling.run(encoding, progress.add)
@@ -296,9 +319,10 @@ class _Job:
             features = name_classes(features, intake.class_names)
         label = find_label(features, self.label)
         rows = count_rows(columns)
-        for missing in features.optional:
-            if missing not in columns:
-                columns[missing] = [features[missing].filler()] * rows
+        fill_columns(features, columns, rows)
+        kind = None if label is None or intake.features is None else intake.features[label]
+        if isinstance(kind, ClassLabel) and kind.names and is_text(features[label or ""]):
+            columns[label or ""] = [kind.names[each] for each in columns[label or ""]]
         labels: NDArray[np.int64] | None = None
         texts: tuple[str, ...] = ()
         if label is not None and label in columns:
@@ -306,10 +330,10 @@ class _Job:
                 features,
                 label,
                 columns[label],
-                may_grow=self._may_number,
+                may_grow=self.numbers_texts,
                 known=self.known_texts,
             )
-        checked = features.check_columns(columns)
+        checked = check_columns(features, columns)
         keys = None if self.rules.key is None else column_keys(columns, self.rules.key)
         ordering, seed = self.output.ordering, self.output.seed
         ordered = ColumnOrder(checked, labels, keys, ordering, seed)
@@ -324,3 +348,9 @@ def _agrees(base: Any, declared: Any) -> bool:
         common = min(len(base.names), len(declared.names))
         return base.names[:common] == declared.names[:common]
     return bool(base == declared)
+
+
+def _brief(kind: Any) -> str:
+    """A feature in few words, however many classes it has."""
+    text = str(kind)
+    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"

@@ -16,10 +16,11 @@ frame's GZIP member begins, and ``within`` is where the frame begins in that mem
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,12 +73,7 @@ class IndexWriter:
         self.path = path
         self._dtype = row_dtype(compressed=compressed, labelled=labelled)
         self._file = open(path, "wb")  # noqa: SIM115
-        header = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (records,),
-        }
-        np.lib.format.write_array_header_1_0(self._file, header)
+        _write_header(self._file, self._dtype, records)
         self._records = records
         self._written = 0
 
@@ -115,6 +111,24 @@ class IndexWriter:
         self._file.close()
 
 
+def _write_header(file: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": (rows,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _map_array(path: Path, dtype: np.dtype[Any], rows: int) -> Any:
+    """A new array in a file, to be filled in any order."""
+    with open(path, "wb") as file:
+        _write_header(file, dtype, rows)
+        # A full disk is found out here, where it is an error, and not in the middle of filling.
+        if rows and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), file.tell(), rows * dtype.itemsize)
+        else:
+            file.write(bytes(rows * dtype.itemsize))
+    return np.load(path, mmap_mode="r+")
+
+
 def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
     """Sort the records of an index by class, with memory for a part of it only.
 
@@ -125,7 +139,7 @@ def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
     labels = np.zeros(0, np.int64)
     counts = np.zeros(0, np.int64)
     for part in _labels(index):
-        found, many = np.unique(part, return_counts=True)
+        found, many = _count(part)
         together = np.union1d(labels, found)
         grown = np.zeros(len(together), np.int64)
         grown[np.searchsorted(together, labels)] = counts
@@ -138,13 +152,11 @@ def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
     np.save(classes, table)
 
     number = np.uint32 if len(index) < 2**32 else np.uint64
-    ordered = np.lib.format.open_memmap(by_class, "w+", number, (len(index),))
+    ordered = _map_array(by_class, np.dtype(number), len(index))
     following = table["first"].astype(np.int64)
     begin = 0
     for part in _labels(index):
-        which = np.searchsorted(labels, part)
-        if len(labels) <= 2**16:
-            which = which.astype(np.uint16)  # numpy sorts these by counting
+        which = _find(labels, part)
         order = np.argsort(which, kind="stable")
         many = np.bincount(which, minlength=len(labels))
         rank = np.arange(len(part)) - np.repeat(np.cumsum(many) - many, many)
@@ -153,6 +165,28 @@ def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
         begin += len(part)
     ordered.flush()
     return table
+
+
+def _count(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The labels that there are, and how often each."""
+    low, high = int(labels.min()), int(labels.max())
+    if high - low > 4 * len(labels):
+        return np.unique(labels, return_counts=True)
+    many = np.bincount(labels - low)  # much faster, and the usual case
+    found = np.flatnonzero(many)
+    return found + low, many[found]
+
+
+def _find(labels: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[Any]:
+    """The place of each of a part among all labels, in as few bytes as it takes."""
+    # numpy sorts two bytes by counting.
+    small = np.uint16 if len(labels) <= 2**16 else np.int64
+    low, high = int(labels[0]), int(labels[-1])
+    if high - low > 4 * len(part):
+        return np.searchsorted(labels, part).astype(small)
+    places = np.zeros(high - low + 1, small)
+    places[labels - low] = np.arange(len(labels))
+    return places[part - low]
 
 
 def _labels(index: NDArray[Any]) -> Iterator[NDArray[np.int64]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,26 @@ class Classes:
             return None
         column = leaf(self._only.decode_batch(block))
         if self.texts is None:
-            return np.asarray(column).astype(np.int64)
+            numbers = np.asarray(column)
+            if numbers.dtype == np.uint64 and numbers.size and numbers.max() >= 2**63:
+                raise FeatureError(
+                    f"feature {self.label!r}: {numbers.max()} cannot be the number of a class; it "
+                    f"must be below 2**63"
+                )
+            return numbers.astype(np.int64)
         return np.array([self._numbers[text] for text in texts_of(column)], np.int64)
+
+
+def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:
+    """A ClassLabel of texts that were found, which must be fit to be names."""
+    for name in names:
+        if not name or name != name.strip() or "\n" in name or "\r" in name:
+            raise FeatureError(
+                f"label {label!r}: {name!r} cannot be the name of a class, which is a line of a "
+                "file: not empty, without spaces around it, without line breaks; clean it up, or "
+                "declare the feature as a text"
+            )
+    return ClassLabel(names=names)
 
 
 def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
@@ -78,16 +96,22 @@ def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return (*first, *sorted(set(found).difference(first)))
 
 
-def texts_of(column: Any) -> list[str]:
-    """A column of texts; bytes must be UTF-8."""
+def texts_of(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
+    """A column of texts; bytes must be UTF-8.
+
+    Args:
+        column: The texts.
+        numbers: Of the examples they are of, for messages; from 0 by default.
+    """
     texts: list[str] = []
-    for number, value in enumerate(column):
+    for row, value in enumerate(column):
         try:
             texts.append(value if isinstance(value, str) else bytes(value).decode())
         except UnicodeDecodeError:
+            number = row if numbers is None else numbers[row]
             raise FeatureError(
-                f"the label {value!r} (row {number}) is no valid UTF-8, so it cannot be the name "
-                "of a class"
+                f"example {number}: its label {value!r} is no valid UTF-8, so it cannot be the "
+                "name of a class"
             ) from None
     return texts
 
@@ -102,22 +126,23 @@ def number_column(
         label: The feature that tells the class.
         column: Its values.
         may_grow: Whether texts may become new classes of a ClassLabel.
-        known: If the texts themselves are stored, those that have numbers already.
+        known: The texts that have numbers already.
 
     Returns:
         The features, with the classes that were found; the column as it is to be stored; the class
         of each row; and, if the texts themselves are stored, all of them.
     """
     kind = features[label]
-    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
-    if not any(isinstance(value, (str, bytes)) for value in values):
+    if not _has_texts(column):
         if is_text(kind):
-            raise FeatureError(f"feature {label!r} is a text, but its column has {values[:3]!r}")
-        numbers, _ = Column(label, "int64").coerce_batch(column, len(values))
+            raise FeatureError(f"feature {label!r} is a text, but its column has {column[:3]!r}")
+        numbers, _ = Column(label, "int64").coerce_batch(column, len(column))
         return features, column, numbers, ()
-    texts = texts_of(values)
+    texts = texts_of(column.tolist() if isinstance(column, np.ndarray) else column)
     stored = is_text(kind) and not may_grow
-    names = tuple(known) if stored else (kind.names or () if isinstance(kind, ClassLabel) else ())
+    names = tuple(known)
+    if not names and isinstance(kind, ClassLabel):
+        names = kind.names or ()
     if stored or may_grow:
         names = extend(names, texts)
     place = {name: i for i, name in enumerate(names)}
@@ -128,8 +153,15 @@ def number_column(
     if stored:
         return features, column, numbers, names
     if may_grow:
-        features = features.replace({label: ClassLabel(names=names)})
+        features = features.replace({label: make_label(label, names)})
     return features, numbers, numbers, ()
+
+
+def _has_texts(column: Any) -> bool:
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        return False
+    values = column.tolist() if isinstance(column, np.ndarray) else column
+    return any(isinstance(value, (str, bytes)) for value in values)
 
 
 def leaf(columns: Any) -> Any:

@@ -65,8 +65,8 @@ class Sharding:
             )
         named = {"shards": self.count, "records_per_shard": self.records, "shard_bytes": self.bytes}
         for name, value in named.items():
-            if value is not None and value < 1:
-                raise DatasetError(f"{name} is {value}, must be 1 or more")
+            if value is not None and (type(value) is not int or value < 1):
+                raise DatasetError(f"{name} is {value!r}, must be a whole number, 1 or more")
 
     def plan(self, ordered: Ordered, *, by_class: bool) -> Cuts:
         """Where the shards of these records end."""
@@ -95,12 +95,17 @@ class Sharding:
 
 def _at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
     """The ends of classes that are nearest to equal shares; None if there are too few."""
-    shares = np.arange(1, count + 1) * int(ends[-1]) // count
-    above = np.searchsorted(ends, shares)
-    below = np.maximum(above - 1, 0)
-    nearer = np.where(shares - ends[below] < ends[above] - shares, below, above)
-    chosen = np.unique(ends[nearer])
-    return chosen if len(chosen) == count else None
+    if len(ends) < count:
+        return None
+    chosen: list[int] = []
+    for shard in range(count):
+        share = int(ends[-1]) * (shard + 1) // count
+        above = int(np.searchsorted(ends, share))
+        nearest = above - int(above > 0 and share - ends[above - 1] < ends[above] - share)
+        # At least one class for this shard, and one for each that follows.
+        first = chosen[-1] + 1 if chosen else 0
+        chosen.append(min(max(nearest, first), len(ends) - count + shard))
+    return ends[chosen]
 
 
 @dataclass(frozen=True, slots=True)

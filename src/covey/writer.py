@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ import numpy as np
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.features import Features
 from covey.metadata import check_split_name
-from covey.shards import Shard, Sharding
+from covey.shards import Sharding
 from covey.shuffle.ordering import Ordering
 from covey.writing.account import Account, shape_of
 from covey.writing.datum import (
     ENTRIES_FILE,
-    SHARD_INFO_FILE,
     Entry,
     ShardInfo,
     check_shard_info,
@@ -32,7 +31,6 @@ from covey.writing.datum import (
     read_entries,
     read_shard_info,
     save_shard_info,
-    shard_info_to_json,
 )
 from covey.writing.output import Output
 from covey.writing.progress import Progress
@@ -264,22 +262,13 @@ class TFRecordWriter:
             )
         (raw, account), self._cache = self._cache, None
         found = account.entries()
-        shard_info: ShardInfo = {}
-
-        def texts(shards: Sequence[Shard]) -> dict[str, str]:
-            shard_info[self.split] = {shard.name: shard.records for shard in shards}
-            before = read_shard_info(raw.folder)
-            return {
-                SHARD_INFO_FILE: shard_info_to_json({**before, **shard_info}),
-                ENTRIES_FILE: entries_to_json(self._merge(raw.folder, found)),
-            }
-
         try:
-            self._merge(raw.folder, found)  # before anything is written
+            texts = {ENTRIES_FILE: entries_to_json(self._merge(raw.folder, found))}
             with Progress(self.progress, raw.records, f"writing {self.split}") as shown:
-                raw.write(self._features(account, found), self.label, shown, texts)
+                shards = raw.write(self._features(account, found), self.label, shown, texts)
         finally:
             self._finalizer()
+        shard_info = {self.split: {shard.name: shard.records for shard in shards}}
         self.save_shard_info(shard_info)
         return shard_info, raw.bytes
 

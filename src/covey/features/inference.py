@@ -59,7 +59,7 @@ class Inference:
     """
 
     def __init__(self, defaults: Mapping[str, Any] | None = None, first: int = 0) -> None:
-        self._defaults = defaults or {}
+        self.defaults = defaults or {}
         self._next = first
         self._count = 0
         self._guesses: dict[tuple[str, ...], _Guess] = {}
@@ -74,32 +74,60 @@ class Inference:
             )
         for path, value in _leaves(example, ()):
             name = "/".join(path)
-            if value is None and name in self._defaults:
+            if value is None and name in self.defaults:
                 continue
             try:
                 guess = _guess(value, number)
             except FeatureError as error:
                 raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
-            self._widen(path, guess, 1, None)
+            self._set(path, self._wider(path, guess), 1)
         self._next += 1
         self._count += 1
+
+    def check_names(self, example: Mapping[str, Any]) -> None:
+        """Make sure that an example has the same features as those before it, but for defaults.
+
+        Raises:
+            FeatureError: Saying which is missing, or too much; it does not name the example.
+        """
+        if not self._guesses:
+            return
+        names = {path for path, _ in _leaves(example, ())}
+        for path in (*self._guesses, *names):
+            name = "/".join(path)
+            if name in self.defaults or (path in names) == (path in self._guesses):
+                continue
+            if path in names:
+                raise FeatureError(
+                    f"feature {name!r}: it has one, which the examples before it have not; give it "
+                    "a default, or declare the features"
+                )
+            first = self._guesses[path].example
+            raise FeatureError(
+                f"feature {name!r}: it is missing, but example {first} has it; give it a default"
+            )
 
     def add_column(self, path: tuple[str, ...], column: Any) -> None:
         """Look at all values of one feature at once."""
         self._count = max(self._count, len(column))
+        name = "/".join(path)
         if isinstance(column, np.ndarray) and column.dtype != object:
             low, high = _range(column)
-            guess = _Guess(0, _dtype(column), column.shape[1:], array=True, low=low, high=high)
-            self._widen(path, guess, len(column), None)
+            try:
+                dtype = _dtype(column)
+            except FeatureError as error:
+                raise FeatureError(f"feature {name!r}: {error}") from None
+            guess = _Guess(0, dtype, column.shape[1:], array=True, low=low, high=high)
+            self._set(path, self._wider(path, guess), len(column))
             return
-        name = "/".join(path)
         for number, value in enumerate(column):
-            if value is None and name in self._defaults:
+            if value is None and name in self.defaults:
                 continue
             try:
-                self._widen(path, _guess(value, number), 1, None)
+                guess = _guess(value, number)
             except FeatureError as error:
-                raise FeatureError(f"row {number}: feature {name!r}: {error}") from None
+                raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
+            self._set(path, self._wider(path, guess), 1)
 
     def pass_over(self, count: int) -> None:
         """So many examples more have all features, and fit them exactly."""
@@ -118,27 +146,31 @@ class Inference:
             integers: Tells the smallest and the largest integer of a feature in the examples that
                 were passed over. Asked only where the type depends on it.
         """
-        for path, guess in other._guesses.items():
-            self._widen(path, guess, other._seen[path], integers)
+        # All or nothing: who merges may catch the error, and go on without the other.
+        found = {path: self._wider(path, guess, integers) for path, guess in other._guesses.items()}
+        for path, guess in found.items():
+            self._set(path, guess, other._seen[path])
         self._next += other._count
         self._count += other._count
 
-    def _widen(
+    def _wider(
         self,
         path: tuple[str, ...],
         guess: _Guess,
-        seen: int,
-        integers: Callable[[str], tuple[int, int]] | None,
-    ) -> None:
-        name = "/".join(path)
+        integers: Callable[[str], tuple[int, int]] | None = None,
+    ) -> _Guess:
+        """What fits the values so far, and another one."""
         before = self._guesses.get(path)
-        if before is not None:
-            if integers is not None and before.dtype != guess.dtype and before.dtype in NUMBERS:
-                low, high = integers(name)
-                before = dataclasses.replace(
-                    before, low=min(low, before.low), high=max(high, before.high)
-                )
-            guess = _widen(before, guess, name)
+        if before is None:
+            return guess
+        name = "/".join(path)
+        if integers is not None and before.dtype != guess.dtype and before.dtype in NUMBERS:
+            low, high = integers(name)
+            low, high = min(low, before.low), max(high, before.high)
+            before = dataclasses.replace(before, low=low, high=high)
+        return _widen(before, guess, name)
+
+    def _set(self, path: tuple[str, ...], guess: _Guess, seen: int) -> None:
         self._guesses[path] = guess
         self._seen[path] = self._seen.get(path, 0) + seen
 
@@ -150,7 +182,7 @@ class Inference:
         nested: dict[str, Any] = {}
         for path, guess in self._guesses.items():
             name = "/".join(path)
-            if self._seen[path] < self._count and name not in self._defaults:
+            if self._seen[path] < self._count and name not in self.defaults:
                 raise FeatureError(
                     f"feature {name!r}: example {guess.example} has it, but only "
                     f"{self._seen[path]} of {self._count} examples do; give it a default"
@@ -160,8 +192,8 @@ class Inference:
                 place = place.setdefault(parent, {})
             try:
                 feature: Any = guess.feature()
-                if name in self._defaults:
-                    feature = dataclasses.replace(feature, default=self._defaults[name])
+                if name in self.defaults:
+                    feature = dataclasses.replace(feature, default=self.defaults[name])
             except FeatureError as error:
                 raise FeatureError(f"feature {name!r}: {error}") from None
             place[path[-1]] = feature
@@ -169,7 +201,7 @@ class Inference:
 
     def check_defaults(self) -> None:
         """Make sure that every feature with a default was seen: else its type is not known."""
-        unseen = [name for name in self._defaults if tuple(name.split("/")) not in self._guesses]
+        unseen = [name for name in self.defaults if tuple(name.split("/")) not in self._guesses]
         if unseen:
             raise FeatureError(
                 f"no example has {unseen[0]!r}, for which there is a default; declare it"

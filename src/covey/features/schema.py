@@ -80,7 +80,7 @@ class Features(Mapping[str, Feature]):
     def __init__(self, features: Mapping[str, Any]) -> None:
         self._paths: dict[str, tuple[str, ...]] = {}
         self._features: dict[str, Feature] = {}
-        self._add(features, ())
+        self._add(features._nest(features) if isinstance(features, Features) else features, ())
         self._columns: dict[str, tuple[Column, ...]] = {}
         keys: dict[tuple[str, bool], str] = {}
         for name, feature in self._features.items():
@@ -127,7 +127,7 @@ class Features(Mapping[str, Feature]):
             if isinstance(feature, Mapping) and not isinstance(feature, Features):
                 self._add(feature, (*path, key))
                 continue
-            if isinstance(feature, Features):
+            if isinstance(feature, Features):  # with the nesting that it was declared with
                 for name, inner in feature.items():
                     self._set((*path, key, *feature._paths[name]), inner)
                 continue

@@ -71,16 +71,8 @@ def features_to_tfds(features: Features) -> tuple[dict[str, Any], dict[str, tupl
     >>> features_to_tfds(Features({"label": ClassLabel(names=["wren", "owl"])}))[1]
     {'label.labels.txt': ('wren', 'owl')}
     """
-    nested: dict[str, Any] = {}
     labels: dict[str, set[tuple[str, ...] | None]] = {}
     for name, feature in features.items():
-        *parents, last = features._paths[name]
-        if isinstance(feature, Steps):
-            continue
-        place = nested
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = feature
         if isinstance(feature, ClassLabel):
             labels.setdefault(_label_file(features._paths[name]), set()).add(feature.names)
     files = {}
@@ -89,6 +81,15 @@ def features_to_tfds(features: Features) -> tuple[dict[str, Any], dict[str, tupl
         (one, *others) = names
         if one and not others and _fit_lines(one) and _is_possible(file):
             files[file] = one
+    nested: dict[str, Any] = {}
+    for name, feature in features.items():
+        *parents, last = features._paths[name]
+        if isinstance(feature, Steps):
+            continue
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = feature, _label_file(features._paths[name]) in files
     return _nest(nested), files
 
 
@@ -106,7 +107,7 @@ def _nest(nested: Mapping[str, Any]) -> dict[str, Any]:
     """The node of nested dicts of features."""
     return _dict(
         {
-            key: _node_of(each) if isinstance(each, Feature) else _nest(each)
+            key: _nest(each) if isinstance(each, dict) else _node_of(*each)
             for key, each in nested.items()
         }
     )
@@ -130,7 +131,7 @@ def _sequence(inner: dict[str, Any], length: int | None = None) -> dict[str, Any
     return _node("Sequence", {"feature": inner, "length": size})
 
 
-def _node_of(feature: Feature) -> dict[str, Any]:
+def _node_of(feature: Feature, named: bool = False) -> dict[str, Any]:
     optional = getattr(feature, "default", REQUIRED) is not REQUIRED
     match feature:
         case Tensor():
@@ -138,7 +139,9 @@ def _node_of(feature: Feature) -> dict[str, Any]:
         case ClassLabel():
             if optional:
                 return _tensor("int64", optional=True)
-            count = feature.num_classes
+            # Where a file has the names it also tells how many there are; so that new classes
+            # change one file, and never two that might contradict each other.
+            count = None if named else feature.num_classes
             return _node("ClassLabel", {"numClasses": str(count)} if count else {})
         case Image():
             return _tensor("bytes", optional=True) if optional else _node_of_image(feature)

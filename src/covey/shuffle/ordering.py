@@ -75,6 +75,20 @@ def raise_duplicate(examples: Sequence[int], key: Key) -> NoReturn:
     )
 
 
+def sort_words(words: NDArray[np.uint64]) -> NDArray[np.intp] | None:
+    """The order of hashes, or None if two are so near that more than one word must decide."""
+    # Sorting numbers is several times faster than sorting places by numbers: so the place of each
+    # is put into its lowest bits, which hardly ever matter.
+    bits = np.uint64(max(1, len(words) - 1).bit_length())
+    places = np.arange(len(words), dtype=np.uint64)
+    packed = words >> bits << bits | places
+    packed.sort()
+    tops = packed >> bits
+    if (tops[1:] == tops[:-1]).any():
+        return None
+    return (packed & (np.uint64(1) << bits) - np.uint64(1)).astype(np.intp)
+
+
 @dataclass(frozen=True, slots=True)
 class Ordering:
     """What records are sorted by."""
@@ -96,11 +110,8 @@ class Ordering:
         if fields == ("position",):
             return np.argsort(rows["position"], kind="stable")
         if fields == ("high", "low"):
-            # One word decides, but for a chance that is hardly ever met.
-            high = np.ascontiguousarray(rows["high"])
-            order = np.argsort(high)
-            sorted_high = high[order]
-            if not (sorted_high[1:] == sorted_high[:-1]).any():
+            order = sort_words(np.ascontiguousarray(rows["high"]))
+            if order is not None:
                 return order
         return np.lexsort([rows[name] for name in reversed(fields)])
 

@@ -200,11 +200,12 @@ class Spool:
         Raises:
             DuplicateKeyError: If two have the same key, naming it and both examples.
         """
-        if self._unique and self._ordering.by_class:
-            self._check_unique()  # the two may be in different classes, and never meet
+        meet = self._ordering.fields == ("high", "low")
+        if self._unique and not meet:
+            self._check_unique()
         last: Any = None
         for part in self._sorted():
-            if self._unique:
+            if self._unique and meet:
                 last = self._check_neighbours(part.rows, last)
             yield part.run
 
@@ -281,7 +282,8 @@ class Spool:
 
     def _check_unique(self) -> None:
         """Compare all hashes, a part of them at a time that fits the memory."""
-        parts = max(1, self.records * 2 * ROW_DTYPE.itemsize // max(1, self._memory))
+        memory = max(self._memory, 1 << 22)
+        parts = max(1, self.records * 2 * ROW_DTYPE.itemsize // memory)
         edges = [2**64 * i // parts for i in range(parts + 1)]
         for low, high in itertools.pairwise(edges):
             chosen = [np.zeros(0, ROW_DTYPE)]
@@ -317,11 +319,18 @@ class _Sorted:
     buffers: list[Any]
     sources: NDArray[np.uint32]
     offsets: NDArray[np.uint64]
-    rows: NDArray[Any]
+    lengths: NDArray[np.uint64]
+    all_rows: NDArray[Any]
+    order: NDArray[np.intp]
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        part: NDArray[Any] = self.all_rows[self.order]
+        return part
 
     def copy(self) -> Block:
-        lengths = np.ascontiguousarray(self.rows["length"])
-        return Block(*_core.copy_frames(self.buffers, self.sources, self.offsets, lengths))
+        copied = _core.copy_frames(self.buffers, self.sources, self.offsets, self.lengths)
+        return Block(*copied)
 
     def run(self) -> Part:
         return self.copy(), None
@@ -336,9 +345,11 @@ def _in_order(
 ) -> Iterator[_Sorted]:
     """Sort records that lie in buffers, and cut them into parts."""
     order = ordering.sort(rows)
-    for begin, end in cut_by_bytes(rows["length"][order]):
-        chosen = order[begin:end]
-        yield _Sorted(buffers, sources[chosen], offsets[chosen], rows[chosen])
+    sources, offsets = sources[order], offsets[order]
+    lengths = np.ascontiguousarray(rows["length"])[order]
+    for begin, end in cut_by_bytes(lengths):
+        at = slice(begin, end)
+        yield _Sorted(buffers, sources[at], offsets[at], lengths[at], rows, order[at])
 
 
 def _write_all(file: Any, data: NDArray[Any]) -> None:

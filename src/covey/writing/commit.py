@@ -21,10 +21,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from covey.errors import DatasetError, FormatError
+from covey.features.spec import parse_json
 from covey.metadata import DEFAULT_TEMPLATE, INFO_FILE, DatasetInfo, SplitInfo
 from covey.shards import sync
 
@@ -45,9 +46,17 @@ class Manifest:
     """Small files of the whole dataset (features.json and so on), by name."""
     replaced: tuple[str, ...]
     """Files of the dataset that are no longer needed."""
+    entries: Mapping[str, Mapping[str, Any]]
+    """JSON files of the whole dataset, by name, and what each gets, or gets anew, by key."""
     name: str
     version: str
     description: str = ""
+
+    def __post_init__(self) -> None:
+        for name in (*self.files, *self.texts, *self.replaced, *self.entries):
+            parts = PurePosixPath(name).parts
+            if not parts or "/" in parts or ".." in parts:
+                raise FormatError(f"{name!r} is no file of the dataset")
 
     def to_json(self) -> str:
         """As it is stored."""
@@ -60,6 +69,7 @@ class Manifest:
             "files": self.files,
             "texts": dict(self.texts),
             "replaced": self.replaced,
+            "entries": dict(self.entries),
             "name": self.name,
             "version": self.version,
             "description": self.description,
@@ -75,13 +85,9 @@ class Manifest:
             split["shard_lengths"] = tuple(split["shard_lengths"])
             content["files"] = tuple(content["files"])
             content["replaced"] = tuple(content["replaced"])
-            manifest = cls(split=SplitInfo(**split), **content)
+            return cls(split=SplitInfo(**split), **content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise FormatError(f"{path}: it is no manifest of a commit: {error}") from None
-        for name in (*manifest.files, *manifest.texts, *manifest.replaced):
-            if Path(name).name != name or name in ("", ".", ".."):
-                raise FormatError(f"{path}: it names {name!r}, which is no file of the dataset")
-        return manifest
 
 
 def read_info(folder: Path) -> DatasetInfo | None:
@@ -113,8 +119,9 @@ class Staging:
             self._made.append(each)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise DatasetError(f"{error.filename}: it is a file, must be a folder") from None
+        except (FileExistsError, NotADirectoryError):
+            file = next(each for each in (folder, *folder.parents) if each.is_file())
+            raise DatasetError(f"{file}: it is a file, must be a folder") from None
         self.path = folder / f".covey-{split}.partial"
         self._target = folder / f".covey-{split}.commit"
         with locked(folder):
@@ -199,11 +206,19 @@ def _finish(staged: Path) -> None:
     """Bring committed files to their places. May be interrupted, and done again."""
     folder = staged.parent
     manifest = Manifest.read(staged / _MANIFEST)
-    before = read_info(folder)
+    before = read_info(folder) or read_info(staged)
     info = before or DatasetInfo(manifest.name, manifest.version, manifest.description)
     shards = manifest.split.shard_names(info.name)
+    if before is not None and _contradicts(folder, manifest.texts):
+        # The records that are there are not what the new features and classes say. No two files
+        # change at once: until all have, there is no dataset, rather than a wrong one.
+        _replace_text(staged / INFO_FILE, info.to_json())
+        (folder / INFO_FILE).unlink(missing_ok=True)
+        sync(folder)
     for name, text in manifest.texts.items():
         _replace_text(folder / name, text)
+    for name, entries in manifest.entries.items():
+        _replace_text(folder / name, _merged(folder / name, entries))
     if any(_is_other(folder / name, staged / name) for name in shards):
         # Shards are about to be replaced one by one: until that is done, readers find the new ones
         # where they were written.
@@ -225,6 +240,24 @@ def _finish(staged: Path) -> None:
     sync(folder)
 
 
+def _contradicts(folder: Path, texts: Mapping[str, str]) -> bool:
+    """Whether texts say something else about records that are there, and not only more."""
+    now = _texts(folder)
+    return any(
+        not text.encode().startswith(now.get(name, b""))
+        for name, text in texts.items()
+        if not name.endswith("mapping.json")  # datum's, which every write checks against all splits
+    )
+
+
+def _merged(path: Path, entries: Mapping[str, Any]) -> str:
+    """A JSON file with some entries anew."""
+    content = parse_json(path.read_bytes(), str(path)) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise FormatError(f"{path}: it is no dict; remove it with its dataset")
+    return json.dumps({**content, **entries}, indent=1, ensure_ascii=False)
+
+
 def _place(source: Path, target: Path) -> None:
     """Give a file a second name, in place of whatever has it now."""
     if target.exists() and not _is_other(target, source):
@@ -241,7 +274,7 @@ def _is_other(path: Path, staged: Path) -> bool:
 
 def _texts(folder: Path) -> dict[str, bytes]:
     """The small files that describe the whole dataset."""
-    paths = [folder / "features.json", *folder.glob("*.labels.txt")]
+    paths = [folder / "features.json", *folder.glob("*.labels.txt"), *folder.glob("*mapping.json")]
     return {path.name: path.read_bytes() for path in paths if path.exists()}
 
 

@@ -25,8 +25,8 @@ from covey.features.columns import Shape
 from covey.features.spec import parse_json
 from covey.shards import sync
 from covey.writing.commit import locked
+from covey.writing.output import SHARD_INFO_FILE
 
-SHARD_INFO_FILE = "shard_info.json"
 ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
 
 ShardInfo = dict[str, dict[str, int]]

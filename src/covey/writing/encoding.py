@@ -7,6 +7,7 @@ import copy
 import itertools
 import multiprocessing
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -97,11 +98,20 @@ def encode_chunk(
         if block is not None:
             chunk.block = block
             return chunk
-        chunk.inference = Inference(rules.defaults, first)
-        _drop(chunk, examples, rules, chunk.inference.add)
         together = copy.deepcopy(known) if known is not None else Inference(rules.defaults)
-        together.merge(chunk.inference)
+        chunk.inference = Inference(rules.defaults, first)
+        if rules.on_error == "skip":
+            _drop(chunk, examples, rules, partial(_look_alone, chunk.inference, together))
+            if not examples:
+                return chunk
+        else:
+            _drop(chunk, examples, rules, partial(_look_at, chunk.inference, known))
+            together.merge(chunk.inference)
         chunk.features = Features(together.kinds())
+        # What is None, and was never anything else, has no feature yet.
+        unknown = set(rules.defaults).difference(chunk.features)
+        if unknown:
+            examples = [_without(example, unknown) for example in examples]
     try:
         chunk.block = _encode(chunk.features, examples)
     except FeatureError:
@@ -113,6 +123,29 @@ def encode_chunk(
         _drop(chunk, examples, rules, partial(_try_one, chunk.features))
         chunk.block = _encode(chunk.features, examples)
     return chunk
+
+
+def _look_at(
+    inference: Inference, known: Inference | None, example: Mapping[str, Any], number: int
+) -> None:
+    """Infer from one more example, which has the same names as those before it."""
+    (known or inference).check_names(example)
+    inference.add(example, number)
+
+
+def _look_alone(
+    inference: Inference, together: Inference, example: Mapping[str, Any], number: int
+) -> None:
+    """Infer from one more example, or from none of it, if nothing fits it and those before it."""
+    together.check_names(example)
+    alone = Inference(together.defaults, number)
+    alone.add(example, number)
+    together.merge(alone)
+    inference.merge(alone)
+
+
+def _without(example: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in example.items() if name not in names}
 
 
 def _encode(features: Features, examples: list[Any]) -> Block:
@@ -177,9 +210,29 @@ def _sort_out(
         examples, keys, numbers = _one_by_one(items, first, rules, left_out)
         positions = np.array(numbers, np.uint64)
     if rules.key is not None:
-        numbers = positions.tolist()
-        keys = [_key_of(each, rules.key, n) for each, n in zip(examples, numbers, strict=True)]
+        examples, keys, positions = _take_keys(examples, positions, rules, left_out)
     return examples, keys, positions, left_out
+
+
+def _take_keys(
+    examples: list[Any], positions: NDArray[np.uint64], rules: Rules, left_out: list[LeftOut]
+) -> tuple[list[Any], list[Key], NDArray[np.uint64]]:
+    """Find the feature in each example that is its key."""
+    assert rules.key is not None
+    found: list[tuple[Any, Key, int]] = []
+    for example, number in zip(examples, positions.tolist(), strict=True):
+        try:
+            found.append((example, _key_of(example, rules.key, number), number))
+        except FeatureError as error:
+            _leave_out(error, number, rules, left_out)
+    numbers = np.array([number for *_, number in found], np.uint64)
+    return [example for example, *_ in found], [key for _, key, _ in found], numbers
+
+
+def _leave_out(error: CoveyError, number: int, rules: Rules, left_out: list[LeftOut]) -> None:
+    if rules.on_error == "raise":
+        raise error
+    left_out.append(LeftOut(number, str(error).removeprefix(f"example {number}: ")))
 
 
 def _one_by_one(
@@ -190,21 +243,16 @@ def _one_by_one(
     numbers: list[int] = []
     for number, item in enumerate(items, first):
         if isinstance(item, CoveyError):
-            if rules.on_error == "raise":
-                raise item
-            left_out.append(LeftOut(number, str(item)))
+            _leave_out(item, number, rules, left_out)
             continue
         if rules.names is None and isinstance(item, tuple) and _is_pair(item):
             keys.append(item[0])
             item = item[1]
-        elif isinstance(item, (tuple, list)):
-            item = _named(item, rules.names, number)
-        elif not isinstance(item, Mapping):
-            raise FeatureError(
-                f"example {number} is of type {type(item).__name__}, must be a dict of values, "
-                "or a pair of a key and such a dict"
-            )
-        examples.append(item)
+        try:
+            examples.append(_as_example(item, rules.names, number))
+        except FeatureError as error:
+            _leave_out(error, number, rules, left_out)
+            continue
         numbers.append(number)
     if keys and len(keys) != len(examples):
         raise FeatureError(
@@ -217,25 +265,36 @@ def _is_pair(item: Any) -> bool:
     return len(item) == 2 and isinstance(item[1], Mapping)
 
 
-def _named(item: Sequence[Any], names: tuple[str, ...] | None, number: int) -> dict[str, Any]:
+def _as_example(item: Any, names: tuple[str, ...] | None, number: int) -> Mapping[str, Any]:
+    if isinstance(item, Mapping):
+        return item
+    if not isinstance(item, (tuple, list)):
+        raise FeatureError(
+            f"example {number}: it is of type {type(item).__name__}, must be a dict of values, or "
+            "a pair of a key and such a dict"
+        )
     if names is None:
         raise FeatureError(
-            f"example {number} is a {type(item).__name__} of {len(item)} parts; say what they are "
-            "called, as in names=('image', 'label')"
+            f"example {number}: it is a {type(item).__name__} of {len(item)} parts; say what they "
+            "are called, as in names=('image', 'label')"
         )
     if len(item) != len(names):
         raise FeatureError(
-            f"example {number} has {len(item)} parts, but there are {len(names)} names: "
+            f"example {number}: it has {len(item)} parts, but there are {len(names)} names: "
             f"{', '.join(names)}"
         )
     return dict(zip(names, item, strict=True))
 
 
 def _key_of(example: Mapping[str, Any], name: str, number: int) -> Key:
-    try:
+    key: Any = example
+    if name in example:
         key = example[name]
-    except KeyError:
-        raise FeatureError(f"example {number} has no {name!r}, which is to be its key") from None
+    else:
+        for part in name.split("/"):
+            if not isinstance(key, Mapping) or part not in key:
+                raise FeatureError(f"example {number}: it has no {name!r}, which is to be its key")
+            key = key[part]
     return key.item() if isinstance(key, np.generic) else key  # type: ignore[no-any-return]
 
 
@@ -391,6 +450,8 @@ _there: dict[str, Any] = {}
 
 
 def _begin(sent: bytes) -> None:
+    # Ctrl-C goes to all processes of a terminal; the first one sees to it that the others end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _there["source"], _there["rules"] = pickle.loads(sent)
 
 

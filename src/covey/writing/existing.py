@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, DatasetExistsError, FormatError
-from covey.features import ClassLabel, Features
+from covey.features import ClassLabel, Feature, Features
 from covey.features.tfds import features_from_tfds
 from covey.index import About, check_rows, index_names
+from covey.labels import Classes, find_label, is_text, leaf, texts_of
 from covey.metadata import DatasetInfo, SplitInfo, dataset_name
 from covey.records import RecordReader
 from covey.shards import Shard, fingerprint
@@ -74,6 +76,14 @@ class Existing:
             return ()
         return (*self.old_shards(), *index_names(self.name, self.split).values())
 
+    def old_labels(self, staying: Container[str]) -> tuple[str, ...]:
+        """The files of class names that nothing needs once the only split is replaced."""
+        splits = () if self.info is None else self.info.splits
+        if self.appends or any(each.name != self.split for each in splits):
+            return ()
+        found = sorted(path.name for path in self.folder.glob("*.labels.txt"))
+        return tuple(name for name in found if name not in staying)
+
     def about(self, split: str) -> About | None:
         """What the index of a split says, if covey made one."""
         path = self.folder / index_names(self.name, split)["about"]
@@ -98,35 +108,58 @@ class Existing:
                 f"{self.folder}: there is a dataset_info.json but no features.json, so that "
                 "nothing tells how its records are to be read"
             ) from None
-        for name in staying:
-            about = self.about(name)
-            if about is None:
-                continue
-            # The files of TFDS have all classes, also those that later splits brought; covey's
-            # own have all else.
-            grown = {
-                each: known[each]
-                for each, kind in about.features.items()
-                if isinstance(kind, ClassLabel) and isinstance(known.get(each), ClassLabel)
-            }
-            return about.features.replace(grown), about.label
-        return known, None
+        abouts = [about for about in map(self.about, staying) if about is not None]
+        if not abouts:
+            return known, find_label(known, None)
+        # covey's own files say more than those of TFDS; but an older one may lack the classes that
+        # a later split has brought.
+        features = abouts[0].features
+        for other in (*(about.features for about in abouts[1:]), known):
+            features = features.replace(_grown(features, other))
+        return features, abouts[0].label
 
-    def old_index(self, features: Features, label: str | None) -> tuple[list[Shard], NDArray[Any]]:
+    def old_texts(self, features: Features, label: str | None) -> tuple[str, ...]:
+        """The texts of the split that is there, by their numbers, if its label is a text."""
+        if label is None or label not in features or not is_text(features[label]):
+            return ()
+        about = self.about(self.split)
+        if about is not None and about.label == label and about.class_texts is not None:
+            return about.class_texts
+        texts: set[str] = set()
+        for name in self.old_shards():
+            with RecordReader(self.folder / name) as reader:
+                for block in reader.blocks():
+                    texts.update(texts_of(leaf(features.decode_batch(block, [label]))))
+        return tuple(sorted(texts))
+
+    def old_index(self, classes: Classes) -> tuple[list[Shard], NDArray[Any]]:
         """The shards of the split that is there, and the places of their records.
 
         Taken from its index if that is there and right, else from the shards themselves.
         """
         names = index_names(self.name, self.split)
         about = self.about(self.split)
-        if about is not None and about.label == label:
+        if about is not None and about.label == classes.label:
             shards = list(about.shards)
             path = self.folder / names["rows"]
-            if all(_is_same(self.folder / shard.name, shard) for shard in shards):
+            same = all(_is_same(self.folder / shard.name, shard) for shard in shards)
+            if same and path.exists():
                 rows = np.load(path, mmap_mode="r")
                 check_rows(rows, shards, str(path))
                 return shards, rows
-        return _index_shards(self.folder, self.old_shards(), features, label)
+        return _index_shards(self.folder, self.old_shards(), classes)
+
+
+def _grown(features: Features, known: Features) -> dict[str, Feature]:
+    """The labels of features that got more classes in the meantime."""
+    grown: dict[str, Feature] = {}
+    for name, kind in features.items():
+        now = known.get(name)
+        if isinstance(kind, ClassLabel) and isinstance(now, ClassLabel):
+            more = now.num_classes or 0, len(now.names or ())
+            if more > (kind.num_classes or 0, len(kind.names or ())):
+                grown[name] = now
+    return grown
 
 
 def _is_same(path: Path, shard: Shard) -> bool:
@@ -138,7 +171,7 @@ def _is_same(path: Path, shard: Shard) -> bool:
 
 
 def _index_shards(
-    folder: Path, names: tuple[str, ...], features: Features, label: str | None
+    folder: Path, names: tuple[str, ...], classes: Classes
 ) -> tuple[list[Shard], NDArray[Any]]:
     """Find the places and the classes of the records of shards that somebody else wrote."""
     dtype = [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("within", "<u8")]
@@ -153,9 +186,10 @@ def _index_shards(
         rows["shard"] = number
         for field in ("length", "offset", "within"):
             rows[field] = places[field]
-        if label is not None:
+        if classes.label is not None:
             with RecordReader(path) as reader:
-                labels = [features.decode_batch(b, [label])[label] for b in reader.blocks()]
+                found = [classes.of(block) for block in reader.blocks()]
+            labels = [each for each in found if each is not None]
             rows["label"] = np.concatenate([np.zeros(0, np.int64), *labels])
         tables.append(rows)
         shards.append(Shard(name, len(rows), path.stat().st_size, fingerprint(path)))

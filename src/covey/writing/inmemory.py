@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
+from covey.features import Features
 from covey.features.schema import Rows
 from covey.records.block import FRAME_BYTES
 from covey.shuffle.ordering import (
@@ -22,6 +23,7 @@ from covey.shuffle.ordering import (
     hash_keys,
     hash_positions,
     raise_duplicate,
+    sort_words,
 )
 
 
@@ -52,10 +54,17 @@ class ColumnOrder:
         self._order = self._sort(keys, ordering, seed)
 
     def _sort(self, keys: Sequence[Key] | None, ordering: Ordering, seed: int) -> NDArray[np.intp]:
+        positions = np.arange(self.records, dtype=np.uint64)
+        if keys is None and not ordering.by_class:
+            if ordering.by == "position":
+                return positions.astype(np.intp)
+            order = sort_words(hash_positions(positions, seed)[0])
+            if order is not None:
+                return order
         table = np.zeros(self.records, ROW_DTYPE)
-        table["position"] = np.arange(self.records, dtype=np.uint64)
+        table["position"] = positions
         if keys is None:
-            table["high"], table["low"] = hash_positions(table["position"], seed)
+            table["high"], table["low"] = hash_positions(positions, seed)
         else:
             table["high"], table["low"] = hash_keys(keys, seed)
             self._check_unique(table, keys)
@@ -83,6 +92,33 @@ class ColumnOrder:
 
     def _encode(self, rows: NDArray[np.intp]) -> Part:
         return self._rows.encode(rows), None if self._labels is None else self._labels[rows]
+
+
+def fill_columns(features: Features, columns: dict[str, Any], rows: int) -> None:
+    """Give columns the defaults of what they lack, whole or in some rows."""
+    for name in features.optional:
+        filler = features[name].filler()
+        column = columns.get(name)
+        if column is None:
+            columns[name] = [filler] * rows
+        elif not isinstance(column, np.ndarray) or column.dtype.kind == "O":
+            columns[name] = [filler if value is None else value for value in column]
+
+
+def check_columns(features: Features, columns: Mapping[str, Any]) -> Rows:
+    """Check columns, and say which row is to blame if they do not fit."""
+    try:
+        return features.check_columns(columns)
+    except FeatureError:
+        for name, column in columns.items():
+            only = features.select([name]) if name in features else None
+            for row, value in enumerate(column if only is not None else ()):
+                try:
+                    assert only is not None
+                    only.encode({name: value})
+                except FeatureError as error:
+                    raise FeatureError(f"example {row}: {error}") from None
+        raise
 
 
 def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:

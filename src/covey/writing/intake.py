@@ -96,23 +96,45 @@ def _length(items: Any) -> int | None:
 
 
 def _table(examples: Any) -> dict[str, Any] | None:
-    """The columns of a pandas or polars frame, or of an Arrow table."""
-    if hasattr(examples, "to_batches") and hasattr(examples, "column_names"):  # pyarrow
-        return {
-            str(name): _values(examples.column(name).to_numpy()) for name in examples.column_names
-        }
-    if hasattr(examples, "columns") and hasattr(examples, "to_numpy"):  # pandas, polars
+    """The columns of a pandas or polars frame, or of an Arrow table, batch or stream."""
+    if hasattr(examples, "read_all") and hasattr(examples, "schema"):  # a stream of batches
+        examples = examples.read_all()
+    if hasattr(examples, "schema") and hasattr(examples, "column"):  # pyarrow
+        names = list(examples.schema.names)
+    elif hasattr(examples, "columns") and hasattr(examples, "to_numpy"):  # pandas, polars
         names = list(examples.columns)
-        if len(set(map(str, names))) != len(names):
-            raise DatasetError(f"two columns of the table have the same name: {names}")
-        return {str(name): _values(examples[name].to_numpy()) for name in names}
-    return None
+    else:
+        return None
+    if len(set(map(str, names))) != len(names):
+        raise DatasetError(f"two columns of the table have the same name: {names}")
+    take = getattr(examples, "column", None) or examples.__getitem__
+    return {str(name): _values(take(name)) for name in names}
 
 
 def _values(column: Any) -> Any:
-    """A column as features take it: texts and lists as Python's, the rest as it is."""
-    array = np.asarray(column)
-    return array.tolist() if array.dtype == object else array
+    """A column of a table: an array of numbers, or Python's values, None where there is none."""
+    missing = getattr(column, "null_count", 0)  # a method of polars, a number of Arrow
+    if missing() if callable(missing) else missing:
+        listed = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
+        return _nested(listed)
+    array = np.asarray(column.to_numpy())
+    if hasattr(column, "isna"):  # pandas, whose plain numbers have nan where they are missing
+        nulls = np.asarray(column.isna())
+        if nulls.any() and not isinstance(column.dtype, np.dtype):
+            return [None if null else value for value, null in zip(column, nulls, strict=True)]
+        if array.dtype == object:
+            values = zip(array.tolist(), nulls.tolist(), strict=True)
+            return _nested([None if null else value for value, null in values])
+    return _nested(array.tolist()) if array.dtype == object else array
+
+
+def _nested(values: list[Any]) -> Any:
+    """Dicts of the same names become columns of their own."""
+    if values and all(isinstance(value, dict) for value in values):
+        names = values[0].keys()
+        if all(value.keys() == names for value in values):
+            return {name: _nested([value[name] for value in values]) for name in names}
+    return values
 
 
 def _from_tensorflow(dataset: Any) -> Intake:

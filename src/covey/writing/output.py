@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,9 @@ from covey.shuffle.ordering import Ordered, Ordering, Part
 from covey.writing.commit import Manifest, Staging, link_or_copy
 from covey.writing.existing import Existing
 from covey.writing.progress import Progress
+
+# Where datum's reader looks for the shards of all splits.
+SHARD_INFO_FILE = "shard_info.json"
 
 
 @dataclass(frozen=True)
@@ -46,87 +51,34 @@ class Output:
         existing: Existing,
         staging: Staging,
         progress: Progress,
+        *,
+        texts: Mapping[str, str] | None = None,
+        shard_info: bool = False,
     ) -> tuple[tuple[Shard, ...], dict[Any, int]]:
         """Write the records and commit them.
+
+        Args:
+            ordered: The records.
+            features: What they are;
+            classes: and what tells their class.
+            existing: What is there already.
+            staging: Where to write.
+            progress: Is told.
+            texts: More small files to be committed, by name.
+            shard_info: Whether to list the shards for datum's reader too; in a dataset that has
+                such a list it is always kept.
 
         Returns:
             The shards of the split, and the number of examples of each class.
         """
-        folder = staging.path
-        names = index_names(existing.name, existing.split)
-        old_shards, old_rows = self._old(features, classes, existing)
-        compression = self._compression(existing, old_rows)
-        index = IndexWriter(
-            folder / names["rows"],
-            len(old_rows) + ordered.records,
-            compressed=compression is not None,
-            labelled=classes.label is not None,
+        compression = self._compression(existing)
+        folder, names = staging.path, index_names(existing.name, existing.split)
+        old, new = self._write_shards(
+            ordered, classes, existing, folder, folder / names["rows"], compression, progress
         )
-        cuts = self.sharding.plan(ordered, by_class=self.ordering.by_class)
-        threads = ThreadPoolExecutor(max(1, self.workers), thread_name_prefix="covey-write")
-        try:
-            index.add_rows(old_rows)
-            with threads:
-                shards = write_shards(
-                    _with_classes(run_ahead(ordered.tasks(), threads, self.workers + 2), classes),
-                    cuts,
-                    folder,
-                    index,
-                    first=len(old_shards),
-                    compression=compression,
-                    level=self.level,
-                    executor=threads,
-                    progress=progress.add,
-                )
-            index.close()
-        finally:
-            index.abandon()
-        return self._commit(old_shards, shards, features, classes, existing, staging, compression)
-
-    def _old(
-        self, features: Features, classes: Classes, existing: Existing
-    ) -> tuple[list[Shard], NDArray[Any]]:
-        if not existing.appends:
-            return [], np.zeros(0, [("shard", "<u4")])
-        return existing.old_index(features, classes.label)
-
-    def _compression(self, existing: Existing, rows: NDArray[Any]) -> str | None:
-        """As asked for, or as the shards are that are there."""
-        if not existing.appends:
-            return self.compression
-        about = existing.about(existing.split)
-        old = about.compression if about is not None else None
-        if self.compression not in (None, old):
-            raise DatasetError(
-                f"{existing.folder}: compression is {self.compression}, but the shards of split "
-                f"{existing.split!r} have {old}; append without compression= to do as they do"
-            )
-        return old
-
-    def _commit(
-        self,
-        old_shards: list[Shard],
-        new_shards: list[Shard],
-        features: Features,
-        classes: Classes,
-        existing: Existing,
-        staging: Staging,
-        compression: str | None,
-    ) -> tuple[tuple[Shard, ...], dict[Any, int]]:
-        folder = staging.path
-        names = index_names(existing.name, existing.split)
-        count = len(old_shards) + len(new_shards)
-        shards: list[Shard] = []
-        for number, shard in enumerate((*old_shards, *new_shards)):
-            name = shard_name(existing.name, existing.split, number, count)
-            if number < len(old_shards):
-                link_or_copy(existing.folder / shard.name, folder / name)
-            else:
-                os.rename(folder / shard.name, folder / name)
-            shards.append(Shard(name, shard.records, shard.bytes, shard.fingerprint))
-        files = [shard.name for shard in shards]
-        counts: dict[Any, int] = {}
+        shards = _name_shards(old, new, existing, folder)
         index_files = [names["rows"], names["about"]]
+        counts: dict[Any, int] = {}
         if classes.label is not None:
             table = write_classes(
                 folder / names["rows"], folder / names["by_class"], folder / names["classes"]
@@ -139,38 +91,111 @@ class Output:
             class_texts=classes.texts,
             compression=compression,
             records=sum(shard.records for shard in shards),
-            shards=tuple(shards),
-            order={
-                "by": self.ordering.by,
-                "class": self.ordering.by_class,
-                "seed": self.seed,
-            },
+            shards=shards,
+            order={"by": self.ordering.by, "class": self.ordering.by_class, "seed": self.seed},
         )
         (folder / names["about"]).write_text(about.to_json(), encoding="utf-8")
         for name in index_files:
             sync(folder / name)
-        split = SplitInfo(
-            existing.split,
-            tuple(shard.records for shard in shards),
-            sum(shard.bytes for shard in shards),
-        )
+        described = {**_texts(features), **(texts or {})}
+        entries = {}
+        if shard_info or (existing.folder / SHARD_INFO_FILE).exists():
+            listed = {shard.name: shard.records for shard in shards}
+            entries[SHARD_INFO_FILE] = {existing.split: listed}
         staging.commit(
             Manifest(
-                split=split,
-                files=(*files, *index_files),
-                texts=_texts(features),
-                replaced=existing.old_files(),
+                split=SplitInfo(
+                    existing.split,
+                    tuple(shard.records for shard in shards),
+                    sum(shard.bytes for shard in shards),
+                ),
+                files=(*(shard.name for shard in shards), *index_files),
+                texts=described,
+                replaced=(*existing.old_files(), *existing.old_labels(described)),
+                entries=entries,
                 name=existing.name,
                 version=existing.version,
                 description=self.description,
             )
         )
-        return tuple(shards), counts
+        return shards, counts
+
+    def _compression(self, existing: Existing) -> str | None:
+        """As asked for, or as the shards are that are there."""
+        if not existing.appends:
+            return self.compression
+        about = existing.about(existing.split)
+        old = about.compression if about is not None else None
+        if self.compression not in (None, old):
+            raise DatasetError(
+                f"{existing.folder}: compression is {self.compression}, but the shards of split "
+                f"{existing.split!r} have {old}; append without compression= to do as they do"
+            )
+        return old
+
+    def _write_shards(
+        self,
+        ordered: Ordered,
+        classes: Classes,
+        existing: Existing,
+        folder: Path,
+        rows: Path,
+        compression: str | None,
+        progress: Progress,
+    ) -> tuple[list[Shard], list[Shard]]:
+        """Write the shards and the rows of their index; those that are there, and the new ones."""
+        old: list[Shard] = []
+        old_rows = np.zeros(0, np.int64)
+        if existing.appends:
+            old, old_rows = existing.old_index(classes)
+        index = IndexWriter(
+            rows,
+            len(old_rows) + ordered.records,
+            compressed=compression is not None,
+            labelled=classes.label is not None,
+        )
+        cuts = self.sharding.plan(ordered, by_class=self.ordering.by_class)
+        try:
+            index.add_rows(old_rows)
+            with ThreadPoolExecutor(self.workers, thread_name_prefix="covey-write") as threads:
+                tasks = (partial(_run, task, classes) for task in ordered.tasks())
+                new = write_shards(
+                    run_ahead(tasks, threads, self.workers + 2),
+                    cuts,
+                    folder,
+                    index,
+                    first=len(old),
+                    compression=compression,
+                    level=self.level,
+                    executor=threads,
+                    progress=progress.add,
+                )
+            index.close()
+        finally:
+            index.abandon()
+        return old, new
 
 
-def _with_classes(parts: Iterator[Part], classes: Classes) -> Iterator[Part]:
-    for block, labels in parts:
-        yield block, classes.of(block) if labels is None else labels
+def _name_shards(
+    old: list[Shard], new: list[Shard], existing: Existing, folder: Path
+) -> tuple[Shard, ...]:
+    """Give all shards of a split the names that they have together."""
+    count = len(old) + len(new)
+    shards: list[Shard] = []
+    for number, shard in enumerate((*old, *new)):
+        name = shard_name(existing.name, existing.split, number, count)
+        if number < len(old):
+            link_or_copy(existing.folder / shard.name, folder / name)
+        else:
+            os.rename(folder / shard.name, folder / name)
+        shards.append(replace(shard, name=name))
+    return tuple(shards)
+
+
+def _run(task: Callable[[], Part], classes: Classes) -> Part:
+    """Make a part, and find the classes of its records if they are not known yet."""
+    block, labels = task()
+    return block, classes.of(block) if labels is None else labels
 
 
 def _texts(features: Features) -> dict[str, str]:

@@ -29,6 +29,7 @@ class Progress:
         notebook = "ipykernel" in sys.modules
         log = not terminal and not notebook
         # With show=None a log hears only of what takes long; with True also of the end.
+        self._is_log = log
         self._bar = _bar_class(notebook)(
             total=total,
             desc=title,
@@ -57,15 +58,19 @@ class Progress:
         """Count anew, for the next part of the work."""
         if self._bar is not None:
             self._bytes = 0
-            self._bar.reset(total=total)
-            self._bar.set_description(title)
+            if self._is_log:  # it hears of it when the next line is due
+                self._bar.n, self._bar.total = 0, total
+            else:
+                self._bar.reset(total=total)
+            self._bar.set_description(title, refresh=not self._is_log)
 
     def add(self, examples: int, size: int) -> None:
         """Tell of so many examples more, and of the bytes of their records."""
         if self._bar is None:
             return
         self._bytes += size
-        self._bar.set_postfix_str(format_bytes(self._bytes), refresh=False)
+        if self._bytes:
+            self._bar.set_postfix_str(format_bytes(self._bytes), refresh=False)
         self._bar.update(examples)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,7 +92,7 @@ class RawSplit:
         features: Features,
         label: str | None,
         progress: Progress,
-        texts: Callable[[Sequence[Shard]], Mapping[str, str]],
+        texts: Mapping[str, str],
     ) -> tuple[Shard, ...]:
         """Write and commit all that was taken in.
 
@@ -100,7 +100,7 @@ class RawSplit:
             features: What fits the records.
             label: The feature that tells their class, if one was asked for.
             progress: Is told.
-            texts: Gives more small files, as :meth:`Output.write` takes them.
+            texts: More small files to be committed, by name.
 
         Raises:
             DuplicateKeyError: If two records have the same key.
@@ -112,7 +112,14 @@ class RawSplit:
             features = _agree(existing, features)
             classes = self._classes(features, label)
             shards, _ = self._output.write(
-                self._spool, features, classes, existing, self._staging, progress, texts
+                self._spool,
+                features,
+                classes,
+                existing,
+                self._staging,
+                progress,
+                texts=texts,
+                shard_info=True,
             )
         return shards
 

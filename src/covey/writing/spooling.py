@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from covey.errors import FeatureError
-from covey.features import ClassLabel, Features
-from covey.labels import Classes, extend, find_label, is_text, leaf, texts_of
+from covey.features import Features
+from covey.labels import Classes, extend, find_label, is_text, leaf, make_label, texts_of
+from covey.records import Block
 from covey.shuffle.ordering import ROW_DTYPE, Ordering, hash_keys, hash_positions
 from covey.shuffle.spool import Spool
 from covey.writing.encoding import Chunk, Encoding, LeftOut
+from covey.writing.inmemory import fill_columns, flatten
 
 
 class Spooling:
@@ -30,7 +32,7 @@ class Spooling:
         seed: Of the hashes.
         label: The feature that tells the class, if one was asked for.
         may_number: Whether a label that is a text is to become a ClassLabel.
-        known_texts: If it is to stay a text, those that have numbers already.
+        known_texts: The texts that have numbers already.
     """
 
     def __init__(
@@ -87,7 +89,8 @@ class Spooling:
         rows["high"], rows["low"] = hashes
         label = self._label
         if label is not None and label in features and is_text(features[label]):
-            self._texts.update(texts_of(leaf(features.decode_batch(block, [label]))))
+            column = leaf(features.decode_batch(block, [label]))
+            self._texts.update(texts_of(column, chunk.positions.tolist()))
         self._spool_for(features).add(block, rows, chunk.keys)
 
     def _spool_for(self, features: Features) -> Spool:
@@ -125,10 +128,8 @@ class Spooling:
         """All records, in these features; a label that is a text becomes a ClassLabel."""
         label = find_label(features, self._label)
         if label is not None and self._may_number and self._texts:
-            kind = features[label]
-            named = kind.names or () if isinstance(kind, ClassLabel) else ()
-            names = extend(named, self._texts)
-            features = features.replace({label: ClassLabel(names=names)})
+            names = extend(self._known_texts, self._texts)
+            features = features.replace({label: make_label(label, names)})
         classes = Classes(features, label, extend(self._known_texts, self._texts))
         by_class = self._ordering.by_class
         if by_class and label is None:
@@ -154,9 +155,18 @@ class Spooling:
             for block, rows in spool.drain():
                 rows = rows.copy()
                 if not same:
-                    block = features.encode_batch(known.decode_batch(block))
+                    block = _translate(block, known, features, classes.label)
                     rows["length"] = block.lengths
                 if self._ordering.by_class:
                     rows["label"] = classes.of(block)
                 target.add(block, rows)
         return target
+
+
+def _translate(block: Block, known: Features, features: Features, label: str | None) -> Block:
+    """Records of some features as records of others that fit them too."""
+    columns = flatten(known.decode_batch(block))
+    if label in columns and not is_text(features[label]) and is_text(known[label]):
+        columns[label] = texts_of(columns[label])
+    fill_columns(features, columns, len(block))
+    return features.encode_batch(columns)

@@ -1,0 +1,395 @@
+"""A dataset is the old one or the new one, whatever happens to the process that writes it."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from written import check_index, files, info, read, shard_paths, write
+
+from covey import ClassLabel, DatasetError, RecordReader
+from covey.features.tfds import features_from_tfds
+from covey.writing.commit import recover
+
+OLD = [{"x": i, "label": "ab"[i % 2]} for i in range(40)]
+NEW = [{"x": 100 + i, "label": "ab"[i % 2]} for i in range(30)]
+OTHERS = [{"x": 100 + i, "label": "bc"[i % 2]} for i in range(30)]
+
+# What a process may be killed before: all by which it changes the file system.
+STEPS = ["rename", "replace", "link", "unlink", "rmdir", "mkdir", "fsync", "open"]
+
+
+class Scene:
+    """An old dataset, and a write that leads to another one.
+
+    TFDS has the names of classes in a file of their own, which cannot change in the same moment as
+    the list of shards. Where they do change, a write that was interrupted just then may leave the
+    dataset without names, or none at all, until the next process has cleaned up; never a wrong one.
+    """
+
+    def __init__(self, before, examples=NEW, *, named=True, **options):
+        self.before = before
+        self.examples = examples
+        self.named = named
+        self.options = {"label": "label", **options}
+
+    def prepare(self, folder):
+        if self.before:
+            write(OLD, folder, label="label", shards=2)
+
+    def act(self, folder, times=1):
+        write(self.examples * times, folder, **self.options)
+
+    def seen(self, folder):
+        return seen(folder, named=self.named)
+
+
+SCENES = {
+    "a new dataset": Scene(False),
+    "a new split": Scene(True, split="test"),
+    "a new split of new classes": Scene(True, OTHERS, named=False, split="test"),
+    "overwrite, as many shards": Scene(True, mode="overwrite", shards=2),
+    "overwrite, more shards": Scene(True, mode="overwrite", shards=3),
+    "overwrite, fewer shards": Scene(True, mode="overwrite", shards=1),
+    "overwrite, other classes": Scene(True, OTHERS, named=False, mode="overwrite", shards=2),
+    "append": Scene(True, mode="append"),
+    "append new classes": Scene(True, OTHERS, named=False, mode="append"),
+}
+
+
+def seen(folder, *, named=True):
+    """The examples of each split with the names of their classes, as TFDS finds them.
+
+    That is: by dataset_info.json, features.json and labels.txt alone.
+    """
+    if not (folder / "dataset_info.json").exists():
+        return {}
+    found = {}
+    features = features_from_tfds(folder)
+    names = features["label"].names
+    for split in info(folder).splits:
+        examples = []
+        for path, count in zip(shard_paths(folder, split.name), split.shard_lengths, strict=True):
+            with RecordReader(path) as reader:
+                part = [features.decode(record) for record in reader]
+            assert len(part) == count
+            for each in part:
+                x, label = int(each["x"]), int(each["label"])
+                examples.append((x, names[label] if named else label))
+        found[split.name] = sorted(examples)
+    return found
+
+
+def in_child(action):
+    """Run in a process of its own; how it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_at(step, action, folder):
+    """Do it, and be killed before the step of that number is taken."""
+    taken = 0
+
+    def counted(real):
+        def call(*args, **kwargs):
+            nonlocal taken
+            if real is not os.open or args[1] & (os.O_WRONLY | os.O_RDWR):
+                if taken == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                taken += 1
+            return real(*args, **kwargs)
+
+        return call
+
+    def run():
+        for name in STEPS:
+            setattr(os, name, counted(getattr(os, name)))
+        action(folder)
+
+    return in_child(run)
+
+
+def clean_up(folder, old, new, again=True):
+    """Whoever comes next finds the old dataset or the new one, and goes on with it."""
+    recover(folder)
+    assert seen(folder) in (old, new)
+    for split in seen(folder):
+        check_index(folder, split)
+    if not again:
+        return
+    now = seen(folder)
+    write(NEW, folder, "next", label="label")
+    assert {split: each for split, each in seen(folder).items() if split != "next"} == now
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+def outcomes(scene, tmp_path):
+    """What is there before and after; as it is seen at once, and after recovery."""
+    folder = tmp_path / "reference" / "birds"
+    folder.mkdir(parents=True)
+    scene.prepare(folder)
+    old = scene.seen(folder), seen(folder)
+    scene.act(folder)
+    at_once, recovered = zip(old, (scene.seen(folder), seen(folder)), strict=True)
+    return at_once if scene.named else (*at_once, {}), recovered
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """A process without threads, such as those of frameworks, which may be forked."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield lambda action, *args: pool.submit(action, *args).result()
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_killed_before_every_step(tmp_path, name, fresh):
+    fresh(kill_before_every_step, tmp_path, name)
+
+
+def kill_before_every_step(tmp_path, name):
+    scene = SCENES[name]
+    allowed, (old, new) = outcomes(scene, tmp_path)
+    assert old != new
+    scene.prepare(tmp_path / "before" / "birds")
+    ends = []
+    for step in range(200):
+        folder = tmp_path / f"killed-{step}" / "birds"
+        if scene.before:
+            shutil.copytree(tmp_path / "before" / "birds", folder)
+        status = killed_at(step, scene.act, folder)
+        found = scene.seen(folder)
+        assert found in allowed, f"killed before step {step}"
+        ends.append(found == allowed[1])
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        folder.mkdir(parents=True, exist_ok=True)
+        clean_up(folder, old, new, again=step % 3 == 0)
+    assert ends == sorted(ends)  # once it is the new one, it stays the new one
+    assert 10 < len(ends) < 200
+    assert ends[-1]
+
+
+def test_killed_while_the_next_one_cleans_up(tmp_path, fresh):
+    fresh(kill_while_the_next_one_cleans_up, tmp_path)
+
+
+def kill_while_the_next_one_cleans_up(tmp_path):
+    scene = SCENES["overwrite, as many shards"]
+    _, (old, new) = outcomes(scene, tmp_path)
+    scene.prepare(tmp_path / "before" / "birds")
+    shutil.copytree(tmp_path / "before" / "birds", tmp_path / "a" / "birds")
+    # The first step after the renaming that is the commit.
+    for commit in range(200):
+        shutil.rmtree(tmp_path / "a" / "birds")
+        shutil.copytree(tmp_path / "before" / "birds", tmp_path / "a" / "birds")
+        killed_at(commit, scene.act, tmp_path / "a" / "birds")
+        if list((tmp_path / "a" / "birds").glob(".covey-*.commit")):
+            break
+    for step in range(200):
+        folder = tmp_path / f"killed-{step}" / "birds"
+        shutil.copytree(tmp_path / "a" / "birds", folder)
+        status = killed_at(step, recover, folder)
+        assert seen(folder) in (old, new)
+        if status == 0:
+            break
+        clean_up(folder, new, new)
+    assert seen(folder) == new
+    assert step > 5
+
+
+@pytest.mark.parametrize("name", ["overwrite, as many shards", "append", "a new split"])
+def test_killed_at_any_moment(tmp_path, name, fresh):
+    fresh(kill_at_any_moment, tmp_path, name)
+
+
+def kill_at_any_moment(tmp_path, name):
+    scene, moments = SCENES[name], random.Random(name)
+    folder = tmp_path / "birds"
+    scene.prepare(folder)
+    old = seen(folder)
+    began = time.perf_counter()
+    shutil.copytree(folder, tmp_path / "timed" / "birds")
+    scene.act(tmp_path / "timed" / "birds", 100)
+    lasted, new = time.perf_counter() - began, seen(tmp_path / "timed" / "birds")
+    shutil.copytree(folder, tmp_path / "before")
+    for _ in range(12):
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                scene.act(folder, 100)
+            os._exit(0)
+        time.sleep(moments.uniform(0, 1.2 * lasted))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert seen(folder) in (old, new)
+        recover(folder)
+        assert seen(folder) in (old, new)
+        assert not [each for each in os.listdir(folder) if each.startswith(".")]
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "before", folder)
+
+
+def test_killed_between_features_that_differ(tmp_path, fresh):
+    fresh(kill_between_features_that_differ, tmp_path)
+
+
+def kill_between_features_that_differ(tmp_path):
+    """Features and shards are in different files: covey's own readers never see them apart."""
+
+    def act(folder):
+        features = {"y": "str", "label": ClassLabel(names=["q"])}
+        write([{"y": "z", "label": "q"}] * 5, folder, mode="overwrite", features=features)
+
+    write(OLD, tmp_path / "before" / "birds", label="label")
+    for step in range(200):
+        folder = tmp_path / f"killed-{step}" / "birds"
+        shutil.copytree(tmp_path / "before" / "birds", folder)
+        status = killed_at(step, act, folder)
+        recover(folder)
+        examples, features = read(folder), features_from_tfds(folder)
+        assert {*examples[0]} == {*features}
+        assert len(examples) == (40 if "x" in features else 5)
+        check_index(folder)
+        if status == 0:
+            break
+    assert {*features} == {"y", "label"}
+
+
+def test_the_debris_of_a_killed_process_is_removed_by_the_next(tmp_path, fresh):
+    assert fresh(be_killed_while_encoding, tmp_path / "birds") == -signal.SIGKILL
+    assert [path.name for path in (tmp_path / "birds").iterdir()] == [".covey-train.partial"]
+    write(NEW, tmp_path / "birds", label="label")
+    write(NEW, tmp_path / "clean" / "birds", label="label")
+    assert files(tmp_path / "birds") == files(tmp_path / "clean" / "birds")
+
+
+def be_killed_while_encoding(folder):
+    def killed():
+        def examples():
+            yield from OLD
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        write(examples(), folder, memory=1)
+
+    return in_child(killed)
+
+
+# Several processes.
+
+
+def writing(folder, split, begun, go_on, told, **options):
+    """Write, and wait in the middle of it; tell how it went."""
+
+    def examples():
+        yield from OLD
+        begun.set()
+        assert go_on.wait(30)
+        yield from NEW
+
+    try:
+        write(examples(), folder, split, label="label", **options)
+    except DatasetError as error:
+        told.put((split, str(error)))
+    else:
+        told.put((split, None))
+
+
+@pytest.fixture
+def side_by_side():
+    """Starts processes that write; they wait for one another, and are gone in the end."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["written"])
+    told, go_on, started = context.SimpleQueue(), context.Event(), []
+
+    def start(folder, split, **options):
+        begun = context.Event()
+        arguments = (folder, split, begun, go_on, told)
+        process = context.Process(target=writing, args=arguments, kwargs=options)
+        process.start()
+        started.append(process)
+        assert begun.wait(30)
+        return process
+
+    def finish():
+        go_on.set()
+        for process in started:
+            process.join(30)
+        return dict(told.get() for process in started if process.exitcode == 0)
+
+    start.finish = finish
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def test_two_processes_write_the_same_split(tmp_path, side_by_side):
+    side_by_side(tmp_path / "birds", "train")
+    with pytest.raises(DatasetError, match="another process is writing split 'train'"):
+        write(NEW, tmp_path / "birds", label="label", mode="overwrite")
+    assert side_by_side.finish() == {"train": None}
+    assert len(seen(tmp_path / "birds")["train"]) == 70
+    assert not list((tmp_path / "birds").glob(".*"))
+
+
+def test_two_processes_write_different_splits(tmp_path, side_by_side):
+    side_by_side(tmp_path / "birds", "train")
+    side_by_side(tmp_path / "birds", "test")
+    assert side_by_side.finish() == {"train": None, "test": None}
+    assert {split: len(each) for split, each in seen(tmp_path / "birds").items()} == {
+        "train": 70,
+        "test": 70,
+    }
+    for split in ["train", "test"]:
+        check_index(tmp_path / "birds", split)
+    assert not list((tmp_path / "birds").glob(".*"))
+
+
+def test_the_staging_folder_of_a_live_process_is_left_alone(tmp_path, side_by_side):
+    folder = tmp_path / "birds"
+    side_by_side(folder, "train")
+    recover(folder)
+    write(OLD + NEW, folder, "test", label="label")
+    assert (folder / ".covey-train.partial").is_dir()
+    assert side_by_side.finish() == {"train": None}
+    assert {*seen(folder)} == {"train", "test"}
+
+
+def test_classes_that_another_process_has_added_in_the_meantime(tmp_path, side_by_side):
+    folder = tmp_path / "birds"
+    side_by_side(folder, "train")
+    write([{"x": 1, "label": "z"}], folder, "test", label="label")
+    (told,) = side_by_side.finish().values()
+    assert "another process has changed it" in told
+    assert seen(folder) == {"test": [(1, "z")]}
+    assert not list(folder.glob(".*"))
+
+
+def test_a_process_that_was_killed_holds_no_lock(tmp_path, side_by_side):
+    process = side_by_side(tmp_path / "birds", "train")
+    process.kill()
+    process.join()
+    write(NEW, tmp_path / "birds", label="label")
+    assert not list((tmp_path / "birds").glob(".*"))
+
+
+def test_two_threads_write_the_same_split(tmp_path):
+    def examples():
+        yield from OLD
+        with pytest.raises(DatasetError, match="is writing split 'train'"):
+            write(NEW, tmp_path / "birds", label="label")
+
+    write(examples(), tmp_path / "birds", label="label")
+    assert len(seen(tmp_path / "birds")["train"]) == 40

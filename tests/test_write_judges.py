@@ -1,0 +1,355 @@
+"""TensorFlow and TFDS read the datasets that covey writes, and covey adds to those of TFDS."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from hypothesis import given, settings
+from schemas import NUMBERS, datasets, same
+from test_judges import tensorflow_spec, tfds_plain
+from written import check_index, column, files, index, info, read, shard_paths, tidy, write
+
+from covey import ClassLabel, Features, Image, Ragged, Tensor
+
+tf.config.set_visible_devices([], "GPU")
+
+
+def as_tfds(folder, split="train"):
+    """All examples in their order, as TFDS reads them."""
+    builder = tfds.builder_from_directory(folder)
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    dataset = builder.as_dataset(split=split, read_config=config, shuffle_files=False)
+    return [tensors(example) for example in dataset]
+
+
+def tensors(value):
+    if isinstance(value, dict):
+        return {name: tensors(each) for name, each in value.items()}
+    return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy()
+
+
+def both_read(folder, features, examples, **options):
+    """What was written is what TFDS reads, and what covey does."""
+    write(examples, folder, features=features, shuffle=False, **options)
+    theirs = as_tfds(folder)
+    assert len(theirs) == len(examples)
+    for example, found in zip(examples, theirs, strict=True):
+        assert set(found) == set(example)
+        for name, value in example.items():
+            assert same(texts(tfds_plain(found[name])), texts(tfds_plain(value))), name
+    return theirs
+
+
+def texts(value):
+    """TFDS gives texts as bytes."""
+    if isinstance(value, list):
+        return [texts(each) for each in value]
+    return value.encode() if isinstance(value, str) else value
+
+
+def numbers(dtype, shape):
+    values = np.arange(int(np.prod(shape))).reshape(shape) * 37 % 101
+    return (values % 2 if dtype == "bool" else values).astype(dtype)
+
+
+@pytest.mark.parametrize("encoding", ["list", "bytes"])
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_tensors(tmp_path, dtype, encoding):
+    if dtype == "uint32" and encoding == "bytes":
+        pytest.skip("TensorFlow's decode_raw knows no uint32")
+    shapes = {"scalar": (), "vector": (3,), "grid": (2, 3), "cube": (2, 1, 3)}
+    features = {name: Tensor(dtype, shape, encoding=encoding) for name, shape in shapes.items()}
+    features["some"] = Tensor(dtype, (None,), encoding=encoding)
+    features["rows"] = Tensor(dtype, (None, 2), encoding=encoding)
+    examples = [
+        {
+            **{
+                name: numbers(dtype, shape) + dtype_one(dtype) * i for name, shape in shapes.items()
+            },
+            "some": numbers(dtype, (i,)),
+            "rows": numbers(dtype, (i, 2)),
+        }
+        for i in range(3)
+    ]
+    found = both_read(tmp_path, features, examples)
+    if dtype != "float64" or encoding == "bytes":
+        assert found[0]["vector"].dtype == np.dtype(dtype)
+
+
+def dtype_one(dtype):
+    return np.zeros((), dtype) if dtype == "bool" else np.ones((), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+def test_several_unknown_dimensions(tmp_path, dtype):
+    features = {
+        "grid": Tensor(dtype, (None, None), encoding="bytes"),
+        "cube": Tensor(dtype, (None, 2, None), encoding="bytes"),
+    }
+    examples = [
+        {"grid": numbers(dtype, (i + 1, 3)), "cube": numbers(dtype, (2, 2, i + 1))}
+        for i in range(3)
+    ]
+    both_read(tmp_path, features, examples)
+
+
+def test_texts_and_bytes(tmp_path):
+    features = {
+        "text": "str",
+        "bytes": "bytes",
+        "two": Tensor("str", (2,)),
+        "some": Tensor("bytes", (None,)),
+    }
+    examples = [
+        {"text": "né", "bytes": b"\xff\0", "two": ["a", ""], "some": [b"x"] * i} for i in range(3)
+    ]
+    both_read(tmp_path, features, examples)
+
+
+def test_ragged(tmp_path):
+    features = {"two": Ragged("int64"), "three": Ragged("float32", 3), "words": Ragged("bytes")}
+    examples = [
+        {"two": [[1, 2, 3], [], [4]], "three": [[[0.5], []], []], "words": [[b"a"], [b"b", b""]]},
+        {"two": [], "three": [], "words": [[]]},
+    ]
+    both_read(tmp_path, features, examples)
+
+
+def test_nested(tmp_path):
+    features = {"a": {"b": "int64", "c": {"d": Tensor("float32", (2,)), "e": "str"}}}
+    example = {"a": {"b": 7, "c": {"d": [0.5, 1.0], "e": "x"}}}
+    write([example], tmp_path, features=features)
+    (found,) = as_tfds(tmp_path)
+    assert found["a"]["b"] == 7
+    assert found["a"]["c"]["d"].tolist() == [0.5, 1.0]
+    assert found["a"]["c"]["e"] == b"x"
+
+
+@pytest.mark.parametrize("names", [None, ("wren", "owl", "é")])
+def test_class_labels(tmp_path, names):
+    kind = ClassLabel(names=names) if names else ClassLabel(num_classes=3)
+    found = both_read(tmp_path, {"label": kind}, [{"label": i} for i in [2, 0, 1, 0]])
+    label = tfds.builder_from_directory(tmp_path).info.features["label"]
+    assert label.num_classes == 3
+    assert label.names == list(names or ["0", "1", "2"])
+    assert index(tmp_path)["label"].tolist() == [each["label"] for each in found]
+
+
+def test_texts_that_became_class_labels(tmp_path):
+    labels = ["wren", "owl", "crow", "owl"]
+    write([{"label": each} for each in labels], tmp_path, label="label", shuffle=False)
+    write([{"label": "jay"}], tmp_path, "test")
+    kind = tfds.builder_from_directory(tmp_path).info.features["label"]
+    assert [kind.int2str(each["label"]) for each in as_tfds(tmp_path)] == labels
+    assert [kind.int2str(each["label"]) for each in as_tfds(tmp_path, "test")] == ["jay"]
+
+
+@pytest.mark.parametrize("shape", [(5, 4, 3), (None, None, 3), (None, None, 1), (5, 4, 4)])
+def test_images(tmp_path, shape):
+    pixels = numbers("uint8", (5, 4, shape[2]))
+    features = {"image": Image(shape)}
+    encoded = Features(features).decode(Features(features).encode({"image": pixels}))["image"]
+    write([{"image": pixels}, {"image": encoded}], tmp_path, features=features)
+    for found in as_tfds(tmp_path):
+        assert found["image"].tolist() == pixels.tolist()
+
+
+def test_inferred_features(tmp_path):
+    examples = [
+        {
+            "i": i,
+            "f": i / 2,
+            "b": bool(i % 2),
+            "s": f"{i}",
+            "v": [i] * (i % 3),
+            "label": "ab"[i % 2],
+        }
+        for i in range(200)
+    ]
+    write(iter(examples), tmp_path, label="label", shards=3)
+    found = sorted(as_tfds(tmp_path), key=lambda each: each["i"])
+    assert [each["v"].tolist() for each in found] == [each["v"] for each in examples]
+    assert [each["f"] for each in found] == [each["f"] for each in examples]
+    assert [each["b"] for each in found] == [each["b"] for each in examples]
+    assert [each["s"].decode() for each in found] == [each["s"] for each in examples]
+    assert [each["label"] for each in found] == [i % 2 for i in range(200)]
+
+
+def test_defaults(tmp_path):
+    write([{"x": 1, "y": 2}, {"x": 3}], tmp_path, defaults={"y": 9}, shuffle=False)
+    assert [int(each["y"]) for each in as_tfds(tmp_path)] == [2, 9]
+
+
+@settings(max_examples=8)
+@given(dataset=datasets())
+def test_any_features(tmp_path_factory, dataset):
+    features, examples = dataset
+    keep = [
+        name
+        for name, kind in features.items()
+        if getattr(kind, "dtype", "") != "str"
+        and "/" not in name
+        and (getattr(kind, "encoding", ""), kind.columns("")[0].dtype) != ("bytes", "uint32")
+        and 0 not in getattr(kind, "shape", ())
+    ]
+    if keep:
+        examples = [{name: example[name] for name in keep} for example in examples]
+        both_read(tmp_path_factory.mktemp("any"), features.select(keep), examples)
+
+
+def test_splits_shards_and_sizes(tmp_path):
+    write({"x": np.arange(100)}, tmp_path, shards=4, description="Numbers.")
+    write({"x": np.arange(10)}, tmp_path, "test")
+    builder = tfds.builder_from_directory(tmp_path)
+    train = builder.info.splits["train"]
+    assert (train.num_examples, train.num_shards) == (100, 4)
+    assert train.num_bytes == sum(path.stat().st_size for path in shard_paths(tmp_path))
+    assert builder.info.splits["test"].num_examples == 10
+    assert builder.info.description == "Numbers."
+    assert [int(each["x"]) for each in as_tfds(tmp_path)] == column(tmp_path, "x")
+    some = [int(each["x"]) for each in as_tfds(tmp_path, "train[10:20]")]
+    assert some == column(tmp_path, "x")[10:20]
+
+
+# tf.data alone.
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+def test_tensorflow_reads_the_shards(tmp_path, compression):
+    features = Features({"x": Tensor("float32", (2,)), "word": "str", "label": "int64"})
+    examples = [{"x": [i, -i], "word": f"w{i}", "label": i % 5} for i in range(500)]
+    write(examples, tmp_path, features=features, label="label", shards=3, compression=compression)
+    paths = [str(path) for path in shard_paths(tmp_path)]
+    dataset = tf.data.TFRecordDataset(paths, compression_type=compression or "").batch(500)
+    specs = {name: tensorflow_spec(feature) for name, feature in features.items()}
+    (batch,) = dataset
+    parsed = tf.io.parse_example(batch, specs)
+    found = read(tmp_path)
+    assert parsed["x"].numpy().tolist() == [each["x"] for each in found]
+    assert [word.decode() for word in parsed["word"].numpy()] == [each["word"] for each in found]
+    assert parsed["label"].numpy().tolist() == index(tmp_path)["label"].tolist()
+
+
+# A tf.data.Dataset as the source.
+
+
+def test_a_dataset_of_dicts(tmp_path):
+    columns = {"x": np.arange(10), "y": np.ones((10, 2), np.float32), "label": [*"ababababab"]}
+    written = write(tf.data.Dataset.from_tensor_slices(columns), tmp_path, label="label")
+    assert sorted(column(tmp_path, "x")) == list(range(10))
+    assert written.classes == {"a": 5, "b": 5}
+    assert written.features["y"] == Tensor("float32", (2,))
+
+
+def test_a_dataset_of_pairs(tmp_path):
+    dataset = tf.data.Dataset.from_tensor_slices((np.arange(10), np.arange(10) % 2))
+    written = write(dataset.filter(lambda x, y: x > 1), tmp_path, names=("x", "y"), label="y")
+    assert sorted(column(tmp_path, "x")) == list(range(2, 10))
+    assert written.classes == {0: 4, 1: 4}
+
+
+def test_a_dataset_without_end(tmp_path):
+    with pytest.raises(ValueError, match="repeats without end"):
+        write(tf.data.Dataset.range(3).repeat(), tmp_path / "birds", names=("x",))
+    assert not (tmp_path / "birds").exists()
+
+
+def test_a_dataset_that_fails(tmp_path):
+    dataset = tf.data.Dataset.range(5).map(
+        lambda x: {"x": tf.debugging.check_numerics(1 / tf.cast(3 - x, tf.float32), "no")}
+    )
+    with pytest.raises(ValueError, match="example 3: the source failed"):
+        write(dataset, tmp_path / "birds")
+    assert not (tmp_path / "birds").exists()
+
+
+# Adding to what TFDS made.
+
+
+@pytest.fixture
+def birds(tmp_path, capsys):
+    """Makes a dataset of TFDS."""
+
+    def make(features, examples):
+        class Birds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+            name = "birds"
+            VERSION = tfds.core.Version("1.0.0")
+
+            def _info(self):
+                kinds = tfds.features.FeaturesDict(features)
+                return tfds.core.DatasetInfo(builder=self, features=kinds)
+
+            def _split_generators(self, dl_manager):
+                return {"train": self._generate_examples()}
+
+            def _generate_examples(self):
+                yield from enumerate(examples)
+
+        builder = Birds(data_dir=tmp_path)
+        builder.download_and_prepare()
+        capsys.readouterr()
+        return Path(builder.data_dir)
+
+    return make
+
+
+NAMED = tfds.features.ClassLabel(names=["owl", "wren"])
+
+
+@pytest.mark.parametrize("label", ["label", None])
+@pytest.mark.parametrize("mode", ["append", "error"])
+def test_adding_to_a_dataset_of_tfds(birds, label, mode):
+    examples = [{"x": i, "label": i % 2} for i in range(20)]
+    folder = birds({"x": tfds.features.Scalar(np.int64), "label": NAMED}, examples)
+    before = sorted((int(each["x"]), int(each["label"])) for each in as_tfds(folder))
+    split = "train" if mode == "append" else "test"
+    written = write([{"x": 99, "label": "crow"}], folder, split, label=label, mode=mode)
+    assert tfds.builder_from_directory(folder).info.features["label"].names == [
+        "owl",
+        "wren",
+        "crow",
+    ]
+    after = sorted((int(each["x"]), int(each["label"])) for each in as_tfds(folder))
+    if mode == "append":
+        assert after == [*before, (99, 2)]
+        assert written.classes == {"owl": 10, "wren": 10, "crow": 1}
+    else:
+        assert after == before
+        assert [int(each["label"]) for each in as_tfds(folder, "test")] == [2]
+        assert written.classes == {"crow": 1}
+    check_index(folder, split)
+
+
+@pytest.mark.parametrize("case", ["text", "nested", "number"])
+def test_appending_to_other_labels_of_tfds(birds, case):
+    kind = {"text": tfds.features.Text(), "nested": NAMED, "number": tfds.features.Scalar(np.int64)}
+    labels = {"text": ["b", "a"], "nested": ["owl", "wren"], "number": [7, 5]}[case]
+    nest = (lambda each: {"is": {"a": each}}) if case == "nested" else (lambda each: {"is": each})
+    folder = birds(nest(kind[case]), [nest(label) for label in labels * 3])
+    written = write(
+        [nest(labels[0])], folder, mode="append", label="is/a" if case == "nested" else "is"
+    )
+    assert written.classes == {labels[0]: 4, labels[1]: 3}
+    assert len(as_tfds(folder)) == 7
+    check_index(folder)
+
+
+def test_what_tfds_knows_is_kept(birds):
+    folder = birds({"x": tfds.features.Scalar(np.int64)}, [{"x": 1}])
+    before = json.loads((folder / "dataset_info.json").read_text())
+    write([{"x": 2}], folder, "test")
+    after = json.loads((folder / "dataset_info.json").read_text())
+    assert after["splits"][0] == before["splits"][0]
+    assert {**after, "splits": []} == {**before, "splits": []}
+    assert [split.name for split in info(folder).splits] == ["train", "test"]
+
+
+def test_nothing_of_covey_disturbs_tfds(tmp_path):
+    write([{"x": i, "label": i % 2} for i in range(9)], tmp_path, label="label")
+    before = files(tmp_path)
+    found = as_tfds(tmp_path)
+    assert [tidy(each) for each in found] == read(tmp_path)
+    assert files(tmp_path) == before

@@ -1,0 +1,157 @@
+"""Looking at a dataset that was written: its examples, its files, and its index."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from schemas import plain
+
+import covey
+from covey import RecordReader
+from covey.index import About, index_names
+from covey.metadata import DatasetInfo
+from covey.shards import fingerprint
+
+
+def write(examples: Any, path: Any, split: str = "train", **options: Any) -> covey.Written:
+    """covey.write, quiet."""
+    return covey.write(examples, path, split=split, progress=False, **options)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All that is in a folder, with hidden files, folders and what is in them."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"<folder>"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def info(folder: Path) -> DatasetInfo:
+    path = folder / "dataset_info.json"
+    return DatasetInfo.from_json(path.read_bytes(), str(path))
+
+
+def shard_paths(folder: Path, split: str = "train") -> list[Path]:
+    """The shards, as dataset_info.json says."""
+    about = info(folder)
+    (found,) = [each for each in about.splits if each.name == split]
+    return [folder / name for name in found.shard_names(about.name)]
+
+
+def about(folder: Path, split: str = "train") -> About:
+    path = folder / index_names(info(folder).name, split)["about"]
+    return About.from_json(path.read_bytes(), str(path))
+
+
+def index(folder: Path, what: str = "rows", split: str = "train") -> Any:
+    return np.load(folder / index_names(info(folder).name, split)[what])
+
+
+def records(folder: Path, split: str = "train") -> list[bytes]:
+    """All records in the order of the shards."""
+    found: list[bytes] = []
+    for path in shard_paths(folder, split):
+        with RecordReader(path) as reader:
+            found += reader
+    return found
+
+
+def read(folder: Path, split: str = "train") -> list[dict[str, Any]]:
+    """All examples in the order of the shards, in lists and Python numbers."""
+    features = about(folder, split).features
+    return [tidy(features.decode(record)) for record in records(folder, split)]
+
+
+def tidy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: tidy(each) for name, each in value.items()}
+    return plain(value)
+
+
+def column(folder: Path, name: str, split: str = "train") -> list[Any]:
+    return [example[name] for example in read(folder, split)]
+
+
+def check_index(folder: Path, split: str = "train") -> None:
+    """The index says what the shards are, as somebody finds who reads them from end to end."""
+    described, rows = about(folder, split), index(folder, split=split)
+    paths = shard_paths(folder, split)
+    assert [shard.name for shard in described.shards] == [path.name for path in paths]
+    assert described.records == len(rows) == sum(shard.records for shard in described.shards)
+    for number, (path, shard) in enumerate(zip(paths, described.shards, strict=True)):
+        part = rows[rows["shard"] == number]
+        with RecordReader(path) as reader:
+            places = reader.places()
+            assert reader.compression == described.compression
+        assert part["offset"].tolist() == places["offset"].tolist()
+        assert part["length"].tolist() == places["length"].tolist()
+        if described.compression is not None:
+            assert part["within"].tolist() == places["within"].tolist()
+        assert (shard.records, shard.bytes) == (len(part), path.stat().st_size)
+        assert shard.fingerprint == fingerprint(path)
+    assert (np.diff(rows["shard"].astype(int)) >= 0).all()
+    if described.label is not None:
+        check_classes(folder, split)
+
+
+def check_classes(folder: Path, split: str) -> None:
+    described, rows = about(folder, split), index(folder, split=split)
+    found = [example_label(each, described.label or "") for each in read(folder, split)]
+    if described.class_texts is not None:
+        found = [described.class_texts.index(each) for each in found]
+    assert rows["label"].tolist() == found
+    by_class, classes = index(folder, "by_class", split), index(folder, "classes", split)
+    assert classes["label"].tolist() == sorted(set(found))
+    assert int(classes["records"].sum()) == len(by_class) == len(rows)
+    for label, first, count in classes.tolist():
+        numbers = by_class[first : first + count].tolist()
+        assert numbers == [number for number, each in enumerate(found) if each == label]
+
+
+def example_label(example: Any, name: str) -> Any:
+    for part in name.split("/"):
+        example = example[part]
+    return example
+
+
+@dataclass
+class Numbered:
+    """Examples that can be fetched by number, in any process; the bad ones cannot."""
+
+    size: int
+    bad: tuple[int, ...] = ()
+    failing: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if number in self.failing:
+            raise OSError(f"{number} cannot be read")
+        return {"x": "bad" if number in self.bad else number, "label": f"class {number % 3}"}
+
+
+@contextlib.contextmanager
+def limit(what: int, size: int) -> Any:
+    """Have a limit of the system lowered for a while."""
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, (soft, hard))
+
+
+def files_at_most(free: int) -> Any:
+    """Let this process have so many files open more than it has now."""
+    open_now = {int(name) for name in os.listdir("/proc/self/fd")}
+    size = free
+    while size - sum(each < size for each in open_now) < free:
+        size += 1
+    return limit(resource.RLIMIT_NOFILE, size)
