@@ -1,6 +1,7 @@
 """TensorFlow and TFDS read the datasets that covey writes, and covey adds to those of TFDS."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,20 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from hypothesis import given, settings
 from schemas import NUMBERS, datasets, same
+from test_commit import SCENES, killed_at
 from test_judges import tensorflow_spec, tfds_plain
-from written import check_index, column, files, index, info, read, shard_paths, tidy, write
+from written import (
+    check_index,
+    column,
+    files,
+    fresh_process,
+    index,
+    info,
+    read,
+    shard_paths,
+    tidy,
+    write,
+)
 
 from covey import ClassLabel, Features, Image, Ragged, Tensor
 
@@ -345,6 +358,30 @@ def test_what_tfds_knows_is_kept(birds):
     assert after["splits"][0] == before["splits"][0]
     assert {**after, "splits": []} == {**before, "splits": []}
     assert [split.name for split in info(folder).splits] == ["train", "test"]
+
+
+@pytest.mark.parametrize("name", ["overwrite, as many shards", "append"])
+def test_tfds_reads_what_a_killed_process_left(tmp_path, name):
+    scene = SCENES[name]
+    scene.prepare(tmp_path / "before" / "birds")
+    shutil.copytree(tmp_path / "before", tmp_path / "after")
+    scene.act(tmp_path / "after" / "birds")
+    old, new = (xs(as_tfds(tmp_path / each / "birds")) for each in ("before", "after"))
+    found = []
+    with fresh_process() as run:
+        for step in range(0, 200, 3):
+            folder = tmp_path / f"killed-{step}" / "birds"
+            shutil.copytree(tmp_path / "before" / "birds", folder)
+            if run(killed_at, step, scene.act, folder) == 0:
+                break
+            found.append(xs(as_tfds(folder)))
+            assert found[-1] in (old, new)
+    assert old in found
+    assert new in found
+
+
+def xs(examples):
+    return sorted(int(each["x"]) for each in examples)
 
 
 def test_nothing_of_covey_disturbs_tfds(tmp_path):

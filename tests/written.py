@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import resource
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +141,14 @@ class Numbered:
 
 
 @contextlib.contextmanager
-def limit(what: int, size: int) -> Any:
+def fresh_process() -> Iterator[Callable[..., Any]]:
+    """Runs functions in a process without threads, such as those of frameworks: it may fork."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield lambda action, *args: pool.submit(action, *args).result()
+
+
+@contextlib.contextmanager
+def limit(what: int, size: int) -> Iterator[None]:
     """Have a limit of the system lowered for a while."""
     soft, hard = resource.getrlimit(what)
     resource.setrlimit(what, (size, hard))

@@ -137,9 +137,10 @@ class Column:
     def _numbers(self, value: Any, shape: Shape) -> NDArray[Any]:
         array = as_array(value)
         wanted = self.numpy_dtype
-        if array.size == 0 and isinstance(value, (list, tuple)):
-            # An empty list has no type of its own, and goes as deep as is wanted.
-            deeper = tuple(size or 0 for size in shape[array.ndim :])
+        if array.size == 0:
+            # Nothing has no type of its own, and an empty list goes as deep as is wanted.
+            is_list = isinstance(value, (list, tuple))
+            deeper = tuple(size or 0 for size in shape[array.ndim :]) if is_list else ()
             array = np.zeros((*array.shape, *deeper), wanted)
         kind = array.dtype.kind
         if wanted == np.uint64 and kind in "fO" and isinstance(value, (int, list, tuple)):

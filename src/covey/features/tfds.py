@@ -89,7 +89,7 @@ def features_to_tfds(features: Features) -> tuple[dict[str, Any], dict[str, tupl
         place = nested
         for parent in parents:
             place = place.setdefault(parent, {})
-        place[last] = feature, _label_file(features._paths[name]) in files
+        place[last] = feature
     return _nest(nested), files
 
 
@@ -107,7 +107,7 @@ def _nest(nested: Mapping[str, Any]) -> dict[str, Any]:
     """The node of nested dicts of features."""
     return _dict(
         {
-            key: _nest(each) if isinstance(each, dict) else _node_of(*each)
+            key: _node_of(each) if isinstance(each, Feature) else _nest(each)
             for key, each in nested.items()
         }
     )
@@ -131,7 +131,7 @@ def _sequence(inner: dict[str, Any], length: int | None = None) -> dict[str, Any
     return _node("Sequence", {"feature": inner, "length": size})
 
 
-def _node_of(feature: Feature, named: bool = False) -> dict[str, Any]:
+def _node_of(feature: Feature) -> dict[str, Any]:
     optional = getattr(feature, "default", REQUIRED) is not REQUIRED
     match feature:
         case Tensor():
@@ -139,9 +139,7 @@ def _node_of(feature: Feature, named: bool = False) -> dict[str, Any]:
         case ClassLabel():
             if optional:
                 return _tensor("int64", optional=True)
-            # Where a file has the names it also tells how many there are; so that new classes
-            # change one file, and never two that might contradict each other.
-            count = None if named else feature.num_classes
+            count = feature.num_classes
             return _node("ClassLabel", {"numClasses": str(count)} if count else {})
         case Image():
             return _tensor("bytes", optional=True) if optional else _node_of_image(feature)

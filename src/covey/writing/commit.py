@@ -48,6 +48,8 @@ class Manifest:
     """Files of the dataset that are no longer needed."""
     entries: Mapping[str, Mapping[str, Any]]
     """JSON files of the whole dataset, by name, and what each gets, or gets anew, by key."""
+    keeps: bool
+    """Whether records stay that are there: then the texts say more than before, but nothing else."""
     name: str
     version: str
     description: str = ""
@@ -70,6 +72,7 @@ class Manifest:
             "texts": dict(self.texts),
             "replaced": self.replaced,
             "entries": dict(self.entries),
+            "keeps": self.keeps,
             "name": self.name,
             "version": self.version,
             "description": self.description,
@@ -209,13 +212,18 @@ def _finish(staged: Path) -> None:
     before = read_info(folder) or read_info(staged)
     info = before or DatasetInfo(manifest.name, manifest.version, manifest.description)
     shards = manifest.split.shard_names(info.name)
-    if before is not None and _contradicts(folder, manifest.texts):
+    changed = {name: text for name, text in manifest.texts.items() if _differs(folder / name, text)}
+    if changed and before is not None and not manifest.keeps:
         # The records that are there are not what the new features and classes say. No two files
         # change at once: until all have, there is no dataset, rather than a wrong one.
         _replace_text(staged / INFO_FILE, info.to_json())
         (folder / INFO_FILE).unlink(missing_ok=True)
         sync(folder)
-    for name, text in manifest.texts.items():
+    for name in changed:
+        # Classes without names for a moment, rather than more names than features.json has classes.
+        if name.endswith(".labels.txt"):
+            (folder / name).unlink(missing_ok=True)
+    for name, text in changed.items():
         _replace_text(folder / name, text)
     for name, entries in manifest.entries.items():
         _replace_text(folder / name, _merged(folder / name, entries))
@@ -238,16 +246,6 @@ def _finish(staged: Path) -> None:
     os.rename(staged, debris)
     shutil.rmtree(debris, ignore_errors=True)
     sync(folder)
-
-
-def _contradicts(folder: Path, texts: Mapping[str, str]) -> bool:
-    """Whether texts say something else about records that are there, and not only more."""
-    now = _texts(folder)
-    return any(
-        not text.encode().startswith(now.get(name, b""))
-        for name, text in texts.items()
-        if not name.endswith("mapping.json")  # datum's, which every write checks against all splits
-    )
 
 
 def _merged(path: Path, entries: Mapping[str, Any]) -> str:
@@ -287,9 +285,13 @@ def link_or_copy(source: Path, target: Path) -> None:
         sync(target)
 
 
+def _differs(path: Path, text: str) -> bool:
+    return not path.exists() or path.read_bytes() != text.encode()
+
+
 def _replace_text(path: Path, text: str) -> None:
     """Replace a small file at once."""
-    if path.exists() and path.read_bytes() == text.encode():
+    if not _differs(path, text):
         return
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, encoding="utf-8")

@@ -66,6 +66,12 @@ class Existing:
         """Whether shards are added to others."""
         return self.mode == "append" and self.old is not None
 
+    @property
+    def keeps(self) -> bool:
+        """Whether records stay that are there."""
+        splits = () if self.info is None else self.info.splits
+        return self.appends or any(each.name != self.split for each in splits)
+
     def old_shards(self) -> tuple[str, ...]:
         """The files of the split that is there."""
         return () if self.old is None else self.old.shard_names(self.name)
@@ -78,8 +84,7 @@ class Existing:
 
     def old_labels(self, staying: Container[str]) -> tuple[str, ...]:
         """The files of class names that nothing needs once the only split is replaced."""
-        splits = () if self.info is None else self.info.splits
-        if self.appends or any(each.name != self.split for each in splits):
+        if self.keeps:
             return ()
         found = sorted(path.name for path in self.folder.glob("*.labels.txt"))
         return tuple(name for name in found if name not in staying)
@@ -97,10 +102,10 @@ class Existing:
 
         There are some if other splits stay, or if shards are added to those that are there.
         """
-        splits = () if self.info is None else self.info.splits
-        staying = [each.name for each in splits if each.name != self.split or self.appends]
-        if not staying:
+        if self.info is None or not self.keeps:
             return None, None
+        splits = self.info.splits
+        staying = [each.name for each in splits if each.name != self.split or self.appends]
         try:
             known = features_from_tfds(self.folder)
         except FileNotFoundError:

@@ -113,6 +113,7 @@ class Output:
                 texts=described,
                 replaced=(*existing.old_files(), *existing.old_labels(described)),
                 entries=entries,
+                keeps=existing.keeps,
                 name=existing.name,
                 version=existing.version,
                 description=self.description,
