@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from covey.shards import Shard
     from covey.sources import Source, open_source
     from covey.streaming import read_batches
-    from covey.writing.encoding import LeftOut
+    from covey.writing.items import LeftOut
 
 __version__ = "0.1.0"
 
@@ -53,7 +53,7 @@ _MODULES = (
     "covey.streaming",
     "covey.sources",
     "covey.shards",
-    "covey.writing.encoding",
+    "covey.writing.items",
     "covey.dataset",
 )
 

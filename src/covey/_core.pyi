@@ -90,11 +90,6 @@ class Encoder:
     def encode_example(self, example: dict[str, Any], coerce: Callable[[int, Any], Any]) -> bytes:
         """The record of one example."""
 
-    def encode_examples(
-        self, examples: list[dict[str, Any]], coerce: Callable[[int, Any], Any]
-    ) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
-        """The frames of many examples: (data, offsets, lengths)."""
-
     def columns(self, columns: list[Any], rows: int) -> ColumnSet:
         """Checks columns of so many rows."""
 
@@ -112,6 +107,19 @@ class Encoder:
 
     def measure(self, columns: ColumnSet) -> NDArray[uint64]:
         """The lengths that the records of all rows will have."""
+
+class ExampleBuffer:
+    """Examples on their way to a block."""
+
+    def __init__(self, encoder: Encoder) -> None: ...
+    def append(self, example: dict[str, Any], coerce: Callable[[int, Any], Any]) -> int:
+        """Encodes and frames one example, and returns the bytes held now."""
+
+    def __len__(self) -> int:
+        """How many examples are held."""
+
+    def take(self) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
+        """Hands over what is held, (data, offsets, lengths), and begins anew."""
 
 class Decoder:
     """Records to columns."""

@@ -22,13 +22,14 @@ from covey.records.compression import parse_compression
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.writing.commit import Staging
-from covey.writing.encoding import Encoding, LeftOut, OnError, Rules, check_workers
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
 from covey.writing.intake import Intake, name_classes, take_in
+from covey.writing.items import LeftOut, OnError, Rules
 from covey.writing.output import Output
 from covey.writing.progress import Progress, format_bytes
 from covey.writing.spooling import Spooling
+from covey.writing.workers import Encoding, check_workers
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def write(
             description=description,
         ),
     )
-    folder = Path(path)
+    folder = Path(os.path.abspath(path))  # the examples' code may change the folder it is in
     staging = None
     try:
         staging = Staging(folder, split)
@@ -207,7 +208,7 @@ def write(
     finally:
         if staging is not None:
             staging.give_up()
-    return replace(written, seconds=time.perf_counter() - started)
+    return replace(written, path=os.fspath(path), seconds=time.perf_counter() - started)
 
 
 @dataclass(frozen=True)

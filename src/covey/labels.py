@@ -105,10 +105,15 @@ def texts_of(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
     """
     texts: list[str] = []
     for row, value in enumerate(column):
+        number = row if numbers is None else numbers[row]
+        if not isinstance(value, (str, bytes)):
+            raise FeatureError(
+                f"example {number}: its label is {value!r}, of type {type(value).__name__}, where "
+                "others are texts"
+            )
         try:
-            texts.append(value if isinstance(value, str) else bytes(value).decode())
+            texts.append(value if isinstance(value, str) else value.decode())
         except UnicodeDecodeError:
-            number = row if numbers is None else numbers[row]
             raise FeatureError(
                 f"example {number}: its label {value!r} is no valid UTF-8, so it cannot be the "
                 "name of a class"
@@ -138,7 +143,13 @@ def number_column(
             raise FeatureError(f"feature {label!r} is a text, but its column has {column[:3]!r}")
         numbers, _ = Column(label, "int64").coerce_batch(column, len(column))
         return features, column, numbers, ()
-    texts = texts_of(column.tolist() if isinstance(column, np.ndarray) else column)
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    if isinstance(kind, ClassLabel) and kind.names:  # numbers beside names are those of classes
+        values = [
+            kind.names[each] if type(each) is int and 0 <= each < len(kind.names) else each
+            for each in values
+        ]
+    texts = texts_of(values)
     stored = is_text(kind) and not may_grow
     names = tuple(known)
     if not names and isinstance(kind, ClassLabel):

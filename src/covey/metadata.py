@@ -80,6 +80,8 @@ def check_split_name(name: str) -> None:
         )
     if not any(map(str.isalnum, name)):
         raise FormatError(f"the name of a split is {name!r}, must have a letter or a digit")
+    if len(name.encode()) > 100:  # files are named after it, and their names have limits
+        raise FormatError(f"the name of a split is {name[:20]!r}... of over 100 bytes; shorten it")
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
-from typing import TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -49,3 +49,34 @@ def run_ahead(
         # Also when the consumer leaves early: nothing is done that nobody wants.
         for future in waiting:
             future.cancel()
+
+
+class Behind:
+    """Another thread that does what it is told, in order, a few steps behind.
+
+    An error of it is raised by the next call. Leaving the ``with`` waits for all that is under way.
+    """
+
+    def __init__(self, steps: int = 4) -> None:
+        self._steps = steps
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="covey-behind")
+        self._waiting: deque[Future[Any]] = deque()
+
+    def __enter__(self) -> Behind:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def do(self, task: Callable[..., object], *arguments: Any) -> None:
+        """Have something done, after what was asked for before."""
+        self._waiting.append(self._thread.submit(task, *arguments))
+        self._wait(self._steps)
+
+    def wait(self) -> None:
+        """Wait until all is done."""
+        self._wait(0)
+
+    def _wait(self, left: int) -> None:
+        while len(self._waiting) > left:
+            self._waiting.popleft().result()

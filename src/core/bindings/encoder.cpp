@@ -203,18 +203,11 @@ class PyEncoder {
     return record;
   }
 
-  // Many of them, framed.
-  nb::tuple encode_examples(nb::list examples, nb::handle coerce) {
-    Frames frames;
+  // The same, framed, at the end of `frames`, which is as it was if this fails.
+  void append_example(nb::dict example, nb::handle coerce, Frames& frames) {
     Lent scratch(*this);
-    for (std::size_t i = 0; i < examples.size(); ++i) {  // coerce may change the list
-      const auto example = nb::borrow<nb::object>(examples[i]);
-      if (!PyDict_Check(example.ptr())) raise_fault(nb::make_tuple("dict", i, 0, 0, 0, 0));
-      const std::size_t size = fill(nb::borrow<nb::dict>(example), coerce, *scratch);
-      encoder_.frame(scratch->cells.data(), scratch->sizes.data(), size, frames);
-      scratch->release();
-    }
-    return to_tuple(std::move(frames));
+    const std::size_t size = fill(example, coerce, *scratch);
+    encoder_.frame(scratch->cells.data(), scratch->sizes.data(), size, frames);
   }
 
   // Checks columns of `rows` rows. Each is None (absent) or (values, row_splits | None); values
@@ -413,6 +406,31 @@ class PyEncoder {
   std::vector<std::unique_ptr<Scratch>> pool_;
 };
 
+// Examples on their way to a block, each encoded when it comes.
+class ExampleBuffer {
+ public:
+  explicit ExampleBuffer(nb::object encoder)
+      : held_(encoder), encoder_(nb::cast<PyEncoder&>(encoder)) {}
+
+  std::size_t append(nb::dict example, nb::handle coerce) {
+    encoder_.append_example(example, coerce, frames_);
+    return frames_.data.size();
+  }
+
+  std::size_t size() const noexcept { return frames_.lengths.size(); }
+
+  nb::tuple take() {
+    Frames frames = std::move(frames_);
+    frames_ = Frames();
+    return to_tuple(std::move(frames));
+  }
+
+ private:
+  nb::object held_;  // keeps the encoder alive
+  PyEncoder& encoder_;
+  Frames frames_;
+};
+
 }  // namespace
 
 void register_encoder(nb::module_& m) {
@@ -425,11 +443,6 @@ void register_encoder(nb::module_& m) {
            nb::sig("def encode_example(self, example: dict[str, Any], "
                    "coerce: Callable[[int, Any], Any]) -> bytes"),
            "The record of one example.")
-      .def("encode_examples", &PyEncoder::encode_examples, nb::arg("examples"), nb::arg("coerce"),
-           nb::sig("def encode_examples(self, examples: list[dict[str, Any]], "
-                   "coerce: Callable[[int, Any], Any]) -> "
-                   "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
-           "The frames of many examples: (data, offsets, lengths).")
       .def("columns", &PyEncoder::columns, nb::arg("columns"), nb::arg("rows"),
            nb::sig("def columns(self, columns: list[Any], rows: int) -> ColumnSet"),
            "Checks columns of so many rows.")
@@ -446,6 +459,19 @@ void register_encoder(nb::module_& m) {
       .def("measure", &PyEncoder::measure, nb::arg("columns"),
            nb::sig("def measure(self, columns: ColumnSet) -> NDArray[uint64]"),
            "The lengths that the records of all rows will have.");
+
+  nb::class_<ExampleBuffer>(m, "ExampleBuffer", "Examples on their way to a block.")
+      .def(nb::init<nb::object>(), nb::arg("encoder"),
+           nb::sig("def __init__(self, encoder: Encoder) -> None"))
+      .def("append", &ExampleBuffer::append, nb::arg("example"), nb::arg("coerce"),
+           nb::sig("def append(self, example: dict[str, Any], "
+                   "coerce: Callable[[int, Any], Any]) -> int"),
+           "Encodes and frames one example, and returns the bytes held now.")
+      .def("__len__", &ExampleBuffer::size, "How many examples are held.")
+      .def("take", &ExampleBuffer::take,
+           nb::sig("def take(self) -> "
+                   "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
+           "Hands over what is held, (data, offsets, lengths), and begins anew.");
 }
 
 }  // namespace covey

@@ -38,6 +38,11 @@ class _Guess:
     low: int = 0  # the smallest and
     high: int = 0  # the largest integer, if there was any beyond 0
 
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """All that the feature depends on."""
+        return self.dtype, self.shape, self.depth, self.sparse, self.array
+
     def feature(self) -> Feature:
         dtype = self.dtype or "float32"
         if self.sparse:
@@ -64,6 +69,11 @@ class Inference:
         self._count = 0
         self._guesses: dict[tuple[str, ...], _Guess] = {}
         self._seen: dict[tuple[str, ...], int] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no feature was found yet."""
+        return not self._guesses
 
     def add(self, example: Mapping[str, Any], number: int | None = None) -> None:
         """Look at one more example; its number is only for messages."""
@@ -138,20 +148,27 @@ class Inference:
 
     def merge(
         self, other: Inference, integers: Callable[[str], tuple[int, int]] | None = None
-    ) -> None:
+    ) -> bool:
         """Add what another found in the examples that follow.
 
         Args:
             other: The other.
             integers: Tells the smallest and the largest integer of a feature in the examples that
                 were passed over. Asked only where the type depends on it.
+
+        Returns:
+            Whether the features are others now.
         """
         # All or nothing: who merges may catch the error, and go on without the other.
         found = {path: self._wider(path, guess, integers) for path, guess in other._guesses.items()}
+        changed = False
         for path, guess in found.items():
+            before = self._guesses.get(path)
+            changed |= before is None or before.form != guess.form
             self._set(path, guess, other._seen[path])
         self._next += other._count
         self._count += other._count
+        return changed
 
     def _wider(
         self,

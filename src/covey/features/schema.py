@@ -61,6 +61,46 @@ class Rows:
         return Block(*frames, first=begin)
 
 
+class ExampleBlock:
+    """A block of records in the making."""
+
+    def __init__(self, features: Features, buffer: _core.ExampleBuffer) -> None:
+        self._features = features
+        self._buffer = buffer
+        self._is_plain = features._is_plain
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def append(self, example: Mapping[str, Any]) -> int:
+        """Encode one more example, as :meth:`Features.encode` does, and return the bytes so far.
+
+        Raises:
+            FeatureError: If the example does not fit; the block is as it was.
+        """
+        return self._append(example, self._features._coerce)
+
+    def append_exact(self, example: Mapping[str, Any]) -> int:
+        """The same, but a value that would have to be converted does not fit."""
+        return self._append(example, _refuse)
+
+    def _append(self, example: Mapping[str, Any], coerce: Callable[[int, Any], Any]) -> int:
+        features = self._features
+        if not self._is_plain or type(example) is not dict:
+            example = features._split(example)
+        try:
+            return self._buffer.append(example, coerce)
+        except _core.Fault as fault:
+            if fault.args[0] == "extra":
+                # Says which name is too much, unless there is nothing behind it.
+                return self._buffer.append(features._split(example), coerce)
+            raise explain_value(fault, features._physical, features._owners) from None
+
+    def take(self) -> Block:
+        """The records so far; the next block begins."""
+        return Block(*self._buffer.take())
+
+
 class Features(Mapping[str, Feature]):
     """A schema: names to kinds. Nested dicts are named by their path, ``a/b``.
 
@@ -297,6 +337,11 @@ class Features(Mapping[str, Feature]):
         missing = {name: filler for name, filler in self._fillers.items() if flat.get(name) is None}
         return {**flat, **missing} if missing else example
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether every feature is stored as its value is, so that exactness can be seen in it."""
+        return all(feature.is_plain for feature in self._features.values())
+
     def is_stored_like(self, other: Features) -> bool:
         """Whether an example has the same record with these features as with the others.
 
@@ -355,41 +400,9 @@ class Features(Mapping[str, Feature]):
             values.update(zip((column.key for column in columns), parts, strict=True))
         return values
 
-    def encode_examples(self, examples: Sequence[Mapping[str, Any]], *, first: int = 0) -> Block:
-        """The records of many examples, as :meth:`encode` makes them, in one go.
-
-        Raises:
-            FeatureError: If one does not fit, saying which, counting from ``first``.
-        """
-        try:
-            block = self._encode_list(examples, self._coerce)
-        except (_core.Fault, FeatureError):
-            # Rare enough to look for the one that is to blame.
-            for number, example in enumerate(examples, first):
-                try:
-                    self.encode(example)
-                except FeatureError as error:
-                    raise FeatureError(f"example {number}: {error}") from None
-            raise
-        return block
-
-    def encode_exact(self, examples: Sequence[Mapping[str, Any]]) -> Block | None:
-        """The same, or None if any value would have to be converted, or does not fit."""
-        if not all(feature.is_plain for feature in self._features.values()):
-            return None
-        try:
-            return self._encode_list(examples, _refuse)
-        except (_core.Fault, FeatureError):
-            return None
-
-    def _encode_list(
-        self, examples: Sequence[Mapping[str, Any]], coerce: Callable[[int, Any], Any]
-    ) -> Block:
-        listed: list[Any] = examples if type(examples) is list else list(examples)
-        if not self._is_plain or not set(map(type, listed)) <= {dict}:
-            listed = [self._split(example) for example in listed]
-        encoder = self._encoder or self._encode_with()
-        return Block(*encoder.encode_examples(listed, coerce))
+    def begin_block(self) -> ExampleBlock:
+        """Begin a block of records, to which examples are added one by one."""
+        return ExampleBlock(self, _core.ExampleBuffer(self._encoder or self._encode_with()))
 
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
         """The records of many examples, given by column.

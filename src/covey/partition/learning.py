@@ -38,7 +38,7 @@ class Learning:
         if not waiting:
             return
         known = self._fitting
-        block = None if known is None else known.encode_exact([example for example, _ in waiting])
+        block = None if known is None else _encode_exact(known, waiting)
         if known is not None and block is not None:
             self._inference.pass_over(len(block))
             self._note_ranges(known, block)
@@ -79,3 +79,16 @@ class Learning:
         features = Features(self._inference.kinds())
         self._inference.check_defaults()
         return features
+
+
+def _encode_exact(
+    features: Features, examples: Sequence[tuple[Mapping[str, Any], int]]
+) -> Block | None:
+    """The records of examples, unless any value would have to be converted, or does not fit."""
+    block = features.begin_block()
+    try:
+        for example, _ in examples if features.is_simple else ():
+            block.append_exact(example)
+    except FeatureError:
+        return None
+    return block.take() if features.is_simple else None

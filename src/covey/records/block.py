@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,3 +65,19 @@ class Block:
         """Say where a record is, for a message."""
         offset = self.position + int(self.offsets[row]) - HEADER_BYTES
         return f"{self.name}: record {self.first + row} at byte {offset}"
+
+
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """The records of several blocks in one.
+
+    >>> len(join_blocks([]))
+    0
+    """
+    blocks = [block for block in blocks if len(block)]
+    if len(blocks) == 1:
+        return blocks[0]
+    sources = np.repeat(np.arange(len(blocks), dtype=np.uint32), [len(block) for block in blocks])
+    empty = [np.zeros(0, np.uint64)]
+    offsets = np.concatenate(empty + [block.offsets for block in blocks])
+    lengths = np.concatenate(empty + [block.lengths for block in blocks])
+    return Block(*_core.copy_frames([block.data for block in blocks], sources, offsets, lengths))

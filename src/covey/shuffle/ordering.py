@@ -69,7 +69,7 @@ def raise_duplicate(examples: Sequence[int], key: Key) -> NoReturn:
     first, second = sorted(examples)
     raise DuplicateKeyError(
         f"examples {first} and {second} both have the key {key!r}; keys must be unique, for they "
-        "decide the order",
+        "decide the order: rename one, or give examples without keys",
         key=key,
         examples=(first, second),
     )

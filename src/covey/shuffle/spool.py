@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.records import Block
-from covey.records.block import FRAME_BYTES, HEADER_BYTES
+from covey.records.block import FRAME_BYTES
+from covey.shuffle.arena import Arena
 from covey.shuffle.ordering import (
     ROW_DTYPE,
     ClassSizes,
@@ -28,74 +29,11 @@ from covey.shuffle.ordering import (
     cut_by_bytes,
     raise_duplicate,
 )
+from covey.shuffle.runs import Run, RunWriter
 
 # A run is read in pieces of at least this size; where that is too much memory for all runs, some
 # are merged into longer ones first.
 _LEAST_WINDOW = 1 << 18
-
-
-@dataclass(slots=True)
-class _Run:
-    """Records that were sorted and put aside: frames in one file, rows in another."""
-
-    path: Path
-    rows: int
-    at: int = 0  # rows that were read
-    offset: int = 0  # and bytes
-    window: NDArray[Any] = field(default_factory=lambda: np.zeros(0, ROW_DTYPE))
-    data: bytes = b""
-    used: int = 0  # rows of the window that were taken
-    used_bytes: int = 0
-
-    @property
-    def _rows_path(self) -> Path:
-        return self.path.with_suffix(".rows")
-
-    def is_open(self) -> bool:
-        """Whether rows are left, read or not."""
-        return self.used < len(self.window) or self.at < self.rows
-
-    def fill(self, size: int) -> None:
-        """Read the next window, of about so many bytes, once the last is used up."""
-        if self.used < len(self.window) or self.at == self.rows:
-            return
-        # Files are opened for each window: there may be more runs than a process may have files.
-        count = min(self.rows - self.at, max(1, size // ROW_DTYPE.itemsize))
-        with open(self._rows_path, "rb") as file:
-            file.seek(self.at * ROW_DTYPE.itemsize)
-            rows = np.frombuffer(file.read(count * ROW_DTYPE.itemsize), ROW_DTYPE)
-        ends = np.cumsum(rows["length"] + np.uint64(FRAME_BYTES))
-        fitting = max(1, int(np.searchsorted(ends, np.uint64(size), side="right")))
-        self.window = rows[:fitting]
-        with open(self.path, "rb") as file:
-            file.seek(self.offset)
-            self.data = file.read(int(ends[fitting - 1]))
-        self.at += fitting
-        self.offset += len(self.data)
-        self.used = self.used_bytes = 0
-
-    def take(self, count: int) -> tuple[NDArray[Any], NDArray[np.uint64]]:
-        """The next rows of the window, and where their records begin in its data."""
-        rows = self.window[self.used : self.used + count]
-        sizes = rows["length"] + np.uint64(FRAME_BYTES)
-        ends = np.cumsum(sizes) + np.uint64(self.used_bytes)
-        self.used += count
-        self.used_bytes = int(ends[-1]) if count else self.used_bytes
-        return rows, ends - sizes + np.uint64(HEADER_BYTES)
-
-    def pieces(self, size: int) -> Iterator[tuple[Block, NDArray[Any]]]:
-        """All records, about so many bytes at a time."""
-        while self.is_open():
-            self.fill(size)
-            rows, offsets = self.take(len(self.window))
-            lengths = np.ascontiguousarray(rows["length"])
-            yield Block(np.frombuffer(self.data, np.uint8), offsets, lengths), rows
-
-    def delete(self) -> None:
-        """Give the disk back."""
-        self.path.unlink(missing_ok=True)
-        self._rows_path.unlink(missing_ok=True)
-        self.window, self.data = np.zeros(0, ROW_DTYPE), b""
 
 
 class Spool:
@@ -125,9 +63,9 @@ class Spool:
         self._memory = memory
         self._ordering = ordering
         self._unique = unique
-        self._held: list[tuple[Block, NDArray[Any]]] = []
-        self._held_bytes = 0
-        self._runs: list[_Run] = []
+        self._arena = Arena()
+        self._key_bytes = 0
+        self._runs: list[Run] = []
         self._made = 0
         self._classes = ClassSizes.of(np.zeros(0, np.int64), np.zeros(0, np.uint64))
         self._keys: list[tuple[NDArray[np.uint64], Sequence[Key]]] = []
@@ -137,19 +75,18 @@ class Spool:
         """Take in records with their rows, which are in the order of their positions."""
         if not len(block):
             return
-        self._held.append((block, rows))
-        self._held_bytes += block.data.nbytes + rows.nbytes
+        self._arena.add(block, rows)
         if self._unique and keys is not None:
             self._keys.append((rows["position"].copy(), keys))
             # A Python object takes about 60 bytes and its text.
-            self._held_bytes += 60 * len(keys) + sum(
+            self._key_bytes += 60 * len(keys) + sum(
                 len(key) for key in keys if isinstance(key, (str, bytes))
             )
         self.records += len(block)
         self.bytes += int(block.lengths.sum()) + FRAME_BYTES * len(block)
         if self._ordering.by_class:
             self._classes += ClassSizes.of(rows["label"], rows["length"])
-        if self._held_bytes >= self._memory:
+        if self._arena.bytes + self._key_bytes >= self._memory:
             self.put_aside()
 
     def classes(self) -> ClassSizes:
@@ -158,41 +95,28 @@ class Spool:
 
     def put_aside(self) -> None:
         """Sort what is held, and write it to disk as a run."""
-        if not self._held:
+        if not len(self._arena):
             return
         if self._keys:
             path = self._folder / f"{self._prefix}keys-{len(self._key_files):06d}"
             path.write_bytes(pickle.dumps(self._keys))
             self._key_files.append(path)
-            self._keys = []
+            self._keys, self._key_bytes = [], 0
         self._runs.append(self._write_run(self._held_parts()))
-        self._held, self._held_bytes = [], 0
+        self._arena.clear()
 
-    def _write_run(self, parts: Iterator[_Sorted]) -> _Run:
+    def _write_run(self, parts: Iterator[_Sorted]) -> Run:
         path = self._folder / f"{self._prefix}run-{self._made:06d}.frames"
         self._made += 1
-        rows = 0
-        with (
-            open(path, "wb", buffering=0) as frames,
-            open(path.with_suffix(".rows"), "wb", buffering=0) as table,
-        ):
+        with RunWriter(path) as writer:
             for part in parts:
-                _write_all(frames, part.copy().data)
-                _write_all(table, part.rows)
-                rows += len(part.rows)
-        return _Run(path, rows)
+                writer.add(part.copy(), part.rows)
+        return writer.run()
 
     def _held_parts(self) -> Iterator[_Sorted]:
         """What is held, in order."""
-        if not self._held:
-            return
-        buffers = [block.data for block, _ in self._held]
-        rows = np.concatenate([part for _, part in self._held])
-        sources = np.repeat(
-            np.arange(len(buffers), dtype=np.uint32), [len(part) for _, part in self._held]
-        )
-        offsets = np.concatenate([block.offsets for block, _ in self._held])
-        yield from _in_order(buffers, sources, offsets, rows, self._ordering)
+        if len(self._arena):
+            yield from _in_order(*self._arena.places(), self._ordering)
 
     def tasks(self) -> Iterator[Callable[[], Part]]:
         """All records in order. A run is let go of when it was read: once.
@@ -214,13 +138,14 @@ class Spool:
             yield from self._held_parts()
             return
         self.put_aside()
+        self._arena = Arena()  # its memory is for the windows now
         most = max(2, self._memory // 2 // _LEAST_WINDOW)
         while len(self._runs) > most:
             first, self._runs = self._runs[:most], self._runs[most:]
             self._runs.append(self._write_run(self._merge(first)))
         yield from self._merge(self._runs)
 
-    def _merge(self, runs: Sequence[_Run]) -> Iterator[_Sorted]:
+    def _merge(self, runs: Sequence[Run]) -> Iterator[_Sorted]:
         """Merge runs a window at a time: all that comes before the first end of a window."""
         size = max(_LEAST_WINDOW, self._memory // 2 // len(runs))
         waiting = list(runs)
@@ -248,8 +173,8 @@ class Spool:
     def look(self) -> Iterator[tuple[Block, NDArray[Any]]]:
         """All records with their rows, in no order, changing nothing."""
         for run in self._runs:
-            yield from _Run(run.path, run.rows).pieces(max(_LEAST_WINDOW, self._memory // 8))
-        yield from self._held
+            yield from Run(run.path, run.rows).pieces(max(_LEAST_WINDOW, self._memory // 8))
+        yield from self._arena.blocks()
 
     def drain(self) -> Iterator[tuple[Block, NDArray[Any]]]:
         """All records with their rows, in no order, letting go of each."""
@@ -257,10 +182,8 @@ class Spool:
         for run in runs:
             yield from run.pieces(max(_LEAST_WINDOW, self._memory // 8))
             run.delete()
-        self._held.reverse()
-        while self._held:
-            yield self._held.pop()
-        self._held_bytes = 0
+        arena, self._arena = self._arena, Arena()
+        yield from arena.blocks()
 
     def take_keys(self, other: Spool) -> None:
         """Take over the keys of a spool that is drained into this one."""
@@ -298,8 +221,7 @@ class Spool:
             with open(run.path.with_suffix(".rows"), "rb") as file:
                 while piece := file.read(ROW_DTYPE.itemsize << 16):
                     yield np.frombuffer(piece, ROW_DTYPE)
-        for _, rows in self._held:
-            yield rows
+        yield from self._arena.rows()
 
     def _find_key(self, position: int) -> Key:
         for path in [*self._key_files, None]:
@@ -350,9 +272,3 @@ def _in_order(
     for begin, end in cut_by_bytes(lengths):
         at = slice(begin, end)
         yield _Sorted(buffers, sources[at], offsets[at], lengths[at], rows, order[at])
-
-
-def _write_all(file: Any, data: NDArray[Any]) -> None:
-    view = memoryview(np.ascontiguousarray(data).view(np.uint8).data)
-    while view.nbytes:
-        view = view[file.write(view) :]

@@ -49,7 +49,7 @@ class Manifest:
     entries: Mapping[str, Mapping[str, Any]]
     """JSON files of the whole dataset, by name, and what each gets, or gets anew, by key."""
     keeps: bool
-    """Whether records stay that are there: then the texts say more than before, but nothing else."""
+    """Whether records stay that are there: then the texts say more than before, nothing else."""
     name: str
     version: str
     description: str = ""
@@ -123,14 +123,19 @@ class Staging:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            file = next(each for each in (folder, *folder.parents) if each.is_file())
-            raise DatasetError(f"{file}: it is a file, must be a folder") from None
+            wrong = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+            what = "a link to nothing" if wrong.is_symlink() else "a file"
+            raise DatasetError(f"{wrong}: it is {what}, must be a folder") from None
         self.path = folder / f".covey-{split}.partial"
         self._target = folder / f".covey-{split}.commit"
-        with locked(folder):
-            _recover(folder)
-            self._lock = self._claim(split)
-        self._before = _texts(folder)
+        try:
+            with locked(folder):
+                _recover(folder)
+                self._lock = self._claim(split)
+            self._before = _texts(folder)
+        except BaseException:
+            self._remove_folders()
+            raise
 
     def _claim(self, split: str) -> int | None:
         """Make the staging folder, and lock it."""
@@ -152,17 +157,42 @@ class Staging:
         sync(path)
         sync(self.path)
         with locked(self.folder):
-            self._check_texts(manifest)
+            self._check_dataset(manifest)
             os.rename(self.path, self._target)
-            sync(self.folder)
             self._made = []
-            _finish(self._target)
+            try:
+                sync(self.folder)
+                _finish(self._target)
+            except KeyboardInterrupt:  # it is written: no reason to leave it half in place
+                _finish(self._target)
+                raise
+            except OSError as error:
+                raise DatasetError(
+                    f"{self.folder}: split {manifest.split.name!r} is written, but its files could "
+                    f"not all be brought to their places ({error.strerror or error}); the next "
+                    "write does that first: do not write the same examples again"
+                ) from error
         self._release()
 
-    def _check_texts(self, manifest: Manifest) -> None:
-        """Make sure that nobody has described the dataset in another way in the meantime."""
+    def _check_dataset(self, manifest: Manifest) -> None:
+        """Make sure that nobody has changed the dataset in the meantime."""
+        info = read_info(self.folder)
+        others = () if info is None else info.splits
+        new = next((each.name for each in others if each.name != manifest.split.name), None)
+        if info is not None and info.name != manifest.name:
+            raise DatasetError(
+                f"{self.folder}: another process has called the dataset {info.name!r}, not "
+                f"{manifest.name!r}; write it again"
+            )
         now = _texts(self.folder)
+        # A split that has come since then did not know of this one: they must say the same.
+        is_new = new is not None and not manifest.keeps
         for name, text in manifest.texts.items():
+            if is_new and now.get(name) != text.encode():
+                raise DatasetError(
+                    f"{self.folder}: another process has written split {new!r} in the meantime, "
+                    f"with other features or classes; write {manifest.split.name!r} again"
+                )
             if now.get(name) not in (self._before.get(name), text.encode()):
                 raise DatasetError(
                     f"{self.folder / name}: another process has changed it while split "
@@ -175,6 +205,10 @@ class Staging:
             return
         shutil.rmtree(self.path, ignore_errors=True)
         self._release()
+        self._remove_folders()
+
+    def _remove_folders(self) -> None:
+        """Remove the folders that were made for the dataset."""
         for each in self._made:
             try:
                 each.rmdir()
@@ -210,7 +244,9 @@ def _finish(staged: Path) -> None:
     folder = staged.parent
     manifest = Manifest.read(staged / _MANIFEST)
     before = read_info(folder) or read_info(staged)
-    info = before or DatasetInfo(manifest.name, manifest.version, manifest.description)
+    info = before or DatasetInfo(manifest.name, manifest.version)
+    if manifest.description:
+        info = replace(info, description=manifest.description)
     shards = manifest.split.shard_names(info.name)
     changed = {name: text for name, text in manifest.texts.items() if _differs(folder / name, text)}
     if changed and before is not None and not manifest.keeps:

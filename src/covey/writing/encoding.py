@@ -1,61 +1,30 @@
-"""Examples, a chunk at a time, to records: in this thread, in others, or in other processes."""
+"""Examples to records, each when it comes, in features that are declared or found on the way."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import itertools
-import multiprocessing
-import pickle
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
+from covey.errors import CoveyError, FeatureError
 from covey.features import Features
 from covey.features.inference import Inference
-from covey.pipeline import run_ahead
+from covey.features.schema import ExampleBlock
+from covey.labels import leaf
 from covey.records import Block
+from covey.records.block import join_blocks
 from covey.shuffle.ordering import Key
-from covey.writing.intake import Intake
-
-OnError = Literal["raise", "skip"]
+from covey.writing.items import LeftOut, Rules, source_failed, take_item
 
 # A chunk has about this many bytes of records, and no more examples than that.
 _CHUNK_BYTES = 1 << 20
 _CHUNK_EXAMPLES = 4096
 
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """An example that was not written, because ``on_error="skip"`` was asked for."""
-
-    example: int
-    """Its number in the source, from 0."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How items become examples, and examples records. Goes to other processes."""
-
-    features: Features | None = None
-    """As declared; None to infer them."""
-    otherwise: Features | None = None
-    """Tried if those do not fit: the same, with a label whose classes may be new as a text."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    names: tuple[str, ...] | None = None
-    """What the parts of tuples are called."""
-    key: str | None = None
-    """The feature that is the key."""
-    on_error: OnError = "raise"
+Integers = Callable[[str], tuple[int, int]]
+"""Tells the smallest and the largest integer of a feature in the chunks that were handed out."""
 
 
 @dataclass(slots=True)
@@ -69,399 +38,187 @@ class Chunk:
     """The numbers of the examples in the source."""
     keys: Sequence[Key] | None
     left_out: list[LeftOut]
-    inference: Inference | None = None
-    """What was found, if the features are inferred and those known did not fit at once."""
 
 
-def encode_chunk(
-    items: Sequence[Any],
-    first: int,
-    rules: Rules,
-    known: Inference | None = None,
-    features: Features | None = None,
-) -> Chunk:
-    """Encode a chunk of items.
+class ChunkEncoder:
+    """Encodes examples one by one, and hands out chunks of them.
+
+    An example is encoded before the next is asked for, so that a source may use its arrays again.
+
+    While features are inferred, the features are those that fit all examples so far. An example
+    that has exactly their types is encoded at once; only another is looked at more closely.
 
     Args:
-        items: As :class:`covey.writing.intake.Intake` has them.
-        first: The number of the first.
-        rules: What to do with them.
-        known: If features are inferred, what earlier examples were;
-        features: and the features that fit those.
-    """
-    examples, keys, positions, left_out = _sort_out(items, first, rules)
-    chunk = Chunk(_NOTHING, rules.features or features or _NO_FEATURES, positions, keys, left_out)
-    if not examples:
-        return chunk
-    if rules.features is None:
-        block = None if features is None else features.encode_exact(_fill_in(features, examples))
-        if block is not None:
-            chunk.block = block
-            return chunk
-        together = copy.deepcopy(known) if known is not None else Inference(rules.defaults)
-        chunk.inference = Inference(rules.defaults, first)
-        if rules.on_error == "skip":
-            _drop(chunk, examples, rules, partial(_look_alone, chunk.inference, together))
-            if not examples:
-                return chunk
-        else:
-            _drop(chunk, examples, rules, partial(_look_at, chunk.inference, known))
-            together.merge(chunk.inference)
-        chunk.features = Features(together.kinds())
-        # What is None, and was never anything else, has no feature yet.
-        unknown = set(rules.defaults).difference(chunk.features)
-        if unknown:
-            examples = [_without(example, unknown) for example in examples]
-    try:
-        chunk.block = _encode(chunk.features, examples)
-    except FeatureError:
-        if rules.otherwise is not None:
-            with contextlib.suppress(FeatureError):
-                chunk.block = _encode(rules.otherwise, examples)
-                chunk.features = rules.otherwise
-                return chunk
-        _drop(chunk, examples, rules, partial(_try_one, chunk.features))
-        chunk.block = _encode(chunk.features, examples)
-    return chunk
-
-
-def _look_at(
-    inference: Inference, known: Inference | None, example: Mapping[str, Any], number: int
-) -> None:
-    """Infer from one more example, which has the same names as those before it."""
-    (known or inference).check_names(example)
-    inference.add(example, number)
-
-
-def _look_alone(
-    inference: Inference, together: Inference, example: Mapping[str, Any], number: int
-) -> None:
-    """Infer from one more example, or from none of it, if nothing fits it and those before it."""
-    together.check_names(example)
-    alone = Inference(together.defaults, number)
-    alone.add(example, number)
-    together.merge(alone)
-    inference.merge(alone)
-
-
-def _without(example: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in example.items() if name not in names}
-
-
-def _encode(features: Features, examples: list[Any]) -> Block:
-    return features.encode_examples(_fill_in(features, examples))
-
-
-def _fill_in(features: Features, examples: list[Any]) -> list[Any]:
-    """Examples with what they lack, so that every reader finds it in the records."""
-    return [features.fill_in(example) for example in examples] if features.optional else examples
-
-
-def _try_one(features: Features, example: Mapping[str, Any], number: int) -> None:
-    features.encode(features.fill_in(example))
-
-
-_NOTHING = Block(np.zeros(0, np.uint8), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
-_NO_FEATURES = Features({})
-
-
-def _drop(
-    chunk: Chunk,
-    examples: list[Mapping[str, Any]],
-    rules: Rules,
-    try_one: Callable[[Mapping[str, Any], int], object],
-) -> None:
-    """Try examples one by one, and leave out, or tell of, those that fail."""
-    failed: list[int] = []
-    for at, (example, number) in enumerate(zip(examples, chunk.positions.tolist(), strict=True)):
-        try:
-            try_one(example, number)
-        except FeatureError as error:
-            reason = str(error).removeprefix(f"example {number}: ")
-            if rules.on_error == "raise":
-                key = "" if chunk.keys is None else f" (key {chunk.keys[at]!r})"
-                raise FeatureError(f"example {number}{key}: {reason}") from None
-            failed.append(at)
-            chunk.left_out.append(LeftOut(number, reason))
-    if failed:
-        for at in reversed(failed):
-            del examples[at]
-        chunk.positions = np.delete(chunk.positions, failed)
-        if chunk.keys is not None:
-            gone = set(failed)
-            chunk.keys = [key for at, key in enumerate(chunk.keys) if at not in gone]
-
-
-def _sort_out(
-    items: Sequence[Any], first: int, rules: Rules
-) -> tuple[list[Any], Sequence[Key] | None, NDArray[np.uint64], list[LeftOut]]:
-    """Tell examples, keys and errors apart."""
-    positions = np.arange(first, first + len(items), dtype=np.uint64)
-    kinds = set(map(type, items))
-    left_out: list[LeftOut] = []
-    keys: Sequence[Key] | None = None
-    examples: list[Any]
-    if kinds == {dict}:  # the usual cases in one go
-        examples = list(items)
-    elif kinds == {tuple} and rules.names is None and all(map(_is_pair, items)):
-        keys, pairs = zip(*items, strict=True)
-        examples = list(pairs)
-    else:
-        examples, keys, numbers = _one_by_one(items, first, rules, left_out)
-        positions = np.array(numbers, np.uint64)
-    if rules.key is not None:
-        examples, keys, positions = _take_keys(examples, positions, rules, left_out)
-    return examples, keys, positions, left_out
-
-
-def _take_keys(
-    examples: list[Any], positions: NDArray[np.uint64], rules: Rules, left_out: list[LeftOut]
-) -> tuple[list[Any], list[Key], NDArray[np.uint64]]:
-    """Find the feature in each example that is its key."""
-    assert rules.key is not None
-    found: list[tuple[Any, Key, int]] = []
-    for example, number in zip(examples, positions.tolist(), strict=True):
-        try:
-            found.append((example, _key_of(example, rules.key, number), number))
-        except FeatureError as error:
-            _leave_out(error, number, rules, left_out)
-    numbers = np.array([number for *_, number in found], np.uint64)
-    return [example for example, *_ in found], [key for _, key, _ in found], numbers
-
-
-def _leave_out(error: CoveyError, number: int, rules: Rules, left_out: list[LeftOut]) -> None:
-    if rules.on_error == "raise":
-        raise error
-    left_out.append(LeftOut(number, str(error).removeprefix(f"example {number}: ")))
-
-
-def _one_by_one(
-    items: Sequence[Any], first: int, rules: Rules, left_out: list[LeftOut]
-) -> tuple[list[Any], list[Key] | None, list[int]]:
-    examples: list[Any] = []
-    keys: list[Key] = []
-    numbers: list[int] = []
-    for number, item in enumerate(items, first):
-        if isinstance(item, CoveyError):
-            _leave_out(item, number, rules, left_out)
-            continue
-        if rules.names is None and isinstance(item, tuple) and _is_pair(item):
-            keys.append(item[0])
-            item = item[1]
-        try:
-            examples.append(_as_example(item, rules.names, number))
-        except FeatureError as error:
-            _leave_out(error, number, rules, left_out)
-            continue
-        numbers.append(number)
-    if keys and len(keys) != len(examples):
-        raise FeatureError(
-            f"some examples from {first} to {first + len(items) - 1} have keys and some have none"
-        )
-    return examples, keys or None, numbers
-
-
-def _is_pair(item: Any) -> bool:
-    return len(item) == 2 and isinstance(item[1], Mapping)
-
-
-def _as_example(item: Any, names: tuple[str, ...] | None, number: int) -> Mapping[str, Any]:
-    if isinstance(item, Mapping):
-        return item
-    if not isinstance(item, (tuple, list)):
-        raise FeatureError(
-            f"example {number}: it is of type {type(item).__name__}, must be a dict of values, or "
-            "a pair of a key and such a dict"
-        )
-    if names is None:
-        raise FeatureError(
-            f"example {number}: it is a {type(item).__name__} of {len(item)} parts; say what they "
-            "are called, as in names=('image', 'label')"
-        )
-    if len(item) != len(names):
-        raise FeatureError(
-            f"example {number}: it has {len(item)} parts, but there are {len(names)} names: "
-            f"{', '.join(names)}"
-        )
-    return dict(zip(names, item, strict=True))
-
-
-def _key_of(example: Mapping[str, Any], name: str, number: int) -> Key:
-    key: Any = example
-    if name in example:
-        key = example[name]
-    else:
-        for part in name.split("/"):
-            if not isinstance(key, Mapping) or part not in key:
-                raise FeatureError(f"example {number}: it has no {name!r}, which is to be its key")
-            key = key[part]
-    return key.item() if isinstance(key, np.generic) else key  # type: ignore[no-any-return]
-
-
-# A chunk after the other.
-
-
-class Encoding:
-    """All chunks of an intake, encoded in order.
-
-    Args:
-        intake: Where items come from.
-        rules: What to do with them.
-        workers: How many chunks to encode at once. Items that can be fetched by number are fetched
-            and encoded in as many processes, if they can be sent there; others are encoded in
-            threads, while this one goes on fetching.
+        rules: What to do.
+        known: If features are inferred: what the examples before these were.
+        integers: Asked if a type depends on integers that were not looked at.
     """
 
-    def __init__(self, intake: Intake, rules: Rules, workers: int = 1) -> None:
-        self._intake = intake
+    def __init__(
+        self, rules: Rules, known: Inference | None = None, integers: Integers | None = None
+    ) -> None:
+        self.known = Inference(rules.defaults) if known is None else known
+        self.found = Inference(rules.defaults)
+        """What was looked at, for one who knows of other examples too."""
         self._rules = rules
-        self._workers = workers
-        self._size = 1  # examples in the next chunk
-        self._known: Inference | None = None
-        self._features: Features | None = None
-        self._integers: Callable[[str], tuple[int, int]] | None = None
+        self._integers = integers
+        self._features = rules.features or Features({})
+        if rules.infers and not self.known.is_empty:
+            self._features = Features(self.known.kinds())
+        self._block: ExampleBlock = self._features.begin_block()
+        self._first = 0  # the number of the chunk's first example
+        self._gone: list[int] = []  # numbers in the chunk that were left out
+        self._keys: list[Key] = []
+        self._left_out: list[LeftOut] = []
+        self._early: list[Block] = []  # blocks of the chunk that were taken out of turn
+        self._exact = 0  # examples of the chunk that were not looked at
+        self.passed = 0
+        """And of all chunks."""
 
     @property
     def features(self) -> Features:
         """What fits all examples so far."""
-        if self._rules.features is not None:
-            return self._rules.features
-        if self._known is None:
-            raise FeatureError("there are no examples to infer features from; declare them")
-        self._known.check_defaults()
-        return Features(self._known.kinds())
+        return self._features
 
-    def chunks(self, integers: Callable[[str], tuple[int, int]]) -> Iterator[Chunk]:
-        """Encode everything.
-
-        Args:
-            integers: Tells the range of a feature's integers in the chunks that were handed out.
-        """
-        self._integers = integers
-        if self._workers == 1:
-            for task in self._tasks(self._fetched()):
-                yield self._learn(task())
-            return
-        executor, tasks = self._parallel()
-        with executor:
-            try:
-                for chunk in run_ahead(tasks, executor, 2 * self._workers):
-                    yield self._learn(chunk)
-            except BrokenProcessPool as error:
-                raise DatasetError(
-                    f"a worker process ended before its work was done ({error}); a script that "
-                    "uses workers needs `if __name__ == '__main__':` around what it does, and what "
-                    "it fetches must fit the memory; workers=1 does without processes"
-                ) from None
-
-    def _parallel(self) -> tuple[Executor, Iterator[Callable[[], Chunk]]]:
-        source = self._intake.items
-        if self._intake.by_number:
-            try:
-                sent = pickle.dumps((source, self._rules))
-            except Exception:  # whatever a source raises that cannot be pickled
-                sent = None
-            if sent is not None:
-                # Not by fork: the caller may have threads, TensorFlow's for instance.
-                pool = ProcessPoolExecutor(
-                    self._workers, multiprocessing.get_context("spawn"), _begin, (sent,)
-                )
-                return pool, self._tasks(self._ranges(), _encode_range)
-        threads = ThreadPoolExecutor(self._workers, thread_name_prefix="covey-encode")
-        return threads, self._tasks(self._fetched())
-
-    def _tasks(
-        self, parts: Iterator[tuple[int, Any]], remote: Callable[..., Chunk] | None = None
-    ) -> Iterator[Callable[[], Chunk]]:
-        for first, part in parts:
-            if remote is not None:
-                yield partial(remote, part, self._known, self._features)
-            else:
-                yield partial(encode_chunk, part, first, self._rules, self._known, self._features)
-
-    def _ranges(self) -> Iterator[tuple[int, range]]:
-        first, total = 0, self._intake.length or 0
-        while first < total:
-            part = range(first, min(first + self._size, total))
-            yield first, part
-            first = part.stop
-
-    def _fetched(self) -> Iterator[tuple[int, list[Any]]]:
-        if self._intake.by_number:
-            for first, numbers in self._ranges():
-                yield first, _fetch(self._intake.items, numbers)
-            return
-        items = iter(self._intake.items or ())
-        first = 0
-        while True:
-            part: list[Any] = []
-            try:
-                part.extend(itertools.islice(items, self._size))
-            except CoveyError:
+    def chunks(self, items: Iterable[Any], first: int = 0) -> Iterator[Chunk]:
+        """Encode items, the first of which has this number."""
+        rules = self._rules
+        takes_dicts = rules.key is None
+        self._first = number = first
+        waiting = True  # for the source
+        try:
+            for item in items:
+                waiting = False
+                key: Key | None = None
+                try:
+                    if takes_dicts and type(item) is dict:
+                        example: Mapping[str, Any] = item
+                    else:
+                        example, key = take_item(item, rules)
+                    size = self._try(example)
+                    if size is None:
+                        features = self._adapt(example, number)
+                        if features is not self._features:
+                            if len(self._block) or self._early or self._left_out:
+                                yield self._end(number)
+                            self._use(features)
+                        size = self._block.append(self._fill_in(example))
+                    else:
+                        self._exact += 1
+                except CoveyError as error:
+                    self._leave_out(error, number, key)
+                    size = 0
+                else:
+                    if key is not None:
+                        self._keys.append(key)
+                number += 1
+                if size >= _CHUNK_BYTES or number - self._first >= _CHUNK_EXAMPLES:
+                    yield self._end(number)
+                waiting = True
+        except CoveyError:
+            raise
+        except Exception as error:
+            if not waiting:
                 raise
-            except Exception as error:
-                raise SourceError(
-                    f"example {first + len(part)}: the source failed: "
-                    f"{type(error).__name__}: {error}",
-                    name="<examples>",
-                ) from error
-            if not part:
-                return
-            yield first, part
-            first += len(part)
+            raise source_failed(number, error) from error
+        if number > self._first:
+            yield self._end(number)
 
-    def _learn(self, chunk: Chunk) -> Chunk:
-        """Take in what a chunk says about features, and about the size of examples."""
-        if chunk.inference is not None:
-            if self._known is None:
-                self._known = Inference(self._rules.defaults)
-            self._known.merge(chunk.inference, self._integers)
-            self._features = Features(self._known.kinds())
-        elif self._known is not None:
-            self._known.pass_over(len(chunk.block))
-        if len(chunk.block):
-            each = max(1, chunk.block.data.nbytes // len(chunk.block))
-            # Not too sure of it: the next may be much larger.
-            wanted = min(_CHUNK_BYTES // each, 4 * self._size, _CHUNK_EXAMPLES)
-            self._size = max(1, wanted)
+    def _try(self, example: Mapping[str, Any]) -> int | None:
+        """Encode an example as it is; None if it has to be looked at."""
+        features = self._features
+        if features.optional:
+            example = features.fill_in(example)
+        try:
+            if not self._rules.infers:
+                return self._block.append(example)
+            return self._block.append_exact(example) if features.is_simple else None
+        except FeatureError:
+            return None
+
+    def _fill_in(self, example: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An example with what it lacks, so that every reader finds it in the record."""
+        features = self._features
+        if self._rules.infers and self._rules.defaults:
+            # What is None, and was never anything else, has no feature yet.
+            example = {
+                name: value
+                for name, value in example.items()
+                if value is not None or name in features
+            }
+        return features.fill_in(example)
+
+    def _adapt(self, example: Mapping[str, Any], number: int) -> Features:
+        """The features that an example needs which the present ones do not fit at once."""
+        if self._rules.infers:
+            self.known.check_names(example)
+            alone = Inference(self._rules.defaults)
+            alone.add(example, number)
+            changed = self.known.merge(alone, self._range)
+            self.found.merge(alone)
+            return Features(self.known.kinds()) if changed else self._features
+        choices = [each for each in (self._rules.features, self._rules.otherwise) if each]
+        for features in choices:
+            if features is not self._features:
+                try:
+                    features.encode(features.fill_in(example))
+                except FeatureError:
+                    continue
+                return features
+        return self._features  # which will say what is wrong
+
+    def _range(self, name: str) -> tuple[int, int]:
+        """The integers of a feature in all examples so far, also those of this chunk."""
+        self._early.append(self._block.take())
+        return join_ranges(
+            (0, 0) if self._integers is None else self._integers(name),
+            *(integer_range(self._features, block, name) for block in self._early),
+        )
+
+    def _use(self, features: Features) -> None:
+        self._features = features
+        self._block = features.begin_block()
+
+    def _leave_out(self, error: CoveyError, number: int, key: Key | None) -> None:
+        reason = str(error).removeprefix(f"example {number}: ")
+        if self._rules.on_error == "raise":
+            if not isinstance(error, FeatureError):
+                raise error
+            named = "" if key is None else f" (key {key!r})"
+            raise FeatureError(f"example {number}{named}: {reason}") from None
+        self._gone.append(number)
+        self._left_out.append(LeftOut(number, reason))
+
+    def _end(self, number: int) -> Chunk:
+        """Hand out the examples up to this one."""
+        positions = np.arange(self._first, number, dtype=np.uint64)
+        if self._gone:
+            positions = np.delete(positions, np.array(self._gone) - self._first)
+        keys = self._keys or None
+        if keys is not None and len(keys) != len(positions):
+            raise FeatureError(
+                f"some examples from {self._first} to {number - 1} have keys and some have none"
+            )
+        self.known.pass_over(self._exact)
+        self.passed += self._exact
+        block = join_blocks([*self._early, self._block.take()])
+        chunk = Chunk(block, self._features, positions, keys, self._left_out)
+        self._first, self._exact = number, 0
+        self._early, self._gone, self._keys, self._left_out = [], [], [], []
         return chunk
 
 
-def _fetch(source: Any, numbers: range) -> list[Any]:
-    items: list[Any] = []
-    for number in numbers:
-        try:
-            items.append(source[number])
-        except CoveyError as error:
-            items.append(error)
-        except Exception as error:
-            items.append(
-                SourceError(
-                    f"example {number}: the source failed: {type(error).__name__}: {error}",
-                    name="<examples>",
-                )
-            )
-    return items
+def integer_range(features: Features, block: Block, name: str) -> tuple[int, int]:
+    """The smallest and the largest integer of a feature in some records, and 0."""
+    if name not in features or not len(block):
+        return 0, 0
+    column: Any = leaf(features.decode_batch(block, [name]))
+    values = np.asarray(getattr(column, "values", column))
+    if not values.size or values.dtype.kind not in "iu":
+        return 0, 0
+    return min(0, int(values.min())), max(0, int(values.max()))
 
 
-# In another process.
-
-_there: dict[str, Any] = {}
-
-
-def _begin(sent: bytes) -> None:
-    # Ctrl-C goes to all processes of a terminal; the first one sees to it that the others end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _there["source"], _there["rules"] = pickle.loads(sent)
-
-
-def _encode_range(numbers: range, known: Inference | None, features: Features | None) -> Chunk:
-    items = _fetch(_there["source"], numbers)
-    return encode_chunk(items, numbers.start, _there["rules"], known, features)
-
-
-def check_workers(workers: int) -> int:
-    """Check the number of workers."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise DatasetError(f"workers is {workers!r}, must be 1 or more")
-    return workers
+def join_ranges(*ranges: tuple[int, int]) -> tuple[int, int]:
+    """The range that has all of these in it."""
+    return min(low for low, _ in ranges), max(high for _, high in ranges)

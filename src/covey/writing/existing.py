@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -88,6 +88,20 @@ class Existing:
             return ()
         found = sorted(path.name for path in self.folder.glob("*.labels.txt"))
         return tuple(name for name in found if name not in staying)
+
+    def check_foreign(self, names: Iterable[str]) -> None:
+        """Make sure that no file is replaced that belongs to no dataset, unless that was asked."""
+        if self.mode == "overwrite":
+            return
+        own = set(self.old_files())
+        if self.info is not None:  # then the small files are the dataset's
+            own.update(name for name in names if ".tfrecord-" not in name)
+        foreign = [name for name in names if name not in own and (self.folder / name).exists()]
+        if foreign:
+            raise DatasetExistsError(
+                f"{self.folder / foreign[0]}: there is such a file already, which belongs to no "
+                "split of this dataset; move it away, or pass mode='overwrite' to replace it"
+            )
 
     def about(self, split: str) -> About | None:
         """What the index of a split says, if covey made one."""

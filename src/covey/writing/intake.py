@@ -7,14 +7,14 @@ that the caller did not import.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from covey.errors import DatasetError
-from covey.features import ClassLabel, Features
+from covey.features import ClassLabel, Features, SparseArray
 from covey.sources import Source
 
 
@@ -44,6 +44,7 @@ def take_in(examples: Any) -> Intake:
             f"examples is the path {os.fspath(examples)!r}; open it first: "
             "covey.open_source(path) reads folders of images, CSV, JSON, Parquet, NPZ and TFRecords"
         )
+    _refuse_containers(examples)
     if isinstance(examples, Mapping):
         return Intake(columns=examples, length=_rows(examples))
     if isinstance(examples, np.ndarray) and examples.dtype.names:
@@ -54,16 +55,42 @@ def take_in(examples: Any) -> Intake:
         return Intake(columns=table, length=_rows(table))
     if hasattr(examples, "as_numpy_iterator"):
         return _from_tensorflow(examples)
-    if hasattr(examples, "__getitem__") and hasattr(examples, "__len__"):
-        names = _class_names(examples)
-        by_number = not isinstance(examples, (list, tuple))
-        return Intake(items=examples, length=len(examples), by_number=by_number, class_names=names)
+    names = _class_names(examples)
+    if _is_by_number(examples):
+        return Intake(items=examples, length=len(examples), by_number=True, class_names=names)
     if hasattr(examples, "__iter__") or hasattr(examples, "__next__"):
-        return Intake(items=examples, length=_length(examples))
+        return Intake(items=examples, length=_length(examples), class_names=names)
     raise DatasetError(
         f"examples is of type {type(examples).__name__}; must be an iterable of dicts, a dict of "
         "columns, a table, a tf.data, torch or Hugging Face dataset, or a covey Source"
     )
+
+
+def _is_by_number(examples: Any) -> bool:
+    """Whether items are had by their number, and not only one after another."""
+    if isinstance(examples, (list, tuple)) or not hasattr(examples, "__len__"):
+        return False
+    if not hasattr(examples, "__getitem__"):
+        return False
+    # What can be iterated knows best how, but for sequences, and Hugging Face's datasets; torch's
+    # datasets that go by number cannot.
+    is_sequence = isinstance(examples, Sequence) or hasattr(examples, "column_names")
+    return is_sequence or not hasattr(examples, "__iter__")
+
+
+def _refuse_containers(examples: Any) -> None:
+    """Tell those who give something around examples what to give instead."""
+    if isinstance(examples, Mapping) and any(hasattr(v, "column_names") for v in examples.values()):
+        raise DatasetError(
+            f"examples are several splits, {', '.join(map(str, examples))}; write one after the "
+            f"other, as in examples[{next(iter(examples))!r}]"
+        )
+    if hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
+        raise DatasetError("examples are a polars LazyFrame; call collect() on it first")
+    if hasattr(examples, "collate_fn") and hasattr(examples, "dataset"):
+        raise DatasetError(
+            "examples are a torch DataLoader, which gives batches; give its dataset instead"
+        )
 
 
 def _from_source(source: Source) -> Intake:
@@ -117,7 +144,10 @@ def _values(column: Any) -> Any:
     if missing() if callable(missing) else missing:
         listed = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
         return _nested(listed)
-    array = np.asarray(column.to_numpy())
+    if str(column.dtype if hasattr(column, "dtype") else "").startswith("Struct"):  # polars
+        return _nested(column.to_list())
+    is_arrow = hasattr(column, "to_pylist")
+    array = np.asarray(column.to_numpy(zero_copy_only=False) if is_arrow else column.to_numpy())
     if hasattr(column, "isna"):  # pandas, whose plain numbers have nan where they are missing
         nulls = np.asarray(column.isna())
         if nulls.any() and not isinstance(column.dtype, np.dtype):
@@ -147,7 +177,22 @@ def _from_tensorflow(dataset: Any) -> Intake:
                 "the tf.data dataset repeats without end; end it with take(), or leave out repeat()"
             ) from None
         length = None
-    return Intake(items=dataset.as_numpy_iterator(), length=length)
+    items: Iterable[Any] = dataset.as_numpy_iterator()
+    spec = str(dataset.element_spec)
+    if "RaggedTensorSpec" in spec or "SparseTensorSpec" in spec:
+        items = map(_from_composite, items)
+    return Intake(items=items, length=length)
+
+
+def _from_composite(value: Any) -> Any:
+    """What TensorFlow makes of ragged and sparse tensors, as features take it."""
+    if isinstance(value, Mapping):
+        return {name: _from_composite(each) for name, each in value.items()}
+    if hasattr(value, "to_list") and hasattr(value, "row_splits"):
+        return value.to_list()
+    if hasattr(value, "dense_shape") and hasattr(value, "indices"):
+        return SparseArray(value.indices, value.values, tuple(value.dense_shape.tolist()))
+    return tuple(map(_from_composite, value)) if isinstance(value, tuple) else value
 
 
 def _class_names(examples: Any) -> dict[str, tuple[str, ...]] | None:

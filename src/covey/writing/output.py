@@ -98,6 +98,8 @@ class Output:
         for name in index_files:
             sync(folder / name)
         described = {**_texts(features), **(texts or {})}
+        files = (*(shard.name for shard in shards), *index_files)
+        existing.check_foreign((*files, *described))
         entries = {}
         if shard_info or (existing.folder / SHARD_INFO_FILE).exists():
             listed = {shard.name: shard.records for shard in shards}
@@ -109,7 +111,7 @@ class Output:
                     tuple(shard.records for shard in shards),
                     sum(shard.bytes for shard in shards),
                 ),
-                files=(*(shard.name for shard in shards), *index_files),
+                files=files,
                 texts=described,
                 replaced=(*existing.old_files(), *existing.old_labels(described)),
                 entries=entries,

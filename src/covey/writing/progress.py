@@ -23,7 +23,7 @@ class Progress:
     def __init__(self, show: bool | None, total: int | None, title: str) -> None:
         self._bar: Any = None
         self._bytes = 0
-        if show is False:
+        if show is False or sys.stderr is None:
             return
         terminal = sys.stderr.isatty()
         notebook = "ipykernel" in sys.modules

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from covey.errors import FeatureError
 from covey.features import Features
 from covey.labels import Classes, extend, find_label, is_text, leaf, make_label, texts_of
+from covey.pipeline import Behind
 from covey.records import Block
 from covey.shuffle.ordering import ROW_DTYPE, Ordering, hash_keys, hash_positions
 from covey.shuffle.spool import Spool
-from covey.writing.encoding import Chunk, Encoding, LeftOut
+from covey.writing.encoding import Chunk, integer_range, join_ranges
 from covey.writing.inmemory import fill_columns, flatten
+from covey.writing.items import LeftOut
+from covey.writing.workers import Encoding
 
 
 class Spooling:
@@ -65,11 +67,19 @@ class Spooling:
 
     def run(self, encoding: Encoding, progress: Callable[[int, int], None]) -> None:
         """Take in all that there is."""
-        for chunk in encoding.chunks(self.integers):
-            self.left_out.extend(chunk.left_out)
-            if len(chunk.block):
-                self._add(chunk)
-                progress(len(chunk.block), chunk.block.data.nbytes)
+        # Records are put into their spool by another thread, while this one encodes the next.
+        with Behind() as behind:
+
+            def integers(name: str) -> tuple[int, int]:
+                behind.wait()
+                return self._integers(name)
+
+            for chunk in encoding.chunks(integers):
+                self.left_out.extend(chunk.left_out)
+                if len(chunk.block):
+                    behind.do(self._add, chunk)
+                    progress(len(chunk.block), chunk.block.data.nbytes)
+            behind.wait()
 
     def _add(self, chunk: Chunk) -> None:
         block, features = chunk.block, chunk.features
@@ -111,18 +121,16 @@ class Spooling:
         self._spools.append((features, spool))
         return spool
 
-    def integers(self, name: str) -> tuple[int, int]:
+    def _integers(self, name: str) -> tuple[int, int]:
         """The smallest and the largest integer of a feature in all records so far."""
-        low = high = 0
-        for features, spool in self._spools:
-            if name not in features:
-                continue
-            for block, _ in spool.look():
-                column: Any = leaf(features.decode_batch(block, [name]))
-                values = np.asarray(getattr(column, "values", column))
-                if values.size and values.dtype.kind in "iu":
-                    low, high = min(low, int(values.min())), max(high, int(values.max()))
-        return low, high
+        return join_ranges(
+            (0, 0),
+            *(
+                integer_range(features, block, name)
+                for features, spool in self._spools
+                for block, _ in spool.look()
+            ),
+        )
 
     def finish(self, features: Features) -> tuple[Spool, Features, Classes]:
         """All records, in these features; a label that is a text becomes a ClassLabel."""
