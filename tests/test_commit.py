@@ -385,7 +385,7 @@ def test_classes_that_another_process_has_added_in_the_meantime(tmp_path, side_b
     side_by_side(folder, "train")
     write([{"x": 1, "label": "z"}], folder, "test", label="label")
     (told,) = side_by_side.finish().values()
-    assert "another process has changed it" in told
+    assert "another process has written split 'test' in the meantime" in told
     assert seen(folder) == {"test": [(1, "z")]}
     assert not list(folder.glob(".*"))
 

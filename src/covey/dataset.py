@@ -18,7 +18,6 @@ from covey.features import ClassLabel, Features, Tensor
 from covey.features.batches import count_rows
 from covey.labels import Classes, find_label, is_text, number_column
 from covey.metadata import check_split_name
-from covey.records.compression import parse_compression
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.writing.commit import Staging
@@ -149,25 +148,14 @@ def write(
     check_split_name(split)
     if order not in (None, "class"):
         raise DatasetError(f"order is {order!r}, must be None or 'class'")
-    if on_error not in ("raise", "skip"):
-        raise DatasetError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
-    for option, value, least, most in (
-        ("memory", memory, 1, 2**63),
-        ("seed", seed, -(2**63), 2**64),
-        ("level", level, 0, 10),
-    ):
-        if type(value) is not int or not least <= value < most:
-            raise DatasetError(
-                f"{option} is {value!r}, must be a whole number from {least} to {most - 1}"
-            )
+    if type(memory) is not int or memory < 1:
+        raise DatasetError(f"memory is {memory!r}, must be a whole number of bytes, 1 or more")
+    if isinstance(names, str):
+        raise DatasetError(f"names is the text {names!r}, must be a list of them")
     if name is not None and not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
         raise DatasetError(
             f"name is {name!r}, must be letters, digits and underscores, and begin with a letter"
         )
-    try:
-        packing = parse_compression(compression)
-    except ValueError as error:
-        raise DatasetError(str(error)) from None
     intake = take_in(examples)
     declared = intake.features if features is None else features
     job = _Job(
@@ -176,6 +164,7 @@ def write(
             defaults=dict(defaults or {}),
             names=None if names is None else tuple(names),
             key=key,
+            label=label if label is not None else intake.label,
             on_error=on_error,
         ),
         label=label if label is not None else intake.label,
@@ -185,13 +174,15 @@ def write(
             ordering=Ordering(by_class=order == "class", by="hash" if shuffle else "position"),
             seed=seed,
             sharding=Sharding(shards, records_per_shard, shard_bytes),
-            compression=packing,
+            compression=compression,
             level=level,
             workers=workers or os.cpu_count() or 1,
             description=description,
         ),
     )
-    folder = Path(os.path.abspath(path))  # the examples' code may change the folder it is in
+    folder = Path(
+        os.path.abspath(os.fsdecode(path))
+    )  # the examples' code may change the folder it is in
     staging = None
     try:
         staging = Staging(folder, split)
@@ -208,7 +199,7 @@ def write(
     finally:
         if staging is not None:
             staging.give_up()
-    return replace(written, path=os.fspath(path), seconds=time.perf_counter() - started)
+    return replace(written, path=os.fsdecode(path), seconds=time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -246,8 +237,6 @@ class _Job:
                 f"{existing.folder}: there are no examples to write as split "
                 f"{existing.split!r}{reasons}"
             )
-        if job.output.ordering.by_class and classes.label is None:
-            raise DatasetError("order is 'class', but no feature tells the class; pass label=")
         shards, counts = job.output.write(ordered, features, classes, existing, staging, progress)
         return Written(
             path=str(existing.folder),
@@ -318,7 +307,7 @@ class _Job:
         if features is None:
             features = Features.infer_columns(intake.columns or {}, defaults=self.rules.defaults)
             features = name_classes(features, intake.class_names)
-        label = find_label(features, self.label)
+        label = find_label(features, self.label, needed=self.output.ordering.by_class)
         rows = count_rows(columns)
         fill_columns(features, columns, rows)
         kind = None if label is None or intake.features is None else intake.features[label]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from covey.errors import FormatError
 from covey.features import Features
 from covey.features.spec import features_from_json, features_to_json
+from covey.records.block import FRAME_BYTES
 from covey.shards import Shard
 
 FORMAT = 1
@@ -272,11 +273,28 @@ def _shard(content: Mapping[str, Any]) -> Shard:
     return shard
 
 
-def check_rows(rows: NDArray[Any], shards: Sequence[Shard], name: str) -> None:
-    """Make sure that an index has the rows that its description says."""
-    names = rows.dtype.names or ()
-    if rows.ndim != 1 or not {"shard", "length", "offset"} <= set(names):
-        raise FormatError(f"{name}: it is no index of records, but {rows.dtype} {rows.shape}")
-    expected = sum(shard.records for shard in shards)
-    if len(rows) != expected:
-        raise FormatError(f"{name}: it has {len(rows)} rows, but the shards {expected} records")
+def read_rows(path: Path, about: About) -> NDArray[Any]:
+    """The rows of an index, as far as they can be true.
+
+    Raises:
+        FormatError: If they do not fit the description, or their shards.
+    """
+    try:
+        rows: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise FormatError(f"{path}: it is no array that numpy can read: {error}") from None
+    compressed = about.compression is not None
+    expected = row_dtype(compressed=compressed, labelled=about.label is not None)
+    if rows.ndim != 1 or rows.dtype != expected:
+        raise FormatError(f"{path}: it has {rows.dtype} {rows.shape}, expected rows of {expected}")
+    records = [shard.records for shard in about.shards]
+    if len(rows) != sum(records):
+        raise FormatError(f"{path}: it has {len(rows)} rows, but the shards {sum(records)} records")
+    begin = 0
+    for number, shard in enumerate(about.shards):
+        part = rows[begin : begin + shard.records]
+        begin += shard.records
+        ends = part["offset"] + (0 if compressed else part["length"] + np.uint64(FRAME_BYTES))
+        if (part["shard"] != number).any() or (ends > shard.bytes).any():
+            raise FormatError(f"{path}: its rows point past the end of {shard.name}, or elsewhere")
+    return rows

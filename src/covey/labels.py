@@ -20,10 +20,12 @@ def is_text(feature: Feature) -> bool:
     return isinstance(feature, Tensor) and feature.dtype in STRINGS and feature.shape == ()
 
 
-def find_label(features: Features, label: str | None) -> str | None:
+def find_label(features: Features, label: str | None, *, needed: bool = False) -> str | None:
     """The feature that tells the class: the one asked for, or the only one that is a ClassLabel."""
     if label is None:
         labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+        if needed and len(labels) != 1:
+            raise DatasetError("order is 'class', but no feature tells the class; pass label=")
         return labels[0] if len(labels) == 1 else None
     if label not in features:
         raise DatasetError(

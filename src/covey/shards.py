@@ -83,7 +83,7 @@ class Sharding:
                 if edges is not None:
                     return Cuts("records", edges)
             return Cuts("records", np.arange(1, count + 1, dtype=np.int64) * total // count)
-        count = max(1, -(-ordered.bytes // self.bytes))
+        count = max(1, min(-(-ordered.bytes // self.bytes), total))
         if by_class and count > 1:
             classes = ordered.classes()
             edges = _at_classes(np.cumsum(classes.bytes), count)

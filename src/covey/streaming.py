@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from covey.features import Features
+from covey.pipeline import run_ahead
 from covey.records import Block, RecordReader, Skipped
 from covey.records.reader import OnError
 
@@ -113,38 +114,19 @@ def _run(
     batch_size: int,
     workers: int,
 ) -> Iterator[dict[str, Any]]:
-    def cut(columns: dict[str, Any], rows: int) -> Iterator[dict[str, Any]]:
-        for start in range(0, rows, batch_size):
-            yield _slice(columns, start, min(start + batch_size, rows))
+    def decode(blocks: list[Block], rows: int) -> tuple[dict[str, Any], int]:
+        return features.decode_batch(blocks), rows
 
-    if workers == 1:
-        for blocks, rows in tasks:
-            yield from cut(features.decode_batch(blocks), rows)
-        return
-    failure: Exception | None = None
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="covey-decode")
-    waiting: deque[tuple[Future[dict[str, Any]], int]] = deque()
+    work = (partial(decode, blocks, rows) for blocks, rows in tasks)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="covey-decode") if workers > 1 else None
     try:
-        while failure is None:
-            try:
-                blocks, rows = next(tasks)
-            except StopIteration:
-                break
-            except Exception as error:  # what was read before it comes first
-                failure = error
-                break
-            waiting.append((pool.submit(features.decode_batch, blocks), rows))
-            if len(waiting) > workers + 1:
-                future, ready = waiting.popleft()
-                yield from cut(future.result(), ready)
-        while waiting:
-            future, ready = waiting.popleft()
-            yield from cut(future.result(), ready)
-        if failure is not None:
-            raise failure
+        for columns, rows in run_ahead(work, pool, workers + 1):
+            for start in range(0, rows, batch_size):
+                yield _slice(columns, start, min(start + batch_size, rows))
     finally:
         # Also when the consumer leaves early: nothing is decoded that nobody wants.
-        pool.shutdown(wait=True, cancel_futures=True)
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _slice(columns: dict[str, Any], start: int, stop: int) -> dict[str, Any]:

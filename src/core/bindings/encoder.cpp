@@ -164,6 +164,7 @@ struct ColumnSet {
   ColumnSet& operator=(const ColumnSet&) = delete;
 
   std::size_t rows = 0;
+  const void* encoder = nullptr;  // the one that checked them
   std::vector<ColumnIn> columns;
   std::vector<View> views;
   std::vector<std::unique_ptr<std::vector<Bytes>>> strings;
@@ -216,6 +217,7 @@ class PyEncoder {
     if (columns.size() != specs_.size()) throw nb::value_error("one item per column");
     auto set = std::make_unique<ColumnSet>();
     set->rows = rows;
+    set->encoder = this;
     for (std::size_t c = 0; c < specs_.size(); ++c) {
       set->columns.push_back(column(c, columns[c], *set));
     }
@@ -304,6 +306,7 @@ class PyEncoder {
       // coerce may change the dict, so what cells point to is held until the record is made.
       scratch.held.push_back(nb::borrow(value));
       if (fill_cell(value, specs_[c], c, false, scratch)) continue;
+      if (coerce.is_none()) bad_column(c, "inexact");
       nb::object canonical = coerce(c, nb::handle(value));
       scratch.held.push_back(canonical);
       if (!fill_cell(canonical.ptr(), specs_[c], c, true, scratch)) bad_column(c, "canonical");
@@ -313,7 +316,7 @@ class PyEncoder {
   }
 
   void check_columns(const ColumnSet& set) const {
-    if (set.columns.size() != specs_.size()) throw nb::value_error("columns of another encoder");
+    if (set.encoder != this) throw nb::value_error("columns of another encoder");
   }
 
   ColumnIn column(std::size_t c, nb::handle given, ColumnSet& set) const {
@@ -368,13 +371,14 @@ class PyEncoder {
     }
     const auto pair = nb::cast<nb::tuple>(given);
     set.views.emplace_back(pair[0], PyBUF_C_CONTIGUOUS);
-    const View data(pair[0], PyBUF_C_CONTIGUOUS);
+    const std::uint8_t* const data = set.views.back().data();
+    const std::size_t size = set.views.back().size();
     const std::vector<std::int64_t> offsets = numbers_of(c, pair[1]);
     if (offsets.empty()) bad_column(c, "splits");
-    check_splits(c, offsets, data.size(), 1);
+    check_splits(c, offsets, size, 1);
     strings.resize(offsets.size() - 1);
     for (std::size_t i = 0; i < strings.size(); ++i) {
-      strings[i] = {data.data() + offsets[i], data.data() + offsets[i + 1]};
+      strings[i] = {data + offsets[i], data + offsets[i + 1]};
     }
     return strings;
   }
@@ -412,12 +416,39 @@ class ExampleBuffer {
   explicit ExampleBuffer(nb::object encoder)
       : held_(encoder), encoder_(nb::cast<PyEncoder&>(encoder)) {}
 
-  std::size_t append(nb::dict example, nb::handle coerce) {
+  void append(nb::dict example, nb::handle coerce) {
     encoder_.append_example(example, coerce, frames_);
-    return frames_.data.size();
+  }
+
+  // Takes items from an iterator, encoding each before it asks for the next, until `bytes` are
+  // held, or `count` items more. They are dicts, or pairs of a key and a dict, whose keys go to
+  // `keys`. Stops at an item that is neither, or has a value that is not of its column's own type
+  // and cannot be converted, which without `coerce` none can: ("end" | "full" | "item", that item).
+  nb::tuple extend(nb::handle iterator, nb::handle coerce, nb::list keys, std::size_t bytes,
+                   std::size_t count) {
+    while (frames_.data.size() < bytes && count-- > 0) {
+      const nb::object item = nb::steal(PyIter_Next(iterator.ptr()));
+      if (!item.is_valid()) {
+        if (PyErr_Occurred()) throw nb::python_error();
+        return nb::make_tuple("end", nb::none());
+      }
+      PyObject* example = item.ptr();
+      const bool keyed = PyTuple_CheckExact(example) && PyTuple_GET_SIZE(example) == 2;
+      if (keyed) example = PyTuple_GET_ITEM(example, 1);
+      // Either all have keys, or none has.
+      const bool alike = keys.size() == (keyed ? frames_.lengths.size() : 0);
+      if (!alike || !PyDict_CheckExact(example) ||
+          (keyed && !is_key(PyTuple_GET_ITEM(item.ptr(), 0))) ||
+          !append_or_not(nb::borrow<nb::dict>(example), coerce)) {
+        return nb::make_tuple("item", item);
+      }
+      if (keyed) keys.append(nb::borrow(PyTuple_GET_ITEM(item.ptr(), 0)));
+    }
+    return nb::make_tuple("full", nb::none());
   }
 
   std::size_t size() const noexcept { return frames_.lengths.size(); }
+  std::size_t bytes() const noexcept { return frames_.data.size(); }
 
   nb::tuple take() {
     Frames frames = std::move(frames_);
@@ -426,6 +457,30 @@ class ExampleBuffer {
   }
 
  private:
+  static bool is_key(PyObject* key) {
+    if (PyBytes_CheckExact(key)) return true;
+    if (PyUnicode_CheckExact(key)) {
+      if (PyUnicode_AsUTF8AndSize(key, nullptr) != nullptr) return true;
+      PyErr_Clear();
+      return false;
+    }
+    if (!PyLong_CheckExact(key)) return false;
+    int overflow;
+    PyLong_AsLongLongAndOverflow(key, &overflow);
+    return overflow == 0;
+  }
+
+  // Whether an example could be encoded; why not is found out by whoever looks at it next.
+  bool append_or_not(nb::dict example, nb::handle coerce) {
+    try {
+      encoder_.append_example(example, coerce, frames_);
+      return true;
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+      return false;
+    }
+  }
+
   nb::object held_;  // keeps the encoder alive
   PyEncoder& encoder_;
   Frames frames_;
@@ -463,10 +518,18 @@ void register_encoder(nb::module_& m) {
   nb::class_<ExampleBuffer>(m, "ExampleBuffer", "Examples on their way to a block.")
       .def(nb::init<nb::object>(), nb::arg("encoder"),
            nb::sig("def __init__(self, encoder: Encoder) -> None"))
-      .def("append", &ExampleBuffer::append, nb::arg("example"), nb::arg("coerce"),
+      .def("append", &ExampleBuffer::append, nb::arg("example"), nb::arg("coerce").none(),
            nb::sig("def append(self, example: dict[str, Any], "
-                   "coerce: Callable[[int, Any], Any]) -> int"),
-           "Encodes and frames one example, and returns the bytes held now.")
+                   "coerce: Callable[[int, Any], Any] | None) -> None"),
+           "Encodes and frames one example.")
+      .def("extend", &ExampleBuffer::extend, nb::arg("iterator"), nb::arg("coerce").none(),
+           nb::arg("keys"), nb::arg("bytes"), nb::arg("count"),
+           nb::sig("def extend(self, iterator: Iterator[Any], "
+                   "coerce: Callable[[int, Any], Any] | None, keys: list[Any], bytes: int, "
+                   "count: int) -> tuple[str, Any]"),
+           "Takes items from an iterator, up to so many bytes held or items: ('end', 'full' or "
+           "'item', the item that it stopped at).")
+      .def_prop_ro("bytes", &ExampleBuffer::bytes, "The bytes that are held.")
       .def("__len__", &ExampleBuffer::size, "How many examples are held.")
       .def("take", &ExampleBuffer::take,
            nb::sig("def take(self) -> "

@@ -30,6 +30,7 @@ Hash128 hash_key(PyObject* key, std::size_t row, std::uint64_t seed) {
   // Also numpy's integers.
   const nb::object index = nb::steal(PyNumber_Index(key));
   if (!index.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
     bad_key(row, "type");
   }

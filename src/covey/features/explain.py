@@ -101,6 +101,7 @@ def explain_value(
     name, key = owners[index], columns[index].key
     reasons = {
         "missing": "it is missing; declare it with a default if it may be",
+        "inexact": "the value is not of the type of its feature",
         "string": "a value is neither bytes nor a text that is valid UTF-8",
         "size": f"{key!r} has the wrong number of values",
         "splits": f"the row splits of {key!r} do not fit its values",

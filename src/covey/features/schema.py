@@ -14,7 +14,7 @@ or many, by column, natively and with the GIL released::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.features.batches import count_rows, decode_blocks, first_row, sort_out
+from covey.features.blocks import ExampleBlock, Rows
 from covey.features.columns import Column
 from covey.features.explain import explain_misfit, explain_record, explain_value
 from covey.features.inference import Inference, infer_kinds, infer_record_kinds
@@ -34,71 +35,6 @@ _MOST_DEPTH = 32
 # Arrays up to this size are made because a schema says so; larger ones only if the records have the
 # bytes to fill them.
 _TRUSTED_BYTES = 64 << 20
-
-
-class Rows:
-    """Columns that were checked: their rows are encoded in any order, by several threads."""
-
-    def __init__(self, encoder: _core.Encoder, columns: _core.ColumnSet, rows: int) -> None:
-        self._encoder = encoder
-        self._columns = columns
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def measure(self) -> NDArray[np.uint64]:
-        """How long the record of each row will be."""
-        return self._encoder.measure(self._columns)
-
-    def encode(self, rows: NDArray[np.integer[Any]]) -> Block:
-        """The records of these rows, in this order."""
-        return Block(*self._encoder.encode_rows(self._columns, rows.astype(np.uint64)))
-
-    def encode_range(self, begin: int, bytes: int) -> Block:
-        """The records from this row on, as many as begin within so many bytes."""
-        frames = self._encoder.encode(self._columns, begin, self._rows, bytes)
-        return Block(*frames, first=begin)
-
-
-class ExampleBlock:
-    """A block of records in the making."""
-
-    def __init__(self, features: Features, buffer: _core.ExampleBuffer) -> None:
-        self._features = features
-        self._buffer = buffer
-        self._is_plain = features._is_plain
-
-    def __len__(self) -> int:
-        return len(self._buffer)
-
-    def append(self, example: Mapping[str, Any]) -> int:
-        """Encode one more example, as :meth:`Features.encode` does, and return the bytes so far.
-
-        Raises:
-            FeatureError: If the example does not fit; the block is as it was.
-        """
-        return self._append(example, self._features._coerce)
-
-    def append_exact(self, example: Mapping[str, Any]) -> int:
-        """The same, but a value that would have to be converted does not fit."""
-        return self._append(example, _refuse)
-
-    def _append(self, example: Mapping[str, Any], coerce: Callable[[int, Any], Any]) -> int:
-        features = self._features
-        if not self._is_plain or type(example) is not dict:
-            example = features._split(example)
-        try:
-            return self._buffer.append(example, coerce)
-        except _core.Fault as fault:
-            if fault.args[0] == "extra":
-                # Says which name is too much, unless there is nothing behind it.
-                return self._buffer.append(features._split(example), coerce)
-            raise explain_value(fault, features._physical, features._owners) from None
-
-    def take(self) -> Block:
-        """The records so far; the next block begins."""
-        return Block(*self._buffer.take())
 
 
 class Features(Mapping[str, Feature]):
@@ -535,11 +471,6 @@ class Features(Mapping[str, Feature]):
                 )
             dense[i] = given
         return dense
-
-
-def _refuse(index: int, value: Any) -> Any:
-    """Stand in for the conversion of a value where there must be none."""
-    raise FeatureError("the value is not of the type of its feature")
 
 
 def _about(name: str, error: FeatureError) -> FeatureError:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from covey.errors import CoveyError, FeatureError
 from covey.features import Features
+from covey.features.blocks import ExampleBlock
 from covey.features.inference import Inference
-from covey.features.schema import ExampleBlock
 from covey.labels import leaf
 from covey.records import Block
 from covey.records.block import join_blocks
 from covey.shuffle.ordering import Key
-from covey.writing.items import LeftOut, Rules, source_failed, take_item
+from covey.writing.items import LeftOut, Rules, has_value, source_failed, take_item
 
 # A chunk has about this many bytes of records, and no more examples than that.
 _CHUNK_BYTES = 1 << 20
@@ -66,7 +66,8 @@ class ChunkEncoder:
         if rules.infers and not self.known.is_empty:
             self._features = Features(self.known.kinds())
         self._block: ExampleBlock = self._features.begin_block()
-        self._first = 0  # the number of the chunk's first example
+        self._first = 0  # the number of the chunk's first example,
+        self._number = 0  # and of the next that comes
         self._gone: list[int] = []  # numbers in the chunk that were left out
         self._keys: list[Key] = []
         self._left_out: list[LeftOut] = []
@@ -82,59 +83,90 @@ class ChunkEncoder:
 
     def chunks(self, items: Iterable[Any], first: int = 0) -> Iterator[Chunk]:
         """Encode items, the first of which has this number."""
-        rules = self._rules
-        takes_dicts = rules.key is None
-        self._first = number = first
-        waiting = True  # for the source
+        self._first = self._number = first
+        source = iter(items)
+        state = ""
+        while state != "end":
+            state, item = self._take(source)
+            if state == "item":
+                yield from self._look_at(item)
+            if self._is_full():
+                yield self._end()
+        if self._number > self._first:
+            yield self._end()
+
+    def _take(self, source: Iterator[Any]) -> tuple[str, Any]:
+        """Encode what fits at once, up to an item that has to be looked at, or a full chunk.
+
+        Returns:
+            ``"end"``, ``"full"``, or ``"item"`` and that item.
+        """
+        rules, features = self._rules, self._features
+        is_direct = (
+            rules.key is None
+            and rules.names is None
+            and not features.optional
+            and (features.is_simple or not rules.infers)
+        )
+        before = len(self._block)
         try:
-            for item in items:
-                waiting = False
-                key: Key | None = None
-                try:
-                    if takes_dicts and type(item) is dict:
-                        example: Mapping[str, Any] = item
-                    else:
-                        example, key = take_item(item, rules)
-                    size = self._try(example)
-                    if size is None:
-                        features = self._adapt(example, number)
-                        if features is not self._features:
-                            if len(self._block) or self._early or self._left_out:
-                                yield self._end(number)
-                            self._use(features)
-                        size = self._block.append(self._fill_in(example))
-                    else:
-                        self._exact += 1
-                except CoveyError as error:
-                    self._leave_out(error, number, key)
-                    size = 0
-                else:
-                    if key is not None:
-                        self._keys.append(key)
-                number += 1
-                if size >= _CHUNK_BYTES or number - self._first >= _CHUNK_EXAMPLES:
-                    yield self._end(number)
-                waiting = True
+            if not is_direct:
+                for item in source:
+                    return "item", item
+                return "end", None
+            return self._block.extend(
+                source,
+                self._keys,
+                exact=rules.infers,
+                bytes=_CHUNK_BYTES,
+                count=_CHUNK_EXAMPLES - (self._number - self._first),
+            )
         except CoveyError:
             raise
         except Exception as error:
-            if not waiting:
-                raise
-            raise source_failed(number, error) from error
-        if number > self._first:
-            yield self._end(number)
+            raise source_failed(self._number + len(self._block) - before, error) from error
+        finally:
+            self._number += len(self._block) - before
+            self._exact += len(self._block) - before
 
-    def _try(self, example: Mapping[str, Any]) -> int | None:
-        """Encode an example as it is; None if it has to be looked at."""
+    def _look_at(self, item: Any) -> Iterator[Chunk]:
+        """Encode an item that may need other features, or be no example at all."""
+        key: Key | None = None
+        number = self._number
+        try:
+            example, key = take_item(item, self._rules)
+            if self._try(example):
+                self._exact += 1
+            else:
+                features = self._adapt(example, number)
+                if features is not self._features:
+                    if number > self._first:
+                        yield self._end()
+                    self._use(features)
+                self._block.append(self._fill_in(example))
+        except CoveyError as error:
+            self._leave_out(error, number, key)
+        else:
+            if key is not None:
+                self._keys.append(key)
+        self._number += 1
+
+    def _is_full(self) -> bool:
+        return self._block.bytes >= _CHUNK_BYTES or self._number - self._first >= _CHUNK_EXAMPLES
+
+    def _try(self, example: Mapping[str, Any]) -> bool:
+        """Encode an example as it is, if it fits."""
         features = self._features
-        if features.optional:
-            example = features.fill_in(example)
         try:
             if not self._rules.infers:
-                return self._block.append(example)
-            return self._block.append_exact(example) if features.is_simple else None
+                self._block.append(features.fill_in(example))
+            elif features.is_simple:
+                self._block.append_exact(features.fill_in(example))
+            else:
+                return False
         except FeatureError:
-            return None
+            return False
+        return True
 
     def _fill_in(self, example: Mapping[str, Any]) -> Mapping[str, Any]:
         """An example with what it lacks, so that every reader finds it in the record."""
@@ -151,6 +183,11 @@ class ChunkEncoder:
     def _adapt(self, example: Mapping[str, Any], number: int) -> Features:
         """The features that an example needs which the present ones do not fit at once."""
         if self._rules.infers:
+            label = self._rules.label
+            skips = self._rules.on_error == "skip"
+            if skips and label is not None and not has_value(example, label):
+                # Else the first example without it would decide that there is none.
+                raise FeatureError(f"feature {label!r}: it is missing, and tells the class")
             self.known.check_names(example)
             alone = Inference(self._rules.defaults)
             alone.add(example, number)
@@ -189,8 +226,9 @@ class ChunkEncoder:
         self._gone.append(number)
         self._left_out.append(LeftOut(number, reason))
 
-    def _end(self, number: int) -> Chunk:
-        """Hand out the examples up to this one."""
+    def _end(self) -> Chunk:
+        """Hand out the examples of the chunk."""
+        number = self._number
         positions = np.arange(self._first, number, dtype=np.uint64)
         if self._gone:
             positions = np.delete(positions, np.array(self._gone) - self._first)

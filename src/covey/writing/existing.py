@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.features import ClassLabel, Feature, Features
 from covey.features.tfds import features_from_tfds
-from covey.index import About, check_rows, index_names
+from covey.index import About, index_names, read_rows
 from covey.labels import Classes, find_label, is_text, leaf, texts_of
 from covey.metadata import DatasetInfo, SplitInfo, dataset_name
 from covey.records import RecordReader
@@ -94,7 +95,7 @@ class Existing:
         if self.mode == "overwrite":
             return
         own = set(self.old_files())
-        if self.info is not None:  # then the small files are the dataset's
+        if read_info(self.folder) is not None:  # then the small files are the dataset's
             own.update(name for name in names if ".tfrecord-" not in name)
         foreign = [name for name in names if name not in own and (self.folder / name).exists()]
         if foreign:
@@ -156,16 +157,12 @@ class Existing:
 
         Taken from its index if that is there and right, else from the shards themselves.
         """
-        names = index_names(self.name, self.split)
         about = self.about(self.split)
-        if about is not None and about.label == classes.label:
-            shards = list(about.shards)
-            path = self.folder / names["rows"]
-            same = all(_is_same(self.folder / shard.name, shard) for shard in shards)
-            if same and path.exists():
-                rows = np.load(path, mmap_mode="r")
-                check_rows(rows, shards, str(path))
-                return shards, rows
+        shards = () if about is None or about.label != classes.label else about.shards
+        if about is not None and shards and all(_is_same(self.folder, each) for each in shards):
+            path = self.folder / index_names(self.name, self.split)["rows"]
+            with contextlib.suppress(FormatError, FileNotFoundError):
+                return list(shards), read_rows(path, about)
         return _index_shards(self.folder, self.old_shards(), classes)
 
 
@@ -181,8 +178,9 @@ def _grown(features: Features, known: Features) -> dict[str, Feature]:
     return grown
 
 
-def _is_same(path: Path, shard: Shard) -> bool:
+def _is_same(folder: Path, shard: Shard) -> bool:
     """Whether a shard is still the one that was indexed."""
+    path = folder / shard.name
     try:
         return path.stat().st_size == shard.bytes and fingerprint(path) == shard.fingerprint
     except FileNotFoundError:

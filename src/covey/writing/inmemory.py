@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.features import Features
-from covey.features.schema import Rows
+from covey.features.blocks import Rows
 from covey.records.block import FRAME_BYTES
 from covey.shuffle.ordering import (
     ROW_DTYPE,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from covey.errors import CoveyError, FeatureError, SourceError
+from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.features import Features
 from covey.shuffle.ordering import Key
 
@@ -37,7 +37,19 @@ class Rules:
     """What the parts of tuples are called."""
     key: str | None = None
     """The feature that is the key."""
+    label: str | None = None
+    """The feature that every example must have: its class."""
     on_error: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "skip"):
+            raise DatasetError(f"on_error is {self.on_error!r}, must be 'raise' or 'skip'")
+        for option, value in (("key", self.key), ("label", self.label)):
+            if value is not None and not isinstance(value, str):
+                raise DatasetError(f"{option} is {value!r}, must be the name of a feature")
+        names = self.names or ()
+        if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+            raise DatasetError(f"names are {names}, must be texts, each another")
 
     @property
     def infers(self) -> bool:
@@ -86,15 +98,26 @@ def _name_parts(item: Any, names: tuple[str, ...] | None) -> dict[str, Any]:
     return dict(zip(names, item, strict=True))
 
 
-def _find_key(example: Mapping[str, Any], name: str) -> Key:
-    key: Any = example
+def has_value(example: Mapping[str, Any], name: str) -> bool:
+    """Whether an example has a value, and not None, under a name or a path, ``a/b``."""
+    return _find(example, name) is not None
+
+
+def _find(example: Mapping[str, Any], name: str) -> Any:
     if name in example:
-        key = example[name]
-    else:
-        for part in name.split("/"):
-            if not isinstance(key, Mapping) or part not in key:
-                raise FeatureError(f"it has no {name!r}, which is to be its key")
-            key = key[part]
+        return example[name]
+    found: Any = example
+    for part in name.split("/"):
+        if not isinstance(found, Mapping) or part not in found:
+            return None
+        found = found[part]
+    return found
+
+
+def _find_key(example: Mapping[str, Any], name: str) -> Key:
+    key = _find(example, name)
+    if key is None:
+        raise FeatureError(f"it has no {name!r}, which is to be its key")
     key = key.item() if isinstance(key, np.generic) else key
     check_key(key)
     return key  # type: ignore[no-any-return]

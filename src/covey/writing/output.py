@@ -18,9 +18,10 @@ from covey.errors import DatasetError
 from covey.features import ClassLabel, Features
 from covey.features.tfds import FEATURES_FILE, features_to_tfds
 from covey.index import About, IndexWriter, index_names, write_classes
-from covey.labels import Classes
+from covey.labels import Classes, make_label
 from covey.metadata import SplitInfo, shard_name
 from covey.pipeline import run_ahead
+from covey.records.compression import parse_compression
 from covey.shards import Shard, Sharding, sync, write_shards
 from covey.shuffle.ordering import Ordered, Ordering, Part
 from covey.writing.commit import Manifest, Staging, link_or_copy
@@ -42,6 +43,16 @@ class Output:
     level: int
     workers: int
     description: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**64:
+            raise DatasetError(f"seed is {self.seed!r}, must be a whole number of 64 bits")
+        if type(self.level) is not int or not 0 <= self.level <= 9:
+            raise DatasetError(f"level is {self.level!r}, must be a whole number, 0 to 9")
+        try:
+            object.__setattr__(self, "compression", parse_compression(self.compression))
+        except ValueError as error:
+            raise DatasetError(str(error)) from None
 
     def write(
         self,
@@ -92,7 +103,11 @@ class Output:
             compression=compression,
             records=sum(shard.records for shard in shards),
             shards=shards,
-            order={"by": self.ordering.by, "class": self.ordering.by_class, "seed": self.seed},
+            order={
+                "by": self.ordering.by,
+                "class": self.ordering.by_class and not existing.appends,
+                "seed": self.seed,
+            },
         )
         (folder / names["about"]).write_text(about.to_json(), encoding="utf-8")
         for name in index_files:
@@ -205,10 +220,24 @@ def _texts(features: Features) -> dict[str, str]:
     """The small files of TFDS that say what the features are."""
     # Every record has every feature: what an example lacked was filled in.
     content, labels = features_to_tfds(features.without_defaults())
+    named = [kind for kind in features.values() if isinstance(kind, ClassLabel) and kind.names]
+    if len(labels) < len(named):
+        _refuse_names(features)
     texts = {FEATURES_FILE: json.dumps(content, indent=4, ensure_ascii=False)}
     for name, classes in labels.items():
         texts[name] = "".join(f"{each}\n" for each in classes)
     return texts
+
+
+def _refuse_names(features: Features) -> None:
+    """Say which classes have names that their file, with a line for each, cannot hold."""
+    for name, kind in features.items():
+        if isinstance(kind, ClassLabel) and kind.names:
+            make_label(name, kind.names)
+    raise DatasetError(
+        "the names of classes of two labels would be in one file, or in one with an impossible "
+        f"name; rename one of {', '.join(features)}"
+    )
 
 
 def _counts(table: NDArray[Any], features: Features, classes: Classes) -> dict[Any, int]:

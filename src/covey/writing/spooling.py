@@ -134,14 +134,12 @@ class Spooling:
 
     def finish(self, features: Features) -> tuple[Spool, Features, Classes]:
         """All records, in these features; a label that is a text becomes a ClassLabel."""
-        label = find_label(features, self._label)
+        label = find_label(features, self._label, needed=self._ordering.by_class)
         if label is not None and self._may_number and self._texts:
             names = extend(self._known_texts, self._texts)
             features = features.replace({label: make_label(label, names)})
         classes = Classes(features, label, extend(self._known_texts, self._texts))
         by_class = self._ordering.by_class
-        if by_class and label is None:
-            raise FeatureError("order is 'class', but no feature tells the class; pass label")
         if len(self._spools) == 1 and not by_class:
             known, spool = self._spools[0]
             if known.is_stored_like(features):

@@ -85,8 +85,9 @@ class Encoding:
             except BrokenProcessPool as error:
                 raise DatasetError(
                     f"a worker process ended before its work was done ({error}); a script that "
-                    "uses workers needs `if __name__ == '__main__':` around what it does, and what "
-                    "it fetches must fit the memory; workers=1 does without processes"
+                    "uses workers needs `if __name__ == '__main__':` around what it does; what it "
+                    "fetches must fit the memory, and be of a class that another process can "
+                    "import; workers=1 does without processes"
                 ) from None
 
     def _parallel(self) -> tuple[Executor, Iterator[Callable[[], _Result]]]:
