@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 600
 help: ## Say what there is to make.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Draw glyphs, write them as TFRecords, read them back.
+demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Draw glyphs, write them as a dataset, read them back.
 	$(BIN)/python examples/glyphs.py
 
 test: $(VENV)/test.stamp $(VENV)/covey.stamp build/tests/native_tests ## Run every test, with every framework.

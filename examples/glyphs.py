@@ -1,4 +1,4 @@
-"""Draw a dataset of many classes, write it as TFRecords, and read it back.
+"""Draw a dataset of many classes, write it, and read it back.
 
 Every class is a character of a font, every example that character a little rotated, scaled and
 shifted: hundreds of classes with a handful of examples each, which is what similarity learning is
@@ -76,36 +76,28 @@ def main() -> None:
 
     font = ImageFont.truetype(RobotoMedium, 3 * SIDE)
     classes = characters(font)[: options.classes]
-    features = covey.Features(
-        {
-            "image": covey.Tensor("uint8", (SIDE, SIDE), encoding="bytes"),
-            "label": covey.ClassLabel(names=classes),
-        }
-    )
     print(f"Drawing {len(classes)} characters of Roboto, {options.per_class} times each.")
     drawn = list(examples(classes, font, options.per_class, seed=0))
 
-    options.output.mkdir(parents=True, exist_ok=True)
-    shards = [
-        options.output / f"glyphs-train.tfrecord-{i:05d}-of-{options.shards:05d}"
-        for i in range(options.shards)
-    ]
-    start = time.perf_counter()
-    for i, shard in enumerate(shards):
-        with covey.RecordWriter(shard) as writer:
-            for example in drawn[i :: options.shards]:
-                writer.write(features.encode(example))
-    seconds = time.perf_counter() - start
-    size = sum(shard.stat().st_size for shard in shards)
-    print(
-        f"Wrote {len(drawn):,} examples, {size / 1e6:.1f} MB, to {options.shards} TFRecord files "
-        f"in {options.output}/ in {seconds:.2f} s ({len(drawn) / seconds:,.0f} examples/s)."
+    written = covey.write(
+        drawn,
+        options.output / "glyphs",
+        split="train",
+        label="label",
+        shards=options.shards,
+        mode="overwrite",
     )
+    print("Written, shuffled, in the layout of TFDS, with an index:")
+    print(written)
+    folder = options.output / "glyphs"
+    for path in sorted(folder.iterdir()):
+        print(f"    {path.stat().st_size:>12,}  {path.name}")
 
+    shards = [folder / shard.name for shard in written.shards]
     start = time.perf_counter()
     counts = np.zeros(len(classes), int)
     ink = 0.0
-    for batch in covey.read_batches(shards, features, 128):
+    for batch in covey.read_batches(shards, written.features, 128):
         np.add.at(counts, batch["label"], 1)
         ink += float(batch["image"].mean(dtype=np.float64)) * len(batch["label"])
     seconds = time.perf_counter() - start
@@ -122,11 +114,26 @@ def main() -> None:
         f"All {counts.size} classes have their {options.per_class} examples, "
         f"and the pixels are the same (mean {expected:.3f})."
     )
-    example = drawn[-1]["label"]
-    print(f"One of them, the last '{example}', as it was read:")
-    last = list(covey.read_batches(shards[(len(drawn) - 1) % options.shards], features))[-1]
-    for row in last["image"][-1][::2]:
-        print("    " + "".join(" .:*#"[pixel // 52] for pixel in row))
+    show_class(folder, written, drawn[-1]["label"])
+
+
+def show_class(folder: Path, written: covey.Written, name: object) -> None:
+    """Find all examples of one class by the index, and draw three of them."""
+    index = np.load(folder / "glyphs-train.index.npy", mmap_mode="r")
+    by_class = np.load(folder / "glyphs-train.by_class.npy", mmap_mode="r")
+    classes = np.load(folder / "glyphs-train.classes.npy")
+    label = written.features["label"]
+    assert isinstance(label, covey.ClassLabel)
+    row = classes[classes["label"] == label.index(str(name))][0]
+    chosen = by_class[row["first"] : row["first"] + row["records"]]
+    print(f"Of the {len(chosen)} examples of '{name}', found by the index, the first three:")
+    images = []
+    for place in index[chosen[:3]]:
+        with covey.RecordReader(folder / written.shards[place["shard"]].name) as reader:
+            record = reader.read_at(int(place["offset"]))
+        images.append(written.features.decode(record)["image"])
+    for lines in np.hstack(images)[::2]:
+        print("    " + "".join(" .:*#"[pixel // 52] for pixel in lines))
 
 
 if __name__ == "__main__":

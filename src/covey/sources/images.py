@@ -79,6 +79,12 @@ class _ImageFolder(LazyItems):
             return data
         return relative, {"image": data, self.label: directory, "filename": relative}
 
+    def glance(self, number: int) -> tuple[str, str] | None:
+        """The key and the class of an image, which its path tells; None if it is in no class."""
+        relative = self.paths[number]
+        directory, _, _ = relative.rpartition("/")
+        return (relative, directory) if directory and _is_utf8(relative) else None
+
 
 def _is_utf8(text: str) -> bool:
     try:
