@@ -133,6 +133,50 @@ def datasets(
     return features, examples
 
 
+# Values that one feature may have side by side, in any order; some mixtures fit no feature.
+small = st.integers(-3, 3)
+floats = st.floats(width=32, allow_nan=False)
+integers = st.one_of(
+    small,
+    st.sampled_from([2**24 - 1, 2**24, 2**24 + 1, -(2**24) - 1, 2**40 + 1, -(2**53), 2**53]),
+)
+MIXTURES = [
+    integers,
+    st.one_of(integers, floats),
+    st.one_of(st.booleans(), integers, floats),
+    st.one_of(st.integers(0, 3), st.sampled_from([2**63, 2**64 - 1])),
+    st.one_of(texts, st.binary(max_size=3)),
+    st.lists(small, min_size=2, max_size=2),
+    st.lists(st.one_of(integers, floats), max_size=3),
+    st.lists(st.one_of(st.just([]), st.lists(integers, max_size=3)), max_size=3),
+    st.lists(texts, max_size=3),
+    st.one_of(small, texts),
+    st.one_of(small, st.lists(small, max_size=2)),
+    st.builds(np.full, st.integers(0, 3), small, st.sampled_from(["int8", "int16", "float32"])),
+]
+DEFAULTS = [0, 7, 1.5, "", b"", [], [1, 2], [[]]]
+
+
+@st.composite
+def mixtures(draw: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Examples whose features have values of several types, and defaults of what some lack."""
+    names = draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=3, unique=True))
+    kinds = {name: draw(st.sampled_from(MIXTURES)) for name in names}
+    given = draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
+    defaults = {name: draw(st.sampled_from(DEFAULTS)) for name in given}
+    examples = []
+    for _ in range(draw(st.integers(1, 12))):
+        example = {name: draw(kind) for name, kind in kinds.items()}
+        for name in given:
+            match draw(st.sampled_from(["there", "there", "none", "gone"])):
+                case "none":
+                    example[name] = None
+                case "gone":
+                    del example[name]
+        examples.append(example)
+    return examples, defaults
+
+
 def features_of(cases: dict[str, Case]) -> dict[str, Any]:
     return {name: case.feature for name, case in cases.items()}
 

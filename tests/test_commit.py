@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import errno
 import io
 import multiprocessing
 import os
@@ -10,11 +11,13 @@ import shutil
 import signal
 import time
 
+import numpy as np
 import pytest
 from written import check_index, files, fresh_process, info, read, shard_paths, write
 
-from covey import ClassLabel, DatasetError, RecordReader
+from covey import ClassLabel, DatasetError, DatasetExistsError, RecordReader
 from covey.features.tfds import features_from_tfds
+from covey.writing import commit as committing
 from covey.writing.commit import recover
 
 OLD = [{"x": i, "label": "ab"[i % 2]} for i in range(40)]
@@ -406,3 +409,292 @@ def test_two_threads_write_the_same_split(tmp_path):
 
     write(examples(), tmp_path / "birds", label="label")
     assert len(seen(tmp_path / "birds")["train"]) == 40
+
+
+# Writers one inside the other: the second is done while the first still takes in examples.
+
+
+def while_writing(examples, action):
+    """Examples, and something else that happens before the last of them."""
+    yield from examples[:-1]
+    action()
+    yield examples[-1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "added"),
+    [
+        ({"x": 1}, {"x": "text"}, {"x": 2}),
+        ({"x": 1}, {"x": 1.5}, {"x": 2}),
+        ({"x": 1}, {"y": 1}, {"x": 2}),
+        ({"label": "a"}, {"label": "zz"}, {"label": "a"}),
+        ({"label": "a"}, {"label": "a"}, {"label": "b"}),
+    ],
+    ids=["type", "width", "names", "classes", "more classes"],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_split_that_comes_while_the_only_one_is_replaced(tmp_path, old, new, added, workers):
+    label = "label" if "label" in old else None
+    write([old], tmp_path, label=label)
+
+    def add():
+        write([added], tmp_path, "test", label=label)
+        before.append(files(tmp_path))
+
+    before, options = [], {"label": label, "mode": "overwrite", "workers": workers}
+    with pytest.raises(DatasetError, match="another process has"):
+        write(while_writing([new] * 3, add), tmp_path, **options)
+    after = {name: each for name, each in files(tmp_path).items() if ".covey" not in name}
+    assert after == {name: each for name, each in before[0].items() if ".covey" not in name}
+    assert not list(tmp_path.glob(".*"))
+    names = features_from_tfds(tmp_path)["label"].names if label else None
+    for split, example in [("train", old), ("test", added)]:
+        (found,) = read(tmp_path, split)
+        assert found == ({"label": names.index(example["label"])} if label else example)
+
+
+def test_a_split_that_comes_while_the_only_one_is_replaced_by_the_like(tmp_path):
+    write(OLD, tmp_path, label="label")
+
+    def add():
+        write(NEW, tmp_path, "test", label="label")
+
+    write(while_writing(NEW, add), tmp_path, label="label", mode="overwrite")
+    assert {split: len(each) for split, each in seen(tmp_path).items()} == {"train": 30, "test": 30}
+    for split in ["train", "test"]:
+        check_index(tmp_path, split)
+
+
+def test_a_split_that_goes_while_another_is_added(tmp_path):
+    write([{"x": 1}], tmp_path)
+
+    def replace():
+        write([{"x": "text"}], tmp_path, mode="overwrite")
+
+    with pytest.raises(DatasetError, match="another process has changed it"):
+        write(while_writing([{"x": 2}] * 3, replace), tmp_path, "test")
+    assert read(tmp_path) == [{"x": "text"}]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_two_splits_of_a_new_dataset(tmp_path):
+    def other():
+        write([{"x": 5}], tmp_path / "birds", "test")
+
+    write(while_writing([{"x": 1}] * 3, other), tmp_path / "birds")
+    assert {split.name: split.num_examples for split in info(tmp_path / "birds").splits} == {
+        "test": 1,
+        "train": 3,
+    }
+
+
+def test_two_names_for_a_new_dataset(tmp_path):
+    def other():
+        write([{"x": 2}], tmp_path, "test", name="bbb")
+
+    with pytest.raises(DatasetError, match="has called the dataset 'bbb', not 'aaa'"):
+        write(while_writing([{"x": 1}] * 3, other), tmp_path, name="aaa")
+    assert read(tmp_path, "test") == [{"x": 2}]
+    assert [split.name for split in info(tmp_path).splits] == ["test"]
+    assert not list(tmp_path.glob("aaa*"))
+    assert not list(tmp_path.glob(".*"))
+
+
+# Files that belong to no dataset.
+
+FOREIGN = [
+    "birds-train.tfrecord-00000-of-00001",
+    "features.json",
+    "birds-train.index.npy",
+    "birds-train.index.json",
+    "label.labels.txt",
+]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("mode", ["error", "append"])
+def test_files_of_others_are_not_replaced(tmp_path, name, mode):
+    (tmp_path / "birds").mkdir()
+    (tmp_path / "birds" / name).write_bytes(b"precious")
+    with pytest.raises(DatasetExistsError, match=rf"{name}: .*move it away, or .*'overwrite'"):
+        write(OLD, tmp_path / "birds", label="label", mode=mode)
+    assert files(tmp_path / "birds") == {name: b"precious"}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_others_are_overwritten_if_asked(tmp_path, name):
+    (tmp_path / "a" / "birds").mkdir(parents=True)
+    (tmp_path / "a" / "birds" / name).write_bytes(b"precious")
+    write(OLD, tmp_path / "a" / "birds", label="label", mode="overwrite")
+    write(OLD, tmp_path / "b" / "birds", label="label")
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_other_files_stay_where_they_are(tmp_path):
+    (tmp_path / "birds").mkdir()
+    (tmp_path / "birds" / "notes.txt").write_bytes(b"precious")
+    for mode in ["error", "append", "overwrite"]:
+        write(OLD, tmp_path / "birds", label="label", mode=mode)
+        assert (tmp_path / "birds" / "notes.txt").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("mode", ["error", "append"])
+def test_shards_without_their_description_are_not_replaced(tmp_path, mode):
+    write(OLD, tmp_path / "birds", label="label")
+    (tmp_path / "birds" / "dataset_info.json").unlink()
+    before = files(tmp_path)
+    with pytest.raises(DatasetExistsError, match="belongs to no split of this dataset"):
+        write(NEW, tmp_path / "birds", label="label", mode=mode)
+    assert files(tmp_path) == before
+
+
+def test_a_shard_that_no_split_names_is_not_replaced_in_a_dataset_either(tmp_path):
+    write(OLD, tmp_path / "birds", label="label")
+    shard = tmp_path / "birds" / "birds-test.tfrecord-00000-of-00001"
+    shard.write_bytes(b"precious")
+    with pytest.raises(DatasetExistsError, match=shard.name):
+        write(NEW, tmp_path / "birds", "test", label="label")
+    assert shard.read_bytes() == b"precious"
+    assert {*seen(tmp_path / "birds")} == {"train"}
+
+
+# What fails after the commit.
+
+
+def failing_once(monkeypatch, name, error, after=0):
+    """Let a function of the commit fail, once, after so many calls that do not."""
+    real, calls = getattr(committing, name), []
+
+    def fail(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == after + 1:
+            raise error
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(committing, name, fail)
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("name", "after"), [("_place", 0), ("_place", 1), ("_place", 3), ("_finish", 0)]
+)
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_disk_that_fails_after_the_commit(tmp_path, mode, name, after, monkeypatch):
+    write(OLD, tmp_path, label="label")
+    options = {"label": "label", "mode": mode}
+    with monkeypatch.context() as patch:
+        failing_once(patch, name, FULL, after)
+        with pytest.raises(DatasetError, match=r"'train' is written, but .*No space left") as told:
+            write(NEW, tmp_path, **options)
+    assert "nothing was changed" not in str(told.value)
+    assert "do not write the same examples again" in str(told.value)
+    write([OLD[0]], tmp_path, "test", label="label")
+    expected = [*OLD, *NEW] if mode == "append" else NEW
+    assert seen(tmp_path)["train"] == sorted((each["x"], each["label"]) for each in expected)
+    check_index(tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_next_append_adds_to_what_was_committed(tmp_path, monkeypatch):
+    write([{"x": 1}], tmp_path)
+    with monkeypatch.context() as patch:
+        failing_once(patch, "_place", FULL)
+        with pytest.raises(DatasetError, match="is written"):
+            write([{"x": 2}], tmp_path, mode="append")
+    assert write([{"x": 3}], tmp_path, mode="append").records == 3
+    assert sorted(each["x"] for each in read(tmp_path)) == [1, 2, 3]
+    check_index(tmp_path)
+
+
+def test_a_disk_that_fails_before_the_commit_changes_nothing(tmp_path, monkeypatch):
+    write([{"x": 1}], tmp_path)
+    before = files(tmp_path)
+    with monkeypatch.context() as patch:
+        failing_once(patch, "sync", FULL)
+        with pytest.raises(DatasetError, match=r"No space left.*nothing was changed"):
+            write([{"x": 2}], tmp_path, mode="append")
+    assert files(tmp_path) == before
+    assert write([{"x": 2}], tmp_path, mode="append").records == 2
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_interrupted_after_the_commit(tmp_path, after, monkeypatch):
+    write([{"x": 1}], tmp_path)
+    with monkeypatch.context() as patch:
+        failing_once(patch, "_place", KeyboardInterrupt(), after)
+        with pytest.raises(KeyboardInterrupt):
+            write([{"x": 2}], tmp_path, mode="append")
+    assert sorted(each["x"] for each in read(tmp_path)) == [1, 2]
+    assert not list(tmp_path.glob(".*"))
+    check_index(tmp_path)
+
+
+# An index that is not what it was.
+
+
+def without(name):
+    def change(path):
+        rows = np.load(path)
+        np.save(path, rows[[each for each in rows.dtype.names if each != name]].copy())
+
+    return change
+
+
+def with_other(name, value):
+    def change(path):
+        rows = np.load(path)
+        rows[name] = value
+        np.save(path, rows)
+
+    return change
+
+
+DAMAGE = {
+    "garbage": lambda path: path.write_bytes(b"garbage" * 99),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+    "pickled": lambda path: np.save(path, np.array([{"x": 1}], object), allow_pickle=True),
+    "something else": lambda path: np.save(path, np.arange(40)),
+    "fewer rows": lambda path: np.save(path, np.load(path)[:-1]),
+    "without label": without("label"),
+    "without offset": without("offset"),
+    "offsets past the end": with_other("offset", 2**40),
+    "shards that are not there": with_other("shard", 7),
+    "offsets that overflow": with_other("offset", 2**64 - 20),
+}
+
+
+@pytest.fixture(scope="module", params=[None, "GZIP"])
+def appended(request, tmp_path_factory):
+    """A dataset, and what it is after an append."""
+    folder = tmp_path_factory.mktemp("appended")
+    write(OLD, folder / "birds", label="label", compression=request.param, shards=2)
+    shutil.copytree(folder / "birds", folder / "before")
+    write(NEW, folder / "birds", label="label", mode="append")
+    return folder / "before", files(folder / "birds")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_append_to_a_damaged_index_reads_the_shards(tmp_path, appended, damage):
+    before, after = appended
+    shutil.copytree(before, tmp_path / "birds")
+    DAMAGE[damage](tmp_path / "birds" / "birds-train.index.npy")
+    written = write(NEW, tmp_path / "birds", label="label", mode="append")
+    assert written.classes == {"a": 35, "b": 35}
+    assert files(tmp_path / "birds") == after
+
+
+def test_append_to_an_index_with_lengths_past_the_end(tmp_path):
+    write(OLD, tmp_path / "birds", label="label")
+    with_other("length", 2**31)(tmp_path / "birds" / "birds-train.index.npy")
+    write(NEW, tmp_path / "birds", label="label", mode="append")
+    check_index(tmp_path / "birds")
+
+
+def test_append_to_a_compressed_index_without_within(tmp_path):
+    write(OLD, tmp_path / "birds", label="label", compression="GZIP")
+    without("within")(tmp_path / "birds" / "birds-train.index.npy")
+    write(NEW, tmp_path / "birds", label="label", mode="append")
+    check_index(tmp_path / "birds")

@@ -1,9 +1,12 @@
 """Inferred features fit all examples, not the last one."""
 
+import copy
+
 import numpy as np
 import pytest
-from hypothesis import given
-from schemas import datasets, plain, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schemas import datasets, mixtures, plain, same
 
 from covey import (
     FeatureError,
@@ -13,6 +16,9 @@ from covey import (
     SparseArray,
     Tensor,
 )
+from covey.features.inference import Inference
+from covey.writing.encoding import ChunkEncoder, integer_range, join_ranges
+from covey.writing.items import Rules
 
 
 def infer(*values):
@@ -196,3 +202,128 @@ def test_records_of_different_lengths_relax():
 def test_what_is_no_record():
     with pytest.raises(ValueError, match="record 1: byte 0"):
         Features.infer_records([b"", b"\x00"])
+
+
+# In parts, as several workers see examples.
+
+
+def found_at_once(examples, defaults):
+    """The features, or None if there are none that fit."""
+    try:
+        return Features.infer(examples, defaults=defaults)
+    except FeatureError:
+        return None
+
+
+def features_of(inference):
+    inference.check_defaults()
+    return Features(inference.kinds())
+
+
+def cut(examples, sizes):
+    """Parts of these sizes, and one of all that is left."""
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(examples[begin : begin + size])
+        begin += size
+    return [part for part in (*parts, examples[begin:]) if part]
+
+
+sizes = st.lists(st.integers(1, 6), max_size=8)
+
+
+def found_in_parts(parts, defaults):
+    total = Inference(defaults)
+    try:
+        for part in parts:
+            found = Inference(defaults)
+            for example in part:
+                found.add(example)
+            total.merge(found)
+        return features_of(total)
+    except FeatureError:
+        return None
+
+
+@settings(max_examples=300)
+@given(mixture=mixtures(), sizes=sizes)
+def test_parts_come_to_the_same(mixture, sizes):
+    examples, defaults = mixture
+    parts = cut(examples, sizes)
+    assert found_in_parts(parts, defaults) == found_at_once(examples, defaults)
+
+
+def integers_of(examples, name):
+    """The range of the integers in some examples, and 0."""
+    values = [0]
+    for example in examples:
+        value = example.get(name)
+        for each in np.ravel(np.array(value, object)).tolist():
+            values += [int(each)] if isinstance(each, int) else []
+    return min(values), max(values)
+
+
+def fits_exactly(features, example):
+    if not features.is_simple or {*features} - {*features.optional} - {*example}:
+        return False
+    try:
+        features.begin_block().append_exact(features.fill_in(example))
+    except FeatureError:
+        return False
+    return True
+
+
+def found_by_workers(parts, defaults, late):
+    """As workers do it: what fits exactly is passed over, and they know what was known before.
+
+    Each part is looked at by one who knows of the parts before, but for the ``late`` last ones.
+    """
+    states, done, total = [Inference(defaults)], [], Inference(defaults)
+    try:
+        for part in parts:
+            known = copy.deepcopy(states[max(0, len(states) - 1 - late)])
+            found, own, passed = Inference(defaults), [], 0
+            for example in part:
+                if not known.is_empty and fits_exactly(Features(known.kinds()), example):
+                    known.pass_over(1)
+                    passed += 1
+                else:
+                    alone = Inference(defaults)
+                    alone.add(example)
+                    known.merge(alone, lambda name, own=own: integers_of(own, name))
+                    found.merge(alone)
+                own.append(example)
+            done += own
+            total.merge(found, lambda name: integers_of(done, name))
+            total.pass_over(passed)
+            states.append(copy.deepcopy(total))
+        return features_of(total)
+    except FeatureError:
+        return None
+
+
+@settings(max_examples=300)
+@given(mixture=mixtures(), sizes=sizes, late=st.integers(0, 2))
+def test_examples_that_are_passed_over_come_to_the_same(mixture, sizes, late):
+    examples, defaults = mixture
+    parts = cut(examples, sizes)
+    assert found_by_workers(parts, defaults, late) == found_at_once(examples, defaults)
+
+
+@settings(max_examples=300)
+@given(mixture=mixtures())
+def test_features_found_while_encoding_are_those_of_all(mixture):
+    examples, defaults = mixture
+    chunks = []
+
+    def integers(name):
+        ranges = (integer_range(chunk.features, chunk.block, name) for chunk in chunks)
+        return join_ranges((0, 0), *ranges)
+
+    encoder = ChunkEncoder(Rules(defaults=defaults), integers=integers)
+    try:
+        chunks.extend(encoder.chunks(examples))
+        found = features_of(encoder.known)
+    except FeatureError:
+        found = None
+    assert found == found_at_once(examples, defaults)

@@ -47,6 +47,7 @@ def test_public_names():
         "Block",
         "ClassLabel",
         "ClosedError",
+        "CommittedError",
         "CorruptRecordError",
         "CoveyError",
         "DatasetError",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from covey.dataset import Written, write
     from covey.errors import (
         ClosedError,
+        CommittedError,
         CorruptRecordError,
         CoveyError,
         DatasetError,
@@ -61,6 +62,7 @@ __all__ = [
     "Block",
     "ClassLabel",
     "ClosedError",
+    "CommittedError",
     "CorruptRecordError",
     "CoveyError",
     "DatasetError",

@@ -150,6 +150,8 @@ def write(
         raise DatasetError(f"order is {order!r}, must be None or 'class'")
     if type(memory) is not int or memory < 1:
         raise DatasetError(f"memory is {memory!r}, must be a whole number of bytes, 1 or more")
+    if not isinstance(shuffle, bool):
+        raise DatasetError(f"shuffle is {shuffle!r}, must be True or False")
     if isinstance(names, str):
         raise DatasetError(f"names is the text {names!r}, must be a list of them")
     if name is not None and not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):

@@ -10,7 +10,8 @@
     ├── FeatureError           a schema, or a value that is to be written, is wrong
     │   └── DuplicateKeyError      two examples have the same key
     ├── DatasetError           a dataset cannot be written as asked
-    │   └── DatasetExistsError     there is one already
+    │   ├── DatasetExistsError     there is one already
+    │   └── CommittedError         it is written, but not all of it is in its place yet
     └── SourceError            a source cannot be read, or an item of it
 """
 
@@ -115,6 +116,13 @@ class DatasetError(CoveyError, ValueError):
 
 class DatasetExistsError(DatasetError, FileExistsError):
     """There is already a dataset, or a split of it, where one is to be written."""
+
+
+class CommittedError(DatasetError):
+    """A split is written, but its files are not all in their places: the next write sees to it.
+
+    Whoever writes the same examples again has them twice.
+    """
 
 
 class SkippedRecordsWarning(UserWarning):

@@ -143,8 +143,7 @@ def number_column(
     if not _has_texts(column):
         if is_text(kind):
             raise FeatureError(f"feature {label!r} is a text, but its column has {column[:3]!r}")
-        numbers, _ = Column(label, "int64").coerce_batch(column, len(column))
-        return features, column, numbers, ()
+        return features, column, _numbers_of(label, column), ()
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
     if isinstance(kind, ClassLabel) and kind.names:  # numbers beside names are those of classes
         values = [
@@ -159,15 +158,32 @@ def number_column(
     if stored or may_grow:
         names = extend(names, texts)
     place = {name: i for i, name in enumerate(names)}
-    unknown = next((text for text in texts if text not in place), None)
+    unknown = next((row for row, text in enumerate(texts) if text not in place), None)
     if unknown is not None:
-        raise FeatureError(f"feature {label!r}: there is no class {unknown!r}")
+        raise FeatureError(
+            f"example {unknown}: feature {label!r}: there is no class {texts[unknown]!r} among the "
+            f"{len(names)} names"
+        )
     numbers = np.array([place[text] for text in texts], np.int64)
     if stored:
         return features, column, numbers, names
     if may_grow:
         features = features.replace({label: make_label(label, names)})
     return features, numbers, numbers, ()
+
+
+def _numbers_of(label: str, column: Any) -> NDArray[np.int64]:
+    whole = Column(label, "int64")
+    try:
+        numbers, _ = whole.coerce_batch(column, len(column))
+    except FeatureError:
+        for row, value in enumerate(column):
+            try:
+                whole.coerce(value)
+            except FeatureError as error:
+                raise FeatureError(f"example {row}: feature {label!r}: {error}") from None
+        raise
+    return np.asarray(numbers, np.int64)
 
 
 def _has_texts(column: Any) -> bool:

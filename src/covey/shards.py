@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -168,13 +168,15 @@ def write_shards(
         index: Is told where records lie.
         first: The number of the first shard.
         compression, level: As for :class:`covey.RecordWriter`.
-        executor: Where other threads compress, and wait for the disk.
+        executor: Where other threads compress.
         progress: Is told of the records and bytes that were written.
     """
     shards: list[Shard] = []
     synced: list[Future[None]] = []
     writer: RecordWriter | None = None
     labels: list[NDArray[np.int64]] = []
+    # Waiting for the disk is no work: other threads do that, and take no worker's place.
+    disk = ThreadPoolExecutor(4, thread_name_prefix="covey-sync")
     try:
         for is_end, (block, classes) in cuts.split(parts):
             path = folder / f"{first + len(shards):05d}"
@@ -198,17 +200,13 @@ def write_shards(
                 size = path.stat().st_size
                 shards.append(Shard(path.name, len(places), size, fingerprint(path)))
                 writer, labels = None, []
-                if executor is None:
-                    sync(path)
-                else:
-                    synced.append(executor.submit(sync, path))
+                synced.append(disk.submit(sync, path))
         for future in synced:
             future.result()
     finally:
         if writer is not None:
             writer.close()
-        for future in synced:
-            future.cancel()
+        disk.shutdown(cancel_futures=True)
     return shards
 
 

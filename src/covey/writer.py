@@ -108,6 +108,8 @@ class TFRecordWriter:
         self.generator = generator
         self.serializer = serializer
         self.path = os.fspath(path)
+        # Absolute, for whatever makes the examples may change the folder it works in.
+        self._folder = Path(os.path.abspath(path))
         self.split = split
         self.total_examples = None if total_examples is None else int(total_examples)
         self.sparse_features = list(sparse_features or ())
@@ -138,7 +140,7 @@ class TFRecordWriter:
         account = Account(self.sparse_features)
         with Progress(self.progress, self.total_examples, f"caching {self.split}") as shown:
             raw = RawSplit(
-                Path(self.path),
+                self._folder,
                 self.split,
                 output=self._output(),
                 memory=self.memory,
@@ -297,4 +299,4 @@ class TFRecordWriter:
 
     def save_shard_info(self, shard_info: ShardInfo) -> None:
         """Put shards in the place of what ``shard_info.json`` has of the same splits."""
-        save_shard_info(Path(self.path), check_shard_info(shard_info))
+        save_shard_info(self._folder, check_shard_info(shard_info))

@@ -55,6 +55,12 @@ class Inference:
         self._next += 1
         self._count += 1
 
+    def has_names_of(self, other: Inference) -> bool:
+        """Whether another has found the same features, but for those with defaults."""
+        return all(
+            "/".join(path) in self.defaults for path in self._guesses.keys() ^ other._guesses.keys()
+        )
+
     def check_names(self, example: Mapping[str, Any]) -> None:
         """Make sure that an example has the same features as those before it, but for defaults.
 
@@ -204,7 +210,9 @@ def _leaves(
     if len(path) > 32:
         raise FeatureError("examples are nested over 32 levels deep")
     for key, value in example.items():
-        here = (*path, str(key))
+        if not isinstance(key, str):
+            raise FeatureError(f"the name of a feature is {key!r}, must be a text")
+        here = (*path, key)
         if isinstance(value, Mapping):
             yield from _leaves(value, here)
         else:

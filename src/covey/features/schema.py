@@ -154,7 +154,9 @@ class Features(Mapping[str, Feature]):
 
         def add(columns: Mapping[str, Any], path: tuple[str, ...]) -> None:
             for key, column in columns.items():
-                here = (*path, str(key))
+                if not isinstance(key, str):
+                    raise FeatureError(f"the name of a feature is {key!r}, must be a text")
+                here = (*path, key)
                 if isinstance(column, Mapping):
                     add(column, here)
                 else:

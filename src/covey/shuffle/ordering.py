@@ -30,8 +30,8 @@ ROW_DTYPE = np.dtype(
     ]
 )
 
-# What is handed on at once: enough to be written in one go, little enough to stay in the cache.
-_BLOCK_BYTES = 1 << 20
+# What is handed on at once: enough that handing it on costs nothing.
+_BLOCK_BYTES = 4 << 20
 
 
 def hash_keys(keys: Sequence[Key], seed: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

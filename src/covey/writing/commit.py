@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from covey.errors import DatasetError, FormatError
+from covey.errors import CommittedError, DatasetError, FormatError
 from covey.features.spec import parse_json
 from covey.metadata import DEFAULT_TEMPLATE, INFO_FILE, DatasetInfo, SplitInfo
 from covey.shards import sync
@@ -167,7 +167,7 @@ class Staging:
                 _finish(self._target)
                 raise
             except OSError as error:
-                raise DatasetError(
+                raise CommittedError(
                     f"{self.folder}: split {manifest.split.name!r} is written, but its files could "
                     f"not all be brought to their places ({error.strerror or error}); the next "
                     "write does that first: do not write the same examples again"

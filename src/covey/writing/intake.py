@@ -180,19 +180,22 @@ def _from_tensorflow(dataset: Any) -> Intake:
     items: Iterable[Any] = dataset.as_numpy_iterator()
     spec = str(dataset.element_spec)
     if "RaggedTensorSpec" in spec or "SparseTensorSpec" in spec:
-        items = map(_from_composite, items)
+        items = map(_from_composite, dataset)
     return Intake(items=items, length=length)
 
 
 def _from_composite(value: Any) -> Any:
-    """What TensorFlow makes of ragged and sparse tensors, as features take it."""
+    """Tensors of TensorFlow, ragged and sparse ones among them, as features take them."""
     if isinstance(value, Mapping):
         return {name: _from_composite(each) for name, each in value.items()}
     if hasattr(value, "to_list") and hasattr(value, "row_splits"):
         return value.to_list()
     if hasattr(value, "dense_shape") and hasattr(value, "indices"):
-        return SparseArray(value.indices, value.values, tuple(value.dense_shape.tolist()))
-    return tuple(map(_from_composite, value)) if isinstance(value, tuple) else value
+        shape = tuple(value.dense_shape.numpy().tolist())
+        return SparseArray(value.indices.numpy(), value.values.numpy(), shape)
+    if isinstance(value, tuple):
+        return tuple(map(_from_composite, value))
+    return value.numpy() if hasattr(value, "numpy") else value
 
 
 def _class_names(examples: Any) -> dict[str, tuple[str, ...]] | None:

@@ -67,8 +67,7 @@ def take_item(item: Any, rules: Rules) -> tuple[Mapping[str, Any], Key | None]:
     if isinstance(item, CoveyError):
         raise item
     if rules.names is None and isinstance(item, tuple) and _is_pair(item):
-        key, item = item
-        check_key(key)
+        key, item = _plain_key(item[0]), item[1]
     if not isinstance(item, Mapping):
         item = _name_parts(item, rules.names)
     if rules.key is not None:
@@ -118,13 +117,13 @@ def _find_key(example: Mapping[str, Any], name: str) -> Key:
     key = _find(example, name)
     if key is None:
         raise FeatureError(f"it has no {name!r}, which is to be its key")
-    key = key.item() if isinstance(key, np.generic) else key
-    check_key(key)
-    return key  # type: ignore[no-any-return]
+    return _plain_key(key)
 
 
-def check_key(key: Any) -> None:
-    """Make sure that something can be a key."""
+def _plain_key(key: Any) -> Key:
+    """A key as Python has it, if it is one."""
+    if hasattr(key, "item") and getattr(key, "shape", None) == ():
+        key = key.item()  # a scalar of numpy or of a framework
     if isinstance(key, str) and not key.isascii():
         try:
             key.encode()
@@ -138,6 +137,7 @@ def check_key(key: Any) -> None:
             f"its key {key!r} is of type {type(key).__name__}, must be a text, bytes or a whole "
             "number"
         )
+    return key  # type: ignore[no-any-return]
 
 
 def own(item: Any) -> Any:
@@ -152,7 +152,7 @@ def own(item: Any) -> Any:
         case tuple():
             return tuple(own(value) for value in item)
     is_plain = isinstance(item, (str, bytes, int, float, CoveyError, type(None)))
-    return np.array(item) if not is_plain and hasattr(item, "__array__") else item
+    return np.asarray(item).copy() if not is_plain and hasattr(item, "__array__") else item
 
 
 def source_failed(number: int, error: Exception) -> SourceError:

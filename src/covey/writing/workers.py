@@ -35,6 +35,7 @@ class _Result:
     chunks: list[Chunk]
     found: Inference
     passed: int
+    failed: bool = False
 
 
 class Encoding:
@@ -72,7 +73,7 @@ class Encoding:
             integers: Tells the range of a feature's integers in the chunks that were handed out.
         """
         if self._workers == 1:
-            items = self._intake.items or ()
+            items = () if self._intake.items is None else self._intake.items
             if self._intake.by_number:
                 items = fetch(items, range(self._intake.length or 0))
             yield from ChunkEncoder(self._rules, self._known, integers).chunks(items)
@@ -124,7 +125,7 @@ class Encoding:
             for first, numbers in self._ranges():
                 yield first, list(fetch(self._intake.items, numbers))
             return
-        items = iter(self._intake.items or ())
+        items = iter(() if self._intake.items is None else self._intake.items)
         first = 0
         while True:
             part: list[Any] = []
@@ -148,11 +149,16 @@ class Encoding:
             each = max(1, sum(chunk.block.data.nbytes for chunk in chunks) // records)
             # Not too sure of it: the next may be much larger.
             self._size = max(1, min(_PART_BYTES // each, 4 * self._size, _PART_EXAMPLES))
+        if result.failed:
+            return self._again(first, part, integers)  # and fail here, with the right words
         if not self._rules.infers:
             return chunks
+        # A worker that did not know of all examples before its own may have taken one of them for
+        # the measure that another should have been.
         is_old = changes != self._changes
-        if is_old and any(chunk.left_out for chunk in chunks):
-            # Other examples might have been left out by one who knew of all before them.
+        known, found = self._known, result.found
+        is_other = not (known.is_empty or found.is_empty or known.has_names_of(found))
+        if is_other or (is_old and any(chunk.left_out for chunk in chunks)):
             return self._again(first, part, integers)
         try:
             changed = self._known.merge(
@@ -193,7 +199,10 @@ def _ranges_of(chunks: Sequence[Chunk], name: str) -> tuple[int, int]:
 def _encode(rules: Rules, items: Any, first: int, known: Inference) -> _Result:
     chunks: list[Chunk] = []
     encoder = ChunkEncoder(rules, known, lambda name: _ranges_of(chunks, name))
-    chunks.extend(encoder.chunks(items, first))
+    try:
+        chunks.extend(encoder.chunks(items, first))
+    except FeatureError:
+        return _Result([], encoder.found, 0, failed=True)
     return _Result(chunks, encoder.found, encoder.passed)
 
 
