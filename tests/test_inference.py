@@ -130,6 +130,12 @@ def test_a_default_lets_a_feature_be_missing():
         Features.infer([{"x": 1}], defaults={"z": 0})
 
 
+@pytest.mark.parametrize("default", [0, None, 1.5, "a", [1]])
+def test_a_default_that_ragged_lists_cannot_have(default):
+    with pytest.raises(FeatureError, match="default"):
+        Ragged("int64", default=default)
+
+
 def test_empty_dicts_are_nothing():
     features = Features.infer([{"x": 1, "a": {}}])
     assert features.decode(features.encode({"x": 1, "a": {}})) == {"x": 1}
@@ -294,7 +300,7 @@ def found_by_workers(parts, defaults, late):
                     found.merge(alone)
                 own.append(example)
             done += own
-            total.merge(found, lambda name: integers_of(done, name))
+            total.merge(found, lambda name, done=done: integers_of(done, name))
             total.pass_over(passed)
             states.append(copy.deepcopy(total))
         return features_of(total)

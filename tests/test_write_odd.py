@@ -2,10 +2,16 @@
 
 import os
 import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
-from written import check_index, column, files, info, read, records, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schemas import mixtures
+from written import check_index, column, files, info, read, records, tidy, write
 
 import covey
 from covey import (
@@ -108,6 +114,72 @@ def test_also_in_tuples(tmp_path, workers):
 
     write(examples(), tmp_path, names=("x", "y"), shuffle=False, workers=workers)
     assert read(tmp_path) == [{"x": [i, i], "y": i} for i in range(50)]
+
+
+# Features that are found on the way.
+
+
+@pytest.mark.parametrize("last", [[], [[]], [[1.5], []], [[2**40], [0.5]]])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ragged_integers_then_others(tmp_path, last, workers):
+    examples = [{"x": [[], [7]]}] * 9 + [{"x": last}]
+    written = write(iter(examples), tmp_path, shuffle=False, workers=workers)
+    assert written.features == Features.infer(examples)
+    assert read(tmp_path) == examples
+
+
+@pytest.mark.parametrize(
+    ("values", "default"),
+    [([[1], [1, 2]], [1, 2, 3]), ([1, 2.5], 1.5), (["a", b"b"], b"c"), ([[], [[1, 2], [3]]], [])],
+)
+def test_a_default_that_the_first_examples_do_not_fit(tmp_path, values, default):
+    examples = [{"x": value, "y": 1} for value in values] + [{"y": 1}]
+    options = {"defaults": {"x": default}}
+    written = write(iter(examples), tmp_path, shuffle=False, **options)
+    assert written.features == Features.infer(examples, **options)
+    assert column(tmp_path, "x")[-1] == default
+
+
+def same_as_read(value, kind):
+    """A value as it is read, if it was stored without a loss."""
+    if kind == "bytes":
+        return value.encode() if isinstance(value, str) else value
+    return tidy({"x": value})["x"]
+
+
+@settings(max_examples=150)
+@given(
+    mixture=mixtures(),
+    workers=st.sampled_from([1, 1, 2]),
+    at_once=st.sampled_from([1, 2, 3, 4096]),
+    memory=st.sampled_from([1, 1 << 20]),
+)
+def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_once, memory):
+    examples, defaults = mixture
+    options = {"defaults": defaults, "workers": workers, "memory": memory, "shuffle": False}
+    try:
+        features = Features.infer(examples, defaults=defaults)
+    except FeatureError:
+        features = None
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch("covey.writing.encoding._CHUNK_EXAMPLES", at_once),
+        mock.patch("covey.writing.workers._PART_EXAMPLES", at_once),
+        mock.patch("os.fsync"),
+    ):
+        if features is None:
+            with pytest.raises(FeatureError):
+                write(iter(examples), folder, **options)
+            return
+        written = write(iter(examples), folder, **options)
+        found = read(Path(folder))
+    assert written.features == features
+    for example, each in zip(examples, found, strict=True):
+        assert {*each} == {*features}
+        for name, value in each.items():
+            given = example.get(name)
+            given = defaults[name] if given is None else given
+            assert value == same_as_read(given, features[name].dtype)
 
 
 # What is left out does not depend on who works.

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from covey import _core
 from covey.errors import FormatError
 from covey.features import Features
 from covey.features.spec import features_from_json, features_to_json
@@ -77,6 +78,8 @@ class IndexWriter:
         _write_header(self._file, self._dtype, records)
         self._records = records
         self._written = 0
+        self.checksum = 0
+        """Of all rows so far."""
 
     def add(self, shard: int, places: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
         """Note the records of a shard, which come after those of the one before."""
@@ -98,8 +101,10 @@ class IndexWriter:
             given, rows = rows, np.zeros(len(rows), self._dtype)
             for name in set(self._dtype.names or ()).intersection(given.dtype.names or ()):
                 rows[name] = given[name]
-        self._file.write(np.ascontiguousarray(rows).data)
+        rows = np.ascontiguousarray(rows)
+        self._file.write(rows.data)
         self._written += len(rows)
+        self.checksum = _core.crc32c(rows, self.checksum)
 
     def close(self) -> None:
         """Write what is left."""
@@ -205,6 +210,8 @@ class About:
     """What the labels stand for, where the label is a text and the index numbers its values."""
     compression: str | None
     records: int
+    checksum: int
+    """Of the index rows."""
     shards: tuple[Shard, ...]
     order: Mapping[str, Any]
     """How the records were brought into order."""
@@ -214,6 +221,7 @@ class About:
         content = {
             "covey_index": FORMAT,
             "records": self.records,
+            "checksum": self.checksum,
             "label": self.label,
             "class_texts": self.class_texts,
             "compression": self.compression,
@@ -240,6 +248,7 @@ class About:
                 class_texts=None if names is None else tuple(_typed(n, str) for n in names),
                 compression=_typed(content["compression"], str, None),
                 records=_typed(content["records"], int),
+                checksum=_typed(content["checksum"], int),
                 shards=tuple(_shard(each) for each in content["shards"]),
                 order=_typed(content["order"], dict),
             )
@@ -294,7 +303,10 @@ def read_rows(path: Path, about: About) -> NDArray[Any]:
     for number, shard in enumerate(about.shards):
         part = rows[begin : begin + shard.records]
         begin += shard.records
-        ends = part["offset"] + (0 if compressed else part["length"] + np.uint64(FRAME_BYTES))
-        if (part["shard"] != number).any() or (ends > shard.bytes).any():
+        room = shard.bytes - np.minimum(part["offset"], shard.bytes)  # no sum that could overflow
+        needed = 0 if compressed else part["length"].astype(np.uint64) + np.uint64(FRAME_BYTES)
+        if (part["shard"] != number).any() or (room < np.maximum(needed, 1)).any():
             raise FormatError(f"{path}: its rows point past the end of {shard.name}, or elsewhere")
+    if _core.crc32c(np.ascontiguousarray(rows)) != about.checksum:
+        raise FormatError(f"{path}: its rows are not those that were written with the shards")
     return rows

@@ -251,7 +251,9 @@ def integer_range(features: Features, block: Block, name: str) -> tuple[int, int
     if name not in features or not len(block):
         return 0, 0
     column: Any = leaf(features.decode_batch(block, [name]))
-    values = np.asarray(getattr(column, "values", column))
+    while hasattr(column, "values"):  # ragged, or sparse, to any depth
+        column = column.values
+    values = np.asarray(column)
     if not values.size or values.dtype.kind not in "iu":
         return 0, 0
     return min(0, int(values.min())), max(0, int(values.max()))

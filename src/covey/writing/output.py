@@ -84,7 +84,7 @@ class Output:
         """
         compression = self._compression(existing)
         folder, names = staging.path, index_names(existing.name, existing.split)
-        old, new = self._write_shards(
+        old, new, checksum = self._write_shards(
             ordered, classes, existing, folder, folder / names["rows"], compression, progress
         )
         shards = _name_shards(old, new, existing, folder)
@@ -102,6 +102,7 @@ class Output:
             class_texts=classes.texts,
             compression=compression,
             records=sum(shard.records for shard in shards),
+            checksum=checksum,
             shards=shards,
             order={
                 "by": self.ordering.by,
@@ -160,8 +161,8 @@ class Output:
         rows: Path,
         compression: str | None,
         progress: Progress,
-    ) -> tuple[list[Shard], list[Shard]]:
-        """Write the shards and the rows of their index; those that are there, and the new ones."""
+    ) -> tuple[list[Shard], list[Shard], int]:
+        """Write shards and the rows of the index: (old shards, new ones, checksum of the rows)."""
         old: list[Shard] = []
         old_rows = np.zeros(0, np.int64)
         if existing.appends:
@@ -191,7 +192,7 @@ class Output:
             index.close()
         finally:
             index.abandon()
-        return old, new
+        return old, new, index.checksum
 
 
 def _name_shards(
