@@ -145,6 +145,7 @@ MIXTURES = [
     st.one_of(integers, floats),
     st.one_of(st.booleans(), integers, floats),
     st.one_of(st.integers(0, 3), st.sampled_from([2**63, 2**64 - 1])),
+    st.one_of(small, floats, st.sampled_from([2**63, 2**64 - 1])),
     st.one_of(texts, st.binary(max_size=3)),
     st.lists(small, min_size=2, max_size=2),
     st.lists(st.one_of(integers, floats), max_size=3),

@@ -54,6 +54,8 @@ def infer(*values):
         ([1, 2**63], Tensor("uint64")),
         ([[2**63, 1]], Tensor("uint64", (2,))),
         ([16777217, 0.5], Tensor("float64")),
+        ([[16777217, 0.5]], Tensor("float64", (2,))),
+        ([[16777217, 1], [0.5, 1]], Tensor("float64", (2,))),
         ([["a", b"\xff"]], Tensor("bytes", (2,))),
         ([[np.zeros(2), np.zeros(2)]], Tensor("float64", (2, 2))),
         ([[np.zeros(2, int), np.zeros(3, int)]], Ragged("int64")),

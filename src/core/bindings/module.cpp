@@ -3,6 +3,8 @@
 
 NB_MODULE(_core, m) {
   m.doc() = "The hot loops of covey: checksums, frames, and tf.train.Example by the column.";
+  // What is alive when a process ends, in a traceback for instance, is nobody's concern any more.
+  nb::set_leak_warnings(false);
   covey::register_fault(m);
   covey::register_crc32c(m);
   covey::register_frames(m);

@@ -175,13 +175,25 @@ class Inference:
             for parent in path[:-1]:
                 place = place.setdefault(parent, {})
             try:
-                feature: Any = guess.feature()
-                if name in self.defaults:
-                    feature = dataclasses.replace(feature, default=self.defaults[name])
+                place[path[-1]] = self._feature(guess, name)
             except FeatureError as error:
                 raise FeatureError(f"feature {name!r}: {error}") from None
-            place[path[-1]] = feature
         return nested
+
+    def _feature(self, guess: Guess, name: str) -> Any:
+        """The feature that fits the values, and the default if there is one."""
+        if name not in self.defaults:
+            return guess.feature()
+        default = self.defaults[name]
+        try:
+            both = widen(guess, guess_value(default, guess.example), name)
+        except FeatureError:
+            raise FeatureError(
+                f"the default is {default!r}, but example {guess.example} has {guess.feature()}; "
+                "no feature fits both"
+            ) from None
+        feature: Any = both.feature()
+        return dataclasses.replace(feature, default=default)
 
     def check_defaults(self) -> None:
         """Make sure that every feature with a default was seen: else its type is not known."""

@@ -27,7 +27,7 @@ def _empty(default: Any) -> Any:
     """Check the default of a feature that has none but the empty one."""
     if default is REQUIRED:
         return REQUIRED
-    if len(default):
+    if not hasattr(default, "__len__") or len(default):
         raise FeatureError(f"the default is {default!r}; for this kind only [] is possible")
     return ()
 
