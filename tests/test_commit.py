@@ -411,6 +411,12 @@ def test_two_threads_write_the_same_split(tmp_path):
     assert len(seen(tmp_path / "birds")["train"]) == 40
 
 
+@pytest.fixture
+def _quick_disk(monkeypatch):
+    """The system outlives these tests, and loses nothing."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 # Writers one inside the other: the second is done while the first still takes in examples.
 
 
@@ -432,6 +438,7 @@ def while_writing(examples, action):
     ],
     ids=["type", "width", "names", "classes", "more classes"],
 )
+@pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_split_that_comes_while_the_only_one_is_replaced(tmp_path, old, new, added, workers):
     label = "label" if "label" in old else None
@@ -512,6 +519,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("mode", ["error", "append"])
 def test_files_of_others_are_not_replaced(tmp_path, name, mode):
     (tmp_path / "birds").mkdir()
@@ -521,6 +529,7 @@ def test_files_of_others_are_not_replaced(tmp_path, name, mode):
     assert files(tmp_path / "birds") == {name: b"precious"}
 
 
+@pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("name", FOREIGN)
 def test_files_of_others_are_overwritten_if_asked(tmp_path, name):
     (tmp_path / "a" / "birds").mkdir(parents=True)
@@ -580,6 +589,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 @pytest.mark.parametrize(
     ("name", "after"), [("_place", 0), ("_place", 1), ("_place", 3), ("_finish", 0)]
 )
+@pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_disk_that_fails_after_the_commit(tmp_path, mode, name, after, monkeypatch):
     write(OLD, tmp_path, label="label")
@@ -676,6 +686,7 @@ def appended(request, tmp_path_factory):
     return folder / "before", files(folder / "birds")
 
 
+@pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_append_to_a_damaged_index_reads_the_shards(tmp_path, appended, damage):
     before, after = appended

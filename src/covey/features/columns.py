@@ -138,10 +138,8 @@ class Column:
         array = as_array(value)
         wanted = self.numpy_dtype
         if array.size == 0:
-            # Nothing has no type of its own, and an empty list goes as deep as is wanted.
-            is_list = isinstance(value, (list, tuple))
-            deeper = tuple(size or 0 for size in shape[array.ndim :]) if is_list else ()
-            array = np.zeros((*array.shape, *deeper), wanted)
+            # Nothing has no type of its own, and goes as deep as is wanted.
+            array = np.zeros(_deepen(array.shape, shape), wanted)
         kind = array.dtype.kind
         if wanted == np.uint64 and kind in "fO" and isinstance(value, (int, list, tuple)):
             array, kind = _unsigned(value), "u"  # Python's integers, some of them above 2**63
@@ -196,7 +194,7 @@ class Column:
         if hasattr(value, "__array__"):
             array = as_array(value)
             strings.extend(self._string(each) for each in array.ravel().tolist())
-            return array.shape
+            return array.shape if array.size else _deepen(array.shape, shape)
         if not isinstance(value, (list, tuple)):
             raise _misfit(f"is of type {type(value).__name__}, expected a list of {self.dtype}")
         if not value:
@@ -292,6 +290,11 @@ class Column:
         if unknown == 1:
             shapes = tuple(-1 if size is None else size for size in self.shape)
         return RaggedArray(values, row_splits, shapes)
+
+
+def _deepen(found: tuple[int, ...], expected: Shape) -> tuple[int, ...]:
+    """The shape of something empty, with the dimensions that it does not show."""
+    return (*found, *(size or 0 for size in expected[len(found) :]))
 
 
 def as_array(value: Any) -> NDArray[Any]:

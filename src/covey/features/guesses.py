@@ -124,7 +124,10 @@ def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
             raise FeatureError(f"integers from {min(values)} to {max(values)} fit no dtype")
         return "uint64"
     dtype = dtype_of(array)
-    return "float32" if dtype == "float64" else dtype
+    if dtype != "float64":
+        return dtype
+    whole = [value for value in values if isinstance(value, int)]
+    return "float64" if any(abs(value) > _EXACT for value in whole) else "float32"
 
 
 def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
@@ -197,6 +200,8 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
 
 def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | None:
     """The dtype that holds both, whose integers lie from low to high; None if there is none."""
+    if low < 0 and high >= 2**63:
+        return None  # no dtype has both, whatever else there is
     if a is None or b is None or a == b:
         return a or b
     if {a, b} == {"str", "bytes"}:

@@ -192,7 +192,7 @@ class ChunkEncoder:
             alone = Inference(self._rules.defaults)
             alone.add(example, number)
             changed = self.known.merge(alone, self._range)
-            self.found.merge(alone)
+            self.found.merge(alone, self._range)
             return Features(self.known.kinds()) if changed else self._features
         choices = [each for each in (self._rules.features, self._rules.otherwise) if each]
         for features in choices:
