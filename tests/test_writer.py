@@ -519,7 +519,8 @@ def test_a_folder_that_is_a_file(tmp_path):
 
 
 def test_few_files_are_open_at_once(tmp_path):
-    resource = pytest.importorskip("resource")
+    import resource
+
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     made = writer(tmp_path, birds(2000), memory=1 << 14)
     os.close(free := os.open(os.devnull, os.O_RDONLY))
