@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import TracebackType
 from typing import Any, TextIO
@@ -35,7 +36,7 @@ class Progress:
             desc=title,
             unit=" examples",
             unit_scale=True,
-            dynamic_ncols=terminal,
+            dynamic_ncols=terminal and _columns() > 0,
             mininterval=_LOG_SECONDS if log else 0.1,
             delay=_LOG_SECONDS if log and show is None else 0,
             file=_Lines(sys.stderr) if log else sys.stderr,
@@ -58,6 +59,7 @@ class Progress:
         """Count anew, for the next part of the work."""
         if self._bar is not None:
             self._bytes = 0
+            self._bar.set_postfix_str("", refresh=False)
             if self._is_log:  # it hears of it when the next line is due
                 self._bar.n, self._bar.total = 0, total
             else:
@@ -72,6 +74,14 @@ class Progress:
         if self._bytes:
             self._bar.set_postfix_str(format_bytes(self._bytes), refresh=False)
         self._bar.update(examples)
+
+
+def _columns() -> int:
+    """How wide the terminal is; some, of other programs, say nothing about it."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def _bar_class(notebook: bool) -> Any:
