@@ -20,7 +20,7 @@ from covey.labels import Classes, find_label, is_text, number_column
 from covey.metadata import check_split_name
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
-from covey.writing.commit import Staging
+from covey.writing.commit import Staging, locked
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
 from covey.writing.intake import Intake, name_classes, take_in
@@ -188,9 +188,11 @@ def write(
     staging = None
     try:
         staging = Staging(folder, split)
-        existing = Existing.look(folder, split, mode, name)
+        with locked(folder):  # no other process changes it while it is looked at
+            existing = Existing.look(folder, split, mode, name)
+            base = existing.base()
         with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
-            written = job.run(intake, existing, staging, shown)
+            written = job.run(intake, existing, base, staging, shown)
     except OSError as error:
         if isinstance(error, CoveyError):
             raise
@@ -219,10 +221,15 @@ class _Job:
     """The texts, or names of classes, that have numbers already."""
 
     def run(
-        self, intake: Intake, existing: Existing, staging: Staging, progress: Progress
+        self,
+        intake: Intake,
+        existing: Existing,
+        known: tuple[Features | None, str | None],
+        staging: Staging,
+        progress: Progress,
     ) -> Written:
-        """Do it."""
-        base, base_label = existing.base()
+        """Do it, in agreement with the features and the label that are known."""
+        base, base_label = known
         job = self._agree(base, base_label, intake)
         if base is not None and existing.appends:
             texts = existing.old_texts(base, job.label)

@@ -18,7 +18,7 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -132,7 +132,7 @@ class Staging:
             with locked(folder):
                 _recover(folder)
                 self._lock = self._claim(split)
-            self._before = _texts(folder)
+                self._before = _texts(folder)
         except BaseException:
             self._remove_folders()
             raise
@@ -147,10 +147,12 @@ class Staging:
             ) from None
         return _try_lock(self.path)
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
         """Make what was written the split.
 
-        Files that are named in the manifest must be on disk already.
+        Args:
+            manifest: What was written; its files must be on disk already.
+            check: Says what is against it, at a moment when no other process changes the dataset.
         """
         path = self.path / _MANIFEST
         path.write_text(manifest.to_json())
@@ -158,6 +160,7 @@ class Staging:
         sync(self.path)
         with locked(self.folder):
             self._check_dataset(manifest)
+            check()
             os.rename(self.path, self._target)
             self._made = []
             try:

@@ -115,7 +115,6 @@ class Output:
             sync(folder / name)
         described = {**_texts(features), **(texts or {})}
         files = (*(shard.name for shard in shards), *index_files)
-        existing.check_foreign((*files, *described))
         entries = {}
         if shard_info or (existing.folder / SHARD_INFO_FILE).exists():
             listed = {shard.name: shard.records for shard in shards}
@@ -135,7 +134,8 @@ class Output:
                 name=existing.name,
                 version=existing.version,
                 description=self.description,
-            )
+            ),
+            check=partial(existing.check_foreign, (*files, *described)),
         )
         return shards, counts
 
