@@ -340,7 +340,8 @@ def test_numbers_with_other_names_do_not_join(capsys):
     examples = [{**each, "label": 0} for each in read("test")]
     covey.write(examples, "other", split="train", features=features, progress=False)
     error = error_of(capsys, "write", "other", "data")
-    assert "in the splits that are there" in error
+    assert "feature 'label'" in error
+    assert "expected str" in error
 
 
 def test_defaults_and_keys(capsys):

@@ -225,8 +225,7 @@ def found_at_once(examples, defaults):
 
 
 def features_of(inference):
-    inference.check_defaults()
-    return Features(inference.kinds())
+    return Features(inference.finish())
 
 
 def cut(examples, sizes):

@@ -1198,3 +1198,19 @@ def test_images_stay_the_bytes_they_were(tmp_path):
         examples, tmp_path, label="label", features={"image": Image(), "label": ClassLabel(["owl"])}
     )
     assert example_label(read(tmp_path)[0], "image") == out.getvalue()
+
+
+def test_a_source_joins_a_dataset_by_the_names_of_its_classes(tmp_path):
+    write([{"x": 1, "label": name} for name in ("wren", "owl")], tmp_path / "birds", label="label")
+    np.savez(tmp_path / "more.npz", x=[5, 6], label=["crow", "owl"])
+    more = covey.open_source(tmp_path / "more.npz", label="label")
+    written = write(more, tmp_path / "birds", "test")
+    assert written.features["label"].names == ("owl", "wren", "crow")
+    assert written.classes == {"owl": 1, "crow": 1}
+
+
+def test_a_source_of_named_items_joins_too(tmp_path):
+    write([{"x": 1, "label": name} for name in ("wren", "owl")], tmp_path / "birds", label="label")
+    (tmp_path / "more.csv").write_text("x,label\n5,crow\n6,owl\n")
+    written = write(covey.open_source(tmp_path / "more.csv"), tmp_path / "birds", "test")
+    assert written.classes == {"owl": 1, "crow": 1}

@@ -13,14 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import CoveyError, DatasetError
+from covey.errors import DatasetError, FeatureError
 from covey.features import ClassLabel, Features, Tensor
 from covey.features.batches import count_rows
 from covey.labels import Classes, find_label, is_text, number_column
 from covey.metadata import check_split_name
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
-from covey.writing.commit import Staging, locked
+from covey.writing.commit import Staging, failing_well, locked
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
 from covey.writing.intake import Intake, name_classes, take_in
@@ -159,17 +159,16 @@ def write(
             f"name is {name!r}, must be letters, digits and underscores, and begin with a letter"
         )
     intake = take_in(examples)
-    declared = intake.features if features is None else features
+    declared = intake.features if features is None else Features(features)
     job = _Job(
         rules=Rules(
-            features=None if declared is None else Features(declared),
+            features=declared,
             defaults=dict(defaults or {}),
             names=None if names is None else tuple(names),
             key=key,
             label=label if label is not None else intake.label,
             on_error=on_error,
         ),
-        label=label if label is not None else intake.label,
         memory=memory,
         workers=1 if workers is None else check_workers(workers),
         output=Output(
@@ -182,26 +181,17 @@ def write(
             description=description,
         ),
     )
-    folder = Path(
-        os.path.abspath(os.fsdecode(path))
-    )  # the examples' code may change the folder it is in
-    staging = None
-    try:
+    # Absolute, for whatever makes the examples may change the folder it works in.
+    folder = Path(os.path.abspath(os.fsdecode(path)))
+    with failing_well(folder, split):
         staging = Staging(folder, split)
-        with locked(folder):  # no other process changes it while it is looked at
-            existing = Existing.look(folder, split, mode, name)
-            base = existing.base()
-        with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
-            written = job.run(intake, existing, base, staging, shown)
-    except OSError as error:
-        if isinstance(error, CoveyError):
-            raise
-        raise DatasetError(
-            f"{folder}: writing split {split!r} failed: {error.strerror or error}"
-            f"{f' ({error.filename})' if error.filename else ''}; nothing was changed"
-        ) from error
-    finally:
-        if staging is not None:
+        try:
+            with locked(folder):  # no other process changes it while it is looked at
+                existing = Existing.look(folder, split, mode, name)
+                base = existing.base()
+            with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
+                written = job.run(intake, existing, base, staging, shown)
+        finally:
             staging.give_up()
     return replace(written, path=os.fsdecode(path), seconds=time.perf_counter() - started)
 
@@ -211,7 +201,6 @@ class _Job:
     """All that a caller asked for, checked."""
 
     rules: Rules
-    label: str | None
     memory: int
     workers: int
     output: Output
@@ -232,7 +221,7 @@ class _Job:
         base, base_label = known
         job = self._agree(base, base_label, intake)
         if base is not None and existing.appends:
-            texts = existing.old_texts(base, job.label)
+            texts = existing.old_texts(base, job.rules.label)
             job = replace(job, known_texts=texts or job.known_texts)
         left_out: list[LeftOut] = []
         ordered: Ordered | None
@@ -264,19 +253,19 @@ class _Job:
         """Let the splits that are there decide what was left open."""
         if base is None:
             return replace(self, numbers_texts=self.rules.features is None)
-        label = self.label or base_label
+        label = self.rules.label or base_label
         kind = None if label is None else base.get(label)
         names = (kind.names or ()) if isinstance(kind, ClassLabel) else ()
-        job = replace(self, label=label, known_texts=names)
+        job = replace(self, rules=replace(self.rules, label=label), known_texts=names)
         declared = self.rules.features
         as_text = base.replace({label: Tensor("str")}) if label is not None and names else None
         if declared is None:
-            rules = replace(self.rules, features=base, otherwise=as_text)
+            rules = replace(job.rules, features=base, otherwise=as_text)
             return replace(job, rules=rules, numbers_texts=as_text is not None)
         differing = [name for name in {*base, *declared} if base.get(name) != declared.get(name)]
         if declared is intake.features and differing == [label] and as_text is not None:
             # A source that names its classes: they find each other by name.
-            return replace(job, rules=replace(self.rules, features=as_text), numbers_texts=True)
+            return replace(job, rules=replace(job.rules, features=as_text), numbers_texts=True)
         for each in sorted(differing):
             if not _agrees(base.get(each), declared.get(each)):
                 raise DatasetError(
@@ -296,7 +285,7 @@ class _Job:
             memory=self.memory,
             ordering=self.output.ordering,
             seed=self.output.seed,
-            label=self.label,
+            label=self.rules.label,
             may_number=self.numbers_texts,
             known_texts=self.known_texts,
         )
@@ -316,12 +305,11 @@ class _Job:
         if features is None:
             features = Features.infer_columns(intake.columns or {}, defaults=self.rules.defaults)
             features = name_classes(features, intake.class_names)
-        label = find_label(features, self.label, needed=self.output.ordering.by_class)
+        label = find_label(features, self.rules.label, needed=self.output.ordering.by_class)
         rows = count_rows(columns)
         fill_columns(features, columns, rows)
-        kind = None if label is None or intake.features is None else intake.features[label]
-        if isinstance(kind, ClassLabel) and kind.names and is_text(features[label or ""]):
-            columns[label or ""] = [kind.names[each] for each in columns[label or ""]]
+        if label is not None and is_text(features[label]):
+            columns[label] = _by_name(intake.features, label, columns[label])
         labels: NDArray[np.int64] | None = None
         texts: tuple[str, ...] = ()
         if label is not None and label in columns:
@@ -337,6 +325,18 @@ class _Job:
         ordering, seed = self.output.ordering, self.output.seed
         ordered = ColumnOrder(checked, labels, keys, ordering, seed)
         return ordered, features, Classes(features, label, texts)
+
+
+def _by_name(features: Features | None, label: str, column: Any) -> Any:
+    """A column of classes by their names, if it has numbers and its source knows the names."""
+    kind = None if features is None else features.get(label)
+    names = kind.names if isinstance(kind, ClassLabel) else None
+    if names is None:
+        return column
+    for row, number in enumerate(column):
+        if not isinstance(number, str) and not 0 <= number < len(names):
+            raise FeatureError(f"example {row}: feature {label!r}: class {number} has no name")
+    return [each if isinstance(each, str) else names[each] for each in column]
 
 
 def _agrees(base: Any, declared: Any) -> bool:

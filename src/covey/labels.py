@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
 from covey.features import ClassLabel, Features, Tensor
+from covey.features.batches import leaf
 from covey.features.columns import STRINGS, Column
 from covey.features.kinds import Feature
 from covey.records import Block
@@ -123,6 +124,13 @@ def texts_of(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
     return texts
 
 
+def texts_in(
+    features: Features, label: str, block: Block, numbers: Sequence[int] | None = None
+) -> list[str]:
+    """The texts of a label in records."""
+    return texts_of(leaf(features.decode_batch(block, [label])), numbers)
+
+
 def number_column(
     features: Features, label: str, column: Any, *, may_grow: bool, known: Iterable[str] = ()
 ) -> tuple[Features, Any, NDArray[np.int64], tuple[str, ...]]:
@@ -191,10 +199,3 @@ def _has_texts(column: Any) -> bool:
         return False
     values = column.tolist() if isinstance(column, np.ndarray) else column
     return any(isinstance(value, (str, bytes)) for value in values)
-
-
-def leaf(columns: Any) -> Any:
-    """The one column of features of which one was selected."""
-    while isinstance(columns, dict):
-        (columns,) = columns.values()
-    return columns

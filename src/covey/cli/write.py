@@ -25,7 +25,7 @@ _LISTED = 20
 def run(options: argparse.Namespace) -> None:
     """Do it."""
     _check(options)
-    source = _join(_open(options), options)
+    source = _open(options)
     parts = _divide(source, options)
     left_out: list[tuple[str, LeftOut]] = []
     done: list[Written] = []
@@ -113,23 +113,6 @@ def _describe(source: Source) -> Iterator[str]:
         yield f"{len(set(column.tolist())):,} classes of {source.label!r}"
     else:
         yield f"classes told by {source.label!r}"
-
-
-def _join(source: Source, options: argparse.Namespace) -> Source:
-    """Let classes that a source names go by their names, if a dataset has numbered them already."""
-    from covey import ClassLabel
-
-    bases = [_existing(split, options).base()[0] for split in _splits(options)]
-    known = next((each for each in bases if each is not None), None)
-    if known is None or source.features is None or source.label is None:
-        return source
-    kind = source.features.get(source.label)
-    if not isinstance(kind, ClassLabel) or kind == known.get(source.label):
-        return source
-    items = (each for each in source.examples if isinstance(each, tuple))
-    _, example = next(items, (None, {}))
-    is_text = isinstance(example.get(source.label), str)
-    return replace(source, features=None) if is_text else source
 
 
 def _divide(source: Source, options: argparse.Namespace) -> list[tuple[str, Source]]:

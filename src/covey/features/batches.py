@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import FeatureError
+from covey.errors import ExampleError, FeatureError
+from covey.features.columns import Column
 from covey.records import Block
 
 
@@ -50,6 +51,52 @@ def decode_blocks(
     )
 
 
+# Arrays up to this size are made because a schema says so; larger ones only if the records have the
+# bytes to fill them.
+_TRUSTED_BYTES = 64 << 20
+
+
+def check_size(blocks: Sequence[Block], raw: Sequence[bytes], rows: int, least: int) -> None:
+    """Make sure that records have the bytes for the memory that their features ask for.
+
+    Args:
+        blocks, raw: The records.
+        rows: How many they are.
+        least: The fewest bytes that one of them can have.
+    """
+    if rows * least <= _TRUSTED_BYTES:
+        return
+    size = sum(int(block.lengths.sum()) for block in blocks) + sum(map(len, raw))
+    if rows * least > size:
+        raise ExampleError(
+            f"these {rows} records have {size} bytes, but {least} each are the least that these "
+            "features need; they are not of these features",
+            name=blocks[0].name if blocks else "<memory>",
+            record=blocks[0].first if blocks else 0,
+            feature=None,
+        )
+
+
+def allocate(rows: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> NDArray[Any] | None:
+    """The array that a column is decoded into, if it has one."""
+    return None if dtype is None else np.empty((rows, *shape), dtype)
+
+
+def check_output(name: str, given: Any, column: Column, rows: int) -> NDArray[Any]:
+    """Make sure that a feature can be decoded into an array that was given for it."""
+    has_array = column.allocation()[1] is not None and column.key == name
+    if not has_array or not isinstance(given, np.ndarray):
+        raise FeatureError(f"feature {name!r} is not decoded into an array that is given")
+    shape = (rows, *column.shape)
+    fits = given.dtype == column.numpy_dtype and given.shape == shape
+    if not fits or not given.flags.c_contiguous:
+        raise FeatureError(
+            f"feature {column.key!r}: the array to decode into is {given.dtype} {given.shape}, "
+            f"expected contiguous {column.dtype} {shape}"
+        )
+    return given
+
+
 def count_rows(columns: Mapping[str, Any]) -> int:
     """How many rows columns have, which must be the same for all."""
     lengths: dict[str, int] = {}
@@ -72,3 +119,10 @@ def first_row(columns: Mapping[str, Any]) -> dict[str, Any]:
         name: first_row(column) if isinstance(column, dict) else column[0]
         for name, column in columns.items()
     }
+
+
+def leaf(columns: Any) -> Any:
+    """The one column of features of which one was selected."""
+    while isinstance(columns, dict):
+        (columns,) = columns.values()
+    return columns

@@ -10,6 +10,7 @@ import numpy as np
 
 from covey import _core
 from covey.errors import ExampleError, FeatureError
+from covey.features.batches import count_rows
 from covey.features.columns import NUMBERS, Shape
 from covey.features.guesses import Guess, dtype_of, guess_value, integer_limits, widen
 from covey.features.kinds import Feature, Tensor
@@ -43,15 +44,8 @@ class Inference:
             raise FeatureError(
                 f"example {number} is of type {type(example).__name__}, must be a dict of values"
             )
-        for path, value in _leaves(example, ()):
-            name = "/".join(path)
-            if value is None and name in self.defaults:
-                continue
-            try:
-                guess = guess_value(value, number)
-            except FeatureError as error:
-                raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
-            self._set(path, self._wider(path, guess), 1)
+        for path, value in leaves(example):
+            self._look_at(path, value, number)
         self._next += 1
         self._count += 1
 
@@ -69,7 +63,7 @@ class Inference:
         """
         if not self._guesses:
             return
-        names = {path for path, _ in _leaves(example, ())}
+        names = {path for path, _ in leaves(example)}
         for path in (*self._guesses, *names):
             name = "/".join(path)
             if name in self.defaults or (path in names) == (path in self._guesses):
@@ -87,24 +81,27 @@ class Inference:
     def add_column(self, path: tuple[str, ...], column: Any) -> None:
         """Look at all values of one feature at once."""
         self._count = max(self._count, len(column))
-        name = "/".join(path)
         if isinstance(column, np.ndarray) and column.dtype != object:
             low, high = integer_limits(column)
             try:
                 dtype = dtype_of(column)
             except FeatureError as error:
-                raise FeatureError(f"feature {name!r}: {error}") from None
+                raise FeatureError(f"feature {'/'.join(path)!r}: {error}") from None
             guess = Guess(0, dtype, column.shape[1:], array=True, low=low, high=high)
             self._set(path, self._wider(path, guess), len(column))
             return
         for number, value in enumerate(column):
-            if value is None and name in self.defaults:
-                continue
-            try:
-                guess = guess_value(value, number)
-            except FeatureError as error:
-                raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
-            self._set(path, self._wider(path, guess), 1)
+            self._look_at(path, value, number)
+
+    def _look_at(self, path: tuple[str, ...], value: Any, number: int) -> None:
+        name = "/".join(path)
+        if value is None and name in self.defaults:
+            return
+        try:
+            guess = guess_value(value, number)
+        except FeatureError as error:
+            raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
+        self._set(path, self._wider(path, guess), 1)
 
     def pass_over(self, count: int) -> None:
         """So many examples more have all features, and fit them exactly."""
@@ -195,13 +192,19 @@ class Inference:
         feature: Any = both.feature()
         return dataclasses.replace(feature, default=default)
 
-    def check_defaults(self) -> None:
-        """Make sure that every feature with a default was seen: else its type is not known."""
+    def finish(self) -> dict[str, Any]:
+        """The kinds that fit all examples, of which there are no more.
+
+        Raises:
+            FeatureError: If nothing tells the type of a feature that has a default.
+        """
         unseen = [name for name in self.defaults if tuple(name.split("/")) not in self._guesses]
+        kinds = self.kinds()
         if unseen:
             raise FeatureError(
                 f"no example has {unseen[0]!r}, for which there is a default; declare it"
             )
+        return kinds
 
 
 def infer_kinds(
@@ -211,14 +214,22 @@ def infer_kinds(
     inference = Inference(defaults)
     for example in examples:
         inference.add(example)
-    kinds = inference.kinds()
-    inference.check_defaults()
-    return kinds
+    return inference.finish()
 
 
-def _leaves(
-    example: Mapping[str, Any], path: tuple[str, ...]
+def infer_column_kinds(columns: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The kinds that fit all rows of columns, nested as they are."""
+    inference = Inference(defaults)
+    for path, column in leaves(columns):
+        count_rows({"/".join(path): column})
+        inference.add_column(path, column)
+    return inference.finish()
+
+
+def leaves(
+    example: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> Iterable[tuple[tuple[str, ...], Any]]:
+    """The values of nested dicts, each with its path."""
     if len(path) > 32:
         raise FeatureError("examples are nested over 32 levels deep")
     for key, value in example.items():
@@ -226,7 +237,7 @@ def _leaves(
             raise FeatureError(f"the name of a feature is {key!r}, must be a text")
         here = (*path, key)
         if isinstance(value, Mapping):
-            yield from _leaves(value, here)
+            yield from leaves(value, here)
         else:
             yield here, value
 

@@ -21,20 +21,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ExampleError, FeatureError
-from covey.features.batches import count_rows, decode_blocks, first_row, sort_out
+from covey.errors import FeatureError
+from covey.features.batches import (
+    allocate,
+    check_output,
+    check_size,
+    count_rows,
+    decode_blocks,
+    first_row,
+    sort_out,
+)
 from covey.features.blocks import ExampleBlock, Rows
 from covey.features.columns import Column
 from covey.features.explain import explain_misfit, explain_record, explain_value
-from covey.features.inference import Inference, infer_kinds, infer_record_kinds
+from covey.features.inference import infer_column_kinds, infer_kinds, infer_record_kinds
 from covey.features.kinds import REQUIRED, Feature, MisfitError, parse_feature
 from covey.records import Block
 
 _MOST_DEPTH = 32
-
-# Arrays up to this size are made because a schema says so; larger ones only if the records have the
-# bytes to fill them.
-_TRUSTED_BYTES = 64 << 20
 
 
 class Features(Mapping[str, Feature]):
@@ -150,23 +154,7 @@ class Features(Mapping[str, Feature]):
         >>> Features.infer_columns({"x": np.zeros((9, 28, 28), np.uint8)})["x"]
         Tensor(dtype='uint8', shape=(28, 28), encoding='bytes')
         """
-        inference = Inference(defaults)
-
-        def add(columns: Mapping[str, Any], path: tuple[str, ...]) -> None:
-            for key, column in columns.items():
-                if not isinstance(key, str):
-                    raise FeatureError(f"the name of a feature is {key!r}, must be a text")
-                here = (*path, key)
-                if isinstance(column, Mapping):
-                    add(column, here)
-                else:
-                    count_rows({"/".join(here): column})
-                    inference.add_column(here, column)
-
-        add(columns, ())
-        kinds = inference.kinds()
-        inference.check_defaults()
-        return cls(kinds)
+        return cls(infer_column_kinds(columns, defaults or {}))
 
     # A mapping of names to kinds.
 
@@ -233,11 +221,7 @@ class Features(Mapping[str, Feature]):
             raise FeatureError(f"names is the text {names!r}, must be a list of them")
         key = tuple(names)
         if key not in self._selected:
-            for name in key:
-                if name not in self._features:
-                    raise FeatureError(
-                        f"there is no feature {name!r}; the features are {', '.join(self)}"
-                    )
+            self._check_known(key)
             chosen = {name: self._features[name] for name in key}
             self._selected[key] = Features(self._nest(chosen))
         return self._selected[key]
@@ -248,12 +232,15 @@ class Features(Mapping[str, Feature]):
         >>> Features({"label": "str"}).replace({"label": ClassLabel(["owl"])})["label"].names
         ('owl',)
         """
-        for name in features:
+        self._check_known(features)
+        return Features(self._nest({**self._features, **features}))
+
+    def _check_known(self, names: Iterable[str]) -> None:
+        for name in names:
             if name not in self._features:
                 raise FeatureError(
                     f"there is no feature {name!r}; the features are {', '.join(self)}"
                 )
-        return Features(self._nest({**self._features, **features}))
 
     def without_defaults(self) -> Features:
         """The same features, which every example must have."""
@@ -422,9 +409,11 @@ class Features(Mapping[str, Feature]):
             return self.select(names).decode_batch(records, out=out)
         blocks, raw = sort_out(records)
         rows = sum(map(len, blocks)) if blocks else len(raw)
-        if rows * self._least_bytes > _TRUSTED_BYTES:
-            self._check_size(blocks, raw, rows)
-        dense = self._dense(rows, out or {})
+        check_size(blocks, raw, rows, self._least_bytes)
+        dense = [allocate(rows, *row) for row in self._allocations]
+        for name, given in self._flatten(out).items() if out else ():
+            i = self._owners.index(name)
+            dense[i] = check_output(name, given, self._physical[i], rows)
         decoder = self._decoder or self._decode_with()
         try:
             grown = decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
@@ -441,38 +430,6 @@ class Features(Mapping[str, Feature]):
             except MisfitError as error:
                 raise explain_misfit(error, name, blocks) from None
         return self._nest(result) if self._is_nested else result
-
-    def _check_size(self, blocks: Sequence[Block], raw: Sequence[bytes], rows: int) -> None:
-        """Make sure that records have the bytes for the memory that their features ask for."""
-        size = sum(int(block.lengths.sum()) for block in blocks) + sum(map(len, raw))
-        if rows * self._least_bytes > size:
-            raise ExampleError(
-                f"these {rows} records have {size} bytes, but {self._least_bytes} each are the "
-                "least that these features need; they are not of these features",
-                name=blocks[0].name if blocks else "<memory>",
-                record=blocks[0].first if blocks else 0,
-                feature=None,
-            )
-
-    def _dense(self, rows: int, out: Mapping[str, NDArray[Any]]) -> list[NDArray[Any] | None]:
-        dense = [
-            None if dtype is None else np.empty((rows, *shape), dtype)
-            for shape, dtype in self._allocations
-        ]
-        for name, given in self._flatten(out).items() if out else ():
-            i = self._owners.index(name)
-            column = self._physical[i]
-            if dense[i] is None or column.key != name or not isinstance(given, np.ndarray):
-                raise FeatureError(f"feature {name!r} is not decoded into an array that is given")
-            shape = (rows, *column.shape)
-            fits = given.dtype == column.numpy_dtype and given.shape == shape
-            if not fits or not given.flags.c_contiguous:
-                raise FeatureError(
-                    f"feature {column.key!r}: the array to decode into is {given.dtype} "
-                    f"{given.shape}, expected contiguous {column.dtype} {shape}"
-                )
-            dense[i] = given
-        return dense
 
 
 def _about(name: str, error: FeatureError) -> FeatureError:

@@ -7,13 +7,10 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-
 from covey.errors import FeatureError
 from covey.features import Features
-from covey.features.columns import STRINGS
 from covey.features.inference import Inference
-from covey.labels import leaf
+from covey.features.ranges import integer_range, join_ranges
 from covey.records import Block
 
 
@@ -64,21 +61,13 @@ class Learning:
 
     def _note_ranges(self, features: Features, block: Block) -> None:
         """Remember how large integers were, for whether floats hold them depends on it."""
-        for name, kind in features.items():
-            dtype = getattr(kind, "dtype", "int64")
-            if dtype in STRINGS or np.dtype(dtype).kind not in "iu":
-                continue
-            column = leaf(features.decode_batch(block, [name]))
-            values = np.asarray(getattr(column, "values", column))
-            low, high = self._ranges.get(name, (0, 0))
-            if values.size:
-                self._ranges[name] = min(low, int(values.min())), max(high, int(values.max()))
+        for name in features:
+            known = self._ranges.get(name, (0, 0))
+            self._ranges[name] = join_ranges(known, integer_range(features, block, name))
 
     def features(self) -> Features:
         """What fits all of them."""
-        features = Features(self._inference.kinds())
-        self._inference.check_defaults()
-        return features
+        return Features(self._inference.finish())
 
 
 def _encode_exact(

@@ -64,9 +64,34 @@ def hash_positions(
     return mixed ^ mixed >> np.uint64(31), positions
 
 
-def raise_duplicate(examples: Sequence[int], key: Key) -> NoReturn:
+def make_rows(
+    positions: NDArray[np.uint64],
+    lengths: NDArray[np.uint64],
+    keys: Sequence[Key] | None,
+    seed: int,
+) -> NDArray[Any]:
+    """The rows of records: of their numbers, lengths, and keys if they have any."""
+    rows = np.zeros(len(positions), ROW_DTYPE)
+    rows["position"] = positions
+    rows["length"] = lengths
+    hashes = hash_positions(positions, seed) if keys is None else hash_keys(keys, seed)
+    rows["high"], rows["low"] = hashes
+    return rows
+
+
+def find_duplicate(rows: NDArray[Any]) -> tuple[int, int] | None:
+    """The positions of two rows with the same hash, of rows that are sorted by it."""
+    same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
+    if not same.any():
+        return None
+    at = int(np.argmax(same))
+    first, second = sorted(rows["position"][at : at + 2].tolist())
+    return first, second
+
+
+def raise_duplicate(examples: tuple[int, int], key: Key) -> NoReturn:
     """Say which two examples have the same key."""
-    first, second = sorted(examples)
+    first, second = examples
     raise DuplicateKeyError(
         f"examples {first} and {second} both have the key {key!r}; keys must be unique, for they "
         "decide the order: rename one, or give examples without keys",

@@ -27,6 +27,7 @@ from covey.shuffle.ordering import (
     Ordering,
     Part,
     cut_by_bytes,
+    find_duplicate,
     raise_duplicate,
 )
 from covey.shuffle.runs import Run, RunWriter
@@ -196,11 +197,9 @@ class Spool:
         """Compare each hash with the one before it; return the last."""
         if last is not None:
             rows = np.concatenate([last, rows])
-        same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
-        if same.any():
-            at = int(np.argmax(same))
-            examples = rows["position"][at : at + 2].tolist()
-            raise_duplicate(examples, self._find_key(min(examples)))
+        twice = find_duplicate(rows)
+        if twice is not None:
+            raise_duplicate(twice, self._find_key(twice[0]))
         return rows[-1:].copy()
 
     def _check_unique(self) -> None:

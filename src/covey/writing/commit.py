@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from covey.errors import CommittedError, DatasetError, FormatError
+from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
 from covey.features.spec import parse_json
 from covey.metadata import DEFAULT_TEMPLATE, INFO_FILE, DatasetInfo, SplitInfo
 from covey.shards import sync
@@ -336,6 +336,20 @@ def _replace_text(path: Path, text: str) -> None:
     beside.write_text(text, encoding="utf-8")
     sync(beside)
     os.replace(beside, path)
+
+
+@contextmanager
+def failing_well(folder: Path, split: str) -> Iterator[None]:
+    """Say what was being done when a disk fails."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, CoveyError):
+            raise
+        raise DatasetError(
+            f"{folder}: writing split {split!r} failed: {error.strerror or error}"
+            f"{f' ({error.filename})' if error.filename else ''}; nothing was changed"
+        ) from error
 
 
 @contextmanager

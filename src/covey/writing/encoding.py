@@ -13,7 +13,7 @@ from covey.errors import CoveyError, FeatureError
 from covey.features import Features
 from covey.features.blocks import ExampleBlock
 from covey.features.inference import Inference
-from covey.labels import leaf
+from covey.features.ranges import integer_range, join_ranges
 from covey.records import Block
 from covey.records.block import join_blocks
 from covey.shuffle.ordering import Key
@@ -244,21 +244,3 @@ class ChunkEncoder:
         self._first, self._exact = number, 0
         self._early, self._gone, self._keys, self._left_out = [], [], [], []
         return chunk
-
-
-def integer_range(features: Features, block: Block, name: str) -> tuple[int, int]:
-    """The smallest and the largest integer of a feature in some records, and 0."""
-    if name not in features or not len(block):
-        return 0, 0
-    column: Any = leaf(features.decode_batch(block, [name]))
-    while hasattr(column, "values"):  # ragged, or sparse, to any depth
-        column = column.values
-    values = np.asarray(column)
-    if not values.size or values.dtype.kind not in "iu":
-        return 0, 0
-    return min(0, int(values.min())), max(0, int(values.max()))
-
-
-def join_ranges(*ranges: tuple[int, int]) -> tuple[int, int]:
-    """The range that has all of these in it."""
-    return min(low for low, _ in ranges), max(high for _, high in ranges)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.features import ClassLabel, Feature, Features
 from covey.features.tfds import features_from_tfds
-from covey.index import About, index_names, read_rows
-from covey.labels import Classes, find_label, is_text, leaf, texts_of
+from covey.index import About, index_names, read_rows, row_dtype
+from covey.labels import Classes, find_label, is_text, texts_in
 from covey.metadata import DatasetInfo, SplitInfo, dataset_name
 from covey.records import RecordReader
 from covey.shards import Shard, fingerprint
@@ -149,7 +149,7 @@ class Existing:
         for name in self.old_shards():
             with RecordReader(self.folder / name) as reader:
                 for block in reader.blocks():
-                    texts.update(texts_of(leaf(features.decode_batch(block, [label]))))
+                    texts.update(texts_in(features, label, block))
         return tuple(sorted(texts))
 
     def old_index(self, classes: Classes) -> tuple[list[Shard], NDArray[Any]]:
@@ -191,8 +191,7 @@ def _index_shards(
     folder: Path, names: tuple[str, ...], classes: Classes
 ) -> tuple[list[Shard], NDArray[Any]]:
     """Find the places and the classes of the records of shards that somebody else wrote."""
-    dtype = [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("within", "<u8")]
-    dtype += [("label", "<i8")]
+    dtype = row_dtype(compressed=True, labelled=True)
     shards: list[Shard] = []
     tables: list[NDArray[Any]] = [np.zeros(0, dtype)]
     for number, name in enumerate(names):

@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.features import Features
 from covey.features.blocks import Rows
+from covey.features.inference import leaves
 from covey.records.block import FRAME_BYTES
 from covey.shuffle.ordering import (
-    ROW_DTYPE,
     ClassSizes,
     Key,
     Ordering,
     Part,
     cut_by_bytes,
-    hash_keys,
+    find_duplicate,
     hash_positions,
+    make_rows,
     raise_duplicate,
     sort_words,
 )
@@ -61,24 +62,13 @@ class ColumnOrder:
             order = sort_words(hash_positions(positions, seed)[0])
             if order is not None:
                 return order
-        table = np.zeros(self.records, ROW_DTYPE)
-        table["position"] = positions
-        if keys is None:
-            table["high"], table["low"] = hash_positions(positions, seed)
-        else:
-            table["high"], table["low"] = hash_keys(keys, seed)
-            self._check_unique(table, keys)
+        table = make_rows(positions, self._lengths, keys, seed)
+        twice = None if keys is None else find_duplicate(table[Ordering().sort(table)])
+        if keys is not None and twice is not None:
+            raise_duplicate(twice, keys[twice[0]])
         if ordering.by_class and self._labels is not None:
             table["label"] = self._labels
         return ordering.sort(table)
-
-    def _check_unique(self, table: NDArray[np.void], keys: Sequence[Key]) -> None:
-        order = Ordering().sort(table)
-        high, low = table["high"][order], table["low"][order]
-        same = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-        if same.any():
-            at = int(np.argmax(same))
-            raise_duplicate(order[at : at + 2].tolist(), keys[int(order[at])])
 
     def classes(self) -> ClassSizes:
         """The classes in their order, if records are sorted by class."""
@@ -123,13 +113,7 @@ def check_columns(features: Features, columns: Mapping[str, Any]) -> Rows:
 
 def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Nested columns by their path, ``a/b``."""
-    flat: dict[str, Any] = {}
-    for name, column in columns.items():
-        if isinstance(column, Mapping):
-            flat.update({f"{name}/{rest}": each for rest, each in flatten(column).items()})
-        else:
-            flat[str(name)] = column
-    return flat
+    return {"/".join(path): column for path, column in leaves(columns)}
 
 
 def column_keys(columns: Mapping[str, Any], name: str) -> list[Key]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from covey import _core
-from covey.errors import CoveyError, DatasetError
+from covey.errors import DatasetError
 from covey.features import ClassLabel, Features, Image, Tensor
 from covey.features.columns import STRINGS, Shape
 from covey.features.kinds import REQUIRED, Feature
 from covey.features.tfds import features_from_tfds
-from covey.labels import Classes, find_label, is_text, leaf, texts_of
+from covey.labels import Classes, find_label, is_text, texts_in
 from covey.records import Block
 from covey.shards import Shard
-from covey.shuffle.ordering import ROW_DTYPE, Key, hash_keys
+from covey.shuffle.ordering import Key, make_rows
 from covey.shuffle.spool import Spool
-from covey.writing.commit import Staging
+from covey.writing.commit import Staging, failing_well
 from covey.writing.existing import Existing
 from covey.writing.output import Output
 from covey.writing.progress import Progress
@@ -58,7 +57,7 @@ class RawSplit:
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
-        with self.failing_well():
+        with failing_well(self.folder, self.split):
             self._staging = Staging(folder, split)
         self._spool = Spool(
             self._staging.path, memory=memory, ordering=output.ordering, unique=True
@@ -79,11 +78,9 @@ class RawSplit:
             return
         block, keys = Block(*self._frames.take()), self._keys
         self._keys = []
-        rows = np.zeros(len(block), ROW_DTYPE)
-        rows["position"] = np.arange(self.records - len(block), self.records, dtype=np.uint64)
-        rows["length"] = block.lengths
-        rows["high"], rows["low"] = hash_keys(keys, self._output.seed)
-        with self.failing_well():
+        positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
+        rows = make_rows(positions, block.lengths, keys, self._output.seed)
+        with failing_well(self.folder, self.split):
             self._spool.add(block, rows, keys)
         self._progress(len(block), block.data.nbytes)
 
@@ -107,7 +104,7 @@ class RawSplit:
             DatasetError: If features do not go together with those of the other splits.
         """
         self.hand_on()
-        with self.failing_well():
+        with failing_well(self.folder, self.split):
             existing = Existing.look(self.folder, self.split, "overwrite", None)
             features = _agree(existing, features)
             classes = self._classes(features, label)
@@ -129,25 +126,12 @@ class RawSplit:
             return Classes(features, label)
         texts: set[str] = set()
         for block, _ in self._spool.look():
-            texts.update(texts_of(leaf(features.decode_batch(block, [label]))))
+            texts.update(texts_in(features, label, block))
         return Classes(features, label, sorted(texts))
 
     def give_up(self) -> None:
         """Remove all traces of what was not committed."""
         self._staging.give_up()
-
-    @contextmanager
-    def failing_well(self) -> Iterator[None]:
-        """Say what was being done when a disk fails."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, CoveyError):
-                raise
-            raise DatasetError(
-                f"{self.folder}: writing split {self.split!r} failed: {error.strerror or error}"
-                f"{f' ({error.filename})' if error.filename else ''}; nothing was changed"
-            ) from error
 
 
 def _agree(existing: Existing, features: Features) -> Features:

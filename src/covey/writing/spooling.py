@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from covey.errors import FeatureError
 from covey.features import Features
-from covey.labels import Classes, extend, find_label, is_text, leaf, make_label, texts_of
+from covey.features.ranges import integer_range, join_ranges
+from covey.labels import Classes, extend, find_label, is_text, make_label, texts_in, texts_of
 from covey.pipeline import Behind
 from covey.records import Block
-from covey.shuffle.ordering import ROW_DTYPE, Ordering, hash_keys, hash_positions
+from covey.shuffle.ordering import Ordering, make_rows
 from covey.shuffle.spool import Spool
-from covey.writing.encoding import Chunk, integer_range, join_ranges
+from covey.writing.encoding import Chunk
 from covey.writing.inmemory import fill_columns, flatten
 from covey.writing.items import LeftOut
 from covey.writing.workers import Encoding
@@ -88,19 +87,10 @@ class Spooling:
         if self._has_keys != (chunk.keys is not None):
             first = int(chunk.positions[0])
             raise FeatureError(f"example {first}: some examples have keys and some have none")
-        rows = np.zeros(len(block), ROW_DTYPE)
-        rows["position"] = chunk.positions
-        rows["length"] = block.lengths
-        hashes = (
-            hash_positions(chunk.positions, self._seed)
-            if chunk.keys is None
-            else hash_keys(chunk.keys, self._seed)
-        )
-        rows["high"], rows["low"] = hashes
+        rows = make_rows(chunk.positions, block.lengths, chunk.keys, self._seed)
         label = self._label
         if label is not None and label in features and is_text(features[label]):
-            column = leaf(features.decode_batch(block, [label]))
-            self._texts.update(texts_of(column, chunk.positions.tolist()))
+            self._texts.update(texts_in(features, label, block, chunk.positions.tolist()))
         self._spool_for(features).add(block, rows, chunk.keys)
 
     def _spool_for(self, features: Features) -> Spool:

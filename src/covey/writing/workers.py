@@ -18,8 +18,9 @@ from typing import Any
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.features import Features
 from covey.features.inference import Inference
+from covey.features.ranges import integer_range, join_ranges
 from covey.pipeline import run_ahead
-from covey.writing.encoding import Chunk, ChunkEncoder, Integers, integer_range, join_ranges
+from covey.writing.encoding import Chunk, ChunkEncoder, Integers
 from covey.writing.intake import Intake
 from covey.writing.items import Rules, own, source_failed
 
@@ -63,8 +64,7 @@ class Encoding:
         """What fits all examples so far."""
         if self._rules.features is not None:
             return self._rules.features
-        self._known.check_defaults()
-        return Features(self._known.kinds())
+        return Features(self._known.finish())
 
     def chunks(self, integers: Integers) -> Iterator[Chunk]:
         """Encode everything.
