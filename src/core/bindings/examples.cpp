@@ -1,0 +1,107 @@
+#include "encoder.h"
+
+namespace covey {
+namespace {
+
+// Examples on their way to a block, each encoded when it comes.
+class ExampleBuffer {
+ public:
+  explicit ExampleBuffer(nb::object encoder)
+      : held_(encoder), encoder_(nb::cast<PyEncoder&>(encoder)) {}
+
+  void append(nb::dict example, nb::handle coerce) {
+    encoder_.append_example(example, coerce, frames_);
+  }
+
+  // Takes items from an iterator, encoding each before it asks for the next, until `bytes` are
+  // held, or `count` items more. They are dicts, or pairs of a key and a dict, whose keys go to
+  // `keys`. Stops at an item that is neither, or has a value that is not of its column's own type
+  // and cannot be converted, which without `coerce` none can: ("end" | "full" | "item", that item).
+  nb::tuple extend(nb::handle iterator, nb::handle coerce, nb::list keys, std::size_t bytes,
+                   std::size_t count) {
+    while (frames_.data.size() < bytes && count-- > 0) {
+      const nb::object item = nb::steal(PyIter_Next(iterator.ptr()));
+      if (!item.is_valid()) {
+        if (PyErr_Occurred()) throw nb::python_error();
+        return nb::make_tuple("end", nb::none());
+      }
+      PyObject* example = item.ptr();
+      const bool keyed = PyTuple_CheckExact(example) && PyTuple_GET_SIZE(example) == 2;
+      if (keyed) example = PyTuple_GET_ITEM(example, 1);
+      // Either all have keys, or none has.
+      const bool alike = keys.size() == (keyed ? frames_.lengths.size() : 0);
+      if (!alike || !PyDict_CheckExact(example) ||
+          (keyed && !is_key(PyTuple_GET_ITEM(item.ptr(), 0))) ||
+          !append_or_not(nb::borrow<nb::dict>(example), coerce)) {
+        return nb::make_tuple("item", item);
+      }
+      if (keyed) keys.append(nb::borrow(PyTuple_GET_ITEM(item.ptr(), 0)));
+    }
+    return nb::make_tuple("full", nb::none());
+  }
+
+  std::size_t size() const noexcept { return frames_.lengths.size(); }
+  std::size_t bytes() const noexcept { return frames_.data.size(); }
+
+  nb::tuple take() {
+    Frames frames = std::move(frames_);
+    frames_ = Frames();
+    return to_tuple(std::move(frames));
+  }
+
+ private:
+  static bool is_key(PyObject* key) {
+    if (PyBytes_CheckExact(key)) return true;
+    if (PyUnicode_CheckExact(key)) {
+      if (PyUnicode_AsUTF8AndSize(key, nullptr) != nullptr) return true;
+      PyErr_Clear();
+      return false;
+    }
+    if (!PyLong_CheckExact(key)) return false;
+    int overflow;
+    PyLong_AsLongLongAndOverflow(key, &overflow);
+    return overflow == 0;
+  }
+
+  // Whether an example could be encoded; why not is found out by whoever looks at it next.
+  bool append_or_not(nb::dict example, nb::handle coerce) {
+    try {
+      encoder_.append_example(example, coerce, frames_);
+      return true;
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+      return false;
+    }
+  }
+
+  nb::object held_;  // keeps the encoder alive
+  PyEncoder& encoder_;
+  Frames frames_;
+};
+
+}  // namespace
+
+void register_examples(nb::module_& m) {
+  nb::class_<ExampleBuffer>(m, "ExampleBuffer", "Examples on their way to a block.")
+      .def(nb::init<nb::object>(), nb::arg("encoder"),
+           nb::sig("def __init__(self, encoder: Encoder) -> None"))
+      .def("append", &ExampleBuffer::append, nb::arg("example"), nb::arg("coerce").none(),
+           nb::sig("def append(self, example: dict[str, Any], "
+                   "coerce: Callable[[int, Any], Any] | None) -> None"),
+           "Encodes and frames one example.")
+      .def("extend", &ExampleBuffer::extend, nb::arg("iterator"), nb::arg("coerce").none(),
+           nb::arg("keys"), nb::arg("bytes"), nb::arg("count"),
+           nb::sig("def extend(self, iterator: Iterator[Any], "
+                   "coerce: Callable[[int, Any], Any] | None, keys: list[Any], bytes: int, "
+                   "count: int) -> tuple[str, Any]"),
+           "Takes items from an iterator, up to so many bytes held or items: ('end', 'full' or "
+           "'item', the item that it stopped at).")
+      .def_prop_ro("bytes", &ExampleBuffer::bytes, "The bytes that are held.")
+      .def("__len__", &ExampleBuffer::size, "How many examples are held.")
+      .def("take", &ExampleBuffer::take,
+           nb::sig("def take(self) -> "
+                   "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
+           "Hands over what is held, (data, offsets, lengths), and begins anew.");
+}
+
+}  // namespace covey
