@@ -5,6 +5,7 @@
 
 #include "feature.h"
 #include "frames.h"
+#include "prefetch.h"
 
 namespace covey {
 
@@ -12,26 +13,37 @@ namespace covey {
 // it comes from memory once.
 constexpr std::size_t kFuseFrom = 8192;
 
+// Records lie anywhere: memory is asked for so many of them ahead.
+constexpr std::size_t kAhead = 3;
+
 // One record on its way: where its columns lie, and what is wrong with it.
 struct Decoder::Row {
   Bytes record;
   Fault fault;
-  std::vector<Bytes> place;  // by column
-  std::vector<char> there;   // by column
-  std::size_t guess = 0;     // records of one file mostly have their keys in the same order
+  Anatomy anatomy;
+  Likeness likeness;      // to the records before
+  std::size_t guess = 0;  // records of one file mostly have their keys in the same order
   std::vector<std::unique_ptr<std::uint8_t[]>> scratch;
   std::size_t copied = 0;  // a column that is in its place already, or as many as there are
 
-  explicit Row(std::size_t columns) : place(columns), there(columns) {}
+  explicit Row(std::size_t columns) : anatomy(columns) {}
+
+  bool there(std::size_t column) const noexcept { return anatomy.there[column] != 0; }
+  Bytes place(std::size_t column) const noexcept { return anatomy.place[column]; }
 
   void begin(Bytes bytes, std::size_t number) {
     record = bytes;
     fault = {};
     fault.row = number;
-    std::fill(there.begin(), there.end(), char{0});
+    copied = anatomy.there.size();
+  }
+
+  void forget() {
+    std::fill(anatomy.there.begin(), anatomy.there.end(), char{0});
+    anatomy.values.clear();
+    anatomy.whole = true;
     guess = 0;
     scratch.clear();
-    copied = there.size();
   }
 
   void fail(Failure failure, std::size_t column, std::uint64_t found = 0,
@@ -50,15 +62,27 @@ Decoder::Decoder(std::vector<Column> columns) : columns_(std::move(columns)) {
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     auto& map = columns_[i].layout == Layout::steps ? steps_ : context_;
     map.emplace(columns_[i].key, i);
+    plain_.emplace_back(columns_[i]);
   }
 }
 
+// Finds the columns of a record.
 Failure Decoder::locate(Row& row) const {
+  if (row.likeness.find(row.record, row.anatomy)) return {};
+  row.forget();
+  if (Failure failure = parse(row)) return failure;
+  row.likeness.learn(row.record, row.anatomy);
+  return {};
+}
+
+Failure Decoder::parse(Row& row) const {
   const auto scratch = [&row](std::size_t size) {
+    row.anatomy.whole = false;
     row.scratch.push_back(std::make_unique<std::uint8_t[]>(size));
     return row.scratch.back().get();
   };
   const auto find = [&](const auto& map, Bytes key, Bytes value) -> Failure {
+    row.anatomy.values.push_back(value);
     const std::string_view name(reinterpret_cast<const char*>(key.begin), key.size());
     std::size_t column = row.guess;
     if (column >= columns_.size() || columns_[column].key != name ||
@@ -67,8 +91,8 @@ Failure Decoder::locate(Row& row) const {
       if (found == map.end()) return {};
       column = found->second;
     }
-    row.place[column] = value;  // a key that comes again replaces what it said before
-    row.there[column] = 1;
+    row.anatomy.place[column] = value;  // a key that comes again replaces what it said before
+    row.anatomy.there[column] = 1;
     row.guess = column + 1;
     return {};
   };
@@ -98,9 +122,9 @@ Fault Decoder::verify_located(Row& row, std::vector<ColumnOut>& out) const {
   Bytes largest;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     const Column& column = columns_[c];
-    if (!row.there[c] || !column.raw() || column.layout != Layout::fixed) continue;
+    if (!row.there(c) || !column.raw() || column.layout != Layout::fixed) continue;
     Bytes value;
-    if (find_raw(column, row.place[c], value).failure || value.size() <= largest.size()) continue;
+    if (find_raw(column, row.place(c), value).failure || value.size() <= largest.size()) continue;
     // Values that had to be merged elsewhere are no stretch of the record.
     if (value.begin < record.begin || value.end > record.end) continue;
     largest = value;
@@ -111,20 +135,22 @@ Fault Decoder::verify_located(Row& row, std::vector<ColumnOut>& out) const {
   return verify_and_copy(record.begin, record.size(), largest.begin, largest.size(), place);
 }
 
-// Verifies a record if that is wanted, and finds its columns.
-void Decoder::open(Row& row, bool verify, std::vector<ColumnOut>& out) const {
+// Verifies a record as far as that is wanted, and finds its columns.
+void Decoder::open(Row& row, Check check, std::vector<ColumnOut>& out) const {
   const Bytes record = row.record;
   const std::size_t none = columns_.size();
   const auto damaged = [&](const Fault& damage) {
     if (damage) row.fail({damage.code, record.begin}, none, damage.found, damage.expected);
     return static_cast<bool>(damage);
   };
+  const bool verify = check != Check::nothing;
+  if (check == Check::frame && damaged(verify_header(record.begin, record.size()))) return;
   const bool fuse = verify && record.size() >= kFuseFrom;
   if (verify && !fuse && damaged(verify_data(record.begin, record.size()))) return;
   const Failure failure = locate(row);
   if (fuse) {
     // Whatever is wrong with bytes that do not match their checksum, that is why.
-    if (failure) std::fill(row.there.begin(), row.there.end(), char{0});
+    if (failure) row.forget();
     if (damaged(verify_located(row, out))) return;
   }
   if (failure) row.fail(failure, none);
@@ -155,7 +181,8 @@ void Decoder::read_column(Row& row, std::size_t c, ColumnOut& out) const {
   const Column& column = columns_[c];
   std::uint8_t* dense = out.dense;
   if (dense != nullptr) dense += row.fault.row * column.count * element_size(column.element);
-  if (!row.there[c] || !read(row, c, row.place[c], out, dense)) {
+  if (row.there(c) && plain_[c].read(row.place(c), dense)) return;
+  if (!row.there(c) || !read(row, c, row.place(c), out, dense)) {
     if (row.fault) return;
     if (column.required) return row.fail({FaultCode::missing, row.record.end}, c);
     put_default(column, out, dense);
@@ -165,8 +192,8 @@ void Decoder::read_column(Row& row, std::size_t c, ColumnOut& out) const {
 
 void Decoder::read_steps(Row& row, std::size_t c, ColumnOut& out) const {
   const Column& column = columns_[c];
-  if (!row.there[c] && column.required) return row.fail({FaultCode::missing, row.record.end}, c);
-  Reader list(row.there[c] ? row.place[c] : Bytes{});
+  if (!row.there(c) && column.required) return row.fail({FaultCode::missing, row.record.end}, c);
+  Reader list(row.there(c) ? row.place(c) : Bytes{});
   while (!list.done()) {
     std::uint32_t tag;
     if (const Failure failure = list.tag(tag)) return row.fail(failure, c);
@@ -188,7 +215,7 @@ void Decoder::read_steps(Row& row, std::size_t c, ColumnOut& out) const {
   out.row_splits.push_back(static_cast<std::int64_t>(out.step_splits.size() - 1));
 }
 
-Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
+Fault Decoder::decode(const std::vector<Bytes>& records, Check check,
                       std::vector<ColumnOut>& out) const {
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     if (columns_[c].element == Element::string) out[c].offsets.push_back(0);
@@ -196,9 +223,15 @@ Fault Decoder::decode(const std::vector<Bytes>& records, bool verify,
     if (columns_[c].layout == Layout::steps) out[c].step_splits.push_back(0);
   }
   Row row(columns_.size());
-  for (std::size_t r = 0; r < records.size(); ++r) {
+  for (std::size_t next = 0; next < records.size() + kAhead; ++next) {
+    if (next < records.size()) {
+      // With the frame around it; where there is none, asking does no harm.
+      prefetch(records[next].begin - kHeaderBytes, records[next].size() + kFrameBytes);
+    }
+    if (next < kAhead) continue;
+    const std::size_t r = next - kAhead;
     row.begin(records[r], r);
-    open(row, verify, out);
+    open(row, check, out);
     for (std::size_t c = 0; c < columns_.size() && !row.fault; ++c) {
       if (c == row.copied) continue;
       if (columns_[c].layout == Layout::steps) {

@@ -12,6 +12,16 @@ const char* fault_name(FaultCode code) noexcept {
       return "data_checksum";
     case FaultCode::out_of_bounds:
       return "out_of_bounds";
+    case FaultCode::row:
+      return "row";
+    case FaultCode::unmapped:
+      return "unmapped";
+    case FaultCode::cut:
+      return "cut";
+    case FaultCode::moved:
+      return "moved";
+    case FaultCode::label:
+      return "label";
     case FaultCode::varint:
       return "varint";
     case FaultCode::tag:

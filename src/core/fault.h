@@ -13,6 +13,12 @@ enum class FaultCode : std::uint8_t {
   length_checksum,  // the checksum of a frame's length does not match
   data_checksum,    // the checksum of a frame's data does not match
   out_of_bounds,    // a record's place lies outside its buffer
+  // an index
+  row,       // there is no such record
+  unmapped,  // the shard of a record is not there yet
+  cut,       // the file of a shard is shorter than it was
+  moved,     // at a record's place no frame of its length begins
+  label,     // a record has another class than its row says
   // protocol buffers
   varint,         // a varint is cut off or longer than ten bytes
   tag,            // a tag with field number 0, a reserved wire type, or more than 32 bits

@@ -35,10 +35,51 @@ Fault compare(std::uint32_t found, const std::uint8_t* footer) noexcept {
   return mismatch(FaultCode::data_checksum, found, stored);
 }
 
+bool matches_length(const std::uint8_t* header) noexcept {
+  return crc32c_mask(crc32c(header, 8)) == load<std::uint32_t>(header + 8);
+}
+
+// How many bytes a search may checksum for nothing, for each byte that it searches. Without a limit
+// a file full of headers, made for the purpose, would take the square of its size.
+constexpr std::size_t kInVain = 16;
+
+// What a search sees at one place: a sound frame of so many bytes; or a frame, or part of a header,
+// that cannot be judged before so many are there; or nothing.
+struct Sight {
+  std::size_t bytes = 0;
+  std::size_t needed = 0;
+};
+
+Sight look(const std::uint8_t* data, std::size_t left, std::uint64_t most,
+           std::size_t& spare) noexcept {
+  if (left < kHeaderBytes) return {0, kHeaderBytes};
+  const auto length = load<std::uint64_t>(data);
+  if (length > most || !matches_length(data)) return {};  // in this order: it is the hot one
+  if (left < kFrameBytes || length > left - kFrameBytes) return {0, length + kFrameBytes};
+  if (length > spare) return {};
+  if (!verify_data(data + kHeaderBytes, length)) return {length + kFrameBytes, 0};
+  spare -= length;
+  return {};
+}
+
 }  // namespace
 
 Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept {
   return compare(crc32c(data, size), data + size);
+}
+
+Fault verify_header(const std::uint8_t* data, std::size_t size) noexcept {
+  const std::uint8_t* const header = data - kHeaderBytes;
+  const auto stored = load<std::uint32_t>(header + 8);
+  const std::uint32_t found = crc32c(header, 8);
+  if (crc32c_mask(found) != stored) return mismatch(FaultCode::length_checksum, found, stored);
+  const auto length = load<std::uint64_t>(header);
+  if (length == size) return {};
+  Fault fault;
+  fault.code = FaultCode::moved;
+  fault.found = length;
+  fault.expected = size;
+  return fault;
 }
 
 Fault verify_and_copy(const std::uint8_t* data, std::size_t size, const std::uint8_t* payload,
@@ -87,6 +128,46 @@ Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, 
     scan.consumed += length + kFrameBytes;
   }
   return scan;
+}
+
+Found find_frame(const std::uint8_t* data, std::size_t size, std::size_t begin, std::size_t end,
+                 std::uint64_t most, bool ended) noexcept {
+  constexpr std::uint64_t kCountable = static_cast<std::size_t>(-1) / 2;
+  if (most > kCountable) most = kCountable;
+  std::size_t spare = kInVain * size;
+  for (std::size_t at = begin; at < size; ++at) {
+    std::size_t next = at;
+    while (true) {
+      const Sight sight = look(data + next, size - next, most, spare);
+      if (sight.needed != 0 && !ended) return {at, next - at + sight.needed};
+      if (sight.bytes == 0) break;
+      next += sight.bytes;
+      if (next >= end || (next == size && ended)) return {at, 0};
+    }
+    if (next > at) at = next - 1;  // these frames lie in the data of the damaged one
+  }
+  return {size, ended ? 0 : kHeaderBytes};
+}
+
+std::size_t find_end(const std::uint8_t* data, std::size_t size, bool ended) noexcept {
+  std::size_t summed = kHeaderBytes;
+  std::uint32_t crc = 0;
+  const auto ends_at = [&](std::size_t at) {
+    crc = crc32c_extend(crc, data + summed, at - kFooterBytes - summed);
+    summed = at - kFooterBytes;
+    return crc32c_mask(crc) == load<std::uint32_t>(data + summed);
+  };
+  for (std::size_t at = kFrameBytes; at + kHeaderBytes <= size;) {
+    std::size_t step = 1;
+    if (matches_length(data + at)) {
+      if (ends_at(at)) return at;
+      // No frame ends within another that its data holds.
+      const auto length = load<std::uint64_t>(data + at);
+      if (length < size - at) step = length + kFrameBytes;
+    }
+    at += step;
+  }
+  return ended && size >= kFrameBytes && ends_at(size) ? size : 0;
 }
 
 Frames copy_frames(const std::vector<Bytes>& records) {

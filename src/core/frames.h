@@ -43,10 +43,31 @@ Scan scan_frames(const std::uint8_t* data, std::size_t size, std::size_t limit, 
 // Whether the data of a record that is followed by its footer matches it.
 Fault verify_data(const std::uint8_t* data, std::size_t size) noexcept;
 
-// The same, copying `payload`, a stretch of the data, to `out` on the way. What was copied is worth
-// nothing if the data does not match.
+// Whether the twelve bytes before a record's data say that it is that long.
+Fault verify_header(const std::uint8_t* data, std::size_t size) noexcept;
+
+// The same as verify_data, copying `payload`, a stretch of the data, to `out` on the way. What was
+// copied is worth nothing if the data does not match.
 Fault verify_and_copy(const std::uint8_t* data, std::size_t size, const std::uint8_t* payload,
                       std::size_t payload_size, std::uint8_t* out) noexcept;
+
+// Where a search for frames has come to.
+struct Found {
+  std::size_t position = 0;  // of the frame, or of the end of the buffer if there is none
+  std::size_t needed = 0;    // bytes that must be seen from there on to tell, 0 if that is settled
+};
+
+// Searches for a sound frame from `begin` on, byte by byte: one whose length and data both match
+// their checksums, of at most `most` bytes of data. Before `end`, where a damaged record says that
+// it ends, a frame counts only if sound frames lead from it to `end` or beyond, or to the end of
+// the file: those that a record may hold in its data stop before its own checksum does. `ended`
+// says whether the file ends with the buffer.
+Found find_frame(const std::uint8_t* data, std::size_t size, std::size_t begin, std::size_t end,
+                 std::uint64_t most, bool ended) noexcept;
+
+// Where the frame that `data` begins with ends, if nothing but its header is damaged: where the
+// checksum of its data stands, and then a header or the end of the file. 0 if nowhere.
+std::size_t find_end(const std::uint8_t* data, std::size_t size, bool ended) noexcept;
 
 // Whole frames, one after another.
 struct Frames {

@@ -233,6 +233,50 @@ Outcome read_into(Bytes feature, Sink& sink) {
 
 }  // namespace
 
+PlainForm::PlainForm(const Column& column) : element_(column.element) {
+  if (column.layout != Layout::fixed) return;
+  size_ = column.count * element_size(column.element);
+  const bool floats = column.wire == Wire::floats && column.element == Element::float32;
+  if (column.raw() || floats) {
+    // tag, length of the list, tag, length of its values
+    std::uint8_t* at = header_.data();
+    *at++ = static_cast<std::uint8_t>(
+        make_tag(static_cast<std::uint32_t>(column.wire), kLengthDelimited));
+    at = write_varint(at, 1 + varint_size(size_) + size_);
+    *at++ = make_tag(1, kLengthDelimited);
+    at = write_varint(at, size_);
+    header_size_ = static_cast<std::size_t>(at - header_.data());
+    kind_ = Kind::memory;
+  } else if (column.wire == Wire::ints && column.count == 1) {
+    kind_ = Kind::one_int;
+  }
+}
+
+bool PlainForm::read(Bytes feature, std::uint8_t* dense) const noexcept {
+  if (kind_ == Kind::memory) {
+    if (feature.size() != header_size_ + size_) return false;
+    if (std::memcmp(feature.begin, header_.data(), header_size_) != 0) return false;
+    std::memcpy(dense, feature.begin + header_size_, size_);
+    return true;
+  }
+  if (kind_ != Kind::one_int) return false;
+  constexpr auto list =
+      static_cast<std::uint8_t>(make_tag(static_cast<std::uint32_t>(Wire::ints), kLengthDelimited));
+  constexpr auto packed = static_cast<std::uint8_t>(make_tag(1, kLengthDelimited));
+  const std::uint8_t* const at = feature.begin;
+  const std::size_t size = feature.size();
+  if (size < 5 || size > 4 + kMostVarintBytes) return false;
+  if (at[0] != list || at[1] != size - 2 || at[2] != packed || at[3] != size - 4) return false;
+  Reader run({at + 4, feature.end});
+  std::uint64_t varint;
+  if (run.varint(varint) || !run.done()) return false;
+  return with_type(element_, [&](auto type) {
+    using T = decltype(type);
+    DenseSink<T> sink(dense, 1);
+    return sink.one_int(varint);
+  });
+}
+
 Outcome find_raw(const Column& column, Bytes feature, Bytes& value) {
   RawSink sink;
   Outcome outcome = read_into(feature, sink);

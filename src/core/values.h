@@ -1,6 +1,8 @@
 // The values of one Feature, into the memory of a column.
 #pragma once
 
+#include <array>
+
 #include "buffer.h"
 #include "column.h"
 #include "wire.h"
@@ -30,6 +32,25 @@ struct Outcome {
 
 // Reads a Feature into its column. `dense` is where this row's values go when the layout is fixed.
 Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::uint8_t* dense);
+
+// The usual way in which a row of fixed numbers lies: one list, packed, with nothing around it.
+// Looking for exactly that is faster than reading whatever there may be.
+class PlainForm {
+ public:
+  explicit PlainForm(const Column& column);
+
+  // Reads a Feature that has this form, and fits; otherwise false, and read_values() says why.
+  bool read(Bytes feature, std::uint8_t* dense) const noexcept;
+
+ private:
+  enum class Kind : std::uint8_t { none, memory, one_int };
+
+  Kind kind_ = Kind::none;
+  Element element_;
+  std::size_t size_ = 0;  // of the values in memory, which is how they lie
+  std::array<std::uint8_t, 2 * (1 + kMostVarintBytes)> header_{};
+  std::size_t header_size_ = 0;
+};
 
 // Finds the memory of a raw tensor, and checks that it fits.
 Outcome find_raw(const Column& column, Bytes feature, Bytes& value);

@@ -49,6 +49,16 @@ def scan_frames(
     The frames that lie wholly within `data`, up to the first that is damaged: (offsets, lengths, bytes consumed, bytes that the next frame needs, fault).
     """
 
+def find_frame(data: Buffer, begin: int, end: int, most: int, ended: bool) -> tuple[int, int]:
+    """
+    The place from `begin` on where a sound frame of at most `most` bytes of data stands, or the end of `data`; and how many bytes must be seen from there on to tell, 0 if none. Before `end`, only a frame from which others lead to `end` or to the end of the file.
+    """
+
+def find_end(data: Buffer, ended: bool) -> int:
+    """
+    Where the frame that `data` begins with ends, if only its header is damaged, or 0.
+    """
+
 def slice_records(data: Buffer, offsets: NDArray[uint64], lengths: NDArray[uint64]) -> list[bytes]:
     """The records at these places, as bytes."""
 
@@ -137,6 +147,12 @@ class ExampleBuffer:
     def take(self) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
         """Hands over what is held, (data, offsets, lengths), and begins anew."""
 
+CHECK_NOTHING: int = 0
+
+CHECK_DATA: int = 1
+
+CHECK_FRAME: int = 2
+
 class Decoder:
     """Records to columns."""
 
@@ -154,12 +170,39 @@ class Decoder:
         sources: NDArray[uint32] | None,
         offsets: NDArray[uint64],
         lengths: NDArray[uint64],
-        verify: bool,
+        check: int,
         dense: list[NDArray[Any] | None],
     ) -> list[GrownColumn | None]:
         """
-        The same for records that lie in buffers, with their frames' checksums if `verify`.
+        The same for records that lie in buffers, of whose frames as much is checked as `check` says.
         """
+
+class Gather:
+    """The records of an index, by their numbers."""
+
+    def __init__(self, tables: list[tuple[Any, int, int, int, int, int, int, int]]) -> None: ...
+    def set_shards(self, shards: list[tuple[int, Buffer | None, int]]) -> None:
+        """
+        Gives the bytes of shards, by number, or takes them away (None); with the descriptor of each file, or -1, whose size is checked before they are read.
+        """
+
+    def missing(self, ids: NDArray[int64]) -> list[int]:
+        """The shards of records that were not given yet."""
+
+    def decode(
+        self,
+        decoder: Decoder,
+        ids: NDArray[int64],
+        check: int,
+        label: int,
+        dense: list[NDArray[Any] | None],
+    ) -> list[GrownColumn | None]:
+        """
+        Decodes records as `Decoder.decode_places` does, and compares column `label`, if not -1, with the rows.
+        """
+
+    def slice(self, ids: NDArray[int64], verify: bool) -> list[bytes]:
+        """Records as bytes."""
 
 class Survey:
     """What records hold, for inferring a schema."""

@@ -142,7 +142,7 @@ inline Decoded decode(const std::vector<Column>& columns, const std::vector<std:
     if (is_dense(columns[c])) out[c].dense = dense.back().data();
   }
   Decoded decoded;
-  decoded.fault = Decoder(columns).decode(places, verify, out);
+  decoded.fault = Decoder(columns).decode(places, verify ? Check::data : Check::nothing, out);
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const std::vector<std::uint8_t> grown = to_vector(out[c].values);
     decoded.columns.push_back(

@@ -291,7 +291,7 @@ TEST(a_decoder_can_be_moved) {
   std::int64_t value = 0;
   std::vector<ColumnOut> out(1);
   out[0].dense = reinterpret_cast<std::uint8_t*>(&value);
-  CHECK(!second.decode({record.bytes()}, false, out));
+  CHECK(!second.decode({record.bytes()}, Check::nothing, out));
   CHECK(value == 1);
 }
 

@@ -1,8 +1,7 @@
 
-#include "../decode.h"
-#include "../frames.h"
+#include "decoder.h"
+
 #include "columns.h"
-#include "places.h"
 
 namespace covey {
 namespace {
@@ -13,62 +12,69 @@ nb::object maybe(Buffer<std::int64_t>& buffer) {
   return nb::cast(to_numpy(std::move(buffer)));
 }
 
-class PyDecoder {
- public:
-  explicit PyDecoder(nb::list specs) : decoder_(plain_columns(column_specs(specs))) {}
-
-  nb::list decode(nb::list records, nb::list dense) const {
-    return run(from_list(records), false, dense);
-  }
-
-  nb::list decode_places(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
-                         ArrayArg<std::uint64_t> lengths, bool verify, nb::list dense) const {
-    const std::size_t footer = verify ? kFooterBytes : 0;
-    return run(from_buffers(buffers, sources, offsets, lengths, 0, footer), verify, dense);
-  }
-
- private:
-  nb::list run(const Records& records, bool verify, nb::list dense) const {
-    const std::vector<Column>& columns = decoder_.columns();
-    if (dense.size() != columns.size()) throw nb::value_error("one item per column");
-    std::vector<ColumnOut> out(columns.size());
-    std::vector<View> views;
-    for (std::size_t c = 0; c < columns.size(); ++c) {
-      const bool wants =
-          columns[c].layout == Layout::fixed && columns[c].element != Element::string;
-      if (!wants) continue;
-      views.emplace_back(dense[c], PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS);
-      // count * size is below 2^31 and there are fewer records than bytes: no overflow.
-      const std::size_t row = columns[c].count * element_size(columns[c].element);
-      if (views.back().size() != row * records.places.size()) {
-        throw nb::value_error("a dense column has the wrong size");
-      }
-      out[c].dense = views.back().data();
-    }
-    Fault fault;
-    {
-      nb::gil_scoped_release release;
-      fault = decoder_.decode(records.places, verify, out);
-    }
-    raise_if(fault);
-    nb::list result;
-    for (ColumnOut& column : out) {
-      if (column.dense != nullptr) {
-        result.append(nb::none());
-        continue;
-      }
-      result.append(nb::make_tuple(to_numpy(std::move(column.values)), maybe(column.offsets),
-                                   maybe(column.row_splits), maybe(column.step_splits)));
-    }
-    return result;
-  }
-
-  Decoder decoder_;
-};
+Fault nothing_more(const std::vector<ColumnOut>&) { return {}; }
 
 }  // namespace
 
+Check parse_check(int check) {
+  if (check < 0 || check > 2) throw nb::value_error("check must be 0, 1 or 2");
+  return static_cast<Check>(check);
+}
+
+PyDecoder::PyDecoder(nb::list specs) : decoder_(plain_columns(column_specs(specs))) {}
+
+nb::list PyDecoder::decode(nb::list records, nb::list dense) const {
+  const Records found = from_list(records);
+  return run(found.places, Check::nothing, dense, nothing_more);
+}
+
+nb::list PyDecoder::decode_places(nb::list buffers, nb::handle sources,
+                                  ArrayArg<std::uint64_t> offsets, ArrayArg<std::uint64_t> lengths,
+                                  int check, nb::list dense) const {
+  const Check wanted = parse_check(check);
+  const std::size_t header = wanted == Check::frame ? kHeaderBytes : 0;
+  const std::size_t footer = wanted == Check::nothing ? 0 : kFooterBytes;
+  const Records found = from_buffers(buffers, sources, offsets, lengths, header, footer);
+  return run(found.places, wanted, dense, nothing_more);
+}
+
+std::vector<View> PyDecoder::prepare(std::size_t rows, nb::list dense,
+                                     std::vector<ColumnOut>& out) const {
+  const std::vector<Column>& columns = decoder_.columns();
+  if (dense.size() != columns.size()) throw nb::value_error("one item per column");
+  std::vector<View> views;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const bool wants = columns[c].layout == Layout::fixed && columns[c].element != Element::string;
+    if (!wants) continue;
+    views.emplace_back(dense[c], PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS);
+    // count * size is below 2^31 and there are fewer records than bytes: no overflow.
+    const std::size_t row = columns[c].count * element_size(columns[c].element);
+    if (views.back().size() != row * rows) {
+      throw nb::value_error("a dense column has the wrong size");
+    }
+    out[c].dense = views.back().data();
+  }
+  return views;
+}
+
+nb::list PyDecoder::grown(std::vector<ColumnOut>& out) {
+  nb::list result;
+  for (ColumnOut& column : out) {
+    if (column.dense != nullptr) {
+      result.append(nb::none());
+      continue;
+    }
+    result.append(nb::make_tuple(to_numpy(std::move(column.values)), maybe(column.offsets),
+                                 maybe(column.row_splits), maybe(column.step_splits)));
+  }
+  return result;
+}
+
 void register_decoder(nb::module_& m) {
+  m.attr("CHECK_NOTHING") = static_cast<int>(Check::nothing);
+  m.attr("CHECK_DATA") = static_cast<int>(Check::data);
+  m.attr("CHECK_FRAME") = static_cast<int>(Check::frame);
+
   nb::class_<PyDecoder>(m, "Decoder", "Records to columns.")
       .def(nb::init<nb::list>(), nb::arg("columns"),
            nb::sig("def __init__(self, columns: list[ColumnTuple]) -> None"))
@@ -78,13 +84,14 @@ void register_decoder(nb::module_& m) {
            "Decodes records: fixed numbers into the given arrays, the rest into the returned "
            "(values, offsets, row_splits, step_splits).")
       .def("decode_places", &PyDecoder::decode_places, nb::arg("buffers"),
-           nb::arg("sources").none(), nb::arg("offsets"), nb::arg("lengths"), nb::arg("verify"),
+           nb::arg("sources").none(), nb::arg("offsets"), nb::arg("lengths"), nb::arg("check"),
            nb::arg("dense"),
            nb::sig("def decode_places(self, buffers: list[Any], "
                    "sources: NDArray[uint32] | None, offsets: NDArray[uint64], "
-                   "lengths: NDArray[uint64], verify: bool, "
+                   "lengths: NDArray[uint64], check: int, "
                    "dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),
-           "The same for records that lie in buffers, with their frames' checksums if `verify`.");
+           "The same for records that lie in buffers, of whose frames as much is checked as "
+           "`check` says.");
 }
 
 }  // namespace covey

@@ -54,6 +54,23 @@ nb::tuple scan(nb::handle data, std::size_t limit, int verify) {
                         found.consumed, found.needed, fault);
 }
 
+nb::tuple find(nb::handle data, std::size_t begin, std::size_t end, std::uint64_t most,
+               bool ended) {
+  const View view(data);
+  Found found;
+  {
+    nb::gil_scoped_release release;
+    found = find_frame(view.data(), view.size(), begin, end, most, ended);
+  }
+  return nb::make_tuple(found.position, found.needed);
+}
+
+std::size_t end_of_frame(nb::handle data, bool ended) {
+  const View view(data);
+  nb::gil_scoped_release release;
+  return find_end(view.data(), view.size(), ended);
+}
+
 nb::tuple copy(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
                ArrayArg<std::uint64_t> lengths) {
   const Records records =
@@ -103,6 +120,16 @@ void register_frames(nb::module_& m) {
                 "tuple[NDArray[uint64], NDArray[uint64], int, int, FaultArgs | None]"),
         "The frames that lie wholly within `data`, up to the first that is damaged: "
         "(offsets, lengths, bytes consumed, bytes that the next frame needs, fault).");
+  m.def("find_frame", &find, nb::arg("data"), nb::arg("begin"), nb::arg("end"), nb::arg("most"),
+        nb::arg("ended"),
+        nb::sig("def find_frame(data: Buffer, begin: int, end: int, most: int, ended: bool) -> "
+                "tuple[int, int]"),
+        "The place from `begin` on where a sound frame of at most `most` bytes of data stands, or "
+        "the end of `data`; and how many bytes must be seen from there on to tell, 0 if none. "
+        "Before `end`, only a frame from which others lead to `end` or to the end of the file.");
+  m.def("find_end", &end_of_frame, nb::arg("data"), nb::arg("ended"),
+        nb::sig("def find_end(data: Buffer, ended: bool) -> int"),
+        "Where the frame that `data` begins with ends, if only its header is damaged, or 0.");
   m.def("slice_records", &slice, nb::arg("data"), nb::arg("offsets"), nb::arg("lengths"),
         nb::sig("def slice_records(data: Buffer, offsets: NDArray[uint64], "
                 "lengths: NDArray[uint64]) -> list[bytes]"),

@@ -34,19 +34,18 @@ def decode_blocks(
     decoder: _core.Decoder, blocks: Sequence[Block], dense: list[NDArray[Any] | None]
 ) -> list[_core.GrownColumn | None]:
     """Decode the records of blocks, one after the other, verifying them if that is still to do."""
-    verify = not all(block.verified for block in blocks)
+    verified = all(block.verified for block in blocks)
+    check = _core.CHECK_NOTHING if verified else _core.CHECK_DATA
     if len(blocks) == 1:
         block = blocks[0]
-        return decoder.decode_places(
-            [block.data], None, block.offsets, block.lengths, verify, dense
-        )
+        return decoder.decode_places([block.data], None, block.offsets, block.lengths, check, dense)
     counts = [len(block) for block in blocks]
     return decoder.decode_places(
         [block.data for block in blocks],
         np.repeat(np.arange(len(blocks), dtype=np.uint32), counts),
         np.concatenate([block.offsets for block in blocks]),
         np.concatenate([block.lengths for block in blocks]),
-        verify,
+        check,
         dense,
     )
 

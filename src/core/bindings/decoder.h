@@ -1,0 +1,42 @@
+// The decoder as Python has it.
+#pragma once
+
+#include "../decode.h"
+#include "places.h"
+
+namespace covey {
+
+class PyDecoder {
+ public:
+  explicit PyDecoder(nb::list specs);
+
+  nb::list decode(nb::list records, nb::list dense) const;
+  nb::list decode_places(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
+                         ArrayArg<std::uint64_t> lengths, int check, nb::list dense) const;
+
+  // Decodes records whose memory the caller keeps alive; `dense` has an array for every column of
+  // fixed numbers. Afterwards `also`, without the GIL, may find fault with the columns.
+  template <class Also>
+  nb::list run(const std::vector<Bytes>& records, Check check, nb::list dense, Also also) const {
+    std::vector<ColumnOut> out(decoder_.columns().size());
+    const std::vector<View> views = prepare(records.size(), dense, out);
+    Fault fault;
+    {
+      nb::gil_scoped_release release;
+      fault = decoder_.decode(records, check, out);
+      if (!fault) fault = also(out);
+    }
+    raise_if(fault);
+    return grown(out);
+  }
+
+ private:
+  std::vector<View> prepare(std::size_t rows, nb::list dense, std::vector<ColumnOut>& out) const;
+  static nb::list grown(std::vector<ColumnOut>& out);
+
+  Decoder decoder_;
+};
+
+Check parse_check(int check);
+
+}  // namespace covey

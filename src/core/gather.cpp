@@ -1,0 +1,142 @@
+#include "gather.h"
+
+#include <cstring>
+
+#include "frames.h"
+#include "prefetch.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
+
+namespace covey {
+namespace {
+
+// Rows lie anywhere: memory is asked for so many of them ahead.
+constexpr std::size_t kRowsAhead = 8;
+
+template <class T>
+T load(const std::uint8_t* data) noexcept {
+  T value;
+  std::memcpy(&value, data, sizeof value);
+  return value;
+}
+
+// Touching a map behind the end of its file kills the process, so its size is asked for before.
+bool is_cut(const ShardBytes& shard) noexcept {
+#if defined(__unix__) || defined(__APPLE__)
+  if (shard.descriptor < 0) return false;
+  // The quickest way to ask; nobody reads from where this leaves the descriptor.
+  const off_t size = lseek(shard.descriptor, 0, SEEK_END);
+  return size < 0 || static_cast<std::uint64_t>(size) < shard.size;
+#else
+  return false;  // a file that is mapped cannot be cut there
+#endif
+}
+
+Fault fault_of(FaultCode code, std::size_t row, std::uint64_t offset = 0, std::uint64_t found = 0,
+               std::uint64_t expected = 0) noexcept {
+  Fault fault;
+  fault.code = code;
+  fault.row = row;
+  fault.offset = offset;
+  fault.found = found;
+  fault.expected = expected;
+  return fault;
+}
+
+}  // namespace
+
+struct RowTables::Row {
+  const RowTable* table;
+  const std::uint8_t* bytes;
+
+  std::uint64_t shard_in_table() const noexcept {
+    return load<std::uint32_t>(bytes + table->shard);
+  }
+  std::uint64_t length() const noexcept { return load<std::uint32_t>(bytes + table->length); }
+  std::uint64_t offset() const noexcept { return load<std::uint64_t>(bytes + table->offset); }
+};
+
+std::size_t RowTables::records() const noexcept {
+  return tables_.empty() ? 0 : tables_.back().first_record + tables_.back().count;
+}
+
+std::size_t RowTables::shards() const noexcept {
+  return tables_.empty() ? 0 : tables_.back().first_shard + tables_.back().shards;
+}
+
+bool RowTables::find(std::int64_t id, Row& row) const noexcept {
+  const std::size_t all = records();
+  const auto number = static_cast<std::uint64_t>(id < 0 ? id + static_cast<std::int64_t>(all) : id);
+  if (number >= all) return false;
+  std::size_t t = tables_.size() - 1;
+  while (tables_[t].first_record > number) --t;
+  row.table = &tables_[t];
+  row.bytes = tables_[t].rows + (number - tables_[t].first_record) * tables_[t].stride;
+  return true;
+}
+
+Fault RowTables::locate(const std::int64_t* ids, std::size_t count,
+                        const std::vector<ShardBytes>& shards, std::vector<Bytes>& out) const {
+  std::vector<char> asked(shards.size());
+  out.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Row row;
+    if (i + kRowsAhead < count && find(ids[i + kRowsAhead], row)) {
+      prefetch(row.bytes, row.table->stride);
+    }
+    if (!find(ids[i], row)) {
+      return fault_of(FaultCode::row, i, 0, static_cast<std::uint64_t>(ids[i]), records());
+    }
+    const std::uint64_t within = row.shard_in_table();
+    if (within >= row.table->shards) {
+      return fault_of(FaultCode::out_of_bounds, i, row.offset(), row.length(), 0);
+    }
+    const std::size_t number = row.table->first_shard + within;
+    const ShardBytes& shard = shards[number];
+    if (shard.data == nullptr) return fault_of(FaultCode::unmapped, i, number);
+    if (!asked[number]) {
+      asked[number] = 1;
+      if (is_cut(shard)) return fault_of(FaultCode::cut, i, number, 0, shard.size);
+    }
+    const std::uint64_t offset = row.offset(), length = row.length();
+    if (shard.size < kFrameBytes || offset > shard.size - kFrameBytes ||
+        length > shard.size - kFrameBytes - offset) {
+      return fault_of(FaultCode::out_of_bounds, i, offset, length, shard.size);
+    }
+    const std::uint8_t* const data = shard.data + offset + kHeaderBytes;
+    out[i] = {data, data + length};
+  }
+  return {};
+}
+
+std::vector<std::size_t> RowTables::missing(const std::int64_t* ids, std::size_t count,
+                                            const std::vector<ShardBytes>& shards) const {
+  std::vector<char> seen(shards.size());
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < count; ++i) {
+    Row row;
+    if (!find(ids[i], row) || row.shard_in_table() >= row.table->shards) continue;
+    const std::size_t number = row.table->first_shard + row.shard_in_table();
+    if (shards[number].data == nullptr && !seen[number]) found.push_back(number);
+    seen[number] = 1;
+  }
+  return found;
+}
+
+Fault RowTables::check_labels(const std::int64_t* ids, std::size_t count,
+                              const std::int64_t* labels) const {
+  for (std::size_t i = 0; i < count; ++i) {
+    Row row;
+    if (!find(ids[i], row) || !row.table->labelled) continue;
+    const auto expected = load<std::int64_t>(row.bytes + row.table->label);
+    if (labels[i] != expected) {
+      return fault_of(FaultCode::label, i, 0, static_cast<std::uint64_t>(labels[i]),
+                      static_cast<std::uint64_t>(expected));
+    }
+  }
+  return {};
+}
+
+}  // namespace covey

@@ -1,0 +1,62 @@
+// Where the records of an index lie: from their numbers, over the rows, to bytes of mapped shards.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "fault.h"
+#include "wire.h"
+
+namespace covey {
+
+// The rows of one split, as they are in the index file: nothing in them can be trusted.
+struct RowTable {
+  const std::uint8_t* rows = nullptr;
+  std::size_t count = 0;
+  std::size_t stride = 0;  // bytes of a row, and where in it the fields are
+  std::size_t shard = 0;   // u32
+  std::size_t length = 0;  // u32
+  std::size_t offset = 0;  // u64
+  std::size_t label = 0;   // i64, if `labelled`
+  bool labelled = false;
+  std::size_t first_record = 0;  // the number of its first record among all splits
+  std::size_t first_shard = 0;   // and of its first shard
+  std::size_t shards = 0;        // how many it has
+};
+
+// A shard as far as it is there.
+struct ShardBytes {
+  const std::uint8_t* data = nullptr;  // null until somebody has mapped it
+  std::size_t size = 0;
+  int descriptor = -1;  // of its file, if that could be cut while it is mapped
+};
+
+class RowTables {
+ public:
+  explicit RowTables(std::vector<RowTable> tables) : tables_(std::move(tables)) {}
+
+  std::size_t records() const noexcept;
+  std::size_t shards() const noexcept;
+
+  // Finds the data of records, each of which has its frame around it; a number below 0 counts from
+  // the end. Faults: `row` if there is no such record, `unmapped` if its shard is not there,
+  // `out_of_bounds` if its place is not in the shard, `cut` if the file no longer is that long.
+  Fault locate(const std::int64_t* ids, std::size_t count, const std::vector<ShardBytes>& shards,
+               std::vector<Bytes>& out) const;
+
+  // The shards of records that are not there, each once. Numbers that are no records are left out.
+  std::vector<std::size_t> missing(const std::int64_t* ids, std::size_t count,
+                                   const std::vector<ShardBytes>& shards) const;
+
+  // Whether records have the classes that their rows say.
+  Fault check_labels(const std::int64_t* ids, std::size_t count, const std::int64_t* labels) const;
+
+ private:
+  struct Row;
+  bool find(std::int64_t id, Row& row) const noexcept;
+
+  std::vector<RowTable> tables_;
+};
+
+}  // namespace covey
