@@ -18,8 +18,10 @@ SOURCE = Path(covey.__file__).parent
 # The way of the data; a module may import only from those before it.
 FLOW = [
     "errors",
+    "storage",
     "records",
     "features",
+    "progress",
     "pipeline",
     "streaming",
     "labels",
@@ -28,8 +30,11 @@ FLOW = [
     "shuffle",
     "partition",
     "shards",
+    "splits",
     "index",
+    "indexing",
     "writing",
+    "gather",
     "dataset",
     "writer",
     "cli",

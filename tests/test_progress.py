@@ -13,11 +13,11 @@ import pytest
 from tqdm import std
 
 from covey.writing import progress
-from covey.writing.progress import Progress, format_bytes
+from covey.progress import Progress, format_bytes
 
 CODE = """
 import time
-from covey.writing.progress import Progress
+from covey.progress import Progress
 with Progress(None, 2000, "birds train") as shown:
     shown.add(500, 1_500_000)
     time.sleep(0.15)

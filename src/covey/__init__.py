@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covey.dataset import Written, write
+    from covey.writing.write import Written, write
     from covey.errors import (
         ClosedError,
         CommittedError,
@@ -55,7 +55,7 @@ _MODULES = (
     "covey.sources",
     "covey.shards",
     "covey.writing.items",
-    "covey.dataset",
+    "covey.writing.write",
 )
 
 __all__ = [

@@ -121,7 +121,7 @@ def _divide(source: Source, options: argparse.Namespace) -> list[tuple[str, Sour
     if len(splits) == 1:
         return [(options.split, source)]
     from covey.partition import hold_out
-    from covey.writing.progress import Progress
+    from covey.progress import Progress
 
     classes = options.held_out_classes
     # Splits that are there already decide about features: what does not know them adapts.
@@ -209,7 +209,7 @@ def _numbered(written: Written, source: Source) -> Iterator[LeftOut]:
 
 def summarise(written: list[Written]) -> str:
     """A table of what was written, with a row for each split."""
-    from covey.writing.progress import format_bytes
+    from covey.progress import format_bytes
 
     rows = []
     for each in written:

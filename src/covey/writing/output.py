@@ -21,12 +21,12 @@ from covey.index import About, IndexWriter, index_names, write_classes
 from covey.labels import Classes, make_label
 from covey.metadata import SplitInfo, shard_name
 from covey.pipeline import run_ahead
+from covey.progress import Progress
 from covey.records.compression import parse_compression
 from covey.shards import Shard, Sharding, sync, write_shards
 from covey.shuffle.ordering import Ordered, Ordering, Part
 from covey.writing.commit import Manifest, Staging, link_or_copy
 from covey.writing.existing import Existing
-from covey.writing.progress import Progress
 
 # Where datum's reader looks for the shards of all splits.
 SHARD_INFO_FILE = "shard_info.json"

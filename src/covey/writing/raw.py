@@ -14,6 +14,7 @@ from covey.features.columns import STRINGS, Shape
 from covey.features.kinds import REQUIRED, Feature
 from covey.features.tfds import features_from_tfds
 from covey.labels import Classes, find_label, is_text, texts_in
+from covey.progress import Progress
 from covey.records import Block
 from covey.shards import Shard
 from covey.shuffle.ordering import Key, make_rows
@@ -21,7 +22,6 @@ from covey.shuffle.spool import Spool
 from covey.writing.commit import Staging, failing_well
 from covey.writing.existing import Existing
 from covey.writing.output import Output
-from covey.writing.progress import Progress
 
 # Records are handed on when there are so many bytes of them, or so many.
 _BLOCK_BYTES = 1 << 20

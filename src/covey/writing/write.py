@@ -18,6 +18,7 @@ from covey.features import ClassLabel, Features, Tensor
 from covey.features.batches import count_rows
 from covey.labels import Classes, find_label, is_text, number_column
 from covey.metadata import check_split_name
+from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.writing.commit import Staging, failing_well, locked
@@ -26,7 +27,6 @@ from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill
 from covey.writing.intake import Intake, name_classes, take_in
 from covey.writing.items import LeftOut, OnError, Rules
 from covey.writing.output import Output
-from covey.writing.progress import Progress, format_bytes
 from covey.writing.spooling import Spooling
 from covey.writing.workers import Encoding, check_workers
 
