@@ -12,7 +12,7 @@ import types
 import pytest
 from tqdm import std
 
-from covey.writing import progress
+from covey import progress
 from covey.progress import Progress, format_bytes
 
 CODE = """

@@ -17,6 +17,7 @@ import numpy as np
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.features import Features
 from covey.metadata import check_split_name
+from covey.progress import Progress
 from covey.shards import Sharding
 from covey.shuffle.ordering import Ordering
 from covey.writing.account import Account, shape_of
@@ -33,7 +34,6 @@ from covey.writing.datum import (
     save_shard_info,
 )
 from covey.writing.output import Output
-from covey.writing.progress import Progress
 from covey.writing.raw import RawSplit
 from covey.writing.serializer import Serializer
 
