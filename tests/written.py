@@ -48,12 +48,12 @@ def shard_paths(folder: Path, split: str = "train") -> list[Path]:
 
 
 def about(folder: Path, split: str = "train") -> About:
-    path = folder / index_names(info(folder).name, split)["about"]
+    path = folder / index_names(f"{info(folder).name}-{split}")["about"]
     return About.from_json(path.read_bytes(), str(path))
 
 
 def index(folder: Path, what: str = "rows", split: str = "train") -> Any:
-    return np.load(folder / index_names(info(folder).name, split)[what])
+    return np.load(folder / index_names(f"{info(folder).name}-{split}")[what])
 
 
 def records(folder: Path, split: str = "train") -> list[bytes]:

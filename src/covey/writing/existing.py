@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.features import ClassLabel, Feature, Features
 from covey.features.tfds import features_from_tfds
-from covey.index import About, index_names, read_rows, row_dtype
+from covey.index import About, index_names, read_about, read_index, row_dtype
 from covey.labels import Classes, find_label, is_text, texts_in
 from covey.metadata import DatasetInfo, SplitInfo, dataset_name
 from covey.records import RecordReader
@@ -57,6 +57,11 @@ class Existing:
         return existing
 
     @property
+    def stem(self) -> str:
+        """How the files of the split's index begin."""
+        return f"{self.name}-{self.split}"
+
+    @property
     def old(self) -> SplitInfo | None:
         """The split, if it is there already."""
         splits = () if self.info is None else self.info.splits
@@ -81,7 +86,7 @@ class Existing:
         """The same, with those of its index."""
         if self.old is None:
             return ()
-        return (*self.old_shards(), *index_names(self.name, self.split).values())
+        return (*self.old_shards(), *index_names(self.stem).values())
 
     def old_labels(self, staying: Container[str]) -> tuple[str, ...]:
         """The files of class names that nothing needs once the only split is replaced."""
@@ -106,11 +111,7 @@ class Existing:
 
     def about(self, split: str) -> About | None:
         """What the index of a split says, if covey made one."""
-        path = self.folder / index_names(self.name, split)["about"]
-        try:
-            return About.from_json(path.read_bytes(), str(path))
-        except FileNotFoundError:
-            return None
+        return read_about(self.folder, f"{self.name}-{split}")
 
     def base(self) -> tuple[Features | None, str | None]:
         """The features that the split must agree with, and their label.
@@ -160,9 +161,8 @@ class Existing:
         about = self.about(self.split)
         shards = () if about is None or about.label != classes.label else about.shards
         if about is not None and shards and all(_is_same(self.folder, each) for each in shards):
-            path = self.folder / index_names(self.name, self.split)["rows"]
-            with contextlib.suppress(FormatError, FileNotFoundError):
-                return list(shards), read_rows(path, about)
+            with contextlib.suppress(FormatError):
+                return list(shards), read_index(self.folder, self.stem, about).rows
         return _index_shards(self.folder, self.old_shards(), classes)
 
 

@@ -83,15 +83,16 @@ class Output:
             The shards of the split, and the number of examples of each class.
         """
         compression = self._compression(existing)
-        folder, names = staging.path, index_names(existing.name, existing.split)
+        folder, names = staging.path, index_names(existing.stem)
         old, new, checksum = self._write_shards(
             ordered, classes, existing, folder, folder / names["rows"], compression, progress
         )
         shards = _name_shards(old, new, existing, folder)
         index_files = [names["rows"], names["about"]]
         counts: dict[Any, int] = {}
+        class_checksums: tuple[int, int] | None = None
         if classes.label is not None:
-            table = write_classes(
+            table, class_checksums = write_classes(
                 folder / names["rows"], folder / names["by_class"], folder / names["classes"]
             )
             counts = _counts(table, features, classes)
@@ -103,7 +104,9 @@ class Output:
             compression=compression,
             records=sum(shard.records for shard in shards),
             checksum=checksum,
+            class_checksums=class_checksums,
             shards=shards,
+            streamed=compression == "ZLIB",
             order={
                 "by": self.ordering.by,
                 "class": self.ordering.by_class and not existing.appends,

@@ -10,15 +10,14 @@ Four files beside the shards, each of which any Python reads::
     birds-train.index.json    the features, and for each shard what tells that it has changed
 
 ``offset`` is where the record's frame begins in the shard. In a compressed shard it is where the
-frame's GZIP member begins, and ``within`` is where the frame begins in that member's data.
+frame's GZIP member begins, and ``within`` is where the frame begins in that member's data; if the
+shard is one long stream, ``offset`` is 0.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,12 +26,6 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FormatError
-from covey.features import Features
-from covey.features.spec import features_from_json, features_to_json
-from covey.records.block import FRAME_BYTES
-from covey.shards import Shard
-
-FORMAT = 1
 
 CLASS_DTYPE = np.dtype([("label", "<i8"), ("first", "<u8"), ("records", "<u8")])
 
@@ -50,9 +43,13 @@ def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
     return np.dtype(fields)
 
 
-def index_names(dataset: str, split: str) -> dict[str, str]:
-    """The names of the files, by what they are."""
-    stem = f"{dataset}-{split}"
+def number_dtype(records: int) -> np.dtype[Any]:
+    """What the numbers of so many records are stored as."""
+    return np.dtype(np.uint32 if records < 2**32 else np.uint64)
+
+
+def index_names(stem: str) -> dict[str, str]:
+    """The names of the files, by what they are; the stem is ``<dataset>-<split>``."""
     return {
         "rows": f"{stem}.index.npy",
         "by_class": f"{stem}.by_class.npy",
@@ -135,16 +132,28 @@ def _map_array(path: Path, dtype: np.dtype[Any], rows: int) -> Any:
     return np.load(path, mmap_mode="r+")
 
 
-def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
+def write_classes(
+    rows: Path, by_class: Path, classes: Path
+) -> tuple[NDArray[Any], tuple[int, int]]:
     """Sort the records of an index by class, with memory for a part of it only.
 
     Returns:
-        The class table.
+        The class table; and the checksums of its rows, and of the records in order.
     """
     index = np.load(rows, mmap_mode="r")
+    table = class_table(index["label"])
+    np.save(classes, table)
+    ordered = _map_array(by_class, number_dtype(len(index)), len(index))
+    sort_by_class(index["label"], table, ordered)
+    ordered.flush()
+    return table, (_core.crc32c(table), _core.crc32c(ordered))
+
+
+def class_table(classes: NDArray[np.int64]) -> NDArray[Any]:
+    """One row for every class that records have, sorted by label."""
     labels = np.zeros(0, np.int64)
     counts = np.zeros(0, np.int64)
-    for part in _labels(index):
+    for part in _parts(classes):
         found, many = _count(part)
         together = np.union1d(labels, found)
         grown = np.zeros(len(together), np.int64)
@@ -155,13 +164,21 @@ def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
     table["label"] = labels
     table["records"] = counts
     table["first"] = np.cumsum(counts) - counts
-    np.save(classes, table)
+    return table
 
-    number = np.uint32 if len(index) < 2**32 else np.uint64
-    ordered = _map_array(by_class, np.dtype(number), len(index))
+
+def sort_by_class(classes: NDArray[np.int64], table: NDArray[Any], ordered: NDArray[Any]) -> None:
+    """Fill an array with the numbers of the records, class after class.
+
+    Args:
+        classes: Of the records.
+        table: As :func:`class_table` gives it.
+        ordered: The array.
+    """
+    labels = np.ascontiguousarray(table["label"])
     following = table["first"].astype(np.int64)
     begin = 0
-    for part in _labels(index):
+    for part in _parts(classes):
         which = _find(labels, part)
         order = np.argsort(which, kind="stable")
         many = np.bincount(which, minlength=len(labels))
@@ -169,8 +186,6 @@ def write_classes(rows: Path, by_class: Path, classes: Path) -> NDArray[Any]:
         ordered[np.repeat(following, many) + rank] = order + begin
         following += many
         begin += len(part)
-    ordered.flush()
-    return table
 
 
 def _count(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -195,118 +210,6 @@ def _find(labels: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[Any]:
     return places[part - low]
 
 
-def _labels(index: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
-    for begin in range(0, len(index), _ROWS_AT_ONCE):
-        yield np.ascontiguousarray(index["label"][begin : begin + _ROWS_AT_ONCE])
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What the rows of an index do not say."""
-
-    features: Features
-    label: str | None
-    class_texts: tuple[str, ...] | None
-    """What the labels stand for, where the label is a text and the index numbers its values."""
-    compression: str | None
-    records: int
-    checksum: int
-    """Of the index rows."""
-    shards: tuple[Shard, ...]
-    order: Mapping[str, Any]
-    """How the records were brought into order."""
-
-    def to_json(self) -> str:
-        """As it is stored."""
-        content = {
-            "covey_index": FORMAT,
-            "records": self.records,
-            "checksum": self.checksum,
-            "label": self.label,
-            "class_texts": self.class_texts,
-            "compression": self.compression,
-            "order": dict(self.order),
-            "shards": [asdict(shard) for shard in self.shards],
-            "features": features_to_json(self.features),
-        }
-        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str | bytes, name: str) -> About:
-        """Read what was stored, which may be damaged, or worse."""
-        try:
-            content = json.loads(text)
-            if content["covey_index"] != FORMAT:
-                raise FormatError(
-                    f"{name}: the index has format {content['covey_index']!r}, this covey reads "
-                    f"{FORMAT}; update covey, or make the index anew"
-                )
-            names = content["class_texts"]
-            return cls(
-                features=features_from_json(content["features"], name),
-                label=_typed(content["label"], str, None),
-                class_texts=None if names is None else tuple(_typed(n, str) for n in names),
-                compression=_typed(content["compression"], str, None),
-                records=_typed(content["records"], int),
-                checksum=_typed(content["checksum"], int),
-                shards=tuple(_shard(each) for each in content["shards"]),
-                order=_typed(content["order"], dict),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            if isinstance(error, FormatError):
-                raise
-            raise FormatError(
-                f"{name}: it is no index description that can be read: "
-                f"{type(error).__name__}: {error}"
-            ) from None
-
-
-_ANY: Any = object()
-
-
-def _typed(value: Any, kind: type, otherwise: Any = _ANY) -> Any:
-    if value is otherwise or (isinstance(value, kind) and not isinstance(value, bool)):
-        return value
-    raise TypeError(f"{value!r} is no {kind.__name__}")
-
-
-def _shard(content: Mapping[str, Any]) -> Shard:
-    shard = Shard(
-        name=_typed(content["name"], str),
-        records=_typed(content["records"], int),
-        bytes=_typed(content["bytes"], int),
-        fingerprint=_typed(content["fingerprint"], int),
-    )
-    if shard.records < 0 or shard.bytes < 0 or Path(shard.name).name != shard.name:
-        raise ValueError(f"{shard} cannot be a shard of this folder")
-    return shard
-
-
-def read_rows(path: Path, about: About) -> NDArray[Any]:
-    """The rows of an index, as far as they can be true.
-
-    Raises:
-        FormatError: If they do not fit the description, or their shards.
-    """
-    try:
-        rows: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise FormatError(f"{path}: it is no array that numpy can read: {error}") from None
-    compressed = about.compression is not None
-    expected = row_dtype(compressed=compressed, labelled=about.label is not None)
-    if rows.ndim != 1 or rows.dtype != expected:
-        raise FormatError(f"{path}: it has {rows.dtype} {rows.shape}, expected rows of {expected}")
-    records = [shard.records for shard in about.shards]
-    if len(rows) != sum(records):
-        raise FormatError(f"{path}: it has {len(rows)} rows, but the shards {sum(records)} records")
-    begin = 0
-    for number, shard in enumerate(about.shards):
-        part = rows[begin : begin + shard.records]
-        begin += shard.records
-        room = shard.bytes - np.minimum(part["offset"], shard.bytes)  # no sum that could overflow
-        needed = 0 if compressed else part["length"].astype(np.uint64) + np.uint64(FRAME_BYTES)
-        if (part["shard"] != number).any() or (room < np.maximum(needed, 1)).any():
-            raise FormatError(f"{path}: its rows point past the end of {shard.name}, or elsewhere")
-    if _core.crc32c(np.ascontiguousarray(rows)) != about.checksum:
-        raise FormatError(f"{path}: its rows are not those that were written with the shards")
-    return rows
+def _parts(classes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for begin in range(0, len(classes), _ROWS_AT_ONCE):
+        yield np.ascontiguousarray(classes[begin : begin + _ROWS_AT_ONCE])

@@ -1,0 +1,142 @@
+"""What the rows of an index do not say: features, classes, and shards as they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from covey.errors import FormatError
+from covey.features import ClassLabel, Features
+from covey.features.spec import features_from_json, features_to_json
+from covey.shards import Shard
+
+FORMAT = 1
+
+# What `label` is if no feature tells the class, but the file that a record is in.
+BY_FILE = "@file"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The description of an index, which lies beside its rows as ``.index.json``."""
+
+    features: Features
+    label: str | None
+    """The feature that tells the class, or :data:`BY_FILE`."""
+    class_texts: tuple[str, ...] | None
+    """What the labels stand for, where they are texts that the index has numbered."""
+    compression: str | None
+    records: int
+    checksum: int
+    """Of the index rows."""
+    class_checksums: tuple[int, int] | None
+    """Of the rows of the class table, and of the records sorted by class, if there is a label."""
+    shards: tuple[Shard, ...]
+    order: Mapping[str, Any]
+    """How the records were brought into order; empty if covey did not write them."""
+    streamed: bool = False
+    """Whether records of compressed shards can only be reached from the beginning: then ``offset``
+    is 0, and ``within`` counts through the whole shard."""
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the labels stand for, by their numbers, if that is known."""
+        if self.class_texts is not None or self.label is None:
+            return self.class_texts
+        kind = self.features.get(self.label)
+        return kind.names if isinstance(kind, ClassLabel) else None
+
+    def to_json(self) -> str:
+        """As it is stored."""
+        content = {
+            "covey_index": FORMAT,
+            "records": self.records,
+            "checksum": self.checksum,
+            "class_checksums": self.class_checksums,
+            "label": self.label,
+            "class_texts": self.class_texts,
+            "compression": self.compression,
+            "streamed": self.streamed,
+            "order": dict(self.order),
+            "shards": [asdict(shard) for shard in self.shards],
+            "features": features_to_json(self.features),
+        }
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> About:
+        """Read what was stored, which may be damaged, or worse."""
+        try:
+            content = json.loads(text)
+            if content["covey_index"] != FORMAT:
+                raise FormatError(
+                    f"{name}: the index has format {content['covey_index']!r}, this covey reads "
+                    f"{FORMAT}; update covey, or make the index anew"
+                )
+            names = content["class_texts"]
+            sums = content["class_checksums"]
+            about = cls(
+                features=features_from_json(content["features"], name),
+                label=_typed(content["label"], str, None),
+                class_texts=None if names is None else tuple(_typed(n, str) for n in names),
+                compression=_typed(content["compression"], str, None),
+                records=_typed(content["records"], int),
+                checksum=_typed(content["checksum"], int),
+                class_checksums=None if sums is None else (_typed(sums[0], int), int(sums[1])),
+                shards=tuple(_shard(each) for each in content["shards"]),
+                order=_typed(content["order"], dict),
+                streamed=bool(content["streamed"]),
+            )
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(
+                f"{name}: it is no index description that can be read: "
+                f"{type(error).__name__}: {error}"
+            ) from None
+        about._check(name)
+        return about
+
+    def _check(self, name: str) -> None:
+        """Make sure that its parts agree."""
+        if self.compression not in (None, "GZIP", "ZLIB"):
+            raise FormatError(f"{name}: its compression is {self.compression[:60]!r}")
+        if self.label not in (None, BY_FILE) and self.label not in self.features:
+            raise FormatError(f"{name}: its label {self.label!r} is none of its features")
+        if (self.label is None) != (self.class_checksums is None):
+            raise FormatError(f"{name}: it has a label but no classes, or classes but no label")
+        if self.records != sum(shard.records for shard in self.shards):
+            raise FormatError(f"{name}: its shards do not have its {self.records} records together")
+
+
+_ANY: Any = object()
+
+
+def _typed(value: Any, kind: type, otherwise: Any = _ANY) -> Any:
+    if value is otherwise or (isinstance(value, kind) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"{str(value)[:60]!r} is no {kind.__name__}")
+
+
+def _shard(content: Mapping[str, Any]) -> Shard:
+    shard = Shard(
+        name=_typed(content["name"], str),
+        records=_typed(content["records"], int),
+        bytes=_typed(content["bytes"], int),
+        fingerprint=_typed(content["fingerprint"], int),
+    )
+    path = PurePosixPath(shard.name)
+    stays = path.parts and not path.is_absolute() and ".." not in path.parts
+    if shard.records < 0 or shard.bytes < 0 or not stays or "\\" in shard.name:
+        raise ValueError(f"{str(shard)[:200]} cannot be a shard of this folder")
+    return shard

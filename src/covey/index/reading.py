@@ -1,0 +1,111 @@
+"""Reading an index that lies on disk, of which nothing is believed before it was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.errors import FormatError
+from covey.index.about import About
+from covey.index.rows import CLASS_DTYPE, index_names, number_dtype, row_dtype
+
+# How much of a file is looked at together: no more of it than this takes memory.
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """The index of a split: mapped files, or arrays in memory."""
+
+    about: About
+    rows: NDArray[Any]
+    """One per record; fields as :func:`covey.index.row_dtype` has them."""
+    classes: NDArray[Any] | None
+    """One row per class, sorted by label: label, first, records. None without a label."""
+    by_class: NDArray[Any] | None
+    """The numbers of the records, class after class."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def read_about(folder: Path, stem: str) -> About | None:
+    """What an index says of itself, if there is one."""
+    path = folder / index_names(stem)["about"]
+    try:
+        return About.from_json(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+
+
+def read_index(folder: Path, stem: str, about: About) -> Index:
+    """The index of a split, mapped into memory.
+
+    All of it is compared with its checksums, without being held. Where records lie is compared with
+    the shards when they are read.
+
+    Raises:
+        FormatError: If a file is damaged, or none of this index.
+    """
+    names = index_names(stem)
+    dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
+    rows = _map(folder / names["rows"], dtype, about.records, about.checksum)
+    if about.class_checksums is None:
+        return Index(about, rows, None, None)
+    table, ordered = about.class_checksums
+    classes = _map(folder / names["classes"], CLASS_DTYPE, None, table)
+    _check_classes(classes, about, str(folder / names["classes"]))
+    numbers = number_dtype(about.records)
+    by_class = _map(folder / names["by_class"], numbers, about.records, ordered)
+    return Index(about, rows, classes, by_class)
+
+
+def _map(path: Path, dtype: np.dtype[Any], rows: int | None, checksum: int) -> NDArray[Any]:
+    """An array on disk, if it is what it should be."""
+    try:
+        mapped = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise FormatError(f"{path}: it is missing, but the rest of the index is there") from None
+    except (ValueError, EOFError, OSError) as error:
+        raise FormatError(f"{path}: it is no array that numpy can read: {error}") from None
+    if mapped.ndim != 1 or mapped.dtype != dtype:
+        raise FormatError(f"{path}: it has {mapped.dtype} {mapped.shape}, expected rows of {dtype}")
+    if rows is not None and len(mapped) != rows:
+        raise FormatError(f"{path}: it has {len(mapped)} rows, expected {rows}")
+    found = 0
+    for piece in _pieces(path, mapped.offset, mapped.nbytes):
+        found = _core.crc32c(piece, found)
+    if found != checksum:
+        raise FormatError(f"{path}: its rows are not those that were written with the index")
+    return mapped.view(np.ndarray)
+
+
+def _pieces(path: Path, begin: int, size: int) -> Iterator[memoryview]:
+    """The bytes of a file, read and not mapped, so that they are not held."""
+    buffer = memoryview(bytearray(min(size, _PIECE_BYTES)))
+    with open(path, "rb", buffering=0) as file:
+        file.seek(begin)
+        while size:
+            count = file.readinto(buffer[: min(size, len(buffer))])
+            if not count:
+                return
+            yield buffer[:count]
+            size -= count
+
+
+def _check_classes(classes: NDArray[Any], about: About, name: str) -> None:
+    """Make sure that the classes cut all records into stretches."""
+    labels, records = classes["label"], classes["records"]
+    sums = np.cumsum(records)
+    total = int(sums[-1]) if len(sums) else 0
+    # Counts near 2**64 must not wrap around to what is expected.
+    if (records > about.records).any() or (records == 0).any() or total != about.records:
+        raise FormatError(f"{name}: its classes do not have {about.records} records together")
+    if (classes["first"] != sums - records).any() or (labels[1:] <= labels[:-1]).any():
+        raise FormatError(f"{name}: its classes are not in order")
