@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from covey import _core
 from covey.errors import CorruptRecordError, CoveyError, ExampleError, FeatureError
@@ -10,6 +11,8 @@ from covey.features.columns import Column
 from covey.features.kinds import MisfitError
 from covey.records import Block
 from covey.records.block import HEADER_BYTES
+
+_MEMORY = "<memory>"
 
 _KINDS = {0: "no list", 1: "a bytes list", 2: "a float list", 3: "an int64 list"}
 
@@ -22,8 +25,28 @@ _WIRE_FAULTS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record is."""
+
+    name: str
+    """The file."""
+    record: int
+    """Its number in the file."""
+    offset: int
+    """Where its frame begins (in the decompressed file)."""
+
+    def __str__(self) -> str:
+        if self.name == _MEMORY:
+            return f"record {self.record}"
+        return f"{self.name}: record {self.record} at byte {self.offset}"
+
+
 def explain_record(
-    fault: _core.Fault, columns: Sequence[Column], owners: Sequence[str], blocks: Sequence[Block]
+    fault: _core.Fault,
+    columns: Sequence[Column],
+    owners: Sequence[str],
+    find: Callable[[int], Place],
 ) -> CoveyError:
     """Say which record cannot be decoded, and why.
 
@@ -31,17 +54,19 @@ def explain_record(
         fault: What the decoder found.
         columns: The columns it decoded, and
         owners: the name of the feature that each belongs to.
-        blocks: Where the records came from; none if they were single bytes.
+        find: Tells where a record is.
     """
     code, number, offset, found, expected, index = fault.args
-    name, record, where, start = _place(number, blocks)
-    if code == "data_checksum":
+    where = find(number)
+    if code in ("data_checksum", "length_checksum"):
+        what = code.removesuffix("_checksum")
+        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
         return CorruptRecordError(
-            f"{where}: data checksum is {found:#010x}, expected {expected:#010x}; "
-            "pass on_error='skip' to read what is sound",
-            name=name,
-            record=record,
-            offset=start,
+            f"{where}: {reason}; pass on_error='skip' to read what is sound",
+            name=where.name,
+            record=where.record,
+            offset=where.offset,
+            reason=reason,
         )
     feature = owners[index] if index < len(columns) else None
     if code in _WIRE_FAULTS:
@@ -54,24 +79,24 @@ def explain_record(
         key = columns[index].key
         stored = "" if key == feature else f" (stored as {key!r})"
         what = f"feature {feature!r}{stored}: {what}"
-    return ExampleError(f"{where}: {what}", name=name, record=record, feature=feature)
+    return ExampleError(f"{where}: {what}", name=where.name, record=where.record, feature=feature)
 
 
-def explain_misfit(error: MisfitError, feature: str, blocks: Sequence[Block]) -> CoveyError:
+def explain_misfit(error: MisfitError, feature: str, find: Callable[[int], Place]) -> CoveyError:
     """Say in which record the columns of a feature contradict each other."""
-    name, record, where, _ = _place(error.row, blocks)
+    where = find(error.row)
     message = f"{where}: feature {feature!r}: {error}"
-    return ExampleError(message, name=name, record=record, feature=feature)
+    return ExampleError(message, name=where.name, record=where.record, feature=feature)
 
 
-def _place(row: int, blocks: Sequence[Block]) -> tuple[str, int, str, int]:
-    """(file, record number, both in words, byte) of a row of some blocks."""
+def place_in(blocks: Sequence[Block], row: int) -> Place:
+    """Where a row of some blocks is; of none, if records were single bytes."""
     for block in blocks:
         if row < len(block):
             offset = block.position + int(block.offsets[row]) - HEADER_BYTES
-            return block.name, block.first + row, block.where(row), offset
+            return Place(block.name, block.first + row, offset)
         row -= len(block)
-    return "<memory>", row, f"record {row}", 0
+    return Place(_MEMORY, row, 0)
 
 
 def _misfit(code: str, found: int, expected: int, column: Column) -> str:

@@ -14,7 +14,8 @@ or many, by column, natively and with the GIL released::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from covey.features.batches import (
 )
 from covey.features.blocks import ExampleBlock, Rows
 from covey.features.columns import Column
-from covey.features.explain import explain_misfit, explain_record, explain_value
+from covey.features.explain import Place, explain_misfit, explain_record, explain_value, place_in
 from covey.features.inference import infer_column_kinds, infer_kinds, infer_record_kinds
 from covey.features.kinds import REQUIRED, Feature, MisfitError, parse_feature
 from covey.records import Block
@@ -410,15 +411,36 @@ class Features(Mapping[str, Feature]):
         blocks, raw = sort_out(records)
         rows = sum(map(len, blocks)) if blocks else len(raw)
         check_size(blocks, raw, rows, self._least_bytes)
+
+        def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
+            return decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
+
+        return self.decode_with(run, rows, partial(place_in, blocks), out=out)
+
+    def decode_with(
+        self,
+        run: Callable[[_core.Decoder, list[Any]], list[_core.GrownColumn | None]],
+        rows: int,
+        place: Callable[[int], Place],
+        *,
+        out: Mapping[str, NDArray[Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Decode records that somebody else finds.
+
+        Args:
+            run: Lets the native decoder decode them, into arrays where it has some.
+            rows: How many they are.
+            place: Tells where one is, for messages.
+            out: As for :meth:`decode_batch`.
+        """
         dense = [allocate(rows, *row) for row in self._allocations]
         for name, given in self._flatten(out).items() if out else ():
             i = self._owners.index(name)
             dense[i] = check_output(name, given, self._physical[i], rows)
-        decoder = self._decoder or self._decode_with()
         try:
-            grown = decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
+            grown = run(self._decoder or self._decode_with(), dense)
         except _core.Fault as fault:
-            raise explain_record(fault, self._physical, self._owners, blocks) from None
+            raise explain_record(fault, self._physical, self._owners, place) from None
         parts = iter(
             array if part is None else column.wrap(part, rows)
             for column, array, part in zip(self._physical, dense, grown, strict=True)
@@ -428,8 +450,15 @@ class Features(Mapping[str, Feature]):
             try:
                 result[name] = feature.join([next(parts) for _ in self._columns[name]])
             except MisfitError as error:
-                raise explain_misfit(error, name, blocks) from None
+                raise explain_misfit(error, name, place) from None
         return self._nest(result) if self._is_nested else result
+
+    def column_of(self, name: str) -> int | None:
+        """Which of the native decoder's columns is a feature that is one int64; None if none is."""
+        index = self._owners.index(name) if name in self._owners else None
+        if index is None or self._allocations[index] != ((), np.dtype(np.int64)):
+            return None
+        return index
 
 
 def _about(name: str, error: FeatureError) -> FeatureError:

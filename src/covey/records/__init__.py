@@ -10,7 +10,8 @@ handing over single records is what makes other readers slow; :class:`RecordRead
 """
 
 from covey.records.block import Block
-from covey.records.reader import PLACE_DTYPE, RecordReader, Skipped
+from covey.records.places import PLACE_DTYPE
+from covey.records.reader import RecordReader, Skipped
 from covey.records.writer import RecordWriter
 
 __all__ = ["PLACE_DTYPE", "Block", "RecordReader", "RecordWriter", "Skipped"]

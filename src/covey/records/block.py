@@ -61,11 +61,6 @@ class Block:
             self.verified,
         )
 
-    def where(self, row: int) -> str:
-        """Say where a record is, for a message."""
-        offset = self.position + int(self.offsets[row]) - HEADER_BYTES
-        return f"{self.name}: record {self.first + row} at byte {offset}"
-
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
     """The records of several blocks in one.

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
@@ -23,6 +22,7 @@ from covey.records.compression import (
     detect_compression,
     parse_compression,
 )
+from covey.records.places import Members, Places
 from covey.records.streams import MappedStream, PieceStream, Stream, StreamError
 
 OnError = Literal["raise", "skip"]
@@ -32,9 +32,6 @@ _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 _UNLIMITED = 2**63
 _MOST_OFFSET = 2**62
-
-# One row per record: what RecordReader.read_at takes, and how long the record is.
-PLACE_DTYPE = np.dtype([("offset", "<u8"), ("within", "<u8"), ("length", "<u8")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +154,21 @@ class RecordReader:
         """How many records there are, all of them checked."""
         return sum(len(block) for block in self.blocks())
 
-    def blocks(self, *, verify_data: bool = True) -> Iterator[Block]:
+    def blocks(
+        self, *, verify_data: bool = True, members: Members | None = None
+    ) -> Iterator[Block]:
         """The records, many at a time.
 
-        With ``verify_data=False`` only the lengths are verified, for a caller that goes on to
-        verify the data as it decodes it.
+        Args:
+            verify_data: False verifies only the lengths, for a caller that goes on to verify the
+                data as it decodes it.
+            members: Is filled with (decompressed bytes before it, where it begins in the file) of
+                every member of a compressed file.
         """
         self.skipped.clear()
-        return self._scan_all(self._level(verify_data), None)
+        return self._scan_all(self._level(verify_data), members)
 
-    def _scan_all(self, verify: int, members: list[tuple[int, int]] | None) -> Iterator[Block]:
+    def _scan_all(self, verify: int, members: Members | None) -> Iterator[Block]:
         with closing(self._stream(0, members)) as stream:
             yield from self._scan(stream, verify, self._on_error)
         if self.skipped:
@@ -186,24 +188,12 @@ class RecordReader:
     def places(self) -> NDArray[Any]:
         """Where every record is: an array of (offset, within, length), which :meth:`read_at` takes.
 
-        In a plain file ``within`` is 0. In a compressed one, ``offset`` is where a GZIP member
-        begins (0 for ZLIB), and ``within`` where in its decompressed data the frame does.
+        :mod:`covey.records.places` says what they mean.
         """
-        members: list[tuple[int, int]] = []
-        tables = []
-        self.skipped.clear()
-        for block in self._scan_all(self._level(), members):
-            table = np.zeros(len(block), PLACE_DTYPE)
-            table["offset"] = block.offsets - np.uint64(HEADER_BYTES) + np.uint64(block.position)
-            table["length"] = block.lengths
-            tables.append(table)
-        places = np.concatenate([np.zeros(0, PLACE_DTYPE), *tables])
-        if self.compression is not None:
-            before, offset = np.array(members, np.uint64).T
-            member = np.searchsorted(before, places["offset"], side="right") - 1
-            places["within"] = places["offset"] - before[member]
-            places["offset"] = offset[member]
-        return places
+        places = Places(compressed=self.compression is not None)
+        for block in self.blocks(members=places.members):
+            places.add(block)
+        return places.table()
 
     def read_at(self, offset: int, within: int = 0) -> bytes:
         """The record whose frame begins at a place that :meth:`places` gave.
@@ -241,7 +231,7 @@ class RecordReader:
             offset=offset,
         )
 
-    def _stream(self, offset: int, members: list[tuple[int, int]] | None = None) -> Stream:
+    def _stream(self, offset: int, members: Members | None = None) -> Stream:
         """Open the bytes from ``offset`` on, decompressed if they are compressed."""
         self._check_open()
         if self._is_regular and self.compression is None:

@@ -18,7 +18,8 @@ from covey import _core
 from covey.errors import ClosedError
 from covey.records.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block
 from covey.records.compression import gzip_member, parse_compression
-from covey.records.reader import PLACE_DTYPE, PathOrFile, RecordReader
+from covey.records.places import PLACE_DTYPE
+from covey.records.reader import PathOrFile, RecordReader
 
 # Members that are being compressed, or wait to be written, at the most.
 _MEMBERS_AHEAD = 16
