@@ -51,7 +51,18 @@ Failure count_values(Bytes feature, int& kind, std::size_t& count) {
   return {};
 }
 
-std::string text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.begin), bytes.size()}; }
+// A key that comes again replaces what it said before.
+template <class Found>
+void set(Found& found, Bytes key, Bytes value) {
+  const std::string_view name(reinterpret_cast<const char*>(key.begin), key.size());
+  for (auto& [known, place] : found) {
+    if (known == name) {
+      place = value;
+      return;
+    }
+  }
+  found.emplace_back(name, value);
+}
 
 }  // namespace
 
@@ -63,6 +74,14 @@ void Seen::add(std::size_t record, int kind, std::size_t count) noexcept {
   most = std::max(most, count);
 }
 
+Seen& Survey::Keys::at(std::size_t place, std::string_view key) {
+  if (place < order.size() && *order[place].first == key) return *order[place].second;
+  auto& [name, known] = *seen.try_emplace(std::string(key)).first;
+  order.resize(place);  // what follows was of another record
+  order.emplace_back(&name, &known);
+  return known;
+}
+
 Fault Survey::add(Bytes record) {
   std::vector<std::unique_ptr<std::uint8_t[]>> memory;
   const auto scratch = [&](std::size_t size) {
@@ -70,8 +89,8 @@ Fault Survey::add(Bytes record) {
     return memory.back().get();
   };
   const std::size_t number = records_++;
-  // A key that comes again replaces what it said before, so a record is added when it is read.
-  std::map<std::string, Bytes> context, lists;
+  in_context_.clear();
+  in_lists_.clear();
 
   const auto read = [&]() -> Failure {
     Reader fields(record);
@@ -85,23 +104,25 @@ Fault Survey::add(Bytes record) {
       }
       Bytes map;
       if (Failure failure = fields.bytes(map)) return failure;
-      auto& keys = is_context ? context : lists;
+      auto& found = is_context ? in_context_ : in_lists_;
       Failure failure = read_map(map, scratch, [&](Bytes key, Bytes value) -> Failure {
-        keys[text(key)] = value;
+        set(found, key, value);
         return {};
       });
       if (failure) return failure;
     }
-    for (const auto& [key, feature] : context) {
+    for (std::size_t i = 0; i < in_context_.size(); ++i) {
+      const auto [key, feature] = in_context_[i];
       int kind;
       std::size_t count = 0;
       if (Failure failure = count_values(feature, kind, count)) return failure;
-      Seen& seen = context_[key];
+      Seen& seen = context_.at(i, key);
       seen.records += 1;
       seen.add(number, kind, count);
     }
-    for (const auto& [key, list] : lists) {
-      Seen& seen = lists_[key];
+    for (std::size_t i = 0; i < in_lists_.size(); ++i) {
+      const auto [key, list] = in_lists_[i];
+      Seen& seen = lists_.at(i, key);
       seen.records += 1;
       Reader steps(list);
       while (!steps.done()) {

@@ -5,6 +5,9 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "column.h"
 #include "fault.h"
@@ -29,13 +32,25 @@ class Survey {
   Fault add(Bytes record);
 
   std::size_t records() const noexcept { return records_; }
-  const std::map<std::string, Seen>& context() const noexcept { return context_; }
-  const std::map<std::string, Seen>& lists() const noexcept { return lists_; }
+  const std::map<std::string, Seen>& context() const noexcept { return context_.seen; }
+  const std::map<std::string, Seen>& lists() const noexcept { return lists_.seen; }
 
  private:
+  using Found = std::vector<std::pair<std::string_view, Bytes>>;
+
+  // What was seen of a map's keys, and those of the last record in their order: the next one
+  // mostly has the same.
+  struct Keys {
+    std::map<std::string, Seen> seen;
+    std::vector<std::pair<const std::string*, Seen*>> order;
+
+    Seen& at(std::size_t place, std::string_view key);
+  };
+
   std::size_t records_ = 0;
-  std::map<std::string, Seen> context_;
-  std::map<std::string, Seen> lists_;  // the FeatureLists of a SequenceExample
+  Keys context_;
+  Keys lists_;                   // the FeatureLists of a SequenceExample
+  Found in_context_, in_lists_;  // of the record at hand
 };
 
 }  // namespace covey

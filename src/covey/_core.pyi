@@ -211,6 +211,9 @@ class Survey:
     def add(self, record: Buffer) -> None:
         """Looks through one more record."""
 
+    def add_places(self, data: Buffer, offsets: NDArray[uint64], lengths: NDArray[uint64]) -> None:
+        """Looks through the records that lie at these places."""
+
     @property
     def records(self) -> int: ...
     def context(self) -> dict[str, SeenTuple]:

@@ -1,6 +1,6 @@
 #include "../survey.h"
 
-#include "support.h"
+#include "places.h"
 
 namespace covey {
 namespace {
@@ -35,6 +35,27 @@ void register_survey(nb::module_& m) {
           },
           nb::arg("record"), nb::sig("def add(self, record: Buffer) -> None"),
           "Looks through one more record.")
+      .def(
+          "add_places",
+          [](Survey& survey, nb::handle data, ArrayArg<std::uint64_t> offsets,
+             ArrayArg<std::uint64_t> lengths) {
+            nb::list buffers;
+            buffers.append(data);
+            const Records records = from_buffers(buffers, nb::none(), offsets, lengths, 0, 0);
+            Fault fault;
+            {
+              nb::gil_scoped_release release;
+              for (std::size_t i = 0; i < records.places.size() && !fault; ++i) {
+                fault = survey.add(records.places[i]);
+                fault.row = i;
+              }
+            }
+            raise_if(fault);
+          },
+          nb::arg("data"), nb::arg("offsets"), nb::arg("lengths"),
+          nb::sig("def add_places(self, data: Buffer, offsets: NDArray[uint64], "
+                  "lengths: NDArray[uint64]) -> None"),
+          "Looks through the records that lie at these places.")
       .def_prop_ro("records", &Survey::records)
       .def(
           "context", [](const Survey& survey) { return to_dict(survey.context()); },
