@@ -66,7 +66,7 @@ Found find_frame(const std::uint8_t* data, std::size_t size, std::size_t begin, 
                  std::uint64_t most, bool ended) noexcept;
 
 // Where the frame that `data` begins with ends, if nothing but its header is damaged: where the
-// checksum of its data stands, and then a header or the end of the file. 0 if nowhere.
+// checksum of its data stands, and then a sound frame or the end of the file. 0 if nowhere.
 std::size_t find_end(const std::uint8_t* data, std::size_t size, bool ended) noexcept;
 
 // Whole frames, one after another.

@@ -1,0 +1,507 @@
+"""Damaged TFRecord files of every kind, each with what can be had of it.
+
+What is expected does not come from covey. A record survives if its frame, byte for byte, is still
+in the file's data, which for a damaged GZIP or ZLIB file is whatever zlib gives for each of its
+members, byte by byte, before it fails. Damage is where no surviving frame is.
+"""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file, damaged or not."""
+
+    kind: str
+    """What was done to it, with words of letters and dashes: ``"plain-flip-length"``."""
+    path: Path
+    compression: str | None
+    """None, "GZIP" or "ZLIB"."""
+    survivors: list[bytes]
+    """The records that are still sound, in their order."""
+    first: tuple[int, int] | None
+    """The record and the byte (of the decompressed data) of the first damage; None if sound."""
+    damages: list[tuple[int, int]] | None
+    """The same of every damage, or None where more than the first is not determined."""
+    before: int
+    """How many records an ordinary reader gets before it must stop: those before ``first``."""
+
+
+@dataclass
+class _Folder:
+    path: Path
+    cases: list[Case] = field(default_factory=list)
+
+    def add(
+        self,
+        kind: str,
+        data: bytes,
+        compression: str | None,
+        survivors: list[bytes],
+        damages: list[tuple[int, int]] | None,
+        first: tuple[int, int] | None = None,
+    ) -> None:
+        if damages is not None:
+            first = damages[0] if damages else None
+        before = len(survivors) if first is None else first[0]
+        path = self.path / f"{len(self.cases):03}-{kind}.tfrecord"
+        path.write_bytes(data)
+        self.cases.append(Case(kind, path, compression, survivors, first, damages, before))
+
+
+# The format, written down once more.
+
+
+def _crc32c_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_TABLE = _crc32c_table()
+
+
+def masked_crc(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def header(length: int) -> bytes:
+    size = struct.pack("<Q", length)
+    return size + struct.pack("<I", masked_crc(size))
+
+
+def frame(record: bytes) -> bytes:
+    return header(len(record)) + record + struct.pack("<I", masked_crc(record))
+
+
+def make_records(seed: int, count: int, sizes: Sequence[int]) -> list[bytes]:
+    """Records that differ from each other, of sizes from a list, half of them compressible."""
+    rng = random.Random(seed)
+    records = []
+    for number in range(count):
+        size = rng.choice(sizes)
+        half = rng.randbytes(size // 2) + b"abcdefgh" * (size // 8 + 1)
+        records.append((struct.pack("<I", number) + half)[:size])
+    return records
+
+
+# What is expected.
+
+
+def _surviving(data: bytes, frames: Sequence[bytes]) -> list[tuple[int, int]]:
+    """(begin, end) of all whole frames that are in some bytes, but for what is in damaged ones."""
+    found = {}
+    for each in set(frames):
+        at = data.find(each)
+        while at >= 0:
+            found[at] = at + len(each)
+            at = data.find(each, at + 1)
+    kept = []
+    covered = inside = 0  # where the frames end that were kept, and where a damaged record does
+    for begin in sorted(found):
+        if begin > covered:
+            inside = max(inside, _claimed_end(data, covered))
+        reached = begin
+        while reached in found and reached < inside:
+            reached = found[reached]
+        if reached >= inside or reached == len(data):
+            kept.append((begin, found[begin]))
+            covered = found[begin]
+            inside = 0
+    return kept
+
+
+def _claimed_end(data: bytes, begin: int) -> int:
+    """Where a record says that it ends, if the checksum of its length is right."""
+    if len(data) < begin + 12 or header(length := _length(data, begin)) != data[begin : begin + 12]:
+        return 0
+    return 0 if length > 1 << 28 else begin + length + 16
+
+
+def _length(data: bytes, begin: int) -> int:
+    return int(struct.unpack_from("<Q", data, begin)[0])
+
+
+def _expect(
+    data: bytes, frames: Sequence[bytes], breaks: Sequence[tuple[int, bool]] = ()
+) -> tuple[list[bytes], list[tuple[int, int]]]:
+    """The records that survive in some data, and (record, offset) of each stretch without one.
+
+    Args:
+        data: All that can be had.
+        frames: Those of the sound file.
+        breaks: Where in the data something is missing, and whether that can be records.
+    """
+    survivors: list[bytes] = []
+    damages: list[tuple[int, int]] = []
+    pending = list(breaks)
+    at = record = 0
+    for begin, end in [*_surviving(data, frames), (len(data), len(data))]:
+        within = [lost for place, lost in pending if place <= begin]
+        pending = pending[len(within) :]
+        if begin > at or within:
+            damages.append((record, at))
+            record += 1 if begin > at or any(within) else 0
+        if end > begin:
+            survivors.append(data[begin + 12 : end - 4])
+            record += 1
+            at = end
+    return survivors, damages
+
+
+def _inflate(data: bytes, window: int) -> tuple[bytes, str | None]:
+    """What zlib gives of a stream, byte by byte, and why it stopped."""
+    inflate = zlib.decompressobj(window)
+    given = []
+    for at in range(len(data)):
+        try:
+            given.append(inflate.decompress(data[at : at + 1]))
+        except zlib.error as error:
+            return b"".join(given), str(error)
+        if inflate.eof:
+            return b"".join(given), None
+    return b"".join(given), "ends early"
+
+
+# Plain files.
+
+
+class _Plain:
+    """A sound file, and what is done to it."""
+
+    def __init__(self, folder: _Folder, seed: int, count: int, sizes: Sequence[int]) -> None:
+        self.folder = folder
+        self.rng = random.Random(seed)
+        self.records = make_records(seed, count, sizes)
+        self.frames = [frame(record) for record in self.records]
+        self.begins = [sum(map(len, self.frames[:i])) for i in range(count + 1)]
+        self.data = b"".join(self.frames)
+
+    def add(self, kind: str, data: bytes, *, several: bool = False) -> None:
+        """Add a damaged file; ``several`` if one stretch of it may be several damages."""
+        survivors, damages = _expect(data, self.frames)
+        kind = f"plain-{kind}"
+        if several and damages:
+            self.folder.add(kind, data, None, survivors, None, damages[0])
+        else:
+            self.folder.add(kind, data, None, survivors, damages)
+
+    def patch(self, kind: str, begin: int, end: int, by: bytes, *, several: bool = False) -> None:
+        self.add(kind, self.data[:begin] + by + self.data[end:], several=several)
+
+    def flip(self, kind: str, *bits: int) -> None:
+        self.add(kind, flip(self.data, *bits))
+
+
+def flip(data: bytes, *bits: int) -> bytes:
+    flipped = bytearray(data)
+    for bit in bits:
+        flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
+
+
+def _add_flips(plain: _Plain) -> None:
+    last = len(plain.records) - 1
+    for number in (0, 1, 7, last // 2, last - 1, last):
+        begin, end = plain.begins[number], plain.begins[number + 1]
+        parts = {
+            "length": (begin, begin + 8),
+            "length-crc": (begin + 8, begin + 12),
+            "data": (begin + 12, end - 4),
+            "data-crc": (end - 4, end),
+        }
+        for part, (low, high) in parts.items():
+            if high > low:
+                bits = plain.rng.sample(range(8 * low, 8 * high), 3)
+                plain.flip(f"flip-{part}", bits[0])
+                plain.flip(f"flips-{part}", *bits)
+    for _ in range(8):
+        # Records that are not neighbours: between two that are, nothing survives.
+        numbers = plain.rng.sample(range(0, last, 3), 3)
+        bits = [8 * plain.begins[n] + plain.rng.randrange(8 * 16) for n in numbers]
+        plain.flip("flips-in-three-records", *bits)
+
+
+def _add_cuts(plain: _Plain) -> None:
+    size = len(plain.data)
+    for number in (0, 3, len(plain.records) - 1):
+        begin, end = plain.begins[number], plain.begins[number + 1]
+        for cut in (begin + 1, begin + 8, begin + 11, begin + 12, begin + 13, end - 4, end - 1):
+            plain.patch("cut", cut, size, b"")
+        plain.patch("cut-between-records", end, size, b"")
+
+
+def _add_shifts(plain: _Plain) -> None:
+    size = len(plain.data)
+    for _ in range(6):
+        at = plain.rng.randrange(size)
+        plain.patch("insert-one", at, at, plain.rng.randbytes(1))
+        plain.patch("insert-some", at, at, plain.rng.randbytes(plain.rng.randrange(2, 300)))
+        plain.patch("insert-zeros", at, at, bytes(plain.rng.randrange(2, 300)))
+        plain.patch("delete-one", at, at + 1, b"")
+        plain.patch("delete-some", at, at + plain.rng.randrange(2, 300), b"")
+        plain.patch("delete-much", at // 2, at // 2 + PAGE, b"")
+    for number in (0, 5, len(plain.records)):
+        at = plain.begins[number]
+        plain.patch("insert-between-records", at, at, plain.rng.randbytes(77))
+        plain.patch("insert-zeros-between-records", at, at, bytes(100))
+    for size_of_tail in (1, 11, 12, 16, 1000):
+        plain.add("garbage-at-end", plain.data + plain.rng.randbytes(size_of_tail))
+        plain.add("zeros-at-end", plain.data + bytes(size_of_tail))
+        plain.add("garbage-at-begin", plain.rng.randbytes(size_of_tail) + plain.data)
+
+
+def _add_pages(plain: _Plain) -> None:
+    pages = len(plain.data) // PAGE
+    for page in range(pages):
+        begin, end = page * PAGE, (page + 1) * PAGE
+        plain.patch("zero-page", begin, end, bytes(PAGE))
+        plain.patch("random-page", begin, end, plain.rng.randbytes(PAGE))
+        plain.patch("lost-page", begin, end, b"")
+        other = (page + 1) % pages * PAGE
+        copy = plain.data[other : other + PAGE]
+        plain.patch("other-page", begin, end, copy, several=True)
+        plain.patch("page-twice", begin, begin, plain.data[begin:end], several=True)
+        if page + 1 < pages:
+            swapped = plain.data[end : end + PAGE] + plain.data[begin:end]
+            plain.patch("swapped-pages", begin, end + PAGE, swapped, several=True)
+    plain.patch("zero-tail", PAGE, len(plain.data), bytes(len(plain.data) - PAGE))
+    plain.patch("zero-tail-of-record", plain.begins[4] + 5, len(plain.data), bytes(3 * PAGE))
+
+
+def _add_whole_frames(plain: _Plain) -> None:
+    """Whole frames that are somewhere else, or not there: nothing can tell."""
+    for number in (0, 6, len(plain.records) - 2):
+        low, middle, high = plain.begins[number : number + 3]
+        frames = plain.data[low:high]
+        plain.patch("sound-records-twice", low, low, frames)
+        plain.patch("sound-records-gone", low, high, b"")
+        swapped = plain.data[middle:high] + plain.data[low:middle]
+        plain.patch("sound-records-swapped", low, high, swapped)
+
+
+def _add_large(folder: _Folder) -> None:
+    """Damage within records that are larger than pages."""
+    plain = _Plain(folder, 3, 6, [2 * PAGE + 100, 3 * PAGE, 30])
+    for page in range(len(plain.data) // PAGE):
+        plain.patch("zero-page-of-large", page * PAGE, (page + 1) * PAGE, bytes(PAGE))
+        plain.patch("lost-page-of-large", page * PAGE, (page + 1) * PAGE, b"")
+
+
+def _add_neighbours(folder: _Folder) -> None:
+    """Damaged records one after the other, which lengths tell apart."""
+    plain = _Plain(folder, 4, 12, [20, 40, 80])
+    begins = plain.begins
+    for numbers in ((0, 1), (4, 5, 6), (10, 11), tuple(range(12))):
+        data = flip(plain.data, *(8 * (begins[n] + 12) for n in numbers))
+        survivors = [r for n, r in enumerate(plain.records) if n not in numbers]
+        damages = [(n, begins[n]) for n in numbers]
+        folder.add("plain-neighbours-data", data, None, survivors, damages)
+        if numbers[1:] != (1,):
+            # A wrong length before them: that a frame follows is all that is known of the others.
+            data = flip(data, 8 * begins[numbers[0]])
+            first = (numbers[0], begins[numbers[0]])
+            folder.add("plain-neighbours-length", data, None, survivors, None, first)
+
+
+def _add_nested(folder: _Folder) -> None:
+    """Records that hold TFRecord files: what they hold are no records of the file."""
+    inner = b"".join(map(frame, [*make_records(5, 9, [8, 30, 100]), b"eight by"]))
+    payloads = {"bare": inner, "wrapped": b"\x0a\x7f" + inner + b"tail", "empty": frame(b"")}
+    for name, payload in payloads.items():
+        records = [b"first", payload, b"third", payload + b"!", b"last"]
+        frames = [frame(record) for record in records]
+        data = b"".join(frames)
+        for number in (1, 3):
+            begin = sum(map(len, frames[:number]))
+            end = begin + len(frames[number])
+            survivors = records[:number] + records[number + 1 :]
+            damages = [(number, begin)]
+            zeros = data[:begin] + bytes(12) + data[begin + 12 :]
+            for part, damaged in (
+                ("length", flip(data, 8 * begin)),
+                ("length-crc", flip(data, 8 * begin + 75)),
+                ("zeros", zeros),
+                ("data", flip(data, 8 * ((begin + end) // 2))),
+                ("data-crc", flip(data, 8 * end - 1)),
+            ):
+                folder.add(f"plain-nested-{name}-{part}", damaged, None, survivors, damages)
+            cut = data[: end - 6]
+            folder.add(f"plain-nested-{name}-cut", cut, None, records[:number], damages)
+
+
+def _add_claims(folder: _Folder) -> None:
+    """Lengths that cannot be, with their right checksums."""
+    records = make_records(6, 8, [10, 50, 200])
+    frames = [frame(record) for record in records]
+    for claim in (1 << 29, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 16, (1 << 64) - 1):
+        for number in (0, 4, 8):
+            before = b"".join(frames[:number])
+            data = before + header(claim) + b"".join(frames[number:])
+            damages = [(number, len(before))]
+            folder.add("plain-claim", data, None, records, damages)
+    many = b"".join(header(n) for n in range(500, 4000))
+    data = frames[0] + many + frames[1]
+    folder.add("plain-nothing-but-headers", data, None, records[:2], None, (1, len(frames[0])))
+
+
+def _add_others(folder: _Folder) -> None:
+    """Files that are no TFRecords, or hardly."""
+    rng = random.Random(7)
+    texts = {
+        "text": b"label,file\n" * 300,
+        "random": rng.randbytes(5000),
+        "zeros": bytes(PAGE),
+        "ones": b"\xff" * PAGE,
+        "one-byte": b"\x05",
+        "eleven-bytes": bytes(11),
+        "png": b"\x89PNG\r\n\x1a\n" + rng.randbytes(500),
+        "gzip-magic": b"\x1f\x8b",
+        "zlib-magic": b"\x78\x9c",
+        "header": header(5),
+    }
+    for name, data in texts.items():
+        folder.add(f"plain-no-records-{name}", data, None, [], [(0, 0)])
+    for name, compression in (("plain", None), ("gzip", "GZIP"), ("zlib", "ZLIB")):
+        folder.add(f"{name}-sound-empty", b"", compression, [], [])
+    for name, compress in (("gzip", _gzip), ("zlib", zlib.compress)):
+        folder.add(f"{name}-no-records", compress(texts["text"]), name.upper(), [], [(0, 0)])
+        folder.add(f"{name}-sound-nothing", compress(b""), name.upper(), [], [])
+
+
+# Compressed files.
+
+
+def _gzip(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
+
+
+class _Compressed:
+    """A sound file of compressed parts, and what is done to it."""
+
+    def __init__(
+        self, folder: _Folder, name: str, parts: int, compress: Callable[[bytes], bytes]
+    ) -> None:
+        self.folder = folder
+        self.name = name
+        self.compression = "ZLIB" if name == "zlib" else "GZIP"
+        self.rng = random.Random(len(name))
+        records = make_records(8, 48, [0, 8, 60, 300, 500])
+        self.frames = [frame(record) for record in records]
+        each = len(records) // parts
+        self.parts = [
+            compress(b"".join(self.frames[i : i + each])) for i in range(0, len(records), each)
+        ]
+
+    def add(self, kind: str, *parts: bytes, garbage: bool = False) -> None:
+        """Add a file of these parts; the last of them is none if it is ``garbage``."""
+        data = b"".join(parts)
+        had = b""
+        breaks: list[tuple[int, bool]] = []
+        for number, part in enumerate(parts):
+            # A part that has lost its end goes on into the next.
+            rest = part + b"".join(parts[number + 1 :])
+            given, error = _inflate(rest, 31 if self.compression == "GZIP" else 15)
+            had += given
+            if error is not None and rest:
+                trailer = error.endswith(("incorrect data check", "incorrect length check"))
+                lost = not (trailer and self.compression == "GZIP")
+                breaks.append((len(had), lost))
+                if self.compression == "ZLIB":
+                    break
+        survivors, damages = _expect(had, self.frames, breaks)
+        kind = f"{self.name}-{kind}"
+        # What zlib gives after a damage, before it notices, is its own affair.
+        first = damages[0] if damages else None
+        only = damages if len(damages) == 0 or garbage else None
+        self.folder.add(kind, data, self.compression, survivors, only, first)
+
+    def damage(self, kind: str, part: int, damaged: bytes) -> None:
+        self.add(kind, *self.parts[:part], damaged, *self.parts[part + 1 :])
+
+
+def _add_compressed(folder: _Folder, file: _Compressed) -> None:
+    rng, parts = file.rng, file.parts
+    head, tail = (10, 8) if file.compression == "GZIP" else (2, 4)
+    numbers = sorted({0, len(parts) // 2, len(parts) - 1})
+    for number in numbers:
+        part = parts[number]
+        size = len(part)
+        for _ in range(6):
+            bit = rng.randrange(8 * head, 8 * (size - tail))
+            file.damage("flip-data", number, flip(part, bit))
+        for at in range(size - tail, size, 3):
+            file.damage("flip-trailer", number, flip(part, 8 * at + rng.randrange(8)))
+        middle = rng.randrange(head + 100, size - tail - 100)
+        file.damage("zeros", number, part[:middle] + bytes(64) + part[middle + 64 :])
+        file.damage("random", number, part[:middle] + rng.randbytes(64) + part[middle + 64 :])
+        file.damage("insert", number, part[:middle] + rng.randbytes(5) + part[middle:])
+        file.damage("delete", number, part[:middle] + part[middle + 5 :])
+        for cut in (head, head + 1, middle, size - tail, size - 1):
+            file.add("cut", *parts[:number], part[:cut])
+    if len(parts) > 1:
+        _add_members(file)
+    if file.compression == "GZIP":
+        for garbage in (b"x", rng.randbytes(500), bytes(512)):
+            file.add("garbage-at-end", *parts, garbage, garbage=True)
+
+
+def _add_members(file: _Compressed) -> None:
+    """Damage to whole members, or to the way they follow each other."""
+    rng, parts = file.rng, file.parts
+    for number in range(len(parts)):
+        part = parts[number]
+        for bit in (0, 9, 17, 8 * 3 + 5):  # the two bytes of magic, the method, a reserved flag
+            file.damage("flip-header", number, flip(part, bit))
+        file.damage("zero-member", number, bytes(len(part)))
+        file.damage("random-member", number, rng.randbytes(len(part)))
+        file.damage("lost-header", number, part[10:])
+        file.damage("zero-time", number, part[:4] + b"\1\2\3\4" + part[8:])
+    for number in range(len(parts) - 1):
+        two = parts[number], parts[number + 1]
+        before, after = parts[:number], parts[number + 2 :]
+        file.add("sound-members-swapped", *before, two[1], two[0], *after)
+        file.add("sound-member-twice", *before, two[0], *two, *after)
+        file.add("sound-members-gone", *before, *after)
+        # Zeros from the end of one, its checksum with it, into the next.
+        zeros = bytes(40)
+        file.add("zeros-over-both", *before, two[0][:-40] + zeros, zeros + two[1][40:], *after)
+        file.add("trailer-and-next", *before, two[0][:-4] + bytes(4), bytes(len(two[1])), *after)
+
+
+def damaged_files(folder: Path) -> list[Case]:
+    """Write some hundred small files into a folder, the same in every run."""
+    made = _Folder(Path(folder))
+    plain = _Plain(made, 1, 120, [0, 8, 30, 100, 250, 400])
+    plain.add("sound", plain.data)
+    for add in (_add_flips, _add_cuts, _add_shifts, _add_pages, _add_whole_frames):
+        add(plain)
+    for build in (_add_large, _add_neighbours, _add_nested, _add_claims, _add_others):
+        build(made)
+    for name, parts, compress in (
+        ("gzip-members", 6, _gzip),
+        ("gzip-stored", 4, lambda data: gzip.compress(data, 0, mtime=0)),
+        ("gzip-stream", 1, _gzip),
+        ("zlib", 1, zlib.compress),
+    ):
+        file = _Compressed(made, name, parts, compress)
+        file.add("sound", *file.parts)
+        _add_compressed(made, file)
+    return made.cases
