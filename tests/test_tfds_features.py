@@ -1,19 +1,26 @@
 """features.json: TFDS reads covey's datasets by it, and covey those of TFDS."""
 
+import io
 import json
 import subprocess
 import sys
+import wave
+import zlib
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from google.protobuf import json_format
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from schemas import NUMBERS, datasets, plain, same
 
 from covey import (
     ClassLabel,
+    ExampleError,
     FeatureError,
     Features,
     FormatError,
@@ -26,7 +33,8 @@ from covey import (
     Steps,
     Tensor,
 )
-from covey.features.tfds import features_from_tfds, features_to_tfds
+from covey.features.spec import features_from_json, features_to_json
+from covey.features.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 from covey.metadata import DatasetInfo, SplitInfo
 
 T = tfds.features
@@ -57,6 +65,8 @@ def neutral(value):
     """Lists, numbers and bytes, whoever read the value."""
     if isinstance(value, dict):
         return {key: neutral(each) for key, each in value.items()}
+    if isinstance(value, tf.data.Dataset):
+        return stacked([neutral(each) for each in value])
     if isinstance(value, tf.RaggedTensor):
         value = value.to_list()
     elif isinstance(value, tf.Tensor):
@@ -65,6 +75,13 @@ def neutral(value):
     if isinstance(value, list):
         return [neutral(each) for each in value]
     return value.encode() if isinstance(value, str) else value
+
+
+def stacked(elements):
+    """Dicts of lists, as covey has them, of a list of dicts."""
+    if not elements or not isinstance(elements[0], dict):
+        return elements
+    return {key: stacked([each[key] for each in elements]) for key in elements[0]}
 
 
 def agree(ours, theirs):
@@ -81,6 +98,14 @@ COMMON = {
     "variable": Tensor("float32", (None, 2)),
     "inner": Tensor("bool", (2, None)),
     "dynamic": Tensor("int32", (None, 2, None), encoding="bytes"),
+    **{f"zlib of {d}": Tensor(d, (2,), encoding="zlib") for d in NUMBERS if d != "uint32"},
+    "one of zlib": Tensor("int32", encoding="zlib"),
+    "variable zlib": Tensor("float64", (None, 2), encoding="zlib"),
+    "inner zlib": Tensor("int8", (2, None), encoding="zlib"),
+    "dynamic zlib": Tensor("int32", (None, 2, None), encoding="zlib"),
+    "memories": Tensor("bool", (None, 2), encoding="bytes_each"),
+    "zlibs": Tensor("float32", (None,), encoding="zlib_each"),
+    "three zlibs": Tensor("int16", (3, 2, 2), encoding="zlib_each"),
     "texts": Tensor("str", (None,)),
     "two texts": Tensor("str", (2,)),
     "strings": Tensor("bytes", (2, 2)),
@@ -204,7 +229,7 @@ def test_tfds_reads_every_kind_it_has(tmp_path):
             assert agree(neutral(value), neutral(theirs[name])), name
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(dataset=datasets())
 def test_tfds_reads_any_features(tmp_path_factory, dataset):
     features, examples = dataset
@@ -231,6 +256,7 @@ def test_kinds_that_tfds_has_not(tmp_path):
             "matrix": Sparse("int8", (4, 5)),
             "raw": Tensor("uint32", (2,), encoding="bytes"),
             "dynamic": Tensor("uint32", (None, None), encoding="bytes"),
+            "raws": Tensor("uint32", (None, 1), encoding="bytes_each"),
             "texts": Tensor("str", (1, 2)),
             "two channels": Image((None, None, 2)),
         }
@@ -243,6 +269,7 @@ def test_kinds_that_tfds_has_not(tmp_path):
             "matrix": matrix,
             "raw": [1, 2],
             "dynamic": [[3], [4]],
+            "raws": [[5], [6]],
             "texts": [["a", "é"]],
             "two channels": grey,
         }
@@ -253,6 +280,7 @@ def test_kinds_that_tfds_has_not(tmp_path):
         "matrix": {"values": [7, -7], "indices_0": [1, 3], "indices_1": [2, 4]},
         "raw": np.array([1, 2], np.uint32).tobytes(),
         "dynamic": {"shape": [2, 1], "value": np.array([3, 4], np.uint32).tobytes()},
+        "raws": [b"\5\0\0\0", b"\6\0\0\0"],
         "texts": [[b"a", "é".encode()]],
         "two channels": grey.tolist(),
     }
@@ -266,6 +294,9 @@ DEFAULTS = {
     "number": (Tensor("int16", default=7), -(2**15)),
     "numbers": (Tensor("float32", (2,), default=[1, 2]), [float(np.finfo("float32").min)] * 2),
     "memory": (Tensor("int16", (2,), encoding="bytes", default=[1, 2]), b""),
+    "zlib": (Tensor("int16", (2,), encoding="zlib", default=[1, 2]), b""),
+    "memories": (Tensor("int16", (None, 1), encoding="bytes_each", default=[[1]]), []),
+    "two zlibs": (Tensor("int16", (2,), encoding="zlib_each", default=[1, 2]), [b"", b""]),
     "variable": (Tensor("int16", (None,), default=[1]), []),
     "inner": (Tensor("int16", (2, None), default=[[1], [1]]), [[], []]),
     "text": (Tensor("str", default="x"), b""),
@@ -328,6 +359,182 @@ def test_names_that_no_file_can_have(tmp_path, name):
 # What TFDS itself writes.
 
 
+def gif():
+    """Two frames, in a format that is no other's."""
+    file = io.BytesIO()
+    frames = [PIL.Image.fromarray(PIXELS + np.uint8(100 * i)) for i in range(2)]
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+    return file.getvalue()
+
+
+def wav(samples):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setparams((1, 2, 16_000, 0, "NONE", ""))
+        writer.writeframes(np.asarray(samples, "<i2").tobytes())
+    return file.getvalue()
+
+
+def load_wav(file, file_format, channels):
+    """What TFDS has pydub and ffmpeg for."""
+    with wave.open(file) as reader:
+        return np.frombuffer(reader.readframes(reader.getnframes()), "<i2")
+
+
+class Mine(T.Tensor):
+    """A user's own: saved as a tensor."""
+
+
+class MyAudio(T.Audio):
+    """Saved as audio."""
+
+
+class MyDict(T.FeaturesDict):
+    """Saved as a dict."""
+
+
+def tensor(dtype, shape=(), encoding="none", **options):
+    return T.Tensor(shape=shape, dtype=dtype, encoding=encoding, **options)
+
+
+def ones(dtype, *shape):
+    return np.ones(shape, dtype)
+
+
+BOX = T.BBox(0.0, 0.25, 0.5, 1.0)
+
+# Of every kind: how TFDS is told, and the value of example i.
+MADE = {
+    "int": (np.int64, lambda i: -i),
+    "scalar": (T.Scalar(np.uint16), lambda i: i),
+    "bool": (np.bool_, lambda i: i == 1),
+    "large": (np.uint64, lambda i: 2**64 - 1 - i),
+    **{
+        f"{encoding} of {dtype}": (
+            tensor(np.dtype(dtype).type, (2,), encoding),
+            lambda i, dtype=dtype: np.array([i, 1], dtype),
+        )
+        for encoding in ("none", "bytes", "zlib")
+        for dtype in NUMBERS
+        if encoding == "none" or dtype != "uint32"
+    },
+    "memory": (tensor(np.int16, (2, None), "bytes"), lambda i: ones("int16", 2, i)),
+    "dynamic": (tensor(np.float32, (None, None), "bytes"), lambda i: ones("float32", i, 2)),
+    "one of zlib": (tensor(np.int32, (), "zlib"), lambda i: np.array(i, np.int32)),
+    "variable zlib": (tensor(np.float64, (None, 3), "zlib"), lambda i: ones("float64", i, 3)),
+    "dynamic zlib": (tensor(np.int16, (None, None), "zlib"), lambda i: ones("int16", i, 2)),
+    "optional": (
+        tensor(np.int32, (2,), optional=True),
+        lambda i: None if i == 2 else np.array([i, i], np.int32),
+    ),
+    "optional scalar": (T.Scalar(np.bool_, optional=True), lambda i: [None, True, False][i]),
+    "string": (np.str_, lambda i: "é"),
+    "strings": (tensor(np.str_, (2, None)), lambda i: [["é"] * i, ["x"] * i]),
+    "text": (T.Text(), lambda i: f"é {i}"),
+    "label": (T.ClassLabel(names=["wren", "owl"]), lambda i: ["owl", "wren", -1][i]),
+    "counted": (T.ClassLabel(num_classes=5), lambda i: 4),
+    "in": (
+        {"label": T.ClassLabel(names=["x"]), "a/b": {"c": np.int8}},
+        lambda i: {"label": 0, "a/b": {"c": i}},
+    ),
+    "box": (T.BBoxFeature(), lambda i: BOX),
+    "any box": (T.BBoxFeature(bbox_format=None), lambda i: T.BBox(9.0, 8.0, 7.0, i)),
+    "wide box": (T.BBoxFeature(bbox_format="XYWH"), lambda i: np.array([1.0, 2, 3, i])),
+    "image": (
+        T.Image(shape=(None, None, 3), encoding_format="png"),
+        lambda i: PIXELS + np.uint8(i),
+    ),
+    "deep image": (T.Image(shape=(4, 5, 1), dtype=np.uint16), lambda i: ones("uint16", 4, 5, 1)),
+    "float image": (
+        T.Image(shape=(None, None, 1), dtype=np.float32),
+        lambda i: np.full((2, 3, 1), -0.5 * i, np.float32),
+    ),
+    "mask": (
+        T.LabeledImage(labels=["sky", "bird"], shape=(None, None, 1)),
+        lambda i: PIXELS[..., :1] % 2,
+    ),
+    "gif": (T.Image(shape=(None, 4, 5, 3)), lambda i: gif()),
+    "audio": (T.Audio(), lambda i: np.arange(i)),
+    "stereo": (T.Audio(shape=(None, 2), dtype=np.int16), lambda i: ones("int16", i, 2)),
+    "floats": (T.Audio(shape=(3,), dtype=np.float32), lambda i: np.full(3, i, np.float32)),
+    "sound": (T.Audio(dtype=np.int16, file_format="wav"), lambda i: io.BytesIO(wav([i, 2]))),
+    "zlib sound": (T.Audio(encoding="zlib", sample_rate=9), lambda i: io.BytesIO(wav([i, 2]))),
+    "lazy sound": (
+        T.Audio(file_format="wav", lazy_decode=True),
+        lambda i: io.BytesIO(wav([i, 2])),
+    ),
+    "video": (T.Video(shape=(None, 4, 5, 3)), lambda i: np.stack([PIXELS] * (i + 1))),
+    "any video": (T.Video(encoding_format="jpeg"), lambda i: np.stack([PIXELS] * 2)),
+    "two frames": (T.Video(shape=(2, None, None, 3)), lambda i: np.stack([PIXELS] * 2)),
+    "videos": (T.Sequence(T.Video(shape=(None, 4, 5, 3))), lambda i: [np.stack([PIXELS] * 2)] * i),
+    "translation": (T.Translation(["fr", "en"]), lambda i: {"en": "owl", "fr": "hibou"}),
+    "translations": (T.TranslationVariableLanguages(), lambda i: {"en": "owl", "fr": ["a", "b"]}),
+    "known languages": (T.TranslationVariableLanguages(["en", "fr"]), lambda i: {"fr": "a"}),
+    "many translations": (T.Sequence(T.Translation(["en"])), lambda i: [{"en": "owl"}] * i),
+    "lists of translations": (
+        T.Sequence(T.TranslationVariableLanguages()),
+        lambda i: [{"en": "owl", "fr": ["a"] * k} for k in range(i)],
+    ),
+    "numbers": (T.Sequence(np.int32), lambda i: list(range(i))),
+    "three": (T.Sequence(tensor(np.float32, (2,)), length=3), lambda i: np.full((3, 2), i, "f4")),
+    "inner": (T.Sequence(tensor(np.int8, (None,)), length=2), lambda i: ones("int8", 2, i)),
+    "texts": (T.Sequence(T.Text()), lambda i: ["é"] * i),
+    "labels": (T.Sequence(T.ClassLabel(names=["a", "b"])), lambda i: ["b"] * i),
+    "images": (T.Sequence(T.Image(shape=(4, 5, 3))), lambda i: [PIXELS] * i),
+    "memories": (T.Sequence(tensor(np.int16, (2,), "bytes")), lambda i: [ones("int16", 2)] * i),
+    "zlibs": (T.Sequence(tensor(np.float32, (), "zlib")), lambda i: [ones("float32")] * i),
+    "two zlibs": (
+        T.Sequence(tensor(np.bool_, (2, 2), "zlib"), length=2),
+        lambda i: np.array([[[0, i == 1], [1, 0]]] * 2, bool),
+    ),
+    "nested": (T.Sequence(T.Sequence(np.int64)), lambda i: [list(range(i)), [], [i]]),
+    "nested large": (T.Sequence(T.Sequence(np.uint64)), lambda i: [[2**64 - 1], []]),
+    "nested float64": (T.Sequence(T.Sequence(np.float64)), lambda i: [[0.1] * i, [np.inf]]),
+    "nested labels": (T.Sequence(T.Sequence(T.ClassLabel(names=["a"]))), lambda i: [["a"] * i]),
+    "nested rows": (T.Sequence(T.Sequence(tensor(np.int8, (2,)))), lambda i: [[[i, i]] * i, []]),
+    "deep": (
+        T.Sequence(T.Sequence(T.Sequence(T.Text()), length=1)),
+        lambda i: [[["a", "b"]], [[]]][: i + 1],
+    ),
+    "objects": (
+        T.Sequence(
+            {"box": T.BBoxFeature(), "label": T.ClassLabel(num_classes=9), "in": {"x": np.int8}}
+        ),
+        lambda i: [{"box": BOX, "label": k, "in": {"x": k}} for k in range(i)],
+    ),
+    "frames": (
+        T.Sequence({"words": T.Sequence(T.Text())}),
+        lambda i: [{"words": ["w"] * k} for k in range(i)],
+    ),
+    "episode": (
+        T.Dataset(
+            {
+                "action": {"pose": tensor(np.float32, (7,), "zlib"), "open": np.bool_},
+                "label": T.ClassLabel(names=["go", "stop"]),
+                "words": T.Sequence(T.Text()),
+                "frame": T.Image(shape=(4, 5, 3)),
+            }
+        ),
+        lambda i: [
+            {
+                "action": {"pose": np.full(7, k, np.float32), "open": k > 0},
+                "label": "stop",
+                "words": ["w"] * k,
+                "frame": PIXELS,
+            }
+            for k in range(i + 1)
+        ],
+    ),
+    "dataset": (T.Dataset(np.int32), lambda i: list(range(i))),
+    "mine": (Mine(shape=(2,), dtype=np.int8, encoding="bytes"), lambda i: ones("int8", 2)),
+    "my audio": (MyAudio(), lambda i: np.arange(i)),
+    "my dict": (MyDict({"x": Mine(shape=(), dtype=np.int8)}), lambda i: {"x": i}),
+    "documented": (T.Scalar(np.int8, doc="a number"), lambda i: i),
+}
+# Encoded files, which covey gives as they are.
+ENCODED = ["gif", "lazy sound", "video", "any video", "two frames", "videos", "images"]
+
+
 class Everything(tfds.core.GeneratorBasedBuilder):
     """Made by TFDS."""
 
@@ -336,33 +543,7 @@ class Everything(tfds.core.GeneratorBasedBuilder):
     pkg_dir_path = None
 
     def _info(self):
-        features = {
-            "int": np.int64,
-            "scalar": T.Scalar(np.uint16),
-            "bool": np.bool_,
-            "large": np.uint64,
-            "float64": T.Tensor(shape=(2,), dtype=np.float64),
-            "memory": T.Tensor(shape=(2, None), dtype=np.int16, encoding="bytes"),
-            "dynamic": T.Tensor(shape=(None, None), dtype=np.float32, encoding="bytes"),
-            "optional": T.Tensor(shape=(2,), dtype=np.int32, optional=True),
-            "string": T.Tensor(shape=(), dtype=np.str_),
-            "text": T.Text(),
-            "label": T.ClassLabel(names=["wren", "owl"]),
-            "in": {"label": T.ClassLabel(names=["x"]), "a/b": {"c": np.int8}},
-            "box": T.BBoxFeature(),
-            "image": T.Image(shape=(None, None, 3), encoding_format="png"),
-            "mask": T.LabeledImage(labels=["sky", "bird"], shape=(None, None, 1)),
-            "numbers": T.Sequence(np.int32),
-            "three": T.Sequence(T.Tensor(shape=(2,), dtype=np.float32), length=3),
-            "texts": T.Sequence(T.Text()),
-            "labels": T.Sequence(T.ClassLabel(names=["a", "b"])),
-            "nested": T.Sequence(T.Sequence(np.int64)),
-            "deep": T.Sequence(T.Sequence(T.Sequence(T.Text()), length=1)),
-            "objects": T.Sequence(
-                {"box": T.BBoxFeature(), "label": T.ClassLabel(num_classes=9), "in": {"x": np.int8}}
-            ),
-            "frames": T.Sequence({"words": T.Sequence(T.Text())}),
-        }
+        features = {name: each for name, (each, _) in MADE.items()}
         return tfds.core.DatasetInfo(builder=self, features=T.FeaturesDict(features))
 
     def _split_generators(self, dl_manager):
@@ -370,66 +551,53 @@ class Everything(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self):
         for i in range(3):
-            many = list(range(i))
-            yield (
-                i,
-                {
-                    "int": -i,
-                    "scalar": i,
-                    "bool": i == 1,
-                    "large": 2**64 - 1 - i,
-                    "float64": np.array([0.1, i]),
-                    "memory": np.ones((2, i), np.int16),
-                    "dynamic": np.ones((i, 2), np.float32),
-                    "optional": None if i == 2 else np.array([i, i], np.int32),
-                    "string": "é",
-                    "text": f"é {i}",
-                    "label": ["owl", "wren", -1][i],
-                    "in": {"label": 0, "a/b": {"c": i}},
-                    "box": T.BBox(0.0, 0.25, 0.5, 1.0),
-                    "image": PIXELS + np.uint8(i),
-                    "mask": PIXELS[:, :, :1] % 2,
-                    "numbers": many,
-                    "three": np.full((3, 2), i, np.float32),
-                    "texts": ["é"] * i,
-                    "labels": ["b"] * i,
-                    "nested": [many, [], many],
-                    "deep": [[["a", "b"]], [[]]][: i + 1],
-                    "objects": [
-                        {"box": T.BBox(0.0, 0.0, 0.5, 1.0), "label": k, "in": {"x": k}}
-                        for k in many
-                    ],
-                    "frames": [{"words": ["w"] * k} for k in many],
-                },
-            )
+            yield i, {name: value(i) for name, (_, value) in MADE.items()}
 
 
 @pytest.fixture(scope="module")
 def made_by_tfds(tmp_path_factory):
     tfds.disable_progress_bar()
-    builder = Everything(data_dir=tmp_path_factory.mktemp("tfds"))
-    builder.download_and_prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tensorflow_datasets.core.features.audio_feature._pydub_load_audio", load_wav)
+        builder = Everything(data_dir=tmp_path_factory.mktemp("tfds"))
+        builder.download_and_prepare()
     return builder.data_path
 
 
-def test_covey_reads_what_tfds_prepared(made_by_tfds):
+@pytest.fixture(scope="module")
+def read_by_both(made_by_tfds):
+    """The examples as covey reads them, and as TFDS does."""
     features = features_from_tfds(made_by_tfds)
     with RecordReader(next(made_by_tfds.glob("*.tfrecord*"))) as reader:
-        examples = [features.decode(record) for record in reader]
-    found = list(tfds.builder_from_directory(made_by_tfds).as_dataset(split="train"))
-    assert len(examples) == len(found) == 3
-    for ours, theirs in zip(examples, found, strict=True):
-        for name in ("image", "mask"):
-            ours[name] = features[name].decode(ours[name])
-        for name, value in ours.items():
-            assert agree(neutral(value), neutral(theirs[name])), name
+        ours = [features.decode(record) for record in reader]
+    as_it_is = tfds.decode.SkipDecoding()
+    decoders = {**dict.fromkeys(ENCODED, as_it_is), "episode": {"frame": as_it_is}}
+    builder = tfds.builder_from_directory(made_by_tfds)
+    theirs = list(builder.as_dataset(split="train", decoders=decoders))
+    assert len(ours) == len(theirs) == 3
+    return features, list(zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_covey_reads_what_tfds_prepared(read_by_both, name):
+    features, examples = read_by_both
+    for ours, theirs in examples:
+        value = ours[name]
+        if isinstance(features.get(name), Image):
+            value = features[name].decode(value)
+        if name == "float image":
+            value = value.view(np.float32)
+        assert agree(neutral(value), neutral(theirs[name]))
+        if hasattr(value, "dtype") and value.dtype != object:
+            found = getattr(theirs[name], "element_spec", theirs[name])
+            assert value.dtype == found.dtype.as_numpy_dtype
 
 
 def test_kinds_of_what_tfds_prepared(made_by_tfds):
     features = features_from_tfds(made_by_tfds)
     assert features["label"] == ClassLabel(names=["wren", "owl"])
     assert features["in/label"] == ClassLabel(names=["x"])
-    assert features["float64"] == Tensor("float64", (2,), encoding="list")
+    assert features["none of float64"] == Tensor("float64", (2,), encoding="list")
     assert features["optional"] == Tensor("int32", (2,), default=[-(2**31)] * 2)
     assert features["mask"] == Image((None, None, 1))
     assert features["three"] == Tensor("float32", (3, 2))
@@ -437,106 +605,437 @@ def test_kinds_of_what_tfds_prepared(made_by_tfds):
     assert features["objects/box"] == Tensor("float32", (None, 4))
     assert features["frames/words"] == Ragged("str")
     assert features["nested"] == Ragged("int64")
+    assert features["nested float64"] == Ragged("float32")
+    assert features["dynamic zlib"] == Tensor("int16", (None, None), encoding="zlib")
+    assert features["two zlibs"] == Tensor("bool", (2, 2, 2), encoding="zlib_each")
+    assert features["episode/action/pose"] == Tensor("float32", (None, 7), encoding="zlib_each")
+    assert features["float image"] == Image((None, None, 4))
+    assert features["lazy sound"] == features["gif"] == Tensor("bytes")
+    assert features["zlib sound"] == Tensor("int64", (None,), encoding="zlib")
+    assert features["two frames"] == Tensor("bytes", (2,))
+    assert features["videos"] == Ragged("bytes")
+    assert features["translation/fr"] == Tensor("str")
+    assert features["mine"] == Tensor("int8", (2,), encoding="bytes")
+
+
+def by_both(folder, feature, value):
+    """A value that TFDS stores: as covey reads it, and the record."""
+    theirs = T.FeaturesDict({"x": feature, "y": np.int64})
+    theirs.save_config(folder)
+    record = theirs.serialize_example({"x": value, "y": 1})
+    return features_from_tfds(folder).decode(record)["x"], record
+
+
+TWO = np.array([1, 2], np.int32)
+SECONDS = np.array([1, 2], np.int64).tobytes()
+FOUR, SIX = TWO.tobytes() + TWO.tobytes(), TWO.tobytes() * 3
+
+# What TFDS stores, but does not read itself, or not as it is stored: value, and what covey reads.
+STORED = {
+    "encoder": (T.Text(tfds.deprecated.text.ByteTextEncoder()), "hé", [105, 196, 170]),
+    "uint32": (tensor(np.uint32, (2,), "bytes"), np.uint32([1, 2]), [1, 2]),
+    "zlib of uint32": (tensor(np.uint32, (None,), "zlib"), np.uint32([1, 2]), [1, 2]),
+    "dates": (tensor(np.dtype("M8[s]"), (2,), "bytes"), np.array([1, 2], "M8[s]"), SECONDS),
+    "optional memory": (tensor(np.int32, (2,), "bytes", optional=True), TWO, [1, 2]),
+    "no memory": (tensor(np.int32, (2,), "bytes", optional=True), None, [-(2**31)] * 2),
+    "no zlib": (tensor(np.float64, (), "zlib", optional=True), None, np.finfo("float64").min),
+    "optional in a sequence": (
+        T.Sequence(tensor(np.int32, optional=True), length=2),
+        [1, 2],
+        [1, 2],
+    ),
+    "two of two": (
+        T.Sequence(T.Sequence(np.int32, length=2), length=2),
+        [[1, 2], [3, 4]],
+        [[1, 2], [3, 4]],
+    ),
+    "lists of two": (T.Sequence(T.Sequence(np.int32, length=2)), [[1, 2]], [[1, 2]]),
+    "no length": (T.Sequence(np.int32, length=0), [], []),
+    "unknown rows": (T.Sequence(tensor(np.int32, (None,))), [TWO, TWO], [1, 2, 1, 2]),
+    "unknown pairs": (T.Sequence(tensor(np.int32, (None, 2))), [[TWO], [TWO]], [[1, 2], [1, 2]]),
+    "sounds": (T.Sequence(T.Audio()), [np.arange(2), np.arange(2)], [0, 1, 0, 1]),
+    "nested unknown rows": (
+        T.Sequence(T.Sequence(tensor(np.int32, (None,)))),
+        [[TWO, TWO], [], [TWO]],
+        {"ragged_flat_values": [1, 2, 1, 2, 1, 2], "ragged_row_lengths_0": [2, 0, 1]},
+    ),
+    "unknown memories": (
+        T.Sequence(tensor(np.int32, (None,), "bytes")),
+        [TWO, np.int32([7])],
+        [TWO.tobytes(), b"\7\0\0\0"],
+    ),
+    "dynamic memories": (
+        T.Sequence(tensor(np.int32, (None, None), "bytes")),
+        [np.stack([TWO] * 2), np.stack([TWO] * 3)],
+        {"shape": [[2, 2], [3, 2]], "value": [FOUR, SIX]},
+    ),
+    "nested dynamic memories": (
+        T.Sequence(T.Sequence(tensor(np.int32, (None, None), "bytes"))),
+        [[], [np.stack([TWO] * 2)]],
+        {"shape": [[], [[2, 2]]], "value": [[], [FOUR]]},
+    ),
+    "nested zlibs": (
+        T.Sequence(T.Sequence(tensor(np.int32, (2,), "zlib"))),
+        [[], [TWO]],
+        [[], [zlib.compress(TWO.tobytes())]],
+    ),
+    "dynamic complex": (
+        tensor(np.complex64, (None, None), "bytes"),
+        np.complex64([[1j]]),
+        {"shape": [1, 1], "value": np.complex64([1j]).tobytes()},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_what_tfds_stores_but_does_not_read(tmp_path, case):
+    feature, value, expected = STORED[case]
+    assert neutral(by_both(tmp_path, feature, value)[0]) == expected
+
+
+def test_a_text_that_is_missing(tmp_path):
+    theirs = T.FeaturesDict({"x": T.Text(optional=True), "y": np.int64})
+    theirs.save_config(tmp_path)
+    record = theirs.serialize_example({"x": None, "y": 1})
+    features = features_from_tfds(tmp_path)
+    with pytest.raises(ExampleError, match="if it may be missing, declare it with a default"):
+        features.decode(record)
+    features = features.replace({"x": Tensor("str", default="")})
+    assert features.decode(record)["x"].encode() == theirs.deserialize_example(record)["x"].numpy()
+
+
+@pytest.mark.parametrize("encoding", ["bytes", "zlib"])
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.complex64, tf.complex128], ids=lambda d: d.name)
+def test_numbers_that_covey_has_not(tmp_path, dtype, encoding):
+    values = np.array([[0.5, -3], [7, 1]], dtype.as_numpy_dtype)
+    inner = tensor(dtype, (2,), encoding)
+    for feature in (tensor(dtype, (2, None), encoding), T.Sequence(inner, length=2)):
+        found, _ = by_both(tmp_path, feature, values)
+        assert found.view(dtype.as_numpy_dtype).reshape(2, 2).tolist() == values.tolist()
+
+
+def test_a_list_of_bfloat16(tmp_path):
+    theirs = T.FeaturesDict({"x": tensor(tf.bfloat16, (2,))})
+    theirs.save_config(tmp_path)
+    floats = tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, -3]))
+    example = tf.train.Example(features=tf.train.Features(feature={"x": floats}))
+    record = example.SerializeToString()
+    found = features_from_tfds(tmp_path).decode(record)["x"]
+    assert found.tolist() == theirs.deserialize_example(record)["x"].numpy().tolist()
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # TFDS' own, of float64
 @pytest.mark.parametrize("shape", [(), (2,)])
 @pytest.mark.parametrize("dtype", [*NUMBERS, "str"])
 def test_an_optional_tensor_that_is_missing(tmp_path, dtype, shape):
-    optional = T.Tensor(shape=shape, dtype=np.dtype(dtype).type, optional=True)
-    theirs = T.FeaturesDict({"x": optional, "y": np.int64})
-    theirs.save_config(tmp_path)
-    record = theirs.serialize_example({"x": None, "y": 1})
-    found = features_from_tfds(tmp_path).decode(record)["x"]
-    assert same(neutral(found), neutral(theirs.deserialize_example(record)["x"]))
+    optional = tensor(np.dtype(dtype).type, shape, optional=True)
+    found, record = by_both(tmp_path, optional, None)
+    theirs = T.FeaturesDict({"x": optional}).deserialize_example(record)["x"]
+    assert same(neutral(found), neutral(theirs))
 
 
-def test_a_sequence_at_the_top(tmp_path):
-    T.Sequence({"x": np.int64, "y": T.Sequence(np.int64)}).save_config(tmp_path)
+@pytest.mark.parametrize(
+    ("shape", "encoding", "expected"),
+    [
+        ([-1], "none", Tensor("int8", (None,), default=[])),
+        ([2, -1], "zlib", Tensor("int8", (2, None), encoding="zlib", default=[[], []])),
+        ([-1, -1], "bytes", Tensor("int8", (None, None), encoding="bytes")),
+        ([2**30], "none", Tensor("int8", (2**30,))),  # a default that large is none
+    ],
+)
+def test_optional_tensors_that_this_tfds_does_not_store(tmp_path, shape, encoding, expected):
+    content = {"dtype": "int8", "shape": shape, "encoding": encoding, "optional": True}
+    (tmp_path / "features.json").write_text(one(content))
+    assert features_from_tfds(tmp_path) == Features({"x": expected})
+
+
+@pytest.mark.parametrize("kind", [T.Sequence, T.Dataset])
+def test_a_sequence_at_the_top(tmp_path, kind):
+    kind({"x": np.int64, "y": T.Sequence(np.int64)}).save_config(tmp_path)
     expected = Features({"x": Tensor("int64", (None,)), "y": Ragged("int64")})
     assert features_from_tfds(tmp_path) == expected
 
 
-@pytest.mark.parametrize("proto", [False, True])
-def test_files_of_older_versions(tmp_path, proto):
-    theirs = T.FeaturesDict({"features": T.Image(shape=(None, 2, 1)), "y": T.Sequence(np.int8)})
-
-    def old(feature):
-        """As TFDS wrote it before 4.4."""
-        if isinstance(feature, T.FeaturesDict):
-            content = {name: old(each) for name, each in feature.items()}
-        elif isinstance(feature, T.Sequence):
-            content = {"feature": old(feature.feature), "length": None}
-        elif isinstance(feature, T.Image):
-            content = {"shape": [None, 2, 1], "dtype": "uint8", "encoding_format": None}
-        else:
-            content = {"shape": [], "dtype": "int8"}
-        return {"type": feature._fully_qualified_class_name, "content": content}
-
-    content = theirs.to_json() if proto else old(theirs)
-    assert T.FeatureConnector.from_json(json.loads(json.dumps(content)))["y"].shape == (None,)
-    (tmp_path / "features.json").write_text(json.dumps(content))
-    expected = Features({"features": Image((None, 2, 1)), "y": Tensor("int8", (None,))})
-    assert features_from_tfds(tmp_path) == expected
+def test_a_translation_at_the_top(tmp_path):
+    T.Translation(["en"]).save_config(tmp_path)
+    assert features_from_tfds(tmp_path) == Features({"en": Tensor("str")})
 
 
-UNKNOWN = {
-    "audio": (T.Audio(), r"it is a tensorflow_datasets\S*Audio, which covey does not know; it kno"),
-    "dataset": (T.Dataset({"a": np.int64}), "Dataset, which covey does not know"),
-    "video": (T.Video(shape=(None, 4, 4, 3)), "Video, which covey does not know"),
-    "zlib": (T.Tensor(shape=(3,), dtype=np.int8, encoding="zlib"), "encoding is 'zlib'"),
-    "bfloat16": (T.Tensor(shape=(), dtype=tf.bfloat16), "dtype is 'bfloat16', must be one of str"),
-    "float image": (T.Image(shape=(2, 2, 1), dtype=np.float32), "an image is 'float32'"),
-    "gif": (T.Image(shape=(None, 2, 2, 3)), "must have three dimensions"),
-    "memories": (T.Sequence(T.Tensor(shape=(), dtype=np.int8, encoding="bytes")), "in a Sequence"),
-    "unknown twice": (T.Sequence(T.Tensor(shape=(None,), dtype=np.int8)), "2 unknown dimensions"),
-    "ragged float64": (T.Sequence(T.Sequence(np.float64)), "only float32"),
+# What TFDS wrote of its classes before 4.4.
+OLD = {
+    T.Image: {"shape": [None, 2, 1], "dtype": "uint8", "encoding_format": None},
+    T.LabeledImage: {"shape": [2, 2, 1], "dtype": None, "encoding_format": "png", "labels": 3},
+    T.Video: {"shape": [None, 2, 2, 3], "encoding_format": "png", "ffmpeg_extra_args": []},
+    T.Audio: {"shape": [None, 2], "dtype": "int16", "file_format": None, "sample_rate": 8000},
+    T.ClassLabel: {"num_classes": 3},
+    T.BBoxFeature: {},
+    T.Text: {},
+    T.Translation: {"languages": ["en", "fr"]},
+    T.TranslationVariableLanguages: {"languages": None},
+    T.Tensor: {"shape": [2, None], "dtype": "float32", "encoding": "zlib"},
 }
 
 
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_kinds_that_covey_has_not(tmp_path, case):
-    theirs, reason = UNKNOWN[case]
-    T.FeaturesDict({"in": {"x": theirs}}).save_config(tmp_path)
-    with pytest.raises(FeatureError, match=reason) as caught:
+def save_json(folder, content):
+    folder.mkdir()
+    (folder / FEATURES_FILE).write_text(json.dumps(content))
+    return features_from_tfds(folder)
+
+
+def test_files_of_older_versions(tmp_path):
+    def old(kind, content):
+        return {"type": f"{kind.__module__}.{kind.__name__}", "content": content}
+
+    leaves = {kind.__name__: old(kind, content) for kind, content in OLD.items()}
+    inner = old(T.Sequence, {"feature": leaves["Tensor"], "length": None})
+    content = old(T.FeaturesDict, {"in": old(T.FeaturesDict, leaves), "features": inner})
+    theirs = T.FeatureConnector.from_json(json.loads(json.dumps(content)))
+    theirs.save_config(tmp_path)
+    expected = features_from_tfds(tmp_path)
+    assert len(expected) == len(OLD) + 3
+    assert save_json(tmp_path / "old", content) == expected
+    assert save_json(tmp_path / "proto", theirs.to_json()) == expected
+    text = {**theirs.to_json(), "content": json.dumps(theirs.to_json()["content"])}
+    assert save_json(tmp_path / "text", text) == expected
+    # Texts were numbers once.
+    numbers = old(T.FeaturesDict, {"x": old(T.Text, {"use_encoder": True})})
+    assert save_json(tmp_path / "numbers", numbers)["x"] == Tensor("int64", (None,))
+
+
+def test_names_of_fields_as_protobuf_also_has_them(tmp_path):
+    image = {"shape": {"dimensions": [2, -1, 1]}, "encoding_format": "jpeg"}
+    (tmp_path / FEATURES_FILE).write_text(one(image, "image"))
+    assert features_from_tfds(tmp_path)["x"] == Image((2, None, 1), format="jpeg")
+
+
+class Odd(T.FeatureConnector):
+    """A user's own, of which the file says nothing."""
+
+    def get_tensor_info(self):
+        return T.TensorInfo(shape=(), dtype=np.int64)
+
+    def encode_example(self, example_data):
+        return example_data
+
+
+def test_a_class_that_says_nothing_is_named(tmp_path):
+    T.FeaturesDict({"in": {"x": Odd()}}).save_config(tmp_path)
+    with pytest.raises(FeatureError, match=rf"'in/x': it is a {__name__}\.Odd, and nothing in the"):
         features_from_tfds(tmp_path)
-    assert f"{tmp_path / 'features.json'}: feature 'in/x'" in str(caught.value)
 
 
-def one(**fields):
-    content = json_format.MessageToDict(T.FeaturesDict({"x": np.int64}).to_proto())
-    content["featuresDict"]["features"]["x"].update(fields)
-    return json.dumps(content)
+# Files from elsewhere.
+
+
+def test_files_are_read_by_a_function(made_by_tfds):
+    asked = []
+
+    def read(name):
+        asked.append(name)
+        return (made_by_tfds / name).read_bytes()
+
+    assert features_from_tfds("s3://birds/1.0.0", read) == features_from_tfds(made_by_tfds)
+    assert asked[0] == FEATURES_FILE
+    # Whether there are names only reading can tell.
+    assert set(asked[1:]) == {"label.labels.txt", "in-label.labels.txt", "counted.labels.txt"}
+
+
+def test_errors_name_the_place_that_was_read():
+    files = {FEATURES_FILE: label("2").encode(), "x.labels.txt": b"a\nb\nc\n"}
+    reason = "s3://birds/x.labels.txt: 3 names, but s3://birds/features.json has 2 classes"
+    with pytest.raises(FormatError, match=reason):
+        features_from_tfds("s3://birds", files.__getitem__)
+
+
+def test_what_reading_raises_is_raised():
+    def read(name):
+        raise PermissionError(name) if name != FEATURES_FILE else FileNotFoundError(name)
+
+    with pytest.raises(FileNotFoundError, match=FEATURES_FILE):
+        features_from_tfds("s3://birds", read)
+    with pytest.raises(PermissionError, match=r"x\.labels\.txt"):
+        features_from_tfds(
+            "s3://birds", lambda name: label("2").encode() if name == FEATURES_FILE else read(name)
+        )
+
+
+# Memory in byte strings, which only TFDS has.
+
+SHAPES = {
+    "zlib": [(), (2,), (0, 2), (None,), (None, 2), (2, None), (None, 1, None)],
+    "bytes_each": [(None,), (None, 2), (3,), (3, 2), (0, 2)],
+}
+
+
+@st.composite
+def packed(draw):
+    """A feature, and values of it."""
+    encoding = draw(st.sampled_from(["zlib", "bytes_each", "zlib_each"]))
+    shape = draw(st.sampled_from(SHAPES.get(encoding, SHAPES["bytes_each"])))
+    dtype = draw(st.sampled_from([each for each in NUMBERS if each != "uint32"]))
+    sizes = st.tuples(*(st.integers(0, 3) if size is None else st.just(size) for size in shape))
+    values = st.lists(sizes.flatmap(lambda s: hnp.arrays(dtype, s)), min_size=1, max_size=3)
+    return Tensor(dtype, shape, encoding=encoding), draw(values)
+
+
+@settings(max_examples=60)
+@given(case=packed())
+def test_packed_memory_of_any_shape(case):
+    feature, values = case
+    features = Features({"x": feature})
+    records = [features.encode({"x": value}) for value in values]
+    block = features.encode_batch({"x": values})
+    for column in (features.decode_batch(records), features.decode_batch(block)):
+        assert [x.dtype for x in column["x"]] == [value.dtype for value in values]
+        assert [x.shape for x in column["x"]] == [value.shape for value in values]
+        assert all(map(same, column["x"], values))
+    assert [features.encode({"x": x}) for x in features.decode_batch(block)["x"]] == records
+    assert features_from_json(features_to_json(features), "x") == features
+    content, _ = features_to_tfds(features)
+    theirs = T.FeatureConnector.from_json(content)
+    if 0 not in feature.shape:  # TensorFlow aborts
+        for record, value in zip(records, values, strict=True):
+            assert same(neutral(theirs.deserialize_example(record)["x"]), value.tolist())
+            assert same(features.decode(theirs.serialize_example({"x": value}))["x"], value)
+
+
+def test_packed_memory_can_be_written_to():
+    features = Features({"x": Tensor("int8", (2,), encoding="zlib")})
+    features.decode(features.encode({"x": [1, 2]}))["x"][0] = 3
+
+
+@pytest.mark.parametrize("encoding", ["zlib", "bytes_each", "zlib_each"])
+def test_packed_memory_that_is_missing(encoding):
+    features = Features({"x": Tensor("int8", (2, 2), encoding=encoding, default=[[1, 2], [3, 4]])})
+    records = [features.encode({}), features.encode({"x": [[0, 0], [0, 0]]})]
+    assert features.decode_batch(records)["x"].tolist() == [[[1, 2], [3, 4]], [[0, 0], [0, 0]]]
+
+
+WRONG = [
+    (
+        Tensor("int16", (2,), encoding="zlib"),
+        [b"junk"],
+        "holds no zlib data, or too much, expected",
+    ),
+    (Tensor("int16", (2,), encoding="zlib"), [zlib.compress(b"abcd")[:-1]], "no zlib data"),
+    (Tensor("int16", (2,), encoding="zlib"), [zlib.compress(b"abcd") + b"x"], "no zlib data"),
+    (Tensor("int16", (2,), encoding="zlib"), [zlib.compress(bytes(10**6))], "or too much"),
+    (
+        Tensor("int16", (2,), encoding="zlib"),
+        [zlib.compress(b"abc")],
+        "3 bytes, expected 4 bytes f",
+    ),
+    (Tensor("int16", (None, 2), encoding="zlib"), [zlib.compress(b"abc")], "4 bytes or a multiple"),
+    (Tensor("int16", (None, 2), encoding="zlib"), [b"junk"], "no zlib data"),
+    (Tensor("bool", (None,), encoding="zlib"), [zlib.compress(b"\2")], "another byte than 0 or 1"),
+    (Tensor("int16", (None, 2), encoding="bytes_each"), [b"abcd", b"abc"], "3 bytes, expected 4"),
+    (Tensor("int16", (2, 2), encoding="bytes_each"), [b"abcd", b"abc"], "3 bytes, expected 4"),
+    (Tensor("int16", (2,), encoding="zlib_each"), [zlib.compress(b"ab"), b""], "no zlib data"),
+    (Tensor("bool", (None,), encoding="bytes_each"), [b"\0", b"\2"], "another byte than 0 or 1"),
+    (Tensor("int8", (2,), encoding="bytes_each"), [b"a"], "it has 1 values, expected 2"),
+]
+
+
+@pytest.mark.parametrize(("feature", "strings", "reason"), WRONG)
+def test_wrong_memory_is_refused(feature, strings, reason):
+    features = Features({"x": feature})
+    value = np.zeros([2 if size is None else size for size in feature.shape], feature.dtype)
+    good = features.encode({"x": value})
+    stored = tf.train.Feature(bytes_list=tf.train.BytesList(value=strings))
+    bad = tf.train.Example(features=tf.train.Features(feature={"x": stored})).SerializeToString()
+    with pytest.raises(ExampleError, match=rf"^record 2: feature 'x': .*{reason}"):
+        features.decode_batch([good, good, bad, good])
+
+
+def test_wrong_shapes_of_packed_memory_are_refused():
+    features = Features({"x": Tensor("int8", (None, None), encoding="zlib")})
+    stored = Features({"x/shape": Tensor("int32", (2,)), "x/value": "bytes"})
+    record = stored.encode({"x/shape": [2, 3], "x/value": zlib.compress(b"abcd")})
+    with pytest.raises(ExampleError, match=r"the stored shape \(2, 3\) is not one of"):
+        features.decode(record)
+
+
+@pytest.mark.parametrize(
+    ("shape", "encoding", "reason"),
+    [
+        ((), "bytes_each", "there must be a first dimension"),
+        ((None, None), "zlib_each", "only that may be unknown"),
+        ((2,), "gzip", "must be 'list' or 'bytes', or one of"),
+    ],
+)
+def test_impossible_encodings_are_refused(shape, encoding, reason):
+    with pytest.raises(FeatureError, match=reason):
+        Tensor("int8", shape, encoding=encoding)
+
+
+# Hostile files.
+
+
+def one(content, field="tensor", name="tensorflow_datasets.core.features.some.Feature", **more):
+    """A file with one feature, x."""
+    node = {"pythonClassName": name, field: content, **more}
+    features = {"featuresDict": {"features": {"x": node}}}
+    return json.dumps({"pythonClassName": "tensorflow_datasets.x.FeaturesDict", **features})
 
 
 def label(count):
-    return one(
-        pythonClassName="tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-        classLabel={"numClasses": count},
-    )
+    return one({"numClasses": count}, "classLabel")
 
 
+def number(**fields):
+    return one({"dtype": "int8", **fields})
+
+
+def deep(levels):
+    return [deep(levels - 1)] if levels else []
+
+
+TEXT = "tensorflow_datasets.core.features.text_feature.Text"
 HOSTILE = {
     "no json": ("{", "no JSON"),
     "no utf-8": (b"\xff\xfe\xfd", "no JSON"),
     "deep": ('{"a":' * 100_000, "no JSON"),
     "list": ("[]", "expected a dict"),
     "empty": ("{}", "there is no class of TFDS"),
-    "class of number": (one(pythonClassName=3), "there is no class of TFDS"),
-    "content of list": (one(tensor=[]), "expected a dict"),
-    "shape of text": (one(tensor={"dtype": "int8", "shape": "3"}), "the shape is no list"),
-    "sizes of text": (one(tensor={"dtype": "int8", "shape": ["a"]}), "expected a size"),
-    "negative size": (one(tensor={"dtype": "int8", "shape": ["-2"]}), "found '-2'"),
-    "size of float": (one(tensor={"dtype": "int8", "shape": [1.5]}), "expected a size"),
-    "many digits": (one(tensor={"dtype": "int8", "shape": ["9" * 5000]}), "expected a size"),
-    "huge": (one(tensor={"dtype": "int8", "shape": [2**20, 2**20]}), "2 GiB"),
-    "huge default": (one(tensor={"dtype": "int8", "shape": [2**30], "optional": True}), "optional"),
-    "no dtype": (one(tensor={}), "dtype is 'None'"),
-    "dtype of list": (one(tensor={"dtype": []}), "dtype is '[]'"),
+    "class of number": (one({}, name=3), "there is no class of TFDS"),
+    "unknown class": (one({}, "novel"), "nothing in the file tells what that is stored as"),
+    "long class": (one({}, "novel", name="x" * 5000), "nothing in the file tells"),
+    "several": (one({}, image={}), "it is several things: tensor, image"),
+    "content of list": (one([]), "expected a dict"),
+    "json of number": (one({"json": 3}, "jsonFeature", TEXT), "found 3, expected a dict"),
+    "json of nothing": (one({}, "jsonFeature", TEXT), "no JSON"),
+    "json of list": (one({"json": "[]"}, "jsonFeature", TEXT), "expected a dict"),
+    "deep json": (one({"json": "[" * 100_000}, "jsonFeature", TEXT), "no JSON"),
+    "old text": (json.dumps({"type": TEXT, "content": "{"}), "no JSON"),
+    "old list": (json.dumps({"type": TEXT, "content": []}), "expected a dict"),
+    "old message": (json.dumps({"type": "x", "proto_cls": deep(500)}), "it is a x, and nothing"),
+    "shape of text": (number(shape="3"), "the shape is no list"),
+    "sizes of text": (number(shape=["a"]), "expected a size"),
+    "sizes of lists": (number(shape=deep(500)), "found a list of 1, expected a size"),
+    "dimensions": (number(shape={"dimensions": {}}), "the shape is no list"),
+    "many dimensions": (number(shape=["1"] * 100_000), "no list of up to 32 sizes"),
+    "negative size": (number(shape=["-2"]), "found '-2'"),
+    "size of float": (number(shape=[1.5]), "expected a size"),
+    "many digits": (number(shape=["9" * 5000]), "expected a size"),
+    "huge": (number(shape=[2**20, 2**20]), "2 GiB"),
+    "no dtype": (one({}), "dtype is None"),
+    "dtype of list": (one({"dtype": deep(500)}), "dtype is a list of 1"),
+    "complex": (one({"dtype": "complex64"}), "others are only stored with an encoding"),
+    "encoding": (number(encoding="gzip"), "encoding is 'gzip', must be"),
+    "encoding of list": (number(encoding=deep(500)), "encoding is a list of 1"),
+    "image of text": (one({"encodingFormat": "webp"}, "image"), "no image is 'webp' of 'uint8'"),
+    "image of list": (one({"dtype": deep(500)}, "image"), "no image is 'png' of a list of 1"),
+    "image of int8": (one({"dtype": "int8"}, "image"), "dtype of an image is 'int8'"),
+    "languages": (one({"languages": 3}, "translation"), "found 3, expected a list of languages"),
+    "no languages": (one({}, "translation"), "found None, expected a list of languages"),
+    "language": (one({"languages": [3]}, "translation"), "expected a list of languages"),
+    "empty language": (one({"languages": [""]}, "translation"), "the name of a feature is ''"),
+    "length": (one({"feature": {}, "length": "x"}, "sequence"), "expected a size"),
+    "no feature": (one({}, "sequence"), "found None, expected a dict"),
     "negative classes": (label("-5"), "expected a size"),
     "classes of text": (label("many"), "expected a size"),
     "no dict at the top": (json.dumps(json_format.MessageToDict(T.Text().to_proto())), "no Featu"),
-    "empty name": (one().replace('"x"', '""'), "the name of a feature is ''"),
+    "empty name": (number().replace('"x"', '""'), "the name of a feature is ''"),
     "surrogate": (label("1").replace('"x"', '"\\ud800"'), "no valid UTF-8"),
 }
 
@@ -550,7 +1049,55 @@ def test_hostile_files_are_refused(tmp_path, case):
         features_from_tfds(tmp_path)
     assert str(caught.value).startswith(f"{path}: ")
     assert reason in str(caught.value)
-    assert len(str(caught.value)) < 500 + len(str(path))
+    assert len(str(caught.value)) < 600 + len(str(path))
+
+
+# fmt: off
+FIELDS = [
+    "featuresDict", "sequence", "tensor", "classLabel", "text", "image", "video", "audio",
+    "boundingBox", "translation", "jsonFeature", "type", "content", "proto_cls",
+    "pythonClassName",
+]
+KEYS = [
+    "features", "feature", "length", "shape", "dimensions", "dtype", "encoding", "optional",
+    "numClasses", "encodingFormat", "lazyDecode", "languages", "variableLanguagesPerExample",
+    "json", "use_encoder", "x",
+]
+# fmt: on
+WORDS = ["tensorflow_datasets.x.Tensor", "tensorflow_datasets.Sequence", "int8", "string", "zlib"]
+anything = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.sampled_from([-2, -1, 0, 1, 2**31, 2**63, 10**30, 0.5, "-1", "4", "", "{}", *WORDS]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+        st.dictionaries(st.sampled_from(FIELDS), inner, max_size=2).map(
+            lambda node: {"pythonClassName": "tensorflow_datasets.x.Audio", **node}
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=500)
+@given(content=anything, field=st.sampled_from(FIELDS))
+def test_whatever_a_file_says(content, field):
+    text = one(content, field).encode()
+
+    def read(name):
+        if name != FEATURES_FILE:
+            raise FileNotFoundError(name)
+        return text
+
+    try:
+        found, refusal = features_from_tfds("birds", read), None
+    except (FormatError, FeatureError) as error:
+        found, refusal = {}, str(error)
+    assert refusal is None or refusal.startswith("birds/features.json: ")
+    assert all(name.split("/")[0] == "x" for name in found)
 
 
 def test_sequences_in_sequences_without_end(tmp_path):

@@ -112,10 +112,10 @@ def count_rows(columns: Mapping[str, Any]) -> int:
     return next(iter(lengths.values()), 0)
 
 
-def first_row(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The one example of columns that have one row."""
+def row_of(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """One example of columns."""
     return {
-        name: first_row(column) if isinstance(column, dict) else column[0]
+        name: row_of(column, row) if isinstance(column, dict) else column[row]
         for name, column in columns.items()
     }
 

@@ -1,4 +1,4 @@
-"""Finding the features that fit all examples, or all records."""
+"""Finding the features that fit all examples."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from covey import _core
-from covey.errors import ExampleError, FeatureError
+from covey.errors import FeatureError
 from covey.features.batches import count_rows
-from covey.features.columns import NUMBERS, Shape
+from covey.features.columns import NUMBERS
 from covey.features.guesses import Guess, dtype_of, guess_value, integer_limits, widen
-from covey.features.kinds import Feature, Tensor
-from covey.features.structures import Steps
 
 
 class Inference:
@@ -251,59 +248,3 @@ def _check_nesting(guesses: Mapping[tuple[str, ...], Guess]) -> None:
                     f"feature {'/'.join(path[:i])!r}: example {other.example} has a value, "
                     f"example {guess.example} a dict"
                 )
-
-
-def infer_record_kinds(records: Iterable[bytes]) -> dict[str, Feature]:
-    """The kinds that fit all records, by their keys."""
-    survey = _core.Survey()
-    for number, record in enumerate(records):
-        try:
-            survey.add(record)
-        except _core.Fault as fault:
-            code, _, offset, *_ = fault.args
-            raise ExampleError(
-                f"record {number}: byte {offset} ({code}): it is no tf.train.Example",
-                name="<memory>",
-                record=number,
-                feature=None,
-            ) from None
-    if survey.records == 0:
-        raise FeatureError("there are no records to infer features from; declare them")
-    kinds: dict[str, Feature] = {}
-    try:
-        context, lists = survey.context(), survey.lists()
-    except UnicodeDecodeError as error:
-        raise FeatureError(f"a feature's name is no valid UTF-8: {error}") from None
-    for key, seen in context.items():
-        dtype, (least, most), everywhere = _record_kind(key, seen, survey.records)
-        if dtype is None:
-            continue
-        if everywhere and least == most:
-            kinds[key] = Tensor(dtype, () if most == 1 else (most,))
-        else:
-            kinds[key] = Tensor(dtype, (None,), default=[])
-    for key, seen in lists.items():
-        dtype, (least, most), _ = _record_kind(key, seen, survey.records)
-        if dtype is not None:
-            shape: Shape = (None,) if least != most else () if most == 1 else (most,)
-            kind = Steps(dtype, shape)
-            everywhere = seen[0] == survey.records
-            kinds[key] = kind if everywhere else dataclasses.replace(kind, default=[])
-    return kinds
-
-
-def _record_kind(
-    key: str, seen: _core.SeenTuple, records: int
-) -> tuple[str | None, tuple[int, int], bool]:
-    """(dtype, (fewest, most values), whether every record has it)."""
-    present, by_kind, first, least, most = seen
-    dtypes = {1: "bytes", 2: "float32", 3: "int64"}
-    kinds = [kind for kind in dtypes if by_kind[kind]]
-    if len(kinds) > 1:
-        a, b = kinds[:2]
-        raise FeatureError(
-            f"feature {key!r}: record {first[a]} holds {dtypes[a]}, record {first[b]} holds "
-            f"{dtypes[b]}; no feature fits both"
-        )
-    everywhere = present == records and by_kind[0] == 0
-    return (dtypes[kinds[0]] if kinds else None), (least, most), everywhere

@@ -14,9 +14,11 @@ float16            float list                  4: exact, but twice its size
 float64            its memory, one string      8: exact; ``encoding="list"`` stores float32 instead
 str, bytes         bytes list                  its length + 2 or more
 any numbers        its memory, one string      its size in memory, with ``encoding="bytes"``
+any numbers        its memory, compressed      what zlib makes of it, with ``encoding="zlib"``
 =================  ==========================  ==================================================
 
 Memory is little-endian and in C order: ``tf.io.decode_raw`` and TFDS' ``encoding="bytes"`` read it.
+:mod:`covey.features.memory` has the encodings that only TFDS knows.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from covey.features.columns import (
     Shape,
     check_shape,
 )
+from covey.features.memory import PACKED, arrange, item_size, pack, row_of_string, unpack
 
 
 class _Required:
@@ -134,9 +137,11 @@ class Tensor(Feature):
         dtype: A number (``bool``, ``int8`` to ``uint64``, ``float16`` to ``float64``), ``str`` or
             ``bytes``, as a name, a Python type or a numpy dtype.
         shape: Of one example. With one None the values suffice to restore it; with more,
-            ``encoding`` must be ``"bytes"``, and the shape is stored too.
+            ``encoding`` must be ``"bytes"`` or ``"zlib"``, and the shape is stored too.
         encoding: ``"list"`` stores numbers one by one, ``"bytes"`` their memory as one string (fast
             and compact for arrays of small types). Float64 is ``"bytes"`` unless asked otherwise.
+            ``"zlib"`` compresses that memory; ``"bytes_each"`` and ``"zlib_each"`` make a string
+            for every item along the first dimension. These three are how TFDS stores some tensors.
         default: What an example gets that lacks the feature. Without, every example must have it.
 
     >>> Tensor("float32", (3,))
@@ -146,21 +151,28 @@ class Tensor(Feature):
     dtype: str
     shape: Shape = ()
     _: KW_ONLY
-    encoding: Literal["list", "bytes"] | None = None
+    encoding: Literal["list", "bytes", "zlib", "bytes_each", "zlib_each"] | None = None
     default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:
         dtype = parse_dtype(self.dtype)
         shape = check_shape(self.shape, dtype)
         encoding = self.encoding or ("bytes" if dtype == "float64" else "list")
-        if encoding not in ("list", "bytes"):
-            raise FeatureError(f"encoding is {encoding!r}, must be 'list' or 'bytes'")
+        if encoding not in ("list", "bytes", *PACKED):
+            raise FeatureError(
+                f"encoding is {encoding!r}, must be 'list' or 'bytes', or one of {PACKED}"
+            )
         if dtype in STRINGS and encoding != "list":
             raise FeatureError(f"encoding is {encoding!r}, but {dtype} has no other than 'list'")
         if shape.count(None) > 1 and encoding == "list":
             raise FeatureError(
                 f"shape {shape} has {shape.count(None)} unknown dimensions, which a list of values "
                 "cannot restore; use encoding='bytes', or Ragged for nested lists"
+            )
+        if encoding.endswith("_each") and (not shape or None in shape[1:]):
+            raise FeatureError(
+                f"shape is {shape}, but with encoding={encoding!r} there must be a first "
+                "dimension, and only that may be unknown"
             )
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "shape", shape)
@@ -179,50 +191,84 @@ class Tensor(Feature):
 
     @property
     def is_plain(self) -> bool:
-        return not self._has_shape
+        return not self._has_shape and not self._is_packed
 
     @property
     def _has_shape(self) -> bool:
         return self.shape.count(None) > 1
 
+    @property
+    def _is_packed(self) -> bool:
+        return self.encoding in PACKED
+
     def columns(self, name: str) -> tuple[Column, ...]:
-        layout: Layout = "variable" if None in self.shape else "fixed"
-        raw = self.encoding == "bytes"
-        required = self.default is REQUIRED
         if self._has_shape:
-            if not required:
+            if self.default is not REQUIRED:
                 raise FeatureError(
                     f"feature {name!r}: no default is possible with several unknown dimensions"
                 )
-            return (
-                Column(f"{name}/shape", "int32", (len(self.shape),)),
-                Column(f"{name}/value", self.dtype, self.shape, raw, layout),
-            )
-        default = None
-        if not required:
-            plain = Column(name, self.dtype, self.shape).coerce(self.default)
-            default = [plain] if isinstance(plain, bytes) else plain
-        return (Column(name, self.dtype, self.shape, raw, layout, required, default),)
+            shape = Column(f"{name}/shape", "int32", (len(self.shape),))
+            return (shape, self._column(f"{name}/value"))
+        if self.default is REQUIRED:
+            return (self._column(name),)
+        plain = Column(name, self.dtype, self.shape).coerce(self.default)
+        if self._is_packed:
+            return (self._column(name, pack(plain, str(self.encoding))),)
+        return (self._column(name, [plain] if isinstance(plain, bytes) else plain),)
+
+    def _column(self, key: str, default: Any = None) -> Column:
+        """The column of the values, which an example may lack if there is a default."""
+        dtype, shape = self.dtype, self.shape
+        if self._is_packed:
+            dtype, shape = "bytes", shape[:1] if str(self.encoding).endswith("_each") else ()
+        layout: Layout = "variable" if None in shape else "fixed"
+        return Column(key, dtype, shape, self.encoding == "bytes", layout, default is None, default)
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
-        if not self._has_shape:
+        if self.is_plain:
             return [value]
-        array = columns[1].coerce(value)
-        return [np.array(array.shape, np.int32), array]
+        array = Column("value", self.dtype, self.shape).coerce(value)
+        stored: Any = array
+        if self._is_packed:
+            strings = pack(array, str(self.encoding))
+            stored = strings if columns[-1].shape else strings[0]
+        return [np.array(array.shape, np.int32), stored] if self._has_shape else [stored]
 
     def split_batch(
         self, batch: Any, rows: int, columns: Sequence[Column]
     ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        if not self._has_shape:
+        if self.is_plain:
             return [columns[0].coerce_batch(batch, rows)]
         return super().split_batch(batch, rows, columns)
 
+    def _unpack(self, stored: Any) -> Any:
+        """The values whose memory is in strings."""
+        encoding = str(self.encoding)
+        shape = self.shape[1:] if encoding.endswith("_each") else self.shape
+        known = None not in shape
+        item = Column("", self.dtype, shape, raw=True, layout="fixed" if known else "variable")
+        memory, sizes = unpack(stored, item, encoding)
+        size = item_size(item)
+        wrong = sizes != size if known else (sizes < 0) | (sizes % size != 0)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            found = f"{sizes[first]} bytes" if sizes[first] >= 0 else "no zlib data, or too much"
+            expected = f"{size} bytes{'' if known else ' or a multiple'}"
+            raise MisfitError(
+                row_of_string(stored, first),
+                f"a string holds {found}, expected {expected} for {self.dtype} {shape}",
+            )
+        return arrange(memory, sizes, stored, item)
+
     def join(self, parts: list[Any]) -> Any:
-        if not self._has_shape:
-            if self.dtype == "bool" and self.encoding == "bytes":
-                _check_bools(parts[0])
-            return parts[0]
-        shapes, values = parts
+        *shape, values = parts
+        if self._is_packed:
+            values = self._unpack(values)
+        if self.dtype == "bool" and self.encoding != "list":
+            _check_bools(values)
+        if not shape:
+            return values
+        (shapes,) = shape
         # Shapes come from the file: each must be one of this feature, and of the values there are.
         sizes = shapes.astype(object).prod(axis=1)
         fits = (shapes >= 0).all(axis=1) & (sizes == values.row_lengths)

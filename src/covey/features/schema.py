@@ -29,14 +29,15 @@ from covey.features.batches import (
     check_size,
     count_rows,
     decode_blocks,
-    first_row,
+    row_of,
     sort_out,
 )
 from covey.features.blocks import ExampleBlock, Rows
 from covey.features.columns import Column
 from covey.features.explain import Place, explain_misfit, explain_record, explain_value, place_in
-from covey.features.inference import infer_column_kinds, infer_kinds, infer_record_kinds
+from covey.features.inference import infer_column_kinds, infer_kinds
 from covey.features.kinds import REQUIRED, Feature, MisfitError, parse_feature
+from covey.features.surveys import infer_record_kinds
 from covey.records import Block
 
 _MOST_DEPTH = 32
@@ -383,7 +384,7 @@ class Features(Mapping[str, Feature]):
 
     def decode(self, record: bytes, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""
-        return first_row(self.decode_batch([record], names))
+        return row_of(self.decode_batch([record], names), 0)
 
     def decode_batch(
         self,

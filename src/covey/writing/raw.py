@@ -176,14 +176,14 @@ def _fit(known: Feature | None, found: Feature | None) -> Feature | None:
         return known if found in (Tensor("bytes"), Tensor("str")) else None
     if not isinstance(known, Tensor) or not isinstance(found, Tensor):
         return None
-    if known.encoding == "bytes":
+    if known.encoding != "list":
         return known if found == Tensor("bytes") else None
     return _tensor(known, found, _common(known.shape, found.shape))
 
 
 def _tensor(a: Tensor, b: Tensor, shape: Shape, *, missing: bool = False) -> Tensor | None:
     """Lists of values as both have them, in a shape of which the first dimension may be unknown."""
-    if "bytes" in (a.encoding, b.encoding):
+    if (a.encoding, b.encoding) != ("list", "list"):
         return None
     dtype = a.dtype if a.dtype == b.dtype else _common_dtype(a.dtype, b.dtype)
     if dtype is None:

@@ -1,0 +1,362 @@
+"""From the ``features.json`` of TFDS to covey's features; :mod:`covey.features.tfds` says how.
+
+A node of the file names a Python class, which may be the user's own, and has one field that says
+what it is stored as. That field decides::
+
+    {"pythonClassName": "my.own.Waveform", "audio": {"shape": {"dimensions": ["-1"]}, ...}}
+
+Before TFDS 4.4 it was ``{"type": ..., "content": ...}``, where only the class tells.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from covey.errors import FeatureError, FormatError
+from covey.features.columns import NUMBERS, Shape
+from covey.features.images import FORMATS, Image
+from covey.features.kinds import REQUIRED, ClassLabel, Feature, Tensor
+from covey.features.schema import Features
+from covey.features.spec import parse_json, parse_whole
+from covey.features.structures import Ragged
+from covey.features.tfds_write import is_possible, label_file
+
+FEATURES_FILE = "features.json"
+
+# The messages that TFDS saves features as, and their field in a node.
+_MESSAGES = {
+    "FeaturesDict": "featuresDict",
+    "Sequence": "sequence",
+    "TensorFeature": "tensor",
+    "ClassLabel": "classLabel",
+    "TextFeature": "text",
+    "ImageFeature": "image",
+    "VideoFeature": "video",
+    "AudioFeature": "audio",
+    "BoundingBoxFeature": "boundingBox",
+    "TranslationFeature": "translation",
+    "JsonFeature": "jsonFeature",
+}
+# What the classes of TFDS are saved as, where only the class tells.
+_CLASSES = {
+    "FeaturesDict": "featuresDict",
+    "Sequence": "sequence",
+    "Dataset": "sequence",
+    "Tensor": "tensor",
+    "Scalar": "tensor",
+    "ClassLabel": "classLabel",
+    "Text": "text",
+    "Image": "image",
+    "LabeledImage": "image",
+    "Video": "video",
+    "Audio": "audio",
+    "BBoxFeature": "boundingBox",
+    "Translation": "translation",
+    "TranslationVariableLanguages": "translation",
+}
+# Numbers that numpy has not, or covey has not, by others with the same memory and what they add to
+# a shape.
+_SAME_MEMORY: dict[str, tuple[str, Shape]] = {
+    "bfloat16": ("uint16", ()),
+    "complex64": ("float32", (2,)),
+    "complex128": ("float64", (2,)),
+    **{dtype: (dtype, ()) for dtype in NUMBERS},
+}
+_MOST_DEPTH = 64
+_MOST_DIMENSIONS = 32
+# An optional tensor larger than that gets no default.
+_MOST_DEFAULTS = 1 << 20
+
+Path = tuple[str, ...]
+
+
+def features_from_tfds(
+    folder: str | os.PathLike[str], read: Callable[[str], bytes] | None = None
+) -> Features:
+    """The features of a folder that TFDS prepared, from its ``features.json`` and label files.
+
+    Args:
+        folder: The folder, or, with ``read``, whatever names it in errors.
+        read: Gives the content of a file of the folder by its name, or raises FileNotFoundError.
+            Without it files on disk are read.
+
+    Raises:
+        FormatError: If a file is not what it should be.
+        FeatureError: If nothing tells how a feature is stored.
+    """
+    place = os.fspath(folder)
+    reader = _Reader(place, read or (lambda name: _read_local(place, name)))
+    found = reader.read(parse_json(reader.load(FEATURES_FILE), reader.name), (), ())
+    if not isinstance(found, dict):
+        raise FormatError(f"{reader.name}: the features are no FeaturesDict, nor a Sequence of one")
+    try:
+        return Features(found)
+    except FeatureError as error:
+        raise FeatureError(f"{reader.name}: {error}") from None
+
+
+def _read_local(folder: str, name: str) -> bytes:
+    with open(os.path.join(folder, name), "rb") as file:
+        return file.read()
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node of ``features.json``, of whichever version of TFDS."""
+
+    kind: str
+    """What it is stored as: a field of ``_MESSAGES``."""
+    content: Mapping[str, Any]
+    class_name: str
+    is_message: bool
+    """Whether the content is that of the message, rather than what an old class made of it."""
+
+    def get(self, field: str, missing: Any = None) -> Any:
+        """A field of the content by its name in JSON, or as it was before that."""
+        old = "".join(f"_{c.lower()}" if c.isupper() else c for c in field)
+        value = self.content.get(field, self.content.get(old))
+        return missing if value is None else value
+
+
+@dataclass(frozen=True)
+class _Reader:
+    folder: str
+    load: Callable[[str], bytes]
+
+    @property
+    def name(self) -> str:
+        return os.path.join(self.folder, FEATURES_FILE)
+
+    def read(self, json: Any, path: Path, lengths: Shape) -> Any:
+        """A node of ``features.json``: a feature, or a dict of them.
+
+        Args:
+            json: The node.
+            path: The keys that lead to it.
+            lengths: Of the sequences that it is in, the outermost first.
+        """
+        if len(path) + len(lengths) > _MOST_DEPTH:
+            raise FormatError(f"{self.name}: features are nested over {_MOST_DEPTH} levels deep")
+        node = self._open(json, path)
+        match node.kind:
+            case "featuresDict":
+                inner = self._dict(node.get("features", {}) if node.is_message else node.content)
+                return {key: self.read(each, (*path, key), lengths) for key, each in inner.items()}
+            case "sequence":
+                length = self._whole(node.get("length"), path, -1)
+                known = None if length == -1 else length
+                return self.read(node.get("feature"), path, (*lengths, known))
+        try:
+            return self._feature(node, path, lengths)
+        except FeatureError as error:
+            kind = node.class_name.rpartition(".")[2][:60]
+            raise FeatureError(f"{self._where(path)}, a {kind} of TFDS: {error}") from None
+
+    def _open(self, json: Any, path: Path) -> _Node:
+        """What a node is stored as, and the content that says more."""
+        node = self._dict(json)
+        name = node.get("pythonClassName", node.get("type"))
+        if not isinstance(name, str):
+            raise FormatError(f"{self._where(path)}: there is no class of TFDS")
+        fields = [field for field in _MESSAGES.values() if field in node]
+        kind: str | None = None
+        if "type" in node:  # before 4.4
+            message = node.get("proto_cls")
+            if isinstance(message, str):
+                kind = _MESSAGES.get(message.removeprefix("tensorflow_datasets."))
+            content = node.get("content", {})
+        elif len(fields) > 1:
+            raise FormatError(f"{self._where(path)}: it is several things: {', '.join(fields)}")
+        else:
+            kind = fields[0] if fields else None
+            content = node.get(kind or "", {})
+        if kind == "jsonFeature":
+            kind, content = None, self._dict(content).get("json", "")
+        if isinstance(content, str):
+            content = parse_json(content, self._where(path))
+        is_message = kind is not None
+        package, _, last = name.rpartition(".")
+        if kind is None and package.startswith("tensorflow_datasets."):
+            kind = _CLASSES.get(last)
+        if kind is None:
+            raise FeatureError(
+                f"{self._where(path)}: it is a {name[:100]}, and nothing in the file tells what "
+                f"that is stored as; covey knows {', '.join(_CLASSES)}, and classes of your own "
+                "whose to_json_content() gives the message of one of these"
+            )
+        return _Node(kind, self._dict(content), name, is_message)
+
+    def _feature(self, node: _Node, path: Path, lengths: Shape) -> Any:
+        match node.kind:
+            case "tensor":
+                return self._tensor(node, path, lengths)
+            case "classLabel":
+                return _values("int64", (), lengths) if lengths else self._label(node, path)
+            case "text":
+                return _text(node, lengths)
+            case "image":
+                return _values("bytes", (), lengths) if lengths else self._image(node, path)
+            case "video":
+                frames, *_ = self._sizes(node, path) or (None,)
+                return _values("bytes", (), (*lengths, frames))
+            case "boundingBox":
+                return _values("float32", self._sizes(node, path) or (4,), lengths)
+            case "audio" if node.get("lazyDecode"):
+                return _values("bytes", (), lengths)
+            case "audio":
+                return self._tensor(node, path, lengths)
+        return self._translation(node, path, lengths)
+
+    def _translation(self, node: _Node, path: Path, lengths: Shape) -> dict[str, Any]:
+        last = node.class_name.rpartition(".")[2]
+        if node.get("variableLanguagesPerExample") or last == "TranslationVariableLanguages":
+            text = _text(node, (*lengths, None))
+            return {"language": text, "translation": text}
+        languages = node.get("languages")
+        if not isinstance(languages, list) or not all(isinstance(each, str) for each in languages):
+            raise FormatError(
+                f"{self._where(path)}: found {_short(languages)}, expected a list of languages"
+            )
+        return dict.fromkeys(languages, _text(node, lengths))
+
+    def _image(self, node: _Node, path: Path) -> Feature:
+        dtype, coding = node.get("dtype") or "uint8", node.get("encodingFormat") or "png"
+        if coding not in FORMATS or not isinstance(dtype, str):
+            raise FormatError(
+                f"{self._where(path)}: no image is {_short(coding)} of {_short(dtype)}"
+            )
+        shape = self._sizes(node, path) or (None, None, 3)
+        if len(shape) != 3:
+            return Tensor("bytes")
+        height, width, channels = shape
+        if dtype == "float32":
+            return Image((height, width, 4), "uint8", coding)
+        return Image((height, width, channels or None), dtype, coding)
+
+    def _label(self, node: _Node, path: Path) -> ClassLabel:
+        count = self._whole(node.get("numClasses"), path, 0)
+        name = label_file(path)
+        file = os.path.join(self.folder, name)
+        try:
+            text = self.load(name).decode() if is_possible(name) else ""
+        except FileNotFoundError:
+            text = ""
+        except UnicodeError as error:
+            raise FormatError(f"{file}: the names of classes are no UTF-8: {error}") from None
+        lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+        names = tuple(line for line in lines if line)
+        if names and count not in (0, len(names)):
+            raise FormatError(f"{file}: {len(names)} names, but {self.name} has {count} classes")
+        return ClassLabel(names=names) if names else ClassLabel(num_classes=count or None)
+
+    def _tensor(self, node: _Node, path: Path, lengths: Shape) -> Any:
+        dtype, encoding = node.get("dtype"), node.get("encoding") or "none"
+        shape = self._sizes(node, path)
+        if isinstance(encoding, str):
+            encoding = encoding.lower()  # Audio has it in capitals
+        if encoding not in ("none", "bytes", "zlib"):
+            raise FeatureError(f"encoding is {_short(encoding)}, must be 'none', 'bytes' or 'zlib'")
+        optional = bool(node.get("optional")) and not lengths
+        if encoding != "none" and isinstance(dtype, str) and dtype != "string":
+            return _memory(dtype, shape, encoding, lengths, optional)
+        if dtype == "bfloat16":
+            dtype = "float32"
+        if dtype not in ("string", *NUMBERS):
+            raise FeatureError(
+                f"dtype is {_short(dtype)}, must be one of string, {', '.join(NUMBERS)}; others "
+                "are only stored with an encoding"
+            )
+        dtype = "bytes" if dtype == "string" else str(dtype)
+        if not optional or shape.count(None) > 1:
+            return _values(dtype, shape, lengths)
+        # TFDS stores a float64 as float32, which has no number as low as its default.
+        default = _lowest(dtype, shape, -math.inf if dtype == "float64" else None)
+        return Tensor(dtype, shape, encoding="list", default=default)
+
+    def _sizes(self, node: _Node, path: Path) -> Shape:
+        shape = node.get("shape", {})
+        sizes = shape.get("dimensions", []) if isinstance(shape, dict) else shape
+        if not isinstance(sizes, list) or len(sizes) > _MOST_DIMENSIONS:
+            raise FormatError(
+                f"{self._where(path)}: the shape is no list of up to {_MOST_DIMENSIONS} sizes"
+            )
+        whole = [self._whole(size, path, -1) for size in sizes]
+        return tuple(None if size == -1 else size for size in whole)
+
+    def _whole(self, value: Any, path: Path, missing: int) -> int:
+        number = missing if value is None else parse_whole(value)
+        if number is None or number < -1:
+            raise FormatError(f"{self._where(path)}: found {_short(value)}, expected a size")
+        return number
+
+    def _dict(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise FormatError(f"{self.name}: found {_short(value)}, expected a dict")
+        return value
+
+    def _where(self, path: Path) -> str:
+        return f"{self.name}: feature {'/'.join(path)!r}"
+
+
+def _text(node: _Node, lengths: Shape) -> Any:
+    """Texts, or the numbers that an encoder made of them until TFDS gave these up."""
+    dtype, shape = ("int64", (None,)) if node.get("useEncoder") else ("str", ())
+    return _values(dtype, shape, lengths)
+
+
+def _values(dtype: str, shape: Shape, lengths: Shape) -> Any:
+    """The feature for values of a shape, one after the other, in so many sequences."""
+    unknown = [axis for axis, size in enumerate(shape) if size is None]
+    if len(lengths) < 2:
+        whole = (*lengths, *shape)
+        if whole.count(None) > 1:  # their own shape is stored nowhere
+            whole = (None, *shape[unknown[-1] + 1 :])
+        return Tensor(dtype, whole, encoding="list")
+    if not unknown:
+        return Ragged("float32" if dtype == "float64" else dtype, len(lengths), shape)
+    rows = [f"ragged_row_lengths_{level}" for level in range(len(lengths) - 1)]
+    flat = Tensor(dtype, (None, *shape[unknown[-1] + 1 :]), encoding="list")
+    return {"ragged_flat_values": flat, **dict.fromkeys(rows, Tensor("int64", (None,)))}
+
+
+def _memory(dtype: str, shape: Shape, encoding: Any, lengths: Shape, optional: bool) -> Any:
+    """The feature for the memory of tensors, one byte string for each."""
+    same, added = _SAME_MEMORY.get(dtype, ("bytes", ()))
+    unknown = shape.count(None)
+    # With several unknown dimensions the shape is stored, too; it is that of the original.
+    if same != "bytes" and not lengths and (unknown < 2 or not added):
+        whole = (*shape, *added)
+        default = _lowest(same, whole) if optional and unknown < 2 and not added else REQUIRED
+        return Tensor(same, whole, encoding=encoding, default=default)
+    if same != "bytes" and len(lengths) == 1 and not unknown:
+        encoding += "_each"
+        return Tensor(same, (*lengths, *shape, *added), encoding=encoding)
+    strings = _values("bytes", (), lengths)
+    if unknown < 2:
+        return strings
+    return {"shape": _values("int32", (len(shape),), lengths), "value": strings}
+
+
+def _lowest(dtype: str, shape: Shape, lowest: Any = None) -> Any:
+    """What TFDS gives for an optional tensor that is missing; REQUIRED if that is too much."""
+    if math.prod(size or 0 for size in shape) > _MOST_DEFAULTS:
+        return REQUIRED
+    if dtype in ("bytes", "bool"):
+        lowest = b"" if dtype == "bytes" else False
+    elif lowest is None:
+        lowest = (np.finfo if dtype.startswith("float") else np.iinfo)(dtype).min
+    sizes = tuple(size or 0 for size in shape)
+    return np.full(sizes, lowest, object if dtype == "bytes" else dtype).tolist()
+
+
+def _short(value: Any) -> str:
+    """A value in an error, where a hostile one may be long or deep."""
+    if isinstance(value, (list, dict)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return repr(value)[:60]
