@@ -5,10 +5,6 @@
 #include "frames.h"
 #include "prefetch.h"
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <unistd.h>
-#endif
-
 namespace covey {
 namespace {
 
@@ -20,18 +16,6 @@ T load(const std::uint8_t* data) noexcept {
   T value;
   std::memcpy(&value, data, sizeof value);
   return value;
-}
-
-// Touching a map behind the end of its file kills the process, so its size is asked for before.
-bool is_cut(const ShardBytes& shard) noexcept {
-#if defined(__unix__) || defined(__APPLE__)
-  if (shard.descriptor < 0) return false;
-  // The quickest way to ask; nobody reads from where this leaves the descriptor.
-  const off_t size = lseek(shard.descriptor, 0, SEEK_END);
-  return size < 0 || static_cast<std::uint64_t>(size) < shard.size;
-#else
-  return false;  // a file that is mapped cannot be cut there
-#endif
 }
 
 Fault fault_of(FaultCode code, std::size_t row, std::uint64_t offset = 0, std::uint64_t found = 0,
@@ -77,8 +61,8 @@ bool RowTables::find(std::int64_t id, Row& row) const noexcept {
   return true;
 }
 
-Fault RowTables::locate(const std::int64_t* ids, std::size_t count,
-                        const std::vector<ShardBytes>& shards, std::vector<Bytes>& out) const {
+Fault RowTables::locate(const std::int64_t* ids, std::size_t count, const Mappings& shards,
+                        std::vector<Bytes>& out) const {
   std::vector<char> asked(shards.size());
   out.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -94,32 +78,32 @@ Fault RowTables::locate(const std::int64_t* ids, std::size_t count,
       return fault_of(FaultCode::out_of_bounds, i, row.offset(), row.length(), 0);
     }
     const std::size_t number = row.table->first_shard + within;
-    const ShardBytes& shard = shards[number];
-    if (shard.data == nullptr) return fault_of(FaultCode::unmapped, i, number);
+    const Mapping* const shard = shards[number].get();
+    if (shard == nullptr) return fault_of(FaultCode::unmapped, i, number);
     if (!asked[number]) {
       asked[number] = 1;
-      if (is_cut(shard)) return fault_of(FaultCode::cut, i, number, 0, shard.size);
+      if (shard->is_cut()) return fault_of(FaultCode::cut, i, number, 0, shard->size());
     }
     const std::uint64_t offset = row.offset(), length = row.length();
-    if (shard.size < kFrameBytes || offset > shard.size - kFrameBytes ||
-        length > shard.size - kFrameBytes - offset) {
-      return fault_of(FaultCode::out_of_bounds, i, offset, length, shard.size);
+    const std::size_t size = shard->size();
+    if (size < kFrameBytes || offset > size - kFrameBytes || length > size - kFrameBytes - offset) {
+      return fault_of(FaultCode::out_of_bounds, i, offset, length, size);
     }
-    const std::uint8_t* const data = shard.data + offset + kHeaderBytes;
+    const std::uint8_t* const data = shard->data() + offset + kHeaderBytes;
     out[i] = {data, data + length};
   }
   return {};
 }
 
 std::vector<std::size_t> RowTables::missing(const std::int64_t* ids, std::size_t count,
-                                            const std::vector<ShardBytes>& shards) const {
+                                            const Mappings& shards) const {
   std::vector<char> seen(shards.size());
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < count; ++i) {
     Row row;
     if (!find(ids[i], row) || row.shard_in_table() >= row.table->shards) continue;
     const std::size_t number = row.table->first_shard + row.shard_in_table();
-    if (shards[number].data == nullptr && !seen[number]) found.push_back(number);
+    if (shards[number] == nullptr && !seen[number]) found.push_back(number);
     seen[number] = 1;
   }
   return found;

@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "fault.h"
+#include "mapping.h"
 #include "wire.h"
 
 namespace covey {
@@ -25,12 +28,8 @@ struct RowTable {
   std::size_t shards = 0;        // how many it has
 };
 
-// A shard as far as it is there.
-struct ShardBytes {
-  const std::uint8_t* data = nullptr;  // null until somebody has mapped it
-  std::size_t size = 0;
-  int descriptor = -1;  // of its file, if that could be cut while it is mapped
-};
+// The shards that are there, by number; null where one is not mapped yet.
+using Mappings = std::vector<std::shared_ptr<const Mapping>>;
 
 class RowTables {
  public:
@@ -42,12 +41,12 @@ class RowTables {
   // Finds the data of records, each of which has its frame around it; a number below 0 counts from
   // the end. Faults: `row` if there is no such record, `unmapped` if its shard is not there,
   // `out_of_bounds` if its place is not in the shard, `cut` if the file no longer is that long.
-  Fault locate(const std::int64_t* ids, std::size_t count, const std::vector<ShardBytes>& shards,
+  Fault locate(const std::int64_t* ids, std::size_t count, const Mappings& shards,
                std::vector<Bytes>& out) const;
 
   // The shards of records that are not there, each once. Numbers that are no records are left out.
   std::vector<std::size_t> missing(const std::int64_t* ids, std::size_t count,
-                                   const std::vector<ShardBytes>& shards) const;
+                                   const Mappings& shards) const;
 
   // Whether records have the classes that their rows say.
   Fault check_labels(const std::int64_t* ids, std::size_t count, const std::int64_t* labels) const;

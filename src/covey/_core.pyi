@@ -177,13 +177,24 @@ class Decoder:
         The same for records that lie in buffers, of whose frames as much is checked as `check` says.
         """
 
+def read_records(
+    buffers: list[Any],
+    sources: NDArray[uint32] | None,
+    offsets: NDArray[uint64],
+    lengths: NDArray[uint64],
+    verify: bool,
+) -> list[bytes]:
+    """Records that lie in buffers, each in its frame, as bytes."""
+
 class Gather:
     """The records of an index, by their numbers."""
 
     def __init__(self, tables: list[tuple[Any, int, int, int, int, int, int, int]]) -> None: ...
-    def set_shards(self, shards: list[tuple[int, Buffer | None, int]]) -> None:
+    def set_shards(
+        self, shards: list[tuple[int, bytes | None, int]], keep_open: bool, scattered: bool
+    ) -> None:
         """
-        Gives the bytes of shards, by number, or takes them away (None); with the descriptor of each file, or -1, whose size is checked before they are read.
+        Maps the files of shards, (number, path, size), or lets go of them (path is None).
         """
 
     def missing(self, ids: NDArray[int64]) -> list[int]:

@@ -40,6 +40,25 @@ def find_label(features: Features, label: str | None, *, needed: bool = False) -
     return label
 
 
+# What people call the feature that holds the class; the first that is there is taken.
+LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
+
+
+def guess_label(features: Features) -> str | None:
+    """The feature that most likely tells the class: the only ClassLabel, or what is called so.
+
+    >>> guess_label(Features({"Image": "bytes", "Class": "int64"}))
+    'Class'
+    """
+    found = find_label(features, None)
+    if found is not None:
+        return found
+    lowered = {name.lower(): name for name in features}
+    named = (lowered[name] for name in LABEL_NAMES if name in lowered)
+    kinds = ((name, features[name]) for name in named)
+    return next((name for name, kind in kinds if is_text(kind) or _is_whole(kind)), None)
+
+
 def _is_whole(kind: Feature) -> bool:
     if not isinstance(kind, Tensor) or kind.shape != () or kind.dtype in STRINGS:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 def run_ahead(
     tasks: Iterable[Callable[[], T]], executor: Executor | None, ahead: int
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """The results of tasks, in their order, with up to ``ahead`` of them under way.
 
     A task that fails, or an iterable that does, is heard of after the results that come before it.

@@ -1,5 +1,6 @@
 #include "../gather.h"
 
+#include <cerrno>
 #include <memory>
 
 #include "decoder.h"
@@ -7,50 +8,47 @@
 namespace covey {
 namespace {
 
-// A shard that Python has mapped.
-struct Mapped {
-  View view;
-};
+nb::list to_bytes(const std::vector<Bytes>& records, bool verify) {
+  Fault fault;
+  {
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; verify && i < records.size() && !fault; ++i) {
+      fault = verify_header(records[i].begin, records[i].size());
+      if (!fault) fault = verify_data(records[i].begin, records[i].size());
+      fault.row = i;
+    }
+  }
+  raise_if(fault);
+  nb::list result;
+  for (const Bytes& record : records) {
+    result.append(nb::bytes(reinterpret_cast<const char*>(record.begin), record.size()));
+  }
+  return result;
+}
 
-// The shards that are there. It never changes: whoever reads from it holds it, and another takes
-// its place meanwhile.
-struct Shards {
-  std::vector<std::shared_ptr<Mapped>> owners;
-  std::vector<ShardBytes> bytes;
-};
-
-// The records of an index, by their numbers. The GIL guards `shards_`.
+// The records of an index, by their numbers.
 class Gather {
  public:
   // From tuples (rows, count, stride, shard, length, offset, label or -1, shards).
   explicit Gather(nb::list tables) : tables_(parse(tables)) {
-    Shards none;
-    none.owners.resize(tables_.shards());
-    none.bytes.resize(tables_.shards());
-    shards_ = std::make_shared<const Shards>(std::move(none));
+    shards_ = std::make_shared<const Mappings>(tables_.shards());
   }
+  Gather(const Gather&) = delete;
 
-  // From tuples (number, bytes or None, descriptor).
-  void set_shards(nb::list given) {
-    Shards shards = *shards_;
+  // From tuples (number, path, size), or (number, None, 0) to let go of a shard.
+  void set_shards(nb::list given, bool keep_open, bool scattered) {
+    Mappings shards = *shards_;
     for (nb::handle each : given) {
       const auto fields = nb::cast<nb::tuple>(each);
       const auto number = nb::cast<std::size_t>(fields[0]);
-      if (number >= shards.bytes.size()) throw nb::index_error("there is no such shard");
-      shards.owners[number] = nullptr;
-      shards.bytes[number] = {};
-      if (fields[1].is_none()) continue;
-      const auto mapped = std::make_shared<Mapped>(Mapped{View(fields[1])});
-      shards.owners[number] = mapped;
-      shards.bytes[number] = {mapped->view.data(), mapped->view.size(), nb::cast<int>(fields[2])};
+      if (number >= shards.size()) throw nb::index_error("there is no such shard");
+      shards[number] = fields[1].is_none() ? nullptr : map(fields, keep_open, scattered);
     }
-    shards_ = std::make_shared<const Shards>(std::move(shards));
+    shards_ = std::make_shared<const Mappings>(std::move(shards));
   }
 
-  Gather(const Gather&) = delete;
-
   std::vector<std::size_t> missing(ArrayArg<std::int64_t> ids) const {
-    return tables_.missing(ids.data(), ids.shape(0), shards_->bytes);
+    return tables_.missing(ids.data(), ids.shape(0), *shards_);
   }
 
   nb::list decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
@@ -58,7 +56,7 @@ class Gather {
     const Check wanted = parse_check(check);
     const auto held = shards_;
     std::vector<Bytes> records;
-    raise_if(tables_.locate(ids.data(), ids.shape(0), held->bytes, records));
+    raise_if(tables_.locate(ids.data(), ids.shape(0), *held, records));
     return decoder.run(records, wanted, dense, [&](const std::vector<ColumnOut>& out) -> Fault {
       const auto column = static_cast<std::size_t>(label);
       if (label < 0 || column >= out.size() || out[column].dense == nullptr) return {};
@@ -71,25 +69,31 @@ class Gather {
   nb::list slice(ArrayArg<std::int64_t> ids, bool verify) const {
     const auto held = shards_;
     std::vector<Bytes> records;
-    raise_if(tables_.locate(ids.data(), ids.shape(0), held->bytes, records));
-    Fault fault;
-    {
-      nb::gil_scoped_release release;
-      for (std::size_t i = 0; verify && i < records.size() && !fault; ++i) {
-        fault = verify_header(records[i].begin, records[i].size());
-        if (!fault) fault = verify_data(records[i].begin, records[i].size());
-        fault.row = i;
-      }
-    }
-    raise_if(fault);
-    nb::list result;
-    for (const Bytes& record : records) {
-      result.append(nb::bytes(reinterpret_cast<const char*>(record.begin), record.size()));
-    }
-    return result;
+    raise_if(tables_.locate(ids.data(), ids.shape(0), *held, records));
+    return to_bytes(records, verify);
   }
 
  private:
+  static std::shared_ptr<const Mapping> map(nb::tuple fields, bool keep_open, bool scattered) {
+    const nb::bytes path = nb::cast<nb::bytes>(fields[1]);
+    const auto size = nb::cast<std::size_t>(fields[2]);
+    auto mapping = std::make_shared<const Mapping>(std::string(path.c_str(), path.size()), size,
+                                                   keep_open, scattered);
+    if (mapping->error() > 0) {
+      errno = mapping->error();
+      PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, fields[1].ptr());
+      throw nb::python_error();
+    }
+    if (mapping->error() != 0) {
+      Fault fault;
+      fault.code = FaultCode::cut;
+      fault.offset = nb::cast<std::size_t>(fields[0]);
+      fault.expected = size;
+      raise_if(fault);
+    }
+    return mapping;
+  }
+
   RowTables parse(nb::list given) {
     std::vector<RowTable> tables;
     std::size_t records = 0, shards = 0;
@@ -128,20 +132,37 @@ class Gather {
 
   std::vector<View> views_;
   RowTables tables_;
-  std::shared_ptr<const Shards> shards_;
+  // It never changes: whoever reads from it holds it, and another takes its place meanwhile. The
+  // GIL guards the pointer.
+  std::shared_ptr<const Mappings> shards_;
 };
 
 }  // namespace
 
 void register_gather(nb::module_& m) {
+  m.def(
+      "read_records",
+      [](nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
+         ArrayArg<std::uint64_t> lengths, bool verify) {
+        const Records records =
+            from_buffers(buffers, sources, offsets, lengths, kHeaderBytes, kFooterBytes);
+        return to_bytes(records.places, verify);
+      },
+      nb::arg("buffers"), nb::arg("sources").none(), nb::arg("offsets"), nb::arg("lengths"),
+      nb::arg("verify"),
+      nb::sig("def read_records(buffers: list[Any], sources: NDArray[uint32] | None, "
+              "offsets: NDArray[uint64], lengths: NDArray[uint64], verify: bool) -> list[bytes]"),
+      "Records that lie in buffers, each in its frame, as bytes.");
+
   nb::class_<Gather>(m, "Gather", "The records of an index, by their numbers.")
       .def(nb::init<nb::list>(), nb::arg("tables"),
            nb::sig("def __init__(self, "
                    "tables: list[tuple[Any, int, int, int, int, int, int, int]]) -> None"))
-      .def("set_shards", &Gather::set_shards, nb::arg("shards"),
-           nb::sig("def set_shards(self, shards: list[tuple[int, Buffer | None, int]]) -> None"),
-           "Gives the bytes of shards, by number, or takes them away (None); with the descriptor "
-           "of each file, or -1, whose size is checked before they are read.")
+      .def("set_shards", &Gather::set_shards, nb::arg("shards"), nb::arg("keep_open"),
+           nb::arg("scattered"),
+           nb::sig("def set_shards(self, shards: list[tuple[int, bytes | None, int]], "
+                   "keep_open: bool, scattered: bool) -> None"),
+           "Maps the files of shards, (number, path, size), or lets go of them (path is None).")
       .def(
           "missing",
           [](const Gather& gather, ArrayArg<std::int64_t> ids) {

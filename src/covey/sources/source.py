@@ -9,12 +9,10 @@ from typing import Any, overload
 
 from covey.errors import SourceError
 from covey.features import Features
+from covey.labels import LABEL_NAMES
 
 Key = str | int
 Item = tuple[Key, dict[str, Any]] | SourceError
-
-# What people call the feature that holds the class; the first that is there is taken.
-LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from covey import _core
 from covey.errors import (
@@ -19,6 +18,7 @@ from covey.errors import (
     SourceError,
 )
 from covey.features import Feature, Features, Ragged, Steps, Tensor
+from covey.features.batches import row_of
 from covey.features.kinds import REQUIRED
 from covey.records import Block, RecordReader
 from covey.sources.registry import Place, read_head, register
@@ -118,14 +118,7 @@ class RecordItems:
                 yield from self._items(name, block[row : row + 1])
             return
         for row in range(len(block)):
-            yield f"{name}:{block.first + row}", _row(columns, row)
-
-
-def _row(columns: dict[str, Any], row: int) -> dict[str, Any]:
-    return {
-        name: _row(column, row) if isinstance(column, dict) else column[row]
-        for name, column in columns.items()
-    }
+            yield f"{name}:{block.first + row}", row_of(columns, row)
 
 
 def _survey(files: Sequence[str], path: str) -> tuple[Features, int]:

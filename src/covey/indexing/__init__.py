@@ -1,0 +1,23 @@
+"""Indexing shards that somebody else wrote, and finding indexes again."""
+
+from covey.indexing.building import GUESS, Indexing, ShardFiles
+from covey.indexing.keeping import (
+    changed_content,
+    changed_size,
+    find_changed,
+    find_or_build,
+    write_index,
+)
+from covey.indexing.labelling import Label
+
+__all__ = [
+    "GUESS",
+    "Indexing",
+    "Label",
+    "ShardFiles",
+    "changed_content",
+    "changed_size",
+    "find_changed",
+    "find_or_build",
+    "write_index",
+]

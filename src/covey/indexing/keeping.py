@@ -1,0 +1,209 @@
+"""Where indexes are kept: beside their shards, or in the cache folder.
+
+An index that was found is used only if it is of the shards that are there now. One that is not is
+made anew; but if covey wrote it together with the shards, then these were changed, and that is an
+error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from covey.errors import DatasetError, FormatError
+from covey.index import About, Index, IndexWriter, index_names, read_about, read_index
+from covey.indexing.building import GUESS, Indexing, ShardFiles, shard_fingerprint
+from covey.shards import Shard
+from covey.storage import Storage, cache_folder
+
+
+def find_or_build(
+    files: ShardFiles, stem: str, indexing: Indexing, *, keep: bool = True, anew: bool = False
+) -> tuple[Index, Path | None]:
+    """The index of shards: one that was kept, or a new one, which then is.
+
+    Args:
+        files: The shards.
+        stem: How its files are called.
+        indexing: How to make it.
+        keep: Whether to keep a new one.
+        anew: Whether to make it, even if there is one.
+
+    Returns:
+        The index, and the folder that it is in, if it was kept.
+    """
+    if not anew:
+        for folder in _places_to_read(files, stem, indexing):
+            found = _find(folder, files, stem, indexing)
+            if found is not None:
+                return found, folder
+    index = indexing.build(files)
+    if not keep or callable(indexing.label) or indexing.on_error == "skip":
+        return index, None
+    for folder in _places_to_write(files, stem, indexing):
+        if not anew and _has_other_label(folder, stem, index):
+            continue
+        try:
+            write_index(folder, stem, index)
+            return read_index(folder, stem, index.about), folder
+        except (OSError, FormatError):  # a disk that is read-only or full; or somebody else's turn
+            continue
+    return index, None
+
+
+def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
+    """The folders in which an index may be: first that of the shards, then the cache."""
+    if callable(indexing.label):
+        return
+    if files.storage.is_remote:
+        fetched = _fetch(files, stem)
+        if fetched is not None:
+            yield fetched
+    yield from _places_to_write(files, stem, indexing)
+
+
+def _places_to_write(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
+    """The same without those that are somebody else's: remote ones are written when asked for."""
+    if not files.storage.is_remote:
+        yield Path(files.folder)
+    label = "" if indexing.label is GUESS else repr(indexing.label)
+    text = "\0".join((files.storage.clean(files.folder), stem, label))
+    name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    yield cache_folder() / "indexes" / name
+
+
+def _has_other_label(folder: Path, stem: str, index: Index) -> bool:
+    """Whether an index is in the way that is right, but has another label."""
+    try:
+        about = read_about(folder, stem)
+    except FormatError:
+        return False
+    if about is None or about.shards != index.about.shards:
+        return False
+    return about.label != index.about.label
+
+
+def _find(folder: Path, files: ShardFiles, stem: str, indexing: Indexing) -> Index | None:
+    """An index that was kept, if it is right for these shards and this label."""
+    try:
+        about = read_about(folder, stem)
+        if about is None or not _is_wanted(about, files, indexing):
+            return None
+        changed = find_changed(files, about.shards)
+        if changed is not None and about.order:
+            raise DatasetError(
+                f"{changed}; run `covey verify` to see what is left, or `covey index` to index "
+                "the shards as they are now"
+            )
+        return None if changed is not None else read_index(folder, stem, about)
+    except FormatError:
+        return None  # it is no index, or a damaged one: the shards are there
+
+
+def _is_wanted(about: About, files: ShardFiles, indexing: Indexing) -> bool:
+    if tuple(shard.name for shard in about.shards) != files.names:
+        return False
+    if indexing.label is not GUESS and indexing.label != about.label:
+        return False
+    # Without features that were asked for, an index knows those that it was made with.
+    return indexing.features is None or indexing.features == about.features or bool(about.order)
+
+
+def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
+    """What has happened to the first shard that is not as it was, if any.
+
+    Of remote shards only the sizes are looked at; the rest is when they are first read.
+    """
+    storage = files.storage
+    for path, shard, stat in zip(files.paths, shards, storage.stat(files.paths), strict=True):
+        changed = changed_size(path, shard, None if stat is None else stat.size)
+        if changed is None and not storage.is_remote:
+            changed = changed_content(storage, path, shard)
+        if changed is not None:
+            return changed
+    return None
+
+
+def changed_size(path: str, shard: Shard, size: int | None) -> str | None:
+    """What has happened to a shard that has this size now, None if it is not there."""
+    if size is None:
+        return f"{path}: the shard is missing"
+    if size == shard.bytes:
+        return None
+    how = "was cut" if size < shard.bytes else "has grown"
+    return f"{path}: the shard {how} from {shard.bytes} to {size} bytes"
+
+
+def changed_content(storage: Storage, path: str, shard: Shard) -> str | None:
+    """Whether another file has taken the place of a shard."""
+    if shard_fingerprint(storage, path, shard.bytes) == shard.fingerprint:
+        return None
+    return f"{path}: the shard is not the one that was indexed, it was replaced"
+
+
+def write_index(folder: Path, stem: str, index: Index) -> None:
+    """Write an index; whoever reads meanwhile finds the old one, or none that is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = index_names(stem)
+    about = index.about
+    staging = Path(tempfile.mkdtemp(prefix=".covey-index-", dir=folder))
+    try:
+        writer = IndexWriter(
+            staging / names["rows"],
+            len(index.rows),
+            compressed=about.compression is not None,
+            labelled=about.label is not None,
+        )
+        try:
+            writer.add_rows(index.rows)
+            writer.close()
+        finally:
+            writer.abandon()
+        if index.classes is not None and index.by_class is not None:
+            np.save(staging / names["classes"], index.classes)
+            np.save(staging / names["by_class"], index.by_class)
+        (staging / names["about"]).write_text(about.to_json(), encoding="utf-8")
+        # The description last: it has the checksums of the others.
+        for name in ("rows", "classes", "by_class", "about"):
+            if (staging / names[name]).exists():
+                os.replace(staging / names[name], folder / names[name])
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _fetch(files: ShardFiles, stem: str) -> Path | None:
+    """Bring an index that lies beside remote shards here; the folder that it is in then."""
+    storage, names = files.storage, index_names(stem)
+    try:
+        about = storage.read(storage.join(files.folder, names["about"]))
+    except FileNotFoundError:
+        return None
+    name = hashlib.blake2b(about, digest_size=16).hexdigest()
+    folder = cache_folder() / "indexes" / name
+    if (folder / names["about"]).exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in ("rows", "classes", "by_class"):
+        path = storage.join(files.folder, names[each])
+        try:
+            with storage.open_stream(path) as stream:
+                _save(folder / names[each], stream)
+        except FileNotFoundError:  # without a label there are no classes
+            continue
+    _save(folder / names["about"], io.BytesIO(about))  # last: then all is there
+    return folder
+
+
+def _save(path: Path, stream: BinaryIO) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(beside, "wb") as file:
+        shutil.copyfileobj(stream, file, 1 << 20)
+    os.replace(beside, path)
