@@ -7,6 +7,9 @@ import weakref
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schemas import datasets, plain, same
 
 from covey import (
     ClassLabel,
@@ -22,6 +25,7 @@ from covey import (
     StringArray,
     Tensor,
 )
+from covey.features.batches import row_of
 
 
 def round_trip(feature, value):
@@ -631,3 +635,57 @@ class TestForeignShapes:
             record = parts.encode({"x/shape": shape, "x/value": b"1234"})
             with pytest.raises(ValueError, match="record 1: feature 'x': the stored shape"):
                 features.decode_batch([sound, record])
+
+
+@st.composite
+def near_copies(draw):
+    """Features, and records of them among copies that differ in a byte or two, but not in size."""
+    features, examples = draw(datasets(odd=True))
+    sound = [features.encode(example) for example in examples]
+    records = []
+    for record in draw(st.lists(st.sampled_from(sound), min_size=1, max_size=8)):
+        copy = bytearray(record)
+        places = st.integers(0, max(len(copy) - 1, 0))
+        kind = draw(st.sampled_from(["none", "none", "value", "shift", "swap"])) if copy else "none"
+        if kind == "value":
+            copy[draw(places)] ^= draw(st.integers(1, 255))
+        elif kind != "none":
+            a, b = draw(places), draw(places)
+            if kind == "swap":
+                copy[a], copy[b] = copy[b], copy[a]
+            else:  # a length that grows while another shrinks
+                copy[a], copy[b] = (copy[a] + 1) % 256, (copy[b] - 1) % 256
+        records.append(bytes(copy))
+    return features, records
+
+
+class TestBatchesOfNearCopies:
+    """Records that are built like others before them are not parsed again."""
+
+    @settings(max_examples=400, deadline=None)
+    @given(case=near_copies())
+    def test_a_batch_decodes_as_its_records_do_alone(self, case):
+        features, records = case
+        alone = []
+        for record in records:
+            try:
+                alone.append(features.decode(record))
+            except ExampleError as error:
+                alone.append(error)
+        if any(isinstance(each, ExampleError) for each in alone):
+            with pytest.raises(ExampleError) as raised:
+                features.decode_batch(records)
+            number, own = raised.value.record, alone[raised.value.record]
+            assert str(raised.value) == str(own).replace("record 0", f"record {number}", 1)
+            assert raised.value.feature == own.feature
+        else:
+            batch = features.decode_batch(records)
+            for i, example in enumerate(alone):
+                assert same(values(row_of(batch, i)), values(example))
+
+
+def values(feature):
+    """A decoded value, of a nested feature its own ones, in lists and Python numbers."""
+    if isinstance(feature, dict):
+        return [values(each) for _, each in sorted(feature.items())]
+    return plain(feature)

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covey.writing.write import Written, write
+    from covey.dataset import ClassTable, Dataset, open  # noqa: A004
     from covey.errors import (
         ClosedError,
         CommittedError,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         FormatError,
         SkippedRecordsWarning,
         SourceError,
+        StorageError,
     )
     from covey.features import (
         ClassLabel,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from covey.sources import Source, open_source
     from covey.streaming import read_batches
     from covey.writing.items import LeftOut
+    from covey.writing.write import Written, write
 
 __version__ = "0.1.0"
 
@@ -56,15 +58,18 @@ _MODULES = (
     "covey.shards",
     "covey.writing.items",
     "covey.writing.write",
+    "covey.dataset",
 )
 
 __all__ = [
     "Block",
     "ClassLabel",
+    "ClassTable",
     "ClosedError",
     "CommittedError",
     "CorruptRecordError",
     "CoveyError",
+    "Dataset",
     "DatasetError",
     "DatasetExistsError",
     "DuplicateKeyError",
@@ -88,9 +93,11 @@ __all__ = [
     "SparseArray",
     "SparseBatch",
     "Steps",
+    "StorageError",
     "StringArray",
     "Tensor",
     "Written",
+    "open",
     "open_source",
     "read_batches",
     "write",

@@ -12,7 +12,11 @@
     ├── DatasetError           a dataset cannot be written as asked
     │   ├── DatasetExistsError     there is one already
     │   └── CommittedError         it is written, but not all of it is in its place yet
-    └── SourceError            a source cannot be read, or an item of it
+    ├── SourceError            a source cannot be read, or an item of it
+    └── StorageError           a file, here or behind a URL, cannot be read or written
+        ├── FileMissingError       there is no such file
+        ├── AccessRefusedError     it may not be read or written with these credentials
+        └── FileChangedError       it has changed while it was being read
 """
 
 from __future__ import annotations
@@ -123,6 +127,22 @@ class CommittedError(DatasetError):
 
     Whoever writes the same examples again has them twice.
     """
+
+
+class StorageError(CoveyError, OSError):
+    """A file, here or behind a URL, cannot be read or written."""
+
+
+class FileMissingError(StorageError, FileNotFoundError):
+    """There is no such file."""
+
+
+class AccessRefusedError(StorageError, PermissionError):
+    """A file may not be read or written with these credentials, or without any."""
+
+
+class FileChangedError(StorageError):
+    """A file has changed while it was being read; what was read of it is of the old one."""
 
 
 class SkippedRecordsWarning(UserWarning):

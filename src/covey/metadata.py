@@ -55,6 +55,15 @@ def dataset_name(path: str | os.PathLike[str]) -> tuple[str, str]:
     return name, version
 
 
+def parse_version(text: str) -> tuple[int, ...] | None:
+    """A version as numbers that can be compared; None if it is none.
+
+    >>> parse_version("2.10.0"), parse_version("newest")
+    ((2, 10, 0), None)
+    """
+    return tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else None
+
+
 def shard_name(dataset: str, split: str, number: int, count: int) -> str:
     """The file of a shard, as TFDS names it.
 

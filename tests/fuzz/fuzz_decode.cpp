@@ -2,7 +2,9 @@
 // crashing, what they say must be true of one another:
 //
 //   - a scan finds frames that lie in the buffer, and those that append_frame made;
-//   - a fault points into its record; many records decode as each of them does alone;
+//   - a fault points into its record; many records decode as each of them does alone, above all
+//     such of one size, which the decoder may take for alike; what has a plain form reads the same
+//     the long way;
 //   - what was decoded has the shape that its column promises;
 //   - encoding what was decoded, and decoding that, gives the same values;
 //   - a schema made from what the survey saw decodes the record.
@@ -14,7 +16,8 @@
 // The form says how much of tf.train.Example the record is written out to: all of it, or a part
 // (a map of features, a Feature) that is put where it belongs, so that the innermost bytes do not
 // depend on four lengths around them being right. It also says whether the record is made a long
-// one, which the decoder verifies in another way, by an unknown field before or after it.
+// one, which the decoder verifies in another way, by an unknown field before or after it, and
+// whether its bytes are two records of one size.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -22,9 +25,11 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "../native/columns.h"
+#include "../native/agreement.h"
+#include "crc32c.h"
 #include "decode.h"
 #include "encode.h"
 #include "frames.h"
@@ -91,9 +96,8 @@ Column take_column(Input& input, std::size_t index) {
   return optional(column, std::string(values * element_size(element), fill));
 }
 
-// The record that the rest of the input stands for.
-std::string take_record(Input& input, int form, const std::vector<Column>& columns) {
-  const std::string rest = input.rest();
+// The record that the rest of the input, or a part of it, stands for.
+std::string make_record(const std::string& rest, int form, const std::vector<Column>& columns) {
   const bool lists = !columns.empty() && columns[0].layout == Layout::steps;
   const std::string key = columns.empty() ? "" : columns[0].key;
   switch (form) {
@@ -109,11 +113,6 @@ std::string take_record(Input& input, int form, const std::vector<Column>& colum
     default:
       return rest;
   }
-}
-
-bool same(const Fault& a, const Fault& b) {
-  return a.code == b.code && a.offset == b.offset && a.found == b.found &&
-         a.expected == b.expected && a.column == b.column;
 }
 
 // The records that lie in `data` when no checksum is believed.
@@ -236,20 +235,48 @@ void check_decoding(const std::vector<Column>& columns, const std::vector<std::s
     expect(fault.offset <= records[fault.row].size(), "a fault past its record");
     expect(fault.column <= columns.size(), "a fault in no column");
   }
-  if (records.size() > 1) {
-    const std::size_t sound = fault ? fault.row : records.size();
-    for (std::size_t i = 0; i < sound; ++i) {
-      expect(!decode(columns, {records[i]}).fault, "a record that only decodes in a batch");
-    }
-    if (fault) {
-      expect(same(decode(columns, {records[sound]}).fault, fault), "a fault of the batch's own");
-    }
-  }
+  expect(records.size() < 2 || decode_alike(columns, records), "a batch of its own");
   if (fault) return;
   for (std::size_t c = 0; c < columns.size(); ++c) {
     check_shape(columns[c], decoded[c], records.size());
   }
   check_encoding(columns, decoded, records.size());
+}
+
+// Records that are as long as this one, and nearly the same; its bytes choose where they differ.
+std::vector<std::string> neighbours(const std::string& record) {
+  std::vector<std::string> all;
+  if (record.empty()) return all;
+  std::uint32_t choice =
+      crc32c(reinterpret_cast<const std::uint8_t*>(record.data()), record.size());
+  const auto next = [&](std::size_t limit) {
+    choice = choice * 1664525 + 1013904223;  // of which the low bits are poor
+    return (choice >> 8) % limit;
+  };
+  for (int i = 0; i < 4; ++i) {
+    std::string changed = record, shifted = record, exchanged = record;
+    changed[next(record.size())] ^= static_cast<char>(1 << next(8));
+    ++shifted[next(record.size())];
+    --shifted[next(record.size())];
+    std::swap(exchanged[next(record.size())], exchanged[next(record.size())]);
+    all.insert(all.end(), {changed, shifted, exchanged});
+  }
+  return all;
+}
+
+// Two records of one size, which may be alike, in every order.
+void check_pair(const std::vector<Column>& columns, const std::string& a, const std::string& b) {
+  expect(decode_alike(columns, {a, b, a, b, b}), "records that are not alike were taken for it");
+  expect(decode_alike(columns, {b, a, b, a, a}), "records that are not alike were taken for it");
+  check_frames(columns, {a, b, a});
+}
+
+void check_plain(const std::vector<Column>& columns, const std::string& bytes) {
+  for (const Column& column : columns) {
+    for (const std::string& each : {bytes, feature(column.wire, bytes)}) {
+      expect(read_plain(column, each) != Plain::wrong, "a plain form that is none");
+    }
+  }
 }
 
 Element usual_element(int kind) {
@@ -299,14 +326,22 @@ void check_input(const std::string& data) {
   Input input(data);
   const std::uint8_t first = input.take();
   const int form = first % 4, length = first / 4 % 4;
+  const bool halves = (first & 16) != 0;
   std::vector<Column> columns(input.take() % (kMostColumns + 1));
   for (std::size_t c = 0; c < columns.size(); ++c) columns[c] = take_column(input, c);
 
-  const std::string record = take_record(input, form, columns);
+  const std::string rest = input.rest(), record = make_record(rest, form, columns);
   check_decoding(columns, {record});
   check_survey(record);
+  check_plain(columns, rest);
+  for (const std::string& other : neighbours(record)) check_pair(columns, record, other);
+  if (halves) {
+    const std::size_t half = rest.size() / 2;
+    check_pair(columns, make_record(rest.substr(0, half), form, columns),
+               make_record(rest.substr(half, half), form, columns));
+  }
 
-  std::vector<std::string> records = check_scans(input.rest());
+  std::vector<std::string> records = check_scans(rest);
   for (const std::string& each : records) check_survey(each);
   records.push_back(record);
   check_frames(columns, records);

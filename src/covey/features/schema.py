@@ -454,6 +454,10 @@ class Features(Mapping[str, Feature]):
                 raise explain_misfit(error, name, place) from None
         return self._nest(result) if self._is_nested else result
 
+    def path_of(self, name: str) -> tuple[str, ...]:
+        """The keys that lead to a feature in a nested example."""
+        return self._paths[name]
+
     def column_of(self, name: str) -> int | None:
         """Which of the native decoder's columns is a feature that is one int64; None if none is."""
         index = self._owners.index(name) if name in self._owners else None

@@ -64,6 +64,11 @@ class Gatherer:
     def __len__(self) -> int:
         return int(self._first_record[-1])
 
+    @property
+    def first_records(self) -> list[int]:
+        """The number of the first record of each split."""
+        return list(self._first_record[:-1])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.tables, self._options)
 
@@ -178,7 +183,8 @@ class Gatherer:
 
     def labels(self, ids: Ids) -> NDArray[np.int64]:
         """The classes of records, as the index has them."""
-        return np.asarray(self.rows(ids)[0]["label"], np.int64)
+        rows, _ = self.rows(ids)
+        return np.asarray(rows["label"])
 
     def _check_labels(self, ids: Ids, found: NDArray[np.int64] | None) -> None:
         if found is None:

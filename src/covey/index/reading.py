@@ -30,9 +30,21 @@ class Index:
     """One row per class, sorted by label: label, first, records. None without a label."""
     by_class: NDArray[Any] | None
     """The numbers of the records, class after class."""
+    home: tuple[str, str] | None = None
+    """The folder and the stem of the files that it is mapped from."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What is on disk is mapped again by whoever gets this, on the same machine.
+        if self.home is not None:
+            return _read_again, (self.home, self.about)
+        return Index, (self.about, self.rows, self.classes, self.by_class)
+
+
+def _read_again(home: tuple[str, str], about: About) -> Index:
+    return read_index(Path(home[0]), home[1], about)
 
 
 def read_about(folder: Path, stem: str) -> About | None:
@@ -53,17 +65,17 @@ def read_index(folder: Path, stem: str, about: About) -> Index:
     Raises:
         FormatError: If a file is damaged, or none of this index.
     """
-    names = index_names(stem)
+    names, home = index_names(stem), (str(folder), stem)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     rows = _map(folder / names["rows"], dtype, about.records, about.checksum)
     if about.class_checksums is None:
-        return Index(about, rows, None, None)
+        return Index(about, rows, None, None, home)
     table, ordered = about.class_checksums
     classes = _map(folder / names["classes"], CLASS_DTYPE, None, table)
     _check_classes(classes, about, str(folder / names["classes"]))
     numbers = number_dtype(about.records)
     by_class = _map(folder / names["by_class"], numbers, about.records, ordered)
-    return Index(about, rows, classes, by_class)
+    return Index(about, rows, classes, by_class, home)
 
 
 def _map(path: Path, dtype: np.dtype[Any], rows: int | None, checksum: int) -> NDArray[Any]:

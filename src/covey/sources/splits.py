@@ -42,6 +42,16 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
     )
 
 
+def split_of_file(name: str) -> str | None:
+    """The split that the name of a file tells, if it does.
+
+    >>> split_of_file("data/birds-train-00000-of-00002.tfrecord")
+    'train'
+    """
+    found = _IN_FILE_NAME.search(os.path.basename(name))
+    return found[1] if found else None
+
+
 def files_of_split(files: Sequence[str], split: str | None, path: str) -> list[str]:
     """Of files whose names tell several splits apart, those of the one that was asked for.
 
@@ -50,8 +60,7 @@ def files_of_split(files: Sequence[str], split: str | None, path: str) -> list[s
     """
     by_split: dict[str, list[str]] = {}
     for file in files:
-        found = _IN_FILE_NAME.search(os.path.basename(file))
-        by_split.setdefault(found[1] if found else "", []).append(file)
+        by_split.setdefault(split_of_file(file) or "", []).append(file)
     if len(by_split) < 2 or "" in by_split:
         return list(files)
     return by_split[choose_split(by_split, split, path)]

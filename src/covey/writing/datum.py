@@ -120,18 +120,19 @@ def read_entries(folder: Path) -> dict[str, Entry] | None:
     """The content of the file, which datum may have written; None if there is none."""
     path = folder / ENTRIES_FILE
     content = _read(path)
+    return None if content is None else parse_entries(content, str(path))
+
+
+def parse_entries(content: Any, name: str) -> dict[str, Entry]:
+    """The same, of a file that was read."""
     try:
-        return (
-            None
-            if content is None
-            else {
-                name: Entry(each["type"], tuple(each["shape"]), each["dense"])
-                for name, each in content.items()
-            }
-        )
-    except (ValueError, TypeError, KeyError) as error:
+        return {
+            feature: Entry(each["type"], tuple(each["shape"]), each["dense"])
+            for feature, each in content.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FormatError(
-            f"{path}: it is not what datum or covey writes ({error}); remove it with its dataset"
+            f"{name}: it is not what datum or covey writes ({error}); remove it with its dataset"
         ) from None
 
 

@@ -1,0 +1,101 @@
+"""The classes of a dataset: their labels, names and records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import DatasetError
+from covey.index import class_table, number_dtype, sort_by_class
+
+
+class ClassTable:
+    """The classes that records have, sorted by label.
+
+    Args:
+        table: One row per class: label, first, records.
+        by_class: The numbers of all records, class after class.
+        names: What labels stand for, by their numbers, if that is known.
+    """
+
+    def __init__(
+        self, table: NDArray[Any], by_class: NDArray[Any], names: Sequence[str] | None
+    ) -> None:
+        self._table = table
+        self._by_class = by_class
+        self._names = names
+
+    @classmethod
+    def of(cls, labels: NDArray[np.int64], names: Sequence[str] | None) -> ClassTable:
+        """The classes of records that have these labels."""
+        table = class_table(labels)
+        by_class = np.zeros(len(labels), number_dtype(len(labels)))
+        sort_by_class(labels, table, by_class)
+        return cls(table, by_class, names)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __repr__(self) -> str:
+        counts = self.counts
+        span = f", {counts.min():,} to {counts.max():,} records each" if len(counts) else ""
+        return f"<{len(self):,} classes{span}>"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The number of each class."""
+        return np.ascontiguousarray(self._table["label"])
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many records each has."""
+        return self._table["records"].astype(np.int64)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name of each; its number, if it has none."""
+        return tuple(map(self._name, self._table["label"].tolist()))
+
+    def _name(self, label: int) -> str:
+        known = self._names is not None and 0 <= label < len(self._names)
+        return self._names[label] if known and self._names is not None else str(label)
+
+    def records(self, position: int) -> NDArray[np.int64]:
+        """The numbers of the records of the class at a position, in order."""
+        row = self._table[position]
+        first = int(row["first"])
+        return self._by_class[first : first + int(row["records"])].astype(np.int64)
+
+    def position(self, label: int | str) -> int:
+        """Where a class is in this table, by its number or its name.
+
+        Raises:
+            DatasetError: If no record is of such a class.
+        """
+        number = self._number(label)
+        place = int(np.searchsorted(self._table["label"], number)) if number is not None else 0
+        if number is None or place >= len(self) or int(self._table["label"][place]) != number:
+            few = ", ".join(map(repr, map(self._name, self._table["label"][:8].tolist())))
+            more = " and more" if len(self) > 8 else ""
+            raise DatasetError(f"there is no record of class {label!r}; there are {few}{more}")
+        return place
+
+    def _number(self, label: int | str) -> int | None:
+        if isinstance(label, str):
+            if self._names is not None and label in self._numbers:
+                return self._numbers[label]
+            return None
+        if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
+            return int(label) if -(2**63) <= int(label) < 2**63 else None
+        raise DatasetError(f"a class is {label!r}, must be a number or a name")
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._names or ())}

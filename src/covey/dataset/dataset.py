@@ -1,0 +1,238 @@
+"""A dataset that is open: an array of examples, wherever its shards are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.dataset.classes import ClassTable
+from covey.dataset.pixels import decode_images
+from covey.dataset.selection import Ids, Selection, parse_ids
+from covey.errors import DatasetError
+from covey.features import Features
+from covey.features.batches import row_of
+from covey.gather import Gatherer
+
+# Records that are decoded at once when all are gone through.
+_ROWS_AT_ONCE = 256
+
+
+class Dataset(Sequence[dict[str, Any]]):
+    """Examples by their numbers, as :func:`covey.open` gives them.
+
+    ``ds[17]`` is an example, ``ds[10:20]`` and ``ds[[5, 3, 5]]`` are examples by column. It can be
+    pickled, and used by several threads and after a fork: files are opened when they are first
+    needed, in each process, and closed with the dataset.
+
+    Args:
+        gatherer: Reads the records.
+        features: How to decode them.
+        label: The feature that tells the class, or what else does; None if nothing does.
+        names: What labels stand for, by their numbers, if that is known.
+        selection: Which records there are.
+        labels: Their classes, if they are not those of the index.
+        pixels: Whether images are decoded.
+    """
+
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        features: Features,
+        *,
+        label: str | None,
+        names: tuple[str, ...] | None,
+        selection: Selection,
+        labels: NDArray[np.int64] | None = None,
+        pixels: bool = False,
+    ) -> None:
+        self.features = features
+        """What an example holds."""
+        self.label = label
+        """The feature that tells the class; None if there are no classes."""
+        self._gatherer = gatherer
+        self._names = names
+        self._selection = selection
+        self._labels = labels
+        self._pixels = pixels
+        # A label that is one int64 is compared with the index whenever it is decoded.
+        column = features.column_of(label) if label is not None and labels is None else None
+        self._label_column = -1 if column is None else column
+
+    def __len__(self) -> int:
+        return len(self._selection)
+
+    def __repr__(self) -> str:
+        classes = "" if self.label is None else f", {len(self.classes):,} classes of {self.label!r}"
+        return f"<covey.Dataset: {len(self):,} examples of {', '.join(self.features)}{classes}>"
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all files; also those of the datasets that this one was taken from."""
+        self._gatherer.close()
+
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, key: slice | Any) -> Any: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        """One example, or many by column.
+
+        Raises:
+            IndexError: If there is no such record.
+            CorruptRecordError, ExampleError: If a record is damaged, saying which.
+        """
+        ids = parse_ids(key, len(self))
+        if ids is None:
+            return row_of(self._decode(self.features, np.array([key], np.int64)), 0)
+        return self._decode(self.features, ids)
+
+    def _decode(self, features: Features, ids: Ids) -> dict[str, Any]:
+        label = self._label_column if features is self.features else -1
+        taken = self._selection.take(ids)
+        columns = self._gatherer.decode(features, taken, label=label)
+        return decode_images(features, columns) if self._pixels else columns
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The examples, in order."""
+        for begin in range(0, len(self), _ROWS_AT_ONCE):
+            end = min(begin + _ROWS_AT_ONCE, len(self))
+            columns = self._decode(self.features, np.arange(begin, end, dtype=np.int64))
+            for row in range(end - begin):
+                yield row_of(columns, row)
+
+    def columns(self, names: Iterable[str] | str | None = None) -> dict[str, Any]:
+        """All examples by column.
+
+        Args:
+            names: Only these features; the bytes of others are not touched.
+        """
+        wanted = [names] if isinstance(names, str) else names
+        features = self.features if wanted is None else self.features.select(wanted)
+        return self._decode(features, np.arange(len(self), dtype=np.int64))
+
+    @property
+    def raw(self) -> RawRecords:
+        """The bytes of records, as they are stored: ``ds.raw[17]``."""
+        return RawRecords(self)
+
+    # Classes.
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """The class of every example, as a number."""
+        if self._labels is not None:
+            return self._labels[self._selection.all()]
+        tables = self._gatherer.tables
+        self._check_labelled()
+        if self._selection.is_all and len(tables) == 1:
+            labels: NDArray[np.int64] = tables[0].index.rows["label"]
+            return labels
+        return self._gatherer.labels(self._selection.all())
+
+    @cached_property
+    def classes(self) -> ClassTable:
+        """The classes that there are: their ``names``, ``labels`` and ``counts``."""
+        self._check_labelled()
+        index = self._gatherer.tables[0].index
+        is_index = self._selection.is_all and len(self._gatherer.tables) == 1
+        if is_index and self._labels is None and index.classes is not None:
+            assert index.by_class is not None
+            return ClassTable(index.classes, index.by_class, self._names)
+        return ClassTable.of(self.labels, self._names)
+
+    def where(self, *, label: int | str | Sequence[int | str]) -> Dataset:
+        """The examples of a class, or of some of them, as a dataset.
+
+        Args:
+            label: The number of a class, its name, or a list of either.
+        """
+        wanted = [label] if isinstance(label, (int, str, np.integer)) else label
+        chosen = [self.classes.records(self.classes.position(each)) for each in wanted]
+        numbers = np.concatenate([np.zeros(0, np.int64), *chosen])
+        return self._with(self._selection.take(np.unique(numbers)))
+
+    def select(self, ids: Any) -> Dataset:
+        """Some examples, as a dataset.
+
+        Args:
+            ids: Their numbers, as in ``ds[ids]``.
+        """
+        numbers = parse_ids(ids, len(self))
+        if numbers is None:
+            numbers = np.array([ids], np.int64)
+        taken = self._selection.take(numbers)
+        if self._selection.is_all:  # then nobody has checked them yet
+            taken = Selection(len(self), numbers=np.arange(len(self))).take(taken)
+        return self._with(taken)
+
+    def _with(self, numbers: Ids) -> Dataset:
+        return Dataset(
+            self._gatherer,
+            self.features,
+            label=self.label,
+            names=self._names,
+            selection=Selection(len(self._gatherer), numbers=numbers),
+            labels=self._labels,
+            pixels=self._pixels,
+        )
+
+    def _check_labelled(self) -> None:
+        if self.label is None:
+            raise DatasetError(
+                "nothing tells the classes of these examples; open them with label=, which is a "
+                f"feature ({', '.join(self.features)}), a function of an example, or '@file'"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {
+            "label": self.label,
+            "names": self._names,
+            "selection": self._selection,
+            "labels": self._labels,
+            "pixels": self._pixels,
+        }
+        return _restore, (self._gatherer, self.features, options)
+
+
+def _restore(gatherer: Gatherer, features: Features, options: Mapping[str, Any]) -> Dataset:
+    return Dataset(gatherer, features, **options)
+
+
+class RawRecords(Sequence[bytes]):
+    """The records of a dataset as bytes, by their numbers."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    @overload
+    def __getitem__(self, key: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, key: slice | Any) -> list[bytes]: ...
+
+    def __getitem__(self, key: Any) -> bytes | list[bytes]:
+        ids = parse_ids(key, len(self))
+        if ids is None:
+            return self._read(np.array([key], np.int64))[0]
+        return self._read(ids)
+
+    def _read(self, ids: Ids) -> list[bytes]:
+        return self._dataset._gatherer.records(self._dataset._selection.take(ids))
+
+    def __iter__(self) -> Iterator[bytes]:
+        for begin in range(0, len(self), _ROWS_AT_ONCE):
+            yield from self[begin : begin + _ROWS_AT_ONCE]

@@ -1,0 +1,244 @@
+"""What there is at a path: a dataset of covey, TFDS or datum, or just files of records."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.dataset.datum import datum_features, datum_splits
+from covey.errors import DatasetError, FormatError
+from covey.features import Features
+from covey.features.tfds import features_from_tfds
+from covey.indexing import ShardFiles
+from covey.metadata import INFO_FILE, DatasetInfo, parse_version
+from covey.sources.splits import split_of_file
+from covey.sources.tfrecords import begins_like_records
+from covey.storage import Storage, open_storage
+from covey.writing.commit import recover
+
+_RECORDS = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$|\.(gz|gzip|zlib)$", re.IGNORECASE)
+_INDEX = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
+_PATTERN = re.compile(r"[*?\[]")
+
+# What files are called together whose names tell no splits.
+ALL = "all"
+
+Path_ = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The shards of a split, as far as they are known before they are opened."""
+
+    files: ShardFiles
+    stem: str
+    """How the files of its index are called."""
+    records: tuple[int, ...] | None = None
+    """How many records each should have, if something says so."""
+    bytes: int | None = None
+    """Of all together, if something says so."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What was found at a path."""
+
+    kind: str
+    """``"dataset"`` (of covey or TFDS), ``"datum"`` or ``"TFRecords"``."""
+    path: str
+    storage: Storage
+    splits: Mapping[str, SplitFiles]
+    """By name. Files that tell no splits are one, which is called ``"all"``."""
+    features: Features | None
+    info: DatasetInfo | None = None
+
+
+def find_layout(
+    path: Path_ | Iterable[Path_],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_bytes: int | None = None,
+) -> Layout:
+    """Look at what there is.
+
+    Args:
+        path: A folder, a file, a pattern of files, or a list of files; local, or a URL.
+        storage_options: What fsspec needs to open a URL.
+        cache_bytes: How much of remote files is kept on disk.
+
+    Raises:
+        DatasetError: If there is nothing that covey reads.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        listed = [os.fspath(each) for each in path]
+        if not listed:
+            raise DatasetError("the list of files to open is empty")
+        storage = open_storage(listed[0], storage_options, cache_bytes=cache_bytes)
+        return _files(storage, [storage.clean(each) for each in listed], f"{len(listed)} files")
+    text = os.fsdecode(path)
+    storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
+    clean = storage.clean(text)
+    if _PATTERN.search(text) and not storage.exists(clean):
+        found = [each for each in storage.glob(text) if not _INDEX.search(each)]
+        if not found:
+            raise DatasetError(f"{text}: no file fits this pattern")
+        return _files(storage, found, text)
+    if storage.is_folder(clean):
+        return _folder(storage, clean)
+    if not storage.exists(clean):
+        raise DatasetError(f"{text}: there is no such file or folder")
+    if storage.name(clean) == INFO_FILE:
+        return _folder(storage, storage.parent(clean))
+    return _files(storage, [clean], text)
+
+
+def _folder(storage: Storage, folder: str) -> Layout:
+    """What a folder is."""
+    if not storage.is_remote:
+        recover(Path(folder))
+    for find in (_dataset, _datum):
+        found = find(storage, folder)
+        if found is not None:
+            return found
+    newest = _newest_version(storage, folder)
+    if newest is not None:
+        return _folder(storage, newest)
+    found_files = _record_files(storage, folder)
+    if not found_files:
+        raise DatasetError(
+            f"{folder}: there is no dataset ({INFO_FILE}) and no TFRecord file in this folder"
+        )
+    return _files(storage, found_files, folder, folder)
+
+
+def _dataset(storage: Storage, folder: str) -> Layout | None:
+    """A dataset as TFDS and covey lay it out."""
+    path = storage.join(folder, INFO_FILE)
+    try:
+        info = DatasetInfo.from_json(storage.read(path), path)
+    except FileNotFoundError:
+        return None
+
+    def read(name: str) -> bytes:
+        return storage.read(storage.join(folder, name))
+
+    try:
+        features = features_from_tfds(folder, read)
+    except FileNotFoundError:
+        features = None  # an index says more anyway, and records can be looked at
+    splits = {}
+    for split in info.splits:
+        files = ShardFiles(storage, folder, split.shard_names(info.name))
+        stem = f"{info.name}-{split.name}"
+        splits[split.name] = SplitFiles(files, stem, split.shard_lengths, split.num_bytes)
+    return Layout("dataset", folder, storage, splits, features, info)
+
+
+def _datum(storage: Storage, folder: str) -> Layout | None:
+    """A folder that datum wrote."""
+    found = datum_splits(storage, folder)
+    if found is None:
+        return None
+    name = re.sub(r"\W", "_", storage.name(folder))
+    splits = {
+        split: SplitFiles(
+            ShardFiles(storage, folder, tuple(shards)), f"{name}-{split}", tuple(shards.values())
+        )
+        for split, shards in found.items()
+    }
+    return Layout("datum", folder, storage, splits, datum_features(storage, folder))
+
+
+def _newest_version(storage: Storage, folder: str) -> str | None:
+    """The newest of the versions of a dataset that a folder holds, as TFDS lays them out."""
+    versions = []
+    for path in storage.glob(storage.join(storage.join(folder, "*"), INFO_FILE)):
+        inner = storage.parent(path)
+        version = parse_version(storage.name(inner))
+        if version is not None:
+            versions.append((version, inner))
+    return max(versions)[1] if versions else None
+
+
+def _record_files(storage: Storage, folder: str) -> list[str]:
+    """The files of records in a folder, or in the folders in it."""
+    found = [each for each in storage.list(folder, recursive=True) if not _INDEX.search(each)]
+    named = [each for each in found if _RECORDS.search(storage.name(each))]
+    if named or storage.is_remote:
+        return named
+    return [each for each in found if _begins_like_records(each)]
+
+
+def _begins_like_records(path: str) -> bool:
+    with open(path, "rb") as file:
+        return begins_like_records(file.read(4096))
+
+
+def _files(storage: Storage, paths: Sequence[str], path: str, folder: str | None = None) -> Layout:
+    """Files that nothing describes; their names may tell splits."""
+    stats = storage.stat(paths)
+    for each, stat in zip(paths, stats, strict=True):
+        if stat is None:
+            raise DatasetError(f"{each}: there is no such file")
+    root = folder if folder is not None else _common_folder(storage, paths)
+    names = [_relative(storage, each, root) for each in paths]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DatasetError(f"{twice}: the file is listed twice")
+    by_split: dict[str, list[str]] = {}
+    for name in names:
+        by_split.setdefault(split_of_file(name) or "", []).append(name)
+    if "" in by_split:
+        by_split = {ALL: names}
+    splits = {
+        split: SplitFiles(ShardFiles(storage, root, tuple(part)), _stem(split, part, folder))
+        for split, part in by_split.items()
+    }
+    return Layout("TFRecords", path, storage, splits, None)
+
+
+def _stem(split: str, names: Sequence[str], folder: str | None) -> str:
+    """How the index of some files is called: it must not be mistaken for that of others."""
+    if folder is not None:
+        return f"covey-{split}"
+    if len(names) == 1:
+        return posixpath.basename(names[0])
+    text = "\0".join(names).encode(errors="surrogatepass")
+    return f"covey-{hashlib.blake2b(text, digest_size=6).hexdigest()}"
+
+
+def _common_folder(storage: Storage, paths: Sequence[str]) -> str:
+    """The folder that all files are in, some of them perhaps deeper."""
+    folder = storage.parent(paths[0])
+    while not all(each.startswith(_with_slash(folder)) for each in paths):
+        parent = storage.parent(folder)
+        if parent == folder:
+            raise DatasetError(f"{paths[0]} and {paths[-1]} have no folder in common")
+        folder = parent
+    return folder
+
+
+def _with_slash(folder: str) -> str:
+    return (
+        folder
+        if folder.endswith(("/", os.sep))
+        else f"{folder}{os.sep if _is_local(folder) else '/'}"
+    )
+
+
+def _is_local(folder: str) -> bool:
+    return "://" not in folder
+
+
+def _relative(storage: Storage, path: str, folder: str) -> str:
+    """The name of a file in a folder, with slashes."""
+    name = path[len(_with_slash(folder)) :].replace(os.sep, "/")
+    if storage.join(folder, name) != path:
+        raise FormatError(f"{path}: the file has a name that covey cannot handle")
+    return name

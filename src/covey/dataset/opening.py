@@ -1,0 +1,192 @@
+"""Opening a dataset: what is there, its index, and the records that were asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.dataset.dataset import Dataset
+from covey.dataset.layout import Layout, find_layout
+from covey.dataset.selection import Selection
+from covey.errors import DatasetError
+from covey.features import Features
+from covey.gather import Gatherer, Table
+from covey.index import About, Index
+from covey.indexing import GUESS, Indexing, find_or_build
+from covey.labels import extend
+from covey.records.reader import OnError
+from covey.splits import parse_split
+
+
+def open(  # noqa: A001 - of covey, as of gzip and others
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    split: str | None = None,
+    label: str | Callable[[Mapping[str, Any]], int | str] | None = None,
+    features: Features | Mapping[str, Any] | None = None,
+    decode_images: bool = False,
+    verify: bool = True,
+    map_files: bool = True,
+    on_error: OnError = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+    cache_bytes: int | None = None,
+    threads: int | None = None,
+    progress: bool | None = None,
+) -> Dataset:
+    """Open a dataset, or any TFRecord files of Examples, as an array of examples.
+
+    The index is taken from beside the shards, or from the cache. If there is none that is of these
+    shards as they are now, all records are read once, and the new one is kept.
+
+    Args:
+        path: A folder that covey, TFDS or datum wrote; a folder, a pattern or a list of TFRecord
+            files; or one file. Local, or a URL that fsspec knows.
+        split: Which records: ``"train"``, ``"train[:80%]"``, ``"train[10000:]"``,
+            ``"train+test"``. May be left out if there is only one split.
+        label: What tells the class of an example: a feature (a ClassLabel, a whole number or a
+            text), a function of the example, or ``"@file"``, if each file holds one class. By
+            default what the index says, or a feature that is called so.
+        features: How to decode records; by default as the dataset says, or as its records allow.
+        decode_images: Give images as pixels, which needs Pillow, and not as encoded bytes.
+        verify: Check the checksums of what is read.
+        map_files: Map shards into memory; False reads them, which is slower.
+        on_error: ``"skip"`` leaves damaged records out of an index that is made; such an index is
+            not kept.
+        storage_options: What fsspec needs for a URL: credentials, an endpoint.
+        cache_bytes: How much of remote or unpacked shards is kept on disk; see docs/remote.md.
+        threads: How many index; all cores by default.
+        progress: Show how far indexing is; by default where somebody looks.
+
+    >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
+    >>> _ = write(birds, "birds", split="train", label="species", shuffle=False, progress=False)
+    >>> ds = open("birds", split="train")
+    >>> len(ds), ds.classes.names, ds[1]["species"]
+    (3, ('owl', 'wren'), 1)
+    """
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
+    layout = find_layout(path, storage_options=storage_options, cache_bytes=cache_bytes)
+    declared = None if features is None else Features(features)
+    indexing = Indexing(
+        features=declared if declared is not None else layout.features,
+        label=GUESS if label is None else label,
+        on_error=on_error,
+        threads=threads,
+        progress=progress,
+    )
+    indexes = _Indexes(layout, indexing)
+    stretches = parse_split(_check_split(split, layout), indexes, layout.path)
+    names = list(dict.fromkeys(each.split for each in stretches))
+    tables = [Table(indexes.index(name), layout.splits[name].files) for name in names]
+    gatherer = Gatherer(tables, verify=verify, map_files=map_files, cache_bytes=cache_bytes)
+    abouts = [table.index.about for table in tables]
+    label_names, labels = _join_classes(tables, abouts)
+    first = dict(zip(names, gatherer.first_records, strict=True))
+    chosen = [(first[each.split] + each.begin, first[each.split] + each.end) for each in stretches]
+    return Dataset(
+        gatherer,
+        declared if declared is not None else _features(abouts, layout),
+        label=abouts[0].label,
+        names=label_names,
+        selection=Selection(len(gatherer), chosen),
+        labels=labels,
+        pixels=decode_images,
+    )
+
+
+class _Indexes(Mapping[str, Sequence[int]]):
+    """The records of each shard, by split; an index is found, or made, when it is asked for."""
+
+    def __init__(self, layout: Layout, indexing: Indexing) -> None:
+        self._layout = layout
+        self._indexing = indexing
+        self._found: dict[str, Index] = {}
+
+    def index(self, split: str) -> Index:
+        """The index of a split."""
+        if split not in self._found:
+            there = self._layout.splits[split]
+            index, _ = find_or_build(there.files, there.stem, self._indexing)
+            self._check(split, index)
+            self._found[split] = index
+        return self._found[split]
+
+    def _check(self, split: str, index: Index) -> None:
+        """Compare what was found with what the dataset says."""
+        said = self._layout.splits[split].records
+        if said is None or self._indexing.on_error == "skip":
+            return
+        for shard, records in zip(index.about.shards, said, strict=True):
+            if shard.records != records:
+                raise DatasetError(
+                    f"{self._layout.path}: {shard.name} has {shard.records} records, but the "
+                    f"dataset says {records}; some are lost, or the file was changed"
+                )
+
+    def __getitem__(self, split: str) -> Sequence[int]:
+        if split not in self._layout.splits:
+            raise KeyError(split)
+        return [shard.records for shard in self.index(split).about.shards]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layout.splits)
+
+    def __len__(self) -> int:
+        return len(self._layout.splits)
+
+    def __contains__(self, split: object) -> bool:
+        return split in self._layout.splits
+
+
+def _check_split(split: str | None, layout: Layout) -> str:
+    """The split that was asked for, or the only one."""
+    there = list(layout.splits)
+    if split is None and len(there) == 1:
+        return there[0]
+    if split is None:
+        raise DatasetError(
+            f"{layout.path}: it holds the splits {', '.join(map(repr, there))}; pass split= with "
+            "one of them, or several: 'train+test'"
+        )
+    return split
+
+
+def _features(abouts: Sequence[About], layout: Layout) -> Features:
+    """The features of all splits, which are those of one dataset."""
+    features = abouts[0].features
+    for other in abouts[1:]:
+        if set(other.features) != set(features):
+            raise DatasetError(
+                f"{layout.path}: the splits have different features ({', '.join(features)} and "
+                f"{', '.join(other.features)}); pass features= that fit all"
+            )
+    return features
+
+
+def _join_classes(
+    tables: Sequence[Table], abouts: Sequence[About]
+) -> tuple[tuple[str, ...] | None, NDArray[np.int64] | None]:
+    """The names of the classes of all splits; and their labels, if these had to change.
+
+    Splits that have numbered their texts by themselves have other numbers for the same text.
+    """
+    known = [about.class_names for about in abouts]
+    if abouts[0].label is None or all(each == known[0] for each in known):
+        return known[0], None
+    if any(each is None for each in known):
+        return next(each for each in known if each is not None), None
+    names: tuple[str, ...] = ()
+    for each in known:
+        names = extend(names, each or ()) if names else (each or ())
+    if all((each or ()) == names[: len(each or ())] for each in known):
+        return names, None  # a later split has only added classes
+    place = {name: number for number, name in enumerate(names)}
+    parts = []
+    for table, each in zip(tables, known, strict=True):
+        numbers = np.array([place[name] for name in each or ()], np.int64)
+        parts.append(numbers[table.index.rows["label"]])
+    return names, np.concatenate(parts)

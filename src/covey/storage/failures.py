@@ -1,0 +1,201 @@
+"""What an error of some driver means, and how to say it.
+
+Drivers (s3fs, gcsfs, aiohttp, ...) have errors of their own, which are told by status, type and
+name, for none of them can be imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import enum
+import errno
+import http.client
+from collections.abc import Iterator
+
+from covey.errors import AccessRefusedError, FileChangedError, FileMissingError, StorageError
+from covey.storage.paths import Url, shown
+
+
+class Verdict(enum.Enum):
+    """What is to be done about an error."""
+
+    MISSING = "there is no such file"
+    REFUSED = "the credentials do not do"
+    CHANGED = "the file is another now"
+    RETRY = "it may be gone next time"
+    FATAL = "nothing helps"
+
+
+class ShortAnswerError(ConnectionError):
+    """An answer has fewer or more bytes than were asked for."""
+
+
+_STATUSES = {
+    404: Verdict.MISSING,
+    410: Verdict.MISSING,
+    401: Verdict.REFUSED,
+    403: Verdict.REFUSED,
+    407: Verdict.REFUSED,
+    412: Verdict.CHANGED,
+    416: Verdict.CHANGED,  # what was asked for is past its end
+    408: Verdict.RETRY,
+    425: Verdict.RETRY,
+    429: Verdict.RETRY,
+    501: Verdict.FATAL,
+    505: Verdict.FATAL,
+}
+
+_NAMES = {
+    Verdict.REFUSED: {
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "CredentialRetrievalError",
+        "TokenRetrievalError",
+        "SSOTokenLoadError",
+        "UnauthorizedSSOTokenError",
+        "ProfileNotFound",
+        "DefaultCredentialsError",
+        "RefreshError",
+        "ClientAuthenticationError",
+        "AuthenticationException",
+    },
+    Verdict.FATAL: {"ClientConnectorCertificateError", "SSLCertVerificationError"},
+    Verdict.RETRY: {
+        "ClientConnectionError",
+        "ClientPayloadError",
+        "HTTPClientError",
+        "IncompleteReadError",
+        "ResponseParserError",
+        "FSTimeoutError",
+        "ProtocolError",
+        "SSHException",
+    },
+}
+
+_TYPES: tuple[tuple[type[BaseException], Verdict], ...] = (
+    (FileChangedError, Verdict.CHANGED),
+    (FileNotFoundError, Verdict.MISSING),
+    (PermissionError, Verdict.REFUSED),
+    (StorageError, Verdict.FATAL),
+    (FileExistsError, Verdict.FATAL),
+    (IsADirectoryError, Verdict.FATAL),
+    (NotADirectoryError, Verdict.FATAL),
+    (ConnectionError, Verdict.RETRY),
+    (TimeoutError, Verdict.RETRY),
+    (asyncio.TimeoutError, Verdict.RETRY),
+    (concurrent.futures.TimeoutError, Verdict.RETRY),
+    (EOFError, Verdict.RETRY),
+    (http.client.IncompleteRead, Verdict.RETRY),
+)
+
+# None: some drivers raise a bare OSError for whatever has gone wrong on the way.
+_PASSING = {
+    None,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EIO,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.ETIMEDOUT,
+    getattr(errno, "EREMOTEIO", errno.EIO),
+}
+
+_CREDENTIALS = {
+    "s3": "key=, secret=, or anon=True for public data; AWS_ACCESS_KEY_ID, AWS_PROFILE",
+    "gs": "token=; GOOGLE_APPLICATION_CREDENTIALS",
+    "http": 'headers={"Authorization": ...}',
+    "az": "account_name=, account_key=; AZURE_STORAGE_CONNECTION_STRING",
+}
+_CREDENTIALS.update(s3a=_CREDENTIALS["s3"], gcs=_CREDENTIALS["gs"], https=_CREDENTIALS["http"])
+_CREDENTIALS.update(abfs=_CREDENTIALS["az"])
+
+
+def judge(error: BaseException) -> Verdict:
+    """What is to be done about an error of a driver."""
+    # The first cause tells most: HTTP calls a file missing, too, whose server is down.
+    causes = [*_causes(error)][::-1]
+    for each in causes:
+        status = _status(each)
+        if status is not None and status in _STATUSES:
+            return _STATUSES[status]
+        if status is not None and 500 <= status < 600:
+            return Verdict.RETRY
+    for each in causes:
+        names = {kind.__name__ for kind in type(each).__mro__}
+        for verdict, known in _NAMES.items():
+            if names & known:
+                return verdict
+        for kind, verdict in _TYPES:
+            if isinstance(each, kind):
+                return verdict
+        if isinstance(each, OSError):
+            return Verdict.RETRY if each.errno in _PASSING else Verdict.FATAL
+    return Verdict.FATAL
+
+
+def explain(error: BaseException, url: str, doing: str, tries: int) -> StorageError:
+    """The error to raise in place of a driver's."""
+    verdict, name, reason = judge(error), shown(url), _reason(error, url)
+    if isinstance(error, StorageError) and verdict is not Verdict.CHANGED:
+        return error  # it has been explained where it came from
+    if verdict is Verdict.MISSING:
+        return FileMissingError(f"{name}: there is no such file or folder")
+    if verdict is Verdict.CHANGED:
+        return FileChangedError(
+            f"{name}: it has changed since it was opened, so its bytes would not fit together; "
+            "open it again"
+        )
+    if verdict is Verdict.REFUSED:
+        known = _CREDENTIALS.get(Url.parse(url).protocol, "those of its driver")
+        return AccessRefusedError(
+            f"{name}: {doing} is refused ({reason}); give credentials with storage_options= or in "
+            f"the environment ({known}). Some servers refuse in the same way what is not there"
+        )
+    if verdict is Verdict.RETRY:
+        return StorageError(
+            f"{name}: {doing} failed {tries} times, at last with {reason}; check the connection "
+            "and the server, and try again"
+        )
+    if isinstance(error, NotImplementedError):
+        protocol = Url.parse(url).protocol
+        return StorageError(f"{name}: {doing} is nothing that {protocol}:// can do")
+    return StorageError(f"{name}: {doing} failed with {reason}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that led to it."""
+    each: BaseException | None = error
+    seen: set[int] = set()
+    while each is not None and id(each) not in seen:
+        yield each
+        seen.add(id(each))
+        each = each.__cause__
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that an error carries, wherever its library puts it."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        found = [response.get("ResponseMetadata", {}).get("HTTPStatusCode")]
+    else:
+        found = [_first(each, "status", "status_code", "code") for each in (error, response)]
+    for value in found:
+        if isinstance(value, (int, str)) and str(value).isdecimal() and 100 <= int(value) < 600:
+            return int(value)
+    return None
+
+
+def _first(holder: object, *names: str) -> object:
+    """The first attribute that there is."""
+    return next((getattr(holder, name) for name in names if name in dir(holder)), None)
+
+
+def _reason(error: BaseException, url: str) -> str:
+    """A driver's words, with nothing in them that should not be in a log."""
+    causes = [*_causes(error)]
+    status = next((found for each in causes if (found := _status(each)) is not None), None)
+    words = f"{type(error).__name__}: {error}".replace(url, shown(url)).strip(": ")
+    words = shown(" ".join(words.split())[:300])
+    return words if status is None else f"HTTP status {status}, {words}"

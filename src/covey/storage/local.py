@@ -1,0 +1,183 @@
+"""Files on a local disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import StorageError
+from covey.storage.base import Stat, Storage
+from covey.storage.paths import local_path, shown
+from covey.storage.patterns import parse_pattern
+
+_builtin_list = list
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlocks:
+    """The blocks of a local file, which are all there already."""
+
+    path: str
+    size: int
+    generation: int = 0
+
+    def ensure(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class LocalStorage(Storage):
+    """The files of this machine."""
+
+    is_remote = False
+
+    def clean(self, path: str | os.PathLike[str]) -> str:
+        return os.path.abspath(_local(os.fspath(path)))
+
+    def join(self, folder: str, name: str) -> str:
+        return os.path.join(_local(folder), name)
+
+    def name(self, path: str) -> str:
+        return os.path.basename(self.clean(path))
+
+    def parent(self, path: str) -> str:
+        return os.path.dirname(self.clean(path))
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(self.clean(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self.clean(path))
+
+    def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
+        return [_stat(self.clean(path)) for path in paths]
+
+    def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
+        folder = self.clean(folder)
+        return sorted(os.path.join(folder, name) for name in _walk(folder, recursive, False))
+
+    def glob(self, pattern: str) -> _builtin_list[str]:
+        path = self.clean(pattern)
+        wanted = parse_pattern(path.replace(os.sep, "/"))
+        if wanted is None:
+            return [path] if os.path.isfile(path) else []
+        folder = os.path.normpath(wanted.folder or "/")
+        if not os.path.isdir(folder):
+            return []
+        return sorted(
+            os.path.join(folder, name)
+            for name in _walk(folder, wanted.is_deep, True)
+            if wanted.matches(name.replace(os.sep, "/"))
+        )
+
+    def read(self, path: str) -> bytes:
+        with open(self.clean(path), "rb") as file:
+            return file.read()
+
+    def write(self, path: str, data: bytes) -> None:
+        def fill(beside: str) -> None:
+            with open(beside, "xb") as file:
+                file.write(data)
+
+        _replace(self.clean(path), fill)
+
+    def upload(self, local: str, path: str) -> None:
+        def fill(beside: str) -> None:
+            try:
+                os.link(local, beside)
+            except OSError:  # another disk, or one that has no links
+                shutil.copyfile(local, beside)
+
+        _replace(self.clean(path), fill)
+
+    def copy(self, source: str, target: str) -> None:
+        source = self.clean(source)
+        _replace(self.clean(target), lambda beside: shutil.copyfile(source, beside))
+
+    def remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            try:
+                os.unlink(self.clean(path))
+            except FileNotFoundError:
+                continue
+
+    def open_stream(self, path: str) -> BinaryIO:
+        return open(self.clean(path), "rb")
+
+    def open_blocks(self, path: str) -> FileBlocks:
+        path = self.clean(path)
+        with open(path, "rb") as file:  # a folder, or a file that may not be read, fails here
+            return FileBlocks(path, os.fstat(file.fileno()).st_size)
+
+
+def _local(path: str) -> str:
+    local = local_path(path)
+    if local is None:
+        raise StorageError(f"{shown(path)}: it is no path of a local file")
+    return local
+
+
+def _stat(path: str) -> Stat | None:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        return None
+    return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
+
+
+def _walk(folder: str, recursive: bool, hidden: bool) -> Iterator[str]:
+    """The files in a folder, relative to it. Links are followed, but never in a circle."""
+    waiting: list[tuple[str, frozenset[str]]] = [("", frozenset())]
+    while waiting:
+        inner, above = waiting.pop()
+        real = os.path.realpath(os.path.join(folder, inner))
+        if real in above:
+            continue
+        with os.scandir(os.path.join(folder, inner)) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") and not hidden:
+                    continue
+                name = os.path.join(inner, entry.name)
+                if entry.is_file():
+                    yield name
+                elif recursive and entry.is_dir():
+                    waiting.append((name, above | {real}))
+
+
+def _replace(path: str, fill: Callable[[str], object]) -> None:
+    """Put a file, made beside, in the place of whatever is there, on disk before it is seen."""
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.new")
+    try:
+        fill(beside)
+        _sync(beside)
+        os.replace(beside, path)
+    finally:
+        # It is left if something failed, or if both were names of the same file already.
+        if os.path.exists(beside):
+            os.unlink(beside)
+    _sync(folder)
+
+
+def _sync(path: str) -> None:
+    """Bring a file, or the names in a folder, to disk."""
+    if os.name == "nt" and os.path.isdir(path):  # no such thing there
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

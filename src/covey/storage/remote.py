@@ -1,0 +1,242 @@
+"""Files behind a URL, through fsspec."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote
+
+from covey.errors import FileMissingError, StorageError
+from covey.storage.answers import measure, version_of, whole_call
+from covey.storage.base import Stat, Storage
+from covey.storage.blocks import RemoteBlocks
+from covey.storage.cache import BlockCache, cache_limit
+from covey.storage.connection import Call, Connection, named
+from covey.storage.failures import Verdict, judge
+from covey.storage.paths import Url, shown
+from covey.storage.patterns import parse_pattern
+from covey.storage.stream import RemoteStream
+from covey.storage.tries import Attempts, Task, run, run_one
+
+_builtin_list = list
+
+_BUFFER_BYTES = 1 << 17
+
+# Options that say where files are, and not who asks for them.
+_WHERE = ("endpoint_url", "host", "port", "account_name", "project", "repo", "org", "sha", "fo")
+
+
+class RemoteStorage(Storage):
+    """The files that a URL leads to.
+
+    Args:
+        url: Of any file or folder in it.
+        options: fsspec's storage options.
+        cache_bytes: How much of it may be kept on disk.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        self._url = Url.parse(url)
+        self._options = dict(options or {})
+        self._cache_bytes = cache_bytes
+        self._limit = cache_limit(cache_bytes)
+        self._connection = Connection(self._url, self._options)
+        self._cache: BlockCache | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteStorage, (str(self._url), self._options, self._cache_bytes)
+
+    def __repr__(self) -> str:
+        return f"RemoteStorage({shown(str(self._url))!r})"
+
+    def clean(self, path: str | os.PathLike[str]) -> str:
+        return str(self._parse(os.fspath(path)))
+
+    def _parse(self, path: str) -> Url:
+        url = Url.parse(path)
+        if replace(url, path="", query="") != replace(self._url, path="", query=""):
+            raise StorageError(f"{shown(path)}: it is not in the storage that {self!r} is")
+        return url
+
+    def join(self, folder: str, name: str) -> str:
+        return str(self._parse(folder).join(name))
+
+    def name(self, path: str) -> str:
+        return self._parse(path).name
+
+    def parent(self, path: str) -> str:
+        return str(self._parse(path).parent)
+
+    def is_folder(self, path: str) -> bool:
+        url = self._parse(path)
+        if url.is_http:  # where whatever has links is a folder, and a file as well
+            return bool(self._try(url, "looking", self._named("isdir", url)))
+        info = self._try(url, "looking", self._named("info", url))
+        return info is not None and info["type"] == "directory"
+
+    def exists(self, path: str) -> bool:
+        url = self._parse(path)
+        return self._try(url, "looking", self._named("info", url)) is not None
+
+    def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
+        urls = [self._parse(path) for path in paths]
+        tasks = [self._task(url, "looking", self._named("info", url)) for url in urls]
+        found: dict[int, Mapping[str, Any]] = {}
+        run(tasks, lambda task, info: found.update({id(task): info}), _is_missing)
+        return [
+            self._state(url, found.get(id(task))) for url, task in zip(urls, tasks, strict=True)
+        ]
+
+    def _state(self, url: Url, info: Mapping[str, Any] | None) -> Stat | None:
+        if info is None or info["type"] == "directory":
+            return None
+        version = version_of(info)
+        if info.get("size") is not None:
+            return Stat(int(info["size"]), version)
+        path = self._connection.path_of(str(url))
+        attempts = Attempts(str(url), "reading, to know its size,")
+        return attempts.repeat(lambda: measure(self._connection, path, version))
+
+    def _state_of(self, url: Url) -> Stat:
+        state = self.stat([str(url)])[0]
+        if state is None:
+            raise FileMissingError(f"{shown(str(url))}: there is no such file")
+        return state
+
+    def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
+        url = self._parse(folder)
+        return sorted(str(url.join(name)) for name in self._names(url, recursive, False))
+
+    def glob(self, pattern: str) -> _builtin_list[str]:
+        url = self._parse(pattern)
+        wanted = parse_pattern(unquote(url.path) if url.is_http else url.path, self._magic(url))
+        if wanted is None:
+            return [str(url)] if self.stat([str(url)])[0] is not None else []
+        folder = replace(url, path=wanted.folder)
+        try:
+            names = self._names(folder, wanted.is_deep, True)
+        except FileMissingError:
+            return []
+        return sorted(str(folder.join(name)) for name in names if wanted.matches(name))
+
+    def _magic(self, url: Url) -> str:
+        return "*[" if url.is_http else "*?["
+
+    def _names(self, folder: Url, recursive: bool, hidden: bool) -> set[str]:
+        """The files in a folder, relative to it."""
+        if recursive:
+            found = self._one(folder, "listing", self._named("find", folder), timed=False)
+        else:
+            listing = self._named("ls", folder, detail=True)
+            infos = self._one(folder, "listing", listing, timed=False)
+            found = [info["name"] for info in infos if info["type"] == "file"]
+        base = self._connection.path_of(str(folder)).strip("/")
+        names = set()
+        for path in found:
+            if not path.strip("/").startswith(base):  # a link to elsewhere
+                continue
+            name = path.strip("/")[len(base) :].lstrip("/")
+            if folder.is_http:
+                # Pages have links that sort their tables, too.
+                name = unquote(name) if not set("?#") & set(name) else ""
+            if name and not path.endswith("/"):
+                names.add(name)
+        if not names and not self.is_folder(str(folder)):
+            how = ", or its server does not list it" if folder.is_http else ""
+            raise FileMissingError(f"{shown(str(folder))}: there is no such folder{how}")
+        return {name for name in names if hidden or not f"/{name}".count("/.")}
+
+    def read(self, path: str) -> bytes:
+        url = self._parse(path)
+        data: bytes = self._one(url, "reading", whole_call(self._connection.path_of(str(url))))
+        return data
+
+    def write(self, path: str, data: bytes) -> None:
+        self._put(self._parse(path), "pipe_file", lambda fs_path: (fs_path, data))
+
+    def upload(self, local: str, path: str) -> None:
+        os.stat(local)  # what is missing here is not to be looked for there
+        self._put(self._parse(path), "put_file", lambda fs_path: (local, fs_path))
+
+    def _put(self, url: Url, method: str, arguments: Any) -> None:
+        call = named(method, *arguments(self._connection.path_of(str(url))))
+        try:
+            self._one(url, "writing", call, timed=False)
+        except FileMissingError:
+            # Where there are real folders, they have to be made; buckets, nobody asked for.
+            if self._connection.is_asynchronous:
+                raise
+            parent = self._connection.path_of(str(url.parent))
+            self._one(url.parent, "making a folder", named("makedirs", parent, exist_ok=True))
+            self._one(url, "writing", call, timed=False)
+
+    def copy(self, source: str, target: str) -> None:
+        url, other = self._parse(source), self._connection.path_of(self.clean(target))
+        self._one(url, "copying", self._named("cp_file", url, other), timed=False)
+
+    def remove(self, paths: Sequence[str]) -> None:
+        urls = [self._parse(path) for path in paths]
+        tasks = [self._task(url, "removing", self._named("rm_file", url)) for url in urls]
+        run(tasks, lambda task, result: None, _is_missing)
+
+    def open_stream(self, path: str) -> BinaryIO:
+        url = self._parse(path)
+        text, state = str(url), self._state_of(url)
+        stream = RemoteStream(self._connection, text, state, lambda: self.stat([text])[0])
+        return cast(BinaryIO, io.BufferedReader(stream, _BUFFER_BYTES))
+
+    def open_blocks(self, path: str) -> RemoteBlocks:
+        url = self._parse(path)
+        if self._cache is None:
+            self._cache = BlockCache(self._limit)
+        where = repr(_where(self._options))
+        state = self._state_of(url)
+        return RemoteBlocks(self._connection, self._cache, str(url), state, where, self.stat)
+
+    def _named(self, method: str, url: Url, *args: Any, **options: Any) -> Call:
+        """A call of one of fsspec's methods that sees what is there now, and not just before."""
+        path = self._connection.path_of(str(url))
+
+        def call(filesystem: Any) -> Any:
+            filesystem.invalidate_cache()
+            return named(method, path, *args, **options)(filesystem)
+
+        return call
+
+    def _task(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Task:
+        return Task(self._connection, call, Attempts(str(url), doing), timed=timed)
+
+    def _one(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Any:
+        return run_one(self._task(url, doing, call, timed=timed))
+
+    def _try(self, url: Url, doing: str, call: Call) -> Any:
+        """The result of a call; None if something is missing."""
+        try:
+            return self._one(url, doing, call)
+        except FileMissingError:
+            return None
+
+
+def _is_missing(task: Task, error: Exception) -> bool:
+    return judge(error) is Verdict.MISSING
+
+
+def _where(options: Mapping[str, Any]) -> Any:
+    """What of the options tells one server's files from another's."""
+    found = {}
+    for key, value in sorted(options.items()):
+        if isinstance(value, Mapping):
+            found[key] = _where(value)
+        elif key in _WHERE:
+            found[key] = str(value)
+    return {key: value for key, value in found.items() if value}

@@ -1,0 +1,180 @@
+"""The blocks of one remote file on disk, as far as they were fetched.
+
+::
+
+    <cache>/blocks/<key>/data     as long as the file, with holes where blocks are missing
+    <cache>/blocks/<key>/map      16 bytes of magic, 16 of a token, then one byte per block
+
+A byte of the map is 0 if its block is missing, else 1 + the block's CRC-32C modulo 255. It is
+written after the block: whatever is interrupted, and whatever a disk loses when the power fails,
+is missing then. The two files come and go together with their folder, by renaming it, and the
+token tells one folder of a name from the next. So a file is never cut or changed under a process
+that has it mapped, and several processes need no locks: they write the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+
+BLOCK_BYTES = 1 << 16
+
+DATA = "data"
+_MAP = "map"
+_MAGIC = b"covey blocks 1\n\0"
+_TOKEN_BYTES = 16
+_HEADER_BYTES = len(_MAGIC) + _TOKEN_BYTES
+_FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
+
+# How folders are called that are not there yet, and no longer.
+NEW = ".new-"
+GONE = ".gone-"
+
+
+def block_count(size: int) -> int:
+    """How many blocks a file of a size has."""
+    return -(-size // BLOCK_BYTES)
+
+
+class UnsoundError(Exception):
+    """What is in the cache is damaged, or not covey's."""
+
+
+class Entry:
+    """The files of a folder, open for a moment, so that others can remove it whenever they like.
+
+    Raises:
+        FileNotFoundError: If they are not there.
+        UnsoundError: If they are not the blocks of a file of this size.
+    """
+
+    def __init__(self, folder: str, size: int) -> None:
+        self._blocks = block_count(size)
+        descriptor = None
+        if not os.path.isdir(folder) and os.path.lexists(folder):
+            raise UnsoundError
+        if os.open in os.supports_dir_fd:  # both files are of one folder, even if it is replaced
+            descriptor = os.open(folder, os.O_RDONLY)
+        self._files: list[int] = []
+        try:
+            for name in (DATA, _MAP):
+                path = name if descriptor is not None else os.path.join(folder, name)
+                self._files.append(os.open(path, _FLAGS, dir_fd=descriptor))
+            self._data, self._map = self._files
+            header = os.read(self._map, _HEADER_BYTES)
+            sizes = [os.fstat(file).st_size for file in self._files]
+            if not header.startswith(_MAGIC) or sizes != [size, _HEADER_BYTES + self._blocks]:
+                raise UnsoundError
+            self.token = header[len(_MAGIC) :]
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def __enter__(self) -> Entry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both files."""
+        for file in self._files:
+            os.close(file)
+        self._files = []
+
+    def present(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which blocks are there and whole; the numbers are sorted."""
+        found = np.zeros(len(numbers), np.bool_)
+        if not len(numbers):
+            return found
+        first, last = int(numbers[0]), int(numbers[-1])
+        os.lseek(self._map, _HEADER_BYTES + first, os.SEEK_SET)
+        marks = np.frombuffer(os.read(self._map, last + 1 - first), np.uint8)[numbers - first]
+        for place in np.flatnonzero(marks):
+            os.lseek(self._data, int(numbers[place]) * BLOCK_BYTES, os.SEEK_SET)
+            found[place] = _check(os.read(self._data, BLOCK_BYTES)) == marks[place]
+        return found
+
+    def write(self, begin: int, data: bytes) -> bytes:
+        """Write whole blocks; what :meth:`mark` takes to say that they are there."""
+        _write(self._data, begin, data)
+        view = memoryview(data)
+        steps = range(0, len(data), BLOCK_BYTES)
+        return bytes(_check(view[step : step + BLOCK_BYTES]) for step in steps)
+
+    def mark(self, first: int, checks: bytes) -> None:
+        """Say that blocks are there."""
+        _write(self._map, _HEADER_BYTES + first, checks)
+
+
+def read_token(folder: str) -> bytes | None:
+    """The token of a folder; None if there is none."""
+    try:
+        with open(os.path.join(folder, _MAP), "rb", buffering=0) as file:
+            return file.read(_HEADER_BYTES)[len(_MAGIC) :]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def bytes_present(folder: str) -> int:
+    """What the blocks of a folder take, about."""
+    try:
+        with open(os.path.join(folder, _MAP), "rb", buffering=0) as file:
+            marks = np.frombuffer(file.read(), np.uint8)[_HEADER_BYTES:]
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return int(np.count_nonzero(marks)) * BLOCK_BYTES
+
+
+def create(folder: str, size: int) -> None:
+    """Make a folder without any blocks; nothing happens if another process was faster."""
+    parent = os.path.dirname(folder)
+    os.makedirs(parent, mode=0o700, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=NEW, dir=parent))
+    try:
+        (new / _MAP).write_bytes(_MAGIC + uuid.uuid4().bytes + bytes(block_count(size)))
+        with open(new / DATA, "wb") as file:
+            file.truncate(size)
+        os.rename(new, folder)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        if not os.path.isdir(folder):
+            raise
+
+
+def discard(folder: str) -> bool:
+    """Remove a folder; False if that is not possible, for some systems protect what is open."""
+    gone = os.path.join(os.path.dirname(folder), f"{GONE}{uuid.uuid4().hex}")
+    try:
+        os.rename(folder, gone)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    if os.path.isdir(gone):
+        shutil.rmtree(gone, ignore_errors=True)
+    else:
+        os.unlink(gone)
+    return True
+
+
+def _check(block: bytes | memoryview) -> int:
+    return 1 + _core.crc32c(block) % 255
+
+
+def _write(file: int, begin: int, data: bytes) -> None:
+    os.lseek(file, begin, os.SEEK_SET)
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]

@@ -1,0 +1,145 @@
+"""Real servers on this machine: one of S3, and ones of HTTP that behave as badly as is wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+from moto.server import ThreadedMotoServer
+
+
+class QuietServer(ThreadingHTTPServer):
+    """Says nothing about clients that hang up."""
+
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        pass
+
+
+@contextmanager
+def serving(handler) -> Iterator[str]:
+    """The URL of a server, as long as it runs."""
+    server = QuietServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+def folder_server(folder):
+    """Python's own server of a folder: it lists files, and ignores ranges."""
+    return serving(partial(_QuietHandler, directory=str(folder)))
+
+
+class Objects:
+    """What a server of ranges has, what it was asked for, and how it misbehaves."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str, str]] = []
+        self.fault: Callable[[str, str, int], str] = lambda method, path, attempt: ""
+        """The faults of an answer, by method, path, and how often just this was asked before: a
+        status, "drop" in the middle of the body, "short", "whole" in spite of a range."""
+        self.has_length = True
+        self._times: Counter[tuple[str, str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def ask(self, method: str, path: str, wanted: str) -> str:
+        with self._lock:
+            self.asked.append((method, path, wanted))
+            attempt = self._times[method, path, wanted]
+            self._times[method, path, wanted] += 1
+        return str(self.fault(method, path, attempt))
+
+    def reads(self) -> list[str]:
+        """The ranges that were read."""
+        return [wanted for method, _, wanted in self.asked if method == "GET"]
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        objects = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def do_HEAD(self):
+                self.answer(with_body=False)
+
+            def do_GET(self):
+                self.answer(with_body=True)
+
+            def answer(self, with_body):
+                wanted = self.headers.get("Range", "")
+                fault = objects.ask(self.command, self.path, wanted)
+                data = objects.files.get(self.path.partition("?")[0])
+                if data is None or fault.isdecimal():
+                    self.send_response(404 if data is None else int(fault))
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                etag, size = hashlib.md5(data).hexdigest(), len(data)
+                begin, end = 0, size
+                if wanted and "whole" not in fault:
+                    begin, last = map(int, wanted.removeprefix("bytes=").split("-"))
+                    end = min(last + 1, size)
+                self.send_response(206 if (begin, end) != (0, size) else 200)
+                if begin or end < size:
+                    self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
+                part = data[begin:end]
+                if "short" in fault:
+                    part = part[: len(part) // 2]
+                if objects.has_length:
+                    self.send_header("Content-Length", str(len(part)))
+                else:
+                    self.send_header("Connection", "close")
+                self.send_header("ETag", f'"{etag}"')
+                self.end_headers()
+                if with_body:
+                    self.wfile.write(part[: len(part) // 2] if "drop" in fault else part)
+                if "drop" in fault or not objects.has_length:
+                    self.close_connection = True
+
+        return Handler
+
+
+@contextmanager
+def range_server() -> Iterator[tuple[str, Objects]]:
+    """A server of ranges, and what it has."""
+    objects = Objects()
+    with serving(objects.handler()) as url:
+        yield url, objects
+
+
+@contextmanager
+def s3_server() -> Iterator[dict[str, object]]:
+    """The storage options of a server of S3."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield {
+            "key": "nobody",
+            "secret": "nothing",
+            "client_kwargs": {"endpoint_url": f"http://{host}:{port}"},
+        }
+    finally:
+        server.stop()
