@@ -100,6 +100,11 @@ class Feature:
         """Whether a value is stored as it is, in one column with the feature's own name."""
         return False
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether what was decoded is the value, so that :meth:`join` has nothing to do."""
+        return False
+
     def filler(self) -> Any:
         """The value that an example gets that lacks the feature; REQUIRED if it must not."""
         return getattr(self, "default", REQUIRED)
@@ -192,6 +197,10 @@ class Tensor(Feature):
     @property
     def is_plain(self) -> bool:
         return not self._has_shape and not self._is_packed
+
+    @property
+    def is_direct(self) -> bool:
+        return self.is_plain and (self.dtype != "bool" or self.encoding == "list")
 
     @property
     def _has_shape(self) -> bool:
@@ -346,6 +355,10 @@ class ClassLabel(Feature):
     @property
     def is_plain(self) -> bool:
         return True
+
+    @property
+    def is_direct(self) -> bool:
+        return self.num_classes is None
 
     def index(self, name: str) -> int:
         """The integer of a class."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,20 +22,13 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FeatureError
-from covey.features.batches import (
-    allocate,
-    check_output,
-    check_size,
-    count_rows,
-    decode_blocks,
-    row_of,
-    sort_out,
-)
+from covey.features.batches import count_rows, row_of
 from covey.features.blocks import ExampleBlock, Rows
 from covey.features.columns import Column
-from covey.features.explain import Place, explain_misfit, explain_record, explain_value, place_in
+from covey.features.decoding import Decoding, Run
+from covey.features.explain import Place, explain_value
 from covey.features.inference import infer_column_kinds, infer_kinds
-from covey.features.kinds import REQUIRED, Feature, MisfitError, parse_feature
+from covey.features.kinds import REQUIRED, Feature, parse_feature
 from covey.features.surveys import infer_record_kinds
 from covey.records import Block
 
@@ -87,11 +79,9 @@ class Features(Mapping[str, Feature]):
             for name, feature in self._features.items()
             if feature.filler() is not REQUIRED
         }
-        self._allocations = [column.allocation() for column in self._physical]
-        self._least_bytes = sum(column.least_bytes() for column in self._physical)
         # The native codecs cannot be pickled, and are made when they are first needed.
         self._encoder: _core.Encoder | None = None
-        self._decoder: _core.Decoder | None = None
+        self._decoding: Decoding | None = None
         self._selected: dict[tuple[str, ...], Features] = {}
 
     def _add(self, features: Mapping[str, Any], path: tuple[str, ...]) -> None:
@@ -377,10 +367,10 @@ class Features(Mapping[str, Feature]):
 
     # Decoding.
 
-    def _decode_with(self) -> _core.Decoder:
-        if self._decoder is None:
-            self._decoder = _core.Decoder([column.spec() for column in self._physical])
-        return self._decoder
+    def _decode_with(self) -> Decoding:
+        if self._decoding is None:
+            self._decoding = Decoding(self._features, self._columns)
+        return self._decoding
 
     def decode(self, record: bytes, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""
@@ -409,18 +399,12 @@ class Features(Mapping[str, Feature]):
         """
         if names is not None:
             return self.select(names).decode_batch(records, out=out)
-        blocks, raw = sort_out(records)
-        rows = sum(map(len, blocks)) if blocks else len(raw)
-        check_size(blocks, raw, rows, self._least_bytes)
-
-        def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
-            return decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
-
-        return self.decode_with(run, rows, partial(place_in, blocks), out=out)
+        flat = self._decode_with().decode_batch(records, self._flatten(out) if out else {})
+        return self._nest(flat) if self._is_nested else flat
 
     def decode_with(
         self,
-        run: Callable[[_core.Decoder, list[Any]], list[_core.GrownColumn | None]],
+        run: Run,
         rows: int,
         place: Callable[[int], Place],
         *,
@@ -429,30 +413,14 @@ class Features(Mapping[str, Feature]):
         """Decode records that somebody else finds.
 
         Args:
-            run: Lets the native decoder decode them, into arrays where it has some.
+            run: Lets the native decoder decode them.
             rows: How many they are.
             place: Tells where one is, for messages.
             out: As for :meth:`decode_batch`.
         """
-        dense = [allocate(rows, *row) for row in self._allocations]
-        for name, given in self._flatten(out).items() if out else ():
-            i = self._owners.index(name)
-            dense[i] = check_output(name, given, self._physical[i], rows)
-        try:
-            grown = run(self._decoder or self._decode_with(), dense)
-        except _core.Fault as fault:
-            raise explain_record(fault, self._physical, self._owners, place) from None
-        parts = iter(
-            array if part is None else column.wrap(part, rows)
-            for column, array, part in zip(self._physical, dense, grown, strict=True)
-        )
-        result: dict[str, Any] = {}
-        for name, feature in self._features.items():
-            try:
-                result[name] = feature.join([next(parts) for _ in self._columns[name]])
-            except MisfitError as error:
-                raise explain_misfit(error, name, place) from None
-        return self._nest(result) if self._is_nested else result
+        decoding = self._decoding or self._decode_with()
+        flat = decoding.decode_with(run, rows, place, self._flatten(out) if out else {})
+        return self._nest(flat) if self._is_nested else flat
 
     def path_of(self, name: str) -> tuple[str, ...]:
         """The keys that lead to a feature in a nested example."""
@@ -460,10 +428,7 @@ class Features(Mapping[str, Feature]):
 
     def column_of(self, name: str) -> int | None:
         """Which of the native decoder's columns is a feature that is one int64; None if none is."""
-        index = self._owners.index(name) if name in self._owners else None
-        if index is None or self._allocations[index] != ((), np.dtype(np.int64)):
-            return None
-        return index
+        return self._decode_with().column_of(name)
 
 
 def _about(name: str, error: FeatureError) -> FeatureError:

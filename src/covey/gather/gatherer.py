@@ -179,7 +179,8 @@ class Gatherer:
                 f"{self.tables[table].files.folder}: a row of the index is of shard "
                 f"{shards.max()}, but there are {count}; index the dataset anew"
             )
-        return shards + self._first_shard[table]
+        numbered: NDArray[np.int64] = shards + self._first_shard[table]
+        return numbered
 
     def labels(self, ids: Ids) -> NDArray[np.int64]:
         """The classes of records, as the index has them."""
