@@ -75,6 +75,7 @@ class Classes:
     """
 
     def __init__(self, features: Features, label: str | None, texts: Iterable[str] = ()) -> None:
+        self.features = features
         self.label = label
         self._only = features if label is None else features.select([label])
         self.texts = tuple(texts) if label is not None and is_text(features[label]) else None

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError, CorruptRecordError, DatasetError, FormatError
+from covey.errors import ClosedError, CorruptRecordError, FormatError
 from covey.features import Features
 from covey.features.explain import Place
+from covey.gather.faults import explain_fault
 from covey.gather.members import MemberError, inflate_member
-from covey.gather.shards import LocalShards, Table
+from covey.gather.opened import Opened
+from covey.gather.shards import Table
 from covey.records.block import FRAME_BYTES, HEADER_BYTES
 
 Ids = NDArray[np.int64]
@@ -57,7 +59,7 @@ class Gatherer:
         members = [_has_members(each) for each in tables]
         self._maps = map_files and not any(members)
         self._members = members
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -72,7 +74,7 @@ class Gatherer:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.tables, self._options)
 
-    def _open(self) -> _Opened:
+    def _open(self) -> Opened:
         opened = self._opened
         if opened is not None and opened.process == os.getpid():
             return opened
@@ -83,7 +85,7 @@ class Gatherer:
             self._lock = threading.Lock()
         with self._lock:
             if self._opened is None or self._opened.process != os.getpid():
-                self._opened = _Opened(self.tables, self._cache_bytes)
+                self._opened = Opened(self.tables, self._cache_bytes)
             return self._opened
 
     def close(self) -> None:
@@ -115,7 +117,7 @@ class Gatherer:
         def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
             if self._maps:
                 while True:
-                    opened.fetch(self, ids)
+                    self._fetch(opened, ids)
                     try:
                         return opened.gather.decode(decoder, ids, check, label, dense)
                     except _core.Fault as fault:
@@ -132,7 +134,7 @@ class Gatherer:
         opened = self._open()
         if self._maps:
             while True:
-                opened.fetch(self, ids)
+                self._fetch(opened, ids)
                 try:
                     return opened.gather.slice(ids, self._verify)
                 except _core.Fault as fault:
@@ -212,7 +214,7 @@ class Gatherer:
         offset = int(row["within"] if streamed else row["offset"])
         return Place(self.tables[table].files.paths[shard], within - before, offset)
 
-    def _mend(self, opened: _Opened, fault: _core.Fault, ids: Ids) -> None:
+    def _mend(self, opened: Opened, fault: _core.Fault, ids: Ids) -> None:
         """Map shards that are not there yet; anything else is an error."""
         code = fault.args[0]
         if code == "unmapped":
@@ -223,47 +225,24 @@ class Gatherer:
         raise fault
 
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
-        code, row, offset, found, expected, _ = fault.args
-        if code == "row":
-            number = int(ids[row])
+        number = int(ids[fault.args[1]])
+        if fault.args[0] == "row":
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
-        where = self._place(int(ids[row]))
-        if code == "cut":
-            raise DatasetError(
-                f"{where.name}: the shard was cut, it had {expected} bytes when it was indexed; "
-                "run `covey verify` to see what is left"
-            ) from None
-        if code == "label":
-            signed = found - 2**64 if found >= 2**63 else found
-            known = expected - 2**64 if expected >= 2**63 else expected
-            raise DatasetError(
-                f"{where}: its class is {signed}, but the index says {known}; the shard was "
-                "changed, or the index is another's: run `covey index` to make it anew"
-            ) from None
-        if code in ("moved", "out_of_bounds"):
-            what = (
-                f"a record of {found} bytes begins there, the index says {expected}"
-                if code == "moved"
-                else f"the index has a record of {found} bytes at {offset}, the file {expected}"
-            )
-            raise FormatError(
-                f"{where}: {what}; the shard was changed, or the index is another's: run "
-                "`covey index` to make it anew"
-            ) from None
-        what = code.removesuffix("_checksum")
-        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
-        raise CorruptRecordError(
-            f"{where}: {reason}; run `covey verify` to list the damage",
-            name=where.name,
-            record=where.record,
-            offset=where.offset,
-            reason=reason,
-        ) from None
+        raise explain_fault(fault, self._place(number)) from None
+
+    def _fetch(self, opened: Opened, ids: Ids) -> None:
+        """Wait until what is needed of remote shards is there."""
+        if not opened.shards.is_remote:
+            return
+        rows, shards = self.rows(ids)
+        begins, ends, _ = self._stretches(rows, shards)
+        if opened.shards.fetch(shards, begins, ends):
+            opened.map(np.unique(shards).tolist())
 
     # Reading instead of mapping.
 
     def _read(
-        self, opened: _Opened, ids: Ids
+        self, opened: Opened, ids: Ids
     ) -> tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]:
         """The frames of records, in buffers: what the native decoder takes."""
         rows, shards = self.rows(ids)
@@ -279,16 +258,17 @@ class Gatherer:
                 found = known[stretch] = len(buffers)
                 shard, begin = stretch
                 data = opened.shards.read(shard, begin, int(ends[row]))
-                buffers.append(self._inflate(data, shard, int(ids[row])))
+                buffers.append(self._inflate(opened, data, shard, int(ids[row])))
             sources[row] = found
         return buffers, sources, offsets, rows["length"].astype(np.uint64)
 
-    def _inflate(self, data: bytes, shard: int, number: int) -> bytes:
+    def _inflate(self, opened: Opened, data: bytes, shard: int, number: int) -> bytes:
         table = bisect.bisect_right(self._first_shard, shard) - 1
         if not self._members[table]:
             return data
+        members = opened.members(self.tables[table], shard - self._first_shard[table])
         try:
-            return inflate_member(data)
+            return inflate_member(data, members.longest)
         except MemberError as error:
             where = self._place(number)
             raise CorruptRecordError(
@@ -328,9 +308,9 @@ class Gatherer:
         opened = self._open()
         for shard in np.unique(shards).tolist():
             mine = shards == shard
-            starts = opened.member_starts(self.tables[table], shard - self._first_shard[table])
-            following = np.searchsorted(starts, offsets[mine], side="right")
-            ends[mine] = starts[np.minimum(following, len(starts) - 1)]
+            edges = opened.members(self.tables[table], shard - self._first_shard[table]).edges
+            following = np.searchsorted(edges, offsets[mine], side="right")
+            ends[mine] = edges[np.minimum(following, len(edges) - 1)]
         return ends
 
 
@@ -341,85 +321,6 @@ _COMMON = np.dtype([("length", "<u4"), ("offset", "<u8"), ("within", "<u8"), ("l
 def _has_members(table: Table) -> bool:
     about = table.index.about
     return about.compression is not None and not about.streamed
-
-
-class _Opened:
-    """What one process has open."""
-
-    def __init__(self, tables: Sequence[Table], cache_bytes: int | None) -> None:
-        self.process = os.getpid()
-        self.shards = LocalShards(tables, cache_bytes)
-        self.gather = _core.Gather([_native(table) for table in tables])
-        self._starts: dict[tuple[int, int], NDArray[np.int64]] = {}
-        self._keep_open = len(self.shards) <= _descriptors()
-        size = sum(shard.bytes for table in tables for shard in table.index.about.shards)
-        self._scattered = size > _memory() // 2
-
-    def map(self, numbers: Sequence[int]) -> None:
-        """Map shards into memory."""
-        opened = [(number, self.shards.open(number)) for number in numbers]
-        try:
-            self.gather.set_shards(
-                [(number, os.fsencode(each.path), each.size) for number, each in opened],
-                self._keep_open,
-                self._scattered,
-            )
-        except _core.Fault as fault:
-            _, _, number, _, expected, _ = fault.args
-            raise DatasetError(
-                f"{self.shards.path(number)}: the shard has no longer {expected} bytes; open the "
-                "dataset again"
-            ) from None
-
-    def fetch(self, gatherer: Gatherer, ids: Ids) -> None:
-        """Fetch what is needed of remote shards."""
-        if not self.shards.is_remote:
-            return
-        rows, shards = gatherer.rows(ids)
-        begins, ends, _ = gatherer._stretches(rows, shards)
-        if self.shards.fetch(shards, begins, ends):
-            self.map(np.unique(shards).tolist())
-
-    def member_starts(self, table: Table, shard: int) -> NDArray[np.int64]:
-        """Where the members of a shard begin, and where the shard ends."""
-        key = id(table), shard
-        found = self._starts.get(key)
-        if found is None:
-            shards = table.index.about.shards
-            first = sum(each.records for each in shards[:shard])
-            rows = table.index.rows[first : first + shards[shard].records]
-            starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
-            found = self._starts[key] = np.append(starts, shards[shard].bytes)
-        return found
-
-
-def _native(table: Table) -> tuple[Any, int, int, int, int, int, int, int]:
-    """A table as the native core takes it."""
-    rows, about = table.index.rows, table.index.about
-    fields = rows.dtype.fields
-    assert fields is not None
-    at = {name: int(field[1]) for name, field in fields.items()}
-    offset = at["within"] if about.streamed else at["offset"]
-    shards = len(about.shards)
-    label = at.get("label", -1)
-    return rows, len(rows), rows.dtype.itemsize, at["shard"], at["length"], offset, label, shards
-
-
-def _descriptors() -> int:
-    """How many files may be kept open."""
-    try:
-        import resource
-    except ImportError:
-        return 512
-    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-
-
-def _memory() -> int:
-    """The bytes of memory that the machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 8 << 30
 
 
 def _restore(tables: tuple[Table, ...], options: Mapping[str, Any]) -> Gatherer:

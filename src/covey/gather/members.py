@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 import zlib
 
-from covey.records.places import LONGEST_MEMBER
-
 try:  # two to three times as fast
     import deflate
 
@@ -22,22 +20,32 @@ except ImportError:
         return zlib.decompress(member, 31, size)
 
 
+# Deflate makes data at most 1032 times as small.
+_MOST_RATIO = 1040
+
+
 class MemberError(Exception):
     """A member is damaged; the message says how."""
 
 
-def inflate_member(member: bytes) -> bytes:
-    """The data of one whole member, which is no longer than one may be.
+def inflate_member(member: bytes, most: int) -> bytes:
+    """The data of one whole member.
+
+    Args:
+        member: Its bytes.
+        most: The most that it may decompress to.
 
     >>> import gzip
-    >>> inflate_member(gzip.compress(b"owl"))
+    >>> inflate_member(gzip.compress(b"owl"), 100)
     b'owl'
     """
     if len(member) < 18:
         raise MemberError(f"the member has {len(member)} bytes, the least are 18")
     (size,) = struct.unpack("<I", member[-4:])
-    if size > LONGEST_MEMBER:
-        raise MemberError(f"the member would have {size} bytes, the most are {LONGEST_MEMBER}")
+    # What it says of its size is no reason to get more memory than it could fill.
+    most = min(most, len(member) * _MOST_RATIO)
+    if size > most:
+        raise MemberError(f"the member says that it has {size} bytes, the most are {most}")
     try:
         data = _inflate(member, size)
     except zlib.error as error:

@@ -8,11 +8,12 @@ from covey.indexing.keeping import (
     find_or_build,
     write_index,
 )
-from covey.indexing.labelling import Label
+from covey.indexing.labelling import KnownLabels, Label
 
 __all__ = [
     "GUESS",
     "Indexing",
+    "KnownLabels",
     "Label",
     "ShardFiles",
     "changed_content",

@@ -60,7 +60,7 @@ class Indexing:
     """
 
     features: Features | None = None
-    label: Label | object = GUESS
+    label: Label | Labeller | object = GUESS
     on_error: OnError = "raise"
     threads: int | None = None
     progress: bool | None = None
@@ -91,10 +91,10 @@ class Indexing:
         )
         return _assemble(features, labeller, shards, scanned)
 
-    def _label(self, features: Features) -> Label:
+    def _label(self, features: Features) -> Label | Labeller:
         if self.label is GUESS:
             return guess_label(features)
-        label: Label = self.label  # type: ignore[assignment]
+        label: Label | Labeller = self.label  # type: ignore[assignment]
         return label
 
     def _scan(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import DatasetError, FeatureError
+from covey.errors import DatasetError
 from covey.features import Features
 from covey.features.batches import row_of
 from covey.index import BY_FILE
@@ -70,25 +70,35 @@ class _Texts:
         return final, texts
 
 
-class FeatureLabels(Labeller):
-    """The value of a feature is the class: a ClassLabel, a whole number, or a text."""
+class TextLabels(Labeller):
+    """The value of a feature is the class, which is a text."""
 
     def __init__(self, features: Features, label: str) -> None:
-        self.label = find_label(features, label)
+        self.label: str = label
         self._features = features.select([label])
-        self._texts = _Texts() if is_text(features[label]) else None
-        self._classes = Classes(self._features, label)
+        self._texts = _Texts()
 
     def of(self, block: Block, shard: int) -> NDArray[np.int64]:
-        if self._texts is not None:
-            assert self.label is not None
-            return self._texts.number(texts_in(self._features, self.label, block))
+        return self._texts.number(texts_in(self._features, self.label, block))
+
+    def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        return self._texts.finish()
+
+
+class KnownLabels(Labeller):
+    """Classes that have their numbers already."""
+
+    def __init__(self, classes: Classes) -> None:
+        self.label = classes.label
+        self._classes = classes
+
+    def of(self, block: Block, shard: int) -> NDArray[np.int64]:
         classes = self._classes.of(block)
         assert classes is not None
         return classes
 
-    def finish(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
-        return (None, None) if self._texts is None else self._texts.finish()
+    def finish(self) -> tuple[None, tuple[str, ...] | None]:
+        return None, self._classes.texts
 
 
 class FunctionLabels(Labeller):
@@ -163,7 +173,9 @@ def class_of_file(name: str) -> str:
     return _SUFFIXES.sub("", name) or name
 
 
-def make_labeller(label: Label, features: Features, names: Sequence[str]) -> Labeller | None:
+def make_labeller(
+    label: Label | Labeller, features: Features, names: Sequence[str]
+) -> Labeller | None:
     """Who tells the class.
 
     Args:
@@ -171,8 +183,8 @@ def make_labeller(label: Label, features: Features, names: Sequence[str]) -> Lab
         features: Of the records.
         names: Of the shards.
     """
-    if label is None:
-        return None
+    if label is None or isinstance(label, Labeller):
+        return label
     if callable(label):
         return FunctionLabels(features, label)
     if not isinstance(label, str):
@@ -182,7 +194,7 @@ def make_labeller(label: Label, features: Features, names: Sequence[str]) -> Lab
         )
     if label == BY_FILE:
         return FileLabels(names)
-    try:
-        return FeatureLabels(features, label)
-    except FeatureError as error:
-        raise DatasetError(str(error)) from None
+    find_label(features, label)  # says what is wrong with it
+    if is_text(features[label]):
+        return TextLabels(features, label)
+    return KnownLabels(Classes(features, label))

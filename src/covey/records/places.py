@@ -21,8 +21,13 @@ PLACE_DTYPE = np.dtype([("offset", "<u8"), ("within", "<u8"), ("length", "<u8")]
 # Of a compressed file: (decompressed bytes before it, where it begins in the file) of each member.
 Members = list[tuple[int, int]]
 
-# A record in a longer member is not reached through it.
-LONGEST_MEMBER = 4 << 20
+# A record in a member that is longer, by more than one record, is not reached through it.
+LONG_MEMBER = 4 << 20
+
+
+def longest_member(lengths: NDArray[Any]) -> int:
+    """The most bytes that a member may have through which records of these lengths are reached."""
+    return LONG_MEMBER + FRAME_BYTES + (int(lengths.max()) if len(lengths) else 0)
 
 
 class Places:
@@ -57,7 +62,7 @@ class Places:
         following = np.append(before[1:], np.uint64(last))
         member = np.searchsorted(before, places["offset"], side="right") - 1
         is_whole = bool((ends <= following[member]).all())
-        return is_whole and int((following - before).max()) <= LONGEST_MEMBER
+        return is_whole and int((following - before).max()) <= longest_member(places["length"])
 
     def table(self, *, streamed: bool | None = None) -> NDArray[Any]:
         """All of them: an array of (offset, within, length).

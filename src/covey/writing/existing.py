@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.features import ClassLabel, Feature, Features
 from covey.features.tfds import features_from_tfds
-from covey.index import About, index_names, read_about, read_index, row_dtype
+from covey.index import About, index_names, read_about, read_index
+from covey.indexing import Indexing, KnownLabels, ShardFiles, find_changed
 from covey.labels import Classes, find_label, is_text, texts_in
 from covey.metadata import DatasetInfo, SplitInfo, dataset_name
 from covey.records import RecordReader
-from covey.shards import Shard, fingerprint
+from covey.shards import Shard
+from covey.storage import LocalStorage
 from covey.writing.commit import read_info
 
 Mode = Literal["error", "overwrite", "append"]
@@ -159,11 +160,15 @@ class Existing:
         Taken from its index if that is there and right, else from the shards themselves.
         """
         about = self.about(self.split)
-        shards = () if about is None or about.label != classes.label else about.shards
-        if about is not None and shards and all(_is_same(self.folder, each) for each in shards):
+        files = ShardFiles(LocalStorage(), str(self.folder), self.old_shards())
+        if about is not None and about.label == classes.label:
             with contextlib.suppress(FormatError):
-                return list(shards), read_index(self.folder, self.stem, about).rows
-        return _index_shards(self.folder, self.old_shards(), classes)
+                if find_changed(files, about.shards) is None:
+                    index = read_index(self.folder, self.stem, about)
+                    return list(about.shards), index.rows
+        labeller = None if classes.label is None else KnownLabels(classes)
+        index = Indexing(classes.features, labeller, progress=False).build(files)
+        return list(index.about.shards), index.rows
 
 
 def _grown(features: Features, known: Features) -> dict[str, Feature]:
@@ -176,37 +181,3 @@ def _grown(features: Features, known: Features) -> dict[str, Feature]:
             if more > (kind.num_classes or 0, len(kind.names or ())):
                 grown[name] = now
     return grown
-
-
-def _is_same(folder: Path, shard: Shard) -> bool:
-    """Whether a shard is still the one that was indexed."""
-    path = folder / shard.name
-    try:
-        return path.stat().st_size == shard.bytes and fingerprint(path) == shard.fingerprint
-    except FileNotFoundError:
-        return False
-
-
-def _index_shards(
-    folder: Path, names: tuple[str, ...], classes: Classes
-) -> tuple[list[Shard], NDArray[Any]]:
-    """Find the places and the classes of the records of shards that somebody else wrote."""
-    dtype = row_dtype(compressed=True, labelled=True)
-    shards: list[Shard] = []
-    tables: list[NDArray[Any]] = [np.zeros(0, dtype)]
-    for number, name in enumerate(names):
-        path = folder / name
-        with RecordReader(path) as reader:
-            places = reader.places()
-        rows = np.zeros(len(places), dtype)
-        rows["shard"] = number
-        for field in ("length", "offset", "within"):
-            rows[field] = places[field]
-        if classes.label is not None:
-            with RecordReader(path) as reader:
-                found = [classes.of(block) for block in reader.blocks()]
-            labels = [each for each in found if each is not None]
-            rows["label"] = np.concatenate([np.zeros(0, np.int64), *labels])
-        tables.append(rows)
-        shards.append(Shard(name, len(rows), path.stat().st_size, fingerprint(path)))
-    return shards, np.concatenate(tables)
