@@ -21,12 +21,14 @@ from covey.metadata import check_split_name
 from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
+from covey.storage import is_remote
 from covey.writing.commit import Staging, failing_well, locked
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
 from covey.writing.intake import Intake, name_classes, take_in
 from covey.writing.items import LeftOut, OnError, Rules
 from covey.writing.output import Output
+from covey.writing.remote import Mirror
 from covey.writing.spooling import Spooling
 from covey.writing.workers import Encoding, check_workers
 
@@ -97,6 +99,7 @@ def write(
     workers: int | None = None,
     on_error: OnError = "raise",
     progress: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Written:
     """Write examples as one split of a dataset, in the layout of TFDS, with an index.
 
@@ -106,7 +109,8 @@ def write(
     Args:
         examples: An iterable of dicts, or of (key, dict) pairs; a dict of columns; a pandas, polars
             or Arrow table; a tf.data, torch or Hugging Face dataset; or a :class:`covey.Source`.
-        path: The folder of the dataset; made if there is none.
+        path: The folder of the dataset, made if there is none; or a URL that fsspec knows, to which
+            all is brought that was written locally (see docs/remote.md).
         split: What these examples are: ``"train"``, ``"test"``, ...
         label: The feature that tells the class of an example: a ClassLabel, a whole number or a
             text. By default the only ClassLabel, if there is one.
@@ -135,6 +139,7 @@ def write(
         on_error: ``"skip"`` leaves out examples that cannot be read or do not fit, and lists them;
             columns must fit as a whole.
         progress: Show how far it is; by default where somebody looks.
+        storage_options: What fsspec needs for a URL: credentials, an endpoint.
 
     Returns:
         What was written.
@@ -181,19 +186,17 @@ def write(
             description=description,
         ),
     )
-    # Absolute, for whatever makes the examples may change the folder it works in.
-    folder = Path(os.path.abspath(os.fsdecode(path)))
-    with failing_well(folder, split):
-        staging = Staging(folder, split)
-        try:
-            with locked(folder):  # no other process changes it while it is looked at
-                existing = Existing.look(folder, split, mode, name)
-                base = existing.base()
-            with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
-                written = job.run(intake, existing, base, staging, shown)
-        finally:
-            staging.give_up()
-    return replace(written, path=os.fsdecode(path), seconds=time.perf_counter() - started)
+    text = os.fsdecode(path)
+    if is_remote(text):
+        appends = mode == "append"
+        with Mirror(text, split, appends=appends, options=storage_options) as mirror:
+            written = job.write(intake, mirror.folder, split, mode, name, progress)
+            mirror.publish()
+    else:
+        # Absolute, for whatever makes the examples may change the folder it works in.
+        folder = Path(os.path.abspath(text))
+        written = job.write(intake, folder, split, mode, name, progress)
+    return replace(written, path=text, seconds=time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,28 @@ class _Job:
     known_texts: tuple[str, ...] = ()
     """The texts, or names of classes, that have numbers already."""
 
-    def run(
+    def write(
+        self,
+        intake: Intake,
+        folder: Path,
+        split: str,
+        mode: Mode,
+        name: str | None,
+        progress: bool | None,
+    ) -> Written:
+        """Write a split into a local folder."""
+        with failing_well(folder, split):
+            staging = Staging(folder, split)
+            try:
+                with locked(folder):  # no other process changes it while it is looked at
+                    existing = Existing.look(folder, split, mode, name)
+                    base = existing.base()
+                with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
+                    return self._run(intake, existing, base, staging, shown)
+            finally:
+                staging.give_up()
+
+    def _run(
         self,
         intake: Intake,
         existing: Existing,
