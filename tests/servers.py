@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import logging
 import threading
@@ -55,8 +56,9 @@ class Objects:
         self.asked: list[tuple[str, str, str]] = []
         self.fault: Callable[[str, str, int], str] = lambda method, path, attempt: ""
         """The faults of an answer, by method, path, and how often just this was asked before: a
-        status, "drop" in the middle of the body, "short", "whole" in spite of a range."""
+        status, "mute", "drop" in the middle of the body, "short", "whole" in spite of a range."""
         self.has_length = True
+        self.compresses = False
         self._times: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()
 
@@ -89,12 +91,17 @@ class Objects:
             def answer(self, with_body):
                 wanted = self.headers.get("Range", "")
                 fault = objects.ask(self.command, self.path, wanted)
+                if fault == "mute":
+                    self.close_connection = True
+                    return
                 data = objects.files.get(self.path.partition("?")[0])
                 if data is None or fault.isdecimal():
                     self.send_response(404 if data is None else int(fault))
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return
+                if objects.compresses and "gzip" in self.headers.get("Accept-Encoding", ""):
+                    data = gzip.compress(data)
                 etag, size = hashlib.md5(data).hexdigest(), len(data)
                 begin, end = 0, size
                 if wanted and "whole" not in fault:

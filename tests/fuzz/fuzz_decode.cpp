@@ -245,30 +245,24 @@ void check_decoding(const std::vector<Column>& columns, const std::vector<std::s
 
 // Records that are as long as this one, and nearly the same; its bytes choose where they differ.
 std::vector<std::string> neighbours(const std::string& record) {
-  std::vector<std::string> all;
-  if (record.empty()) return all;
-  std::uint32_t choice =
-      crc32c(reinterpret_cast<const std::uint8_t*>(record.data()), record.size());
+  if (record.empty()) return {};
+  auto choice = crc32c(reinterpret_cast<const std::uint8_t*>(record.data()), record.size());
   const auto next = [&](std::size_t limit) {
     choice = choice * 1664525 + 1013904223;  // of which the low bits are poor
     return (choice >> 8) % limit;
   };
-  for (int i = 0; i < 4; ++i) {
-    std::string changed = record, shifted = record, exchanged = record;
-    changed[next(record.size())] ^= static_cast<char>(1 << next(8));
-    ++shifted[next(record.size())];
-    --shifted[next(record.size())];
-    std::swap(exchanged[next(record.size())], exchanged[next(record.size())]);
-    all.insert(all.end(), {changed, shifted, exchanged});
-  }
-  return all;
+  std::string changed = record, shifted = record, exchanged = record;
+  changed[next(record.size())] ^= static_cast<char>(1 << next(8));
+  ++shifted[next(record.size())];
+  --shifted[next(record.size())];
+  std::swap(exchanged[next(record.size())], exchanged[next(record.size())]);
+  return {changed, shifted, exchanged};
 }
 
-// Two records of one size, which may be alike, in every order.
+// Two records of one size, which may be alike.
 void check_pair(const std::vector<Column>& columns, const std::string& a, const std::string& b) {
-  expect(decode_alike(columns, {a, b, a, b, b}), "records that are not alike were taken for it");
-  expect(decode_alike(columns, {b, a, b, a, a}), "records that are not alike were taken for it");
-  check_frames(columns, {a, b, a});
+  expect(decode_alike(columns, {a, b, b, a}), "records that are not alike were taken for it");
+  expect(decode_alike(columns, {b, a, a, b}), "records that are not alike were taken for it");
 }
 
 void check_plain(const std::vector<Column>& columns, const std::string& bytes) {

@@ -151,12 +151,4 @@ class Mirror:
 
 def _place_in_line(name: str) -> int:
     """Shards and arrays first, what describes them later, what describes the dataset last."""
-    order = (
-        ".index.json",
-        "mapping.json",
-        "shard_info.json",
-        ".labels.txt",
-        FEATURES_FILE,
-        INFO_FILE,
-    )
-    return next((i + 1 for i, each in enumerate(order) if name.endswith(each)), 0)
+    return next((i for i, each in enumerate(reversed(_SMALL), 1) if name.endswith(each)), 0)
