@@ -55,8 +55,9 @@ class Objects:
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, str, str]] = []
         self.fault: Callable[[str, str, int], str] = lambda method, path, attempt: ""
-        """The faults of an answer, by method, path, and how often just this was asked before: a
-        status, "mute", "drop" in the middle of the body, "short", "whole" in spite of a range."""
+        """The fault of an answer, by method, path, and how often just this was asked before: a
+        status; "mute"; "drop" in the middle of the body; "short"; "shift", by a byte; "whole" in
+        spite of a range."""
         self.has_length = True
         self.compresses = False
         self._times: Counter[tuple[str, str, str]] = Counter()
@@ -107,6 +108,8 @@ class Objects:
                 if wanted and "whole" not in fault:
                     begin, last = map(int, wanted.removeprefix("bytes=").split("-"))
                     end = min(last + 1, size)
+                if fault == "shift":
+                    begin, end = begin - 1, end - 1
                 self.send_response(206 if (begin, end) != (0, size) else 200)
                 if begin or end < size:
                     self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")

@@ -50,6 +50,7 @@ from covey.storage import (
     tries,
 )
 from covey.storage.connection import Connection
+from covey.storage.failures import Verdict, judge
 from covey.storage.paths import Url, shown
 
 BLOCK = sparse.BLOCK_BYTES
@@ -971,6 +972,37 @@ class TestFailing:
         ]
         with faulty.storage.open_stream(faulty.at("x")) as stream:
             assert stream.read() == data
+
+    def test_other_ranges_are_not_taken(self, faulty):
+        data = content(5 * BLOCK)
+        faulty.put("x", data)
+        faulty.put.objects.fault = lambda method, path, attempt: (
+            "shift" if attempt < 3 and method == "GET" else ""
+        )
+        opened = faulty.storage.open_blocks(faulty.at("x"))
+        assert read_mapped(opened, *ranges((2 * BLOCK, 3 * BLOCK))) == [data[2 * BLOCK : 3 * BLOCK]]
+
+    @pytest.mark.parametrize(
+        ("error", "verdict"),
+        [
+            (OSError(), Verdict.RETRY),
+            (OSError(errno.EBUSY, "SlowDown"), Verdict.RETRY),
+            (TimeoutError(), Verdict.RETRY),
+            (EOFError(), Verdict.RETRY),
+            (OSError(errno.EINVAL, "no"), Verdict.FATAL),
+            (OSError(errno.ENOSPC, "full"), Verdict.FATAL),
+            (StorageError("explained"), Verdict.FATAL),
+            (NotImplementedError(), Verdict.FATAL),
+            (KeyError("x"), Verdict.FATAL),
+            (IsADirectoryError(), Verdict.FATAL),
+            (FileNotFoundError(), Verdict.MISSING),
+            (PermissionError(), Verdict.REFUSED),
+            (FileChangedError(), Verdict.CHANGED),
+        ],
+        ids=repr,
+    )
+    def test_what_errors_mean(self, error, verdict):
+        assert judge(error) is verdict
 
     @pytest.mark.parametrize("how", READ)
     def test_all_requests_are_tried_again(self, faulty, how):

@@ -27,6 +27,8 @@ Mapping::Mapping(const std::string& path, std::size_t size, bool keep_open, bool
     error_ = errno;
     return;
   }
+  device_ = static_cast<std::uint64_t>(status.st_dev);
+  file_ = static_cast<std::uint64_t>(status.st_ino);
   if (static_cast<std::uint64_t>(status.st_size) != size) {
     error_ = -1;
     return;
@@ -61,8 +63,11 @@ bool Mapping::is_cut() const noexcept {
     return size < 0 || static_cast<std::uint64_t>(size) < size_;
   }
   struct stat status;
-  // A file that was removed stays as it was for those that have it mapped.
-  if (stat(path_.c_str(), &status) != 0) return false;
+  // A file that was removed or replaced stays as it was for those that have it mapped.
+  if (stat(path_.c_str(), &status) != 0 || static_cast<std::uint64_t>(status.st_dev) != device_ ||
+      static_cast<std::uint64_t>(status.st_ino) != file_) {
+    return false;
+  }
   return static_cast<std::uint64_t>(status.st_size) < size_;
 }
 

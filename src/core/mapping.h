@@ -29,6 +29,7 @@ class Mapping {
   std::size_t size_;
   const std::uint8_t* data_ = nullptr;
   int descriptor_ = -1;
+  std::uint64_t device_ = 0, file_ = 0;  // which file it is, whatever has its path later
   int error_ = 0;
 };
 

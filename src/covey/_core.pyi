@@ -177,6 +177,36 @@ class Decoder:
         The same for records that lie in buffers, of whose frames as much is checked as `check` says.
         """
 
+REACH_PLAIN: int = 0
+
+REACH_MEMBERS: int = 1
+
+REACH_STREAMED: int = 2
+
+class RowCheck:
+    """Whether the rows of an index can be true."""
+
+    def __init__(
+        self,
+        stride: int,
+        shard: int,
+        length: int,
+        offset: int,
+        within: int,
+        reach: int,
+        records: NDArray[uint64],
+        bytes: NDArray[uint64],
+    ) -> None:
+        """
+        Of rows with these fields, and of shards with so many records and bytes each.
+        """
+
+    def add(self, rows: Buffer) -> None:
+        """Looks at the rows that follow."""
+
+    def is_done(self) -> bool:
+        """Whether all rows were there."""
+
 def read_records(
     buffers: list[Any],
     sources: NDArray[uint32] | None,

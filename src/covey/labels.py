@@ -94,7 +94,14 @@ class Classes:
                     f"must be below 2**63"
                 )
             return numbers.astype(np.int64)
-        return np.array([self._numbers[text] for text in texts_of(column)], np.int64)
+        texts = texts_of(column)
+        unknown = next((text for text in texts if text not in self._numbers), None)
+        if unknown is not None:
+            raise FeatureError(
+                f"feature {self.label!r}: {unknown!r} is none of the {len(self.texts)} classes "
+                "that have numbers"
+            )
+        return np.array([self._numbers[text] for text in texts], np.int64)
 
 
 def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:

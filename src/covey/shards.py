@@ -33,6 +33,9 @@ class Shard:
     """Of the file."""
     fingerprint: int
     """A checksum of how it begins and ends, which tells when another file has taken its place."""
+    version: str = ""
+    """What its storage said of its state when it was indexed; empty if covey wrote it, for then it
+    may be copied."""
 
 
 def fingerprint(path: str | os.PathLike[str]) -> int:

@@ -76,7 +76,7 @@ def _parse_term(term: str, splits: Mapping[str, Sequence[int]], asked: str) -> I
             f"shards of it, as in 'train[:80%]' or 'train[100:]'; {_there_are(splits)}"
         )
     name = found[1]
-    if name == "all" and splits:
+    if name == "all" and splits and name not in splits:
         if found[2] is not None:
             raise DatasetError(f"{asked}: 'all' cannot be sliced; {_there_are(splits)}")
         return (Stretch(each, 0, sum(shards)) for each, shards in splits.items())

@@ -38,6 +38,12 @@ nb::list PyDecoder::decode_places(nb::list buffers, nb::handle sources,
   return run(found.places, wanted, dense, nothing_more);
 }
 
+bool PyDecoder::is_one_int64(std::size_t column) const noexcept {
+  if (column >= decoder_.columns().size()) return false;
+  const Column& found = decoder_.columns()[column];
+  return found.layout == Layout::fixed && found.element == Element::int64 && found.count == 1;
+}
+
 std::vector<View> PyDecoder::prepare(std::size_t rows, nb::list dense,
                                      std::vector<ColumnOut>& out) const {
   const std::vector<Column>& columns = decoder_.columns();

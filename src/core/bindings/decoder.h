@@ -14,6 +14,8 @@ class PyDecoder {
   nb::list decode_places(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
                          ArrayArg<std::uint64_t> lengths, int check, nb::list dense) const;
 
+  bool is_one_int64(std::size_t column) const noexcept;
+
   // Decodes records whose memory the caller keeps alive; `dense` has an array for every column of
   // fixed numbers. Afterwards `also`, without the GIL, may find fault with the columns.
   template <class Also>

@@ -54,13 +54,15 @@ class Gather {
   nb::list decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
                   std::ptrdiff_t label, nb::list dense) const {
     const Check wanted = parse_check(check);
+    if (label >= 0 && !decoder.is_one_int64(static_cast<std::size_t>(label))) {
+      throw nb::value_error("the label must be a column of one int64");
+    }
     const auto held = shards_;
     std::vector<Bytes> records;
     raise_if(tables_.locate(ids.data(), ids.shape(0), *held, records));
     return decoder.run(records, wanted, dense, [&](const std::vector<ColumnOut>& out) -> Fault {
-      const auto column = static_cast<std::size_t>(label);
-      if (label < 0 || column >= out.size() || out[column].dense == nullptr) return {};
-      const void* const labels = out[column].dense;
+      if (label < 0) return {};
+      const void* const labels = out[static_cast<std::size_t>(label)].dense;
       return tables_.check_labels(ids.data(), ids.shape(0),
                                   static_cast<const std::int64_t*>(labels));
     });

@@ -24,6 +24,7 @@ void register_encoder(nb::module_& m);
 void register_examples(nb::module_& m);
 void register_decoder(nb::module_& m);
 void register_gather(nb::module_& m);
+void register_rowcheck(nb::module_& m);
 void register_survey(nb::module_& m);
 
 // The exception `covey._core.Fault`, whose args are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -73,7 +74,7 @@ class ClassTable:
         first = int(row["first"])
         return self._by_class[first : first + int(row["records"])].astype(np.int64)
 
-    def position(self, label: int | str) -> int:
+    def position(self, label: int | str | bytes) -> int:
         """Where a class is in this table, by its number or its name.
 
         Raises:
@@ -87,11 +88,13 @@ class ClassTable:
             raise DatasetError(f"there is no record of class {label!r}; there are {few}{more}")
         return place
 
-    def _number(self, label: int | str) -> int | None:
-        if isinstance(label, str):
-            if self._names is not None and label in self._numbers:
-                return self._numbers[label]
-            return None
+    def _number(self, label: int | str | bytes) -> int | None:
+        text = label.decode(errors="replace") if isinstance(label, bytes) else label
+        if isinstance(text, str):
+            if text in self._numbers:
+                return self._numbers[text]
+            # Without names, classes are called by their numbers.
+            label = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text) else -(2**64)
         if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
             return int(label) if -(2**63) <= int(label) < 2**63 else None
         raise DatasetError(f"a class is {label!r}, must be a number or a name")

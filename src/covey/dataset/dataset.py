@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from covey.dataset.classes import ClassTable
 from covey.dataset.pixels import decode_images
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FormatError
 from covey.features import Features
 from covey.features.batches import row_of
 from covey.gather import Gatherer
@@ -34,7 +34,7 @@ class Dataset(Sequence[dict[str, Any]]):
         label: The feature that tells the class, or what else does; None if nothing does.
         names: What labels stand for, by their numbers, if that is known.
         selection: Which records there are.
-        labels: Their classes, if they are not those of the index.
+        numbering: For each split, the numbers that classes have here instead of those in its index.
         pixels: Whether images are decoded.
     """
 
@@ -46,7 +46,7 @@ class Dataset(Sequence[dict[str, Any]]):
         label: str | None,
         names: tuple[str, ...] | None,
         selection: Selection,
-        labels: NDArray[np.int64] | None = None,
+        numbering: tuple[NDArray[np.int64], ...] | None = None,
         pixels: bool = False,
     ) -> None:
         self.features = features
@@ -56,10 +56,10 @@ class Dataset(Sequence[dict[str, Any]]):
         self._gatherer = gatherer
         self._names = names
         self._selection = selection
-        self._labels = labels
+        self._numbering = numbering
         self._pixels = pixels
         # A label that is one int64 is compared with the index whenever it is decoded.
-        column = features.column_of(label) if label is not None and labels is None else None
+        column = None if label is None else features.column_of(label)
         self._label_column = -1 if column is None else column
 
     def __len__(self) -> int:
@@ -131,14 +131,19 @@ class Dataset(Sequence[dict[str, Any]]):
     @cached_property
     def labels(self) -> NDArray[np.int64]:
         """The class of every example, as a number."""
-        if self._labels is not None:
-            return self._labels[self._selection.all()]
-        tables = self._gatherer.tables
         self._check_labelled()
-        if self._selection.is_all and len(tables) == 1:
-            labels: NDArray[np.int64] = tables[0].index.rows["label"]
+        indexes = [table.index for table in self._gatherer.tables]
+        if self._numbering is None and self._selection.is_all and len(indexes) == 1:
+            labels: NDArray[np.int64] = indexes[0].rows["label"]
             return labels
-        return self._gatherer.labels(self._selection.all())
+        if self._numbering is None:
+            return self._gatherer.labels(self._selection.all())
+        numbered = [
+            numbers[index.rows["label"]]
+            for index, numbers in zip(indexes, self._numbering, strict=True)
+        ]
+        joined: NDArray[np.int64] = np.concatenate(numbered)[self._selection.all()]
+        return joined
 
     @cached_property
     def classes(self) -> ClassTable:
@@ -146,21 +151,33 @@ class Dataset(Sequence[dict[str, Any]]):
         self._check_labelled()
         index = self._gatherer.tables[0].index
         is_index = self._selection.is_all and len(self._gatherer.tables) == 1
-        if is_index and self._labels is None and index.classes is not None:
+        if is_index and self._numbering is None and index.classes is not None:
             assert index.by_class is not None
             return ClassTable(index.classes, index.by_class, self._names)
         return ClassTable.of(self.labels, self._names)
 
-    def where(self, *, label: int | str | Sequence[int | str]) -> Dataset:
+    def where(self, *, label: int | str | bytes | Sequence[int | str | bytes]) -> Dataset:
         """The examples of a class, or of some of them, as a dataset.
 
         Args:
             label: The number of a class, its name, or a list of either.
         """
-        wanted = [label] if isinstance(label, (int, str, np.integer)) else label
-        chosen = [self.classes.records(self.classes.position(each)) for each in wanted]
+        wanted = [label] if isinstance(label, (int, str, bytes, np.integer)) else label
+        chosen = [self._records(self.classes.position(each)) for each in wanted]
         numbers = np.concatenate([np.zeros(0, np.int64), *chosen])
         return self._with(self._selection.take(np.unique(numbers)))
+
+    def _records(self, position: int) -> Ids:
+        """The records of a class; what the index says of it is compared with its rows."""
+        numbers = self.classes.records(position)
+        inside = int(numbers.max()) < len(self)
+        if not inside or (self.labels[numbers] != self.classes.labels[position]).any():
+            raise FormatError(
+                f"{self._gatherer.tables[0].files.folder}: the index has records in class "
+                f"{self.classes.names[position]!r} that are not of it; make it anew with "
+                "`covey index`"
+            )
+        return numbers
 
     def select(self, ids: Any) -> Dataset:
         """Some examples, as a dataset.
@@ -183,7 +200,7 @@ class Dataset(Sequence[dict[str, Any]]):
             label=self.label,
             names=self._names,
             selection=Selection(len(self._gatherer), numbers=numbers),
-            labels=self._labels,
+            numbering=self._numbering,
             pixels=self._pixels,
         )
 
@@ -199,7 +216,7 @@ class Dataset(Sequence[dict[str, Any]]):
             "label": self.label,
             "names": self._names,
             "selection": self._selection,
-            "labels": self._labels,
+            "numbering": self._numbering,
             "pixels": self._pixels,
         }
         return _restore, (self._gatherer, self.features, options)

@@ -75,13 +75,15 @@ def find_layout(
     Raises:
         DatasetError: If there is nothing that covey reads.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        listed = [os.fspath(each) for each in path]
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        listed = [os.fsdecode(each) for each in path]
         if not listed:
             raise DatasetError("the list of files to open is empty")
         storage = open_storage(listed[0], storage_options, cache_bytes=cache_bytes)
         return _files(storage, [storage.clean(each) for each in listed], f"{len(listed)} files")
     text = os.fsdecode(path)
+    if not text:
+        raise DatasetError("the path to open is empty; '.' is the current folder")
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
     clean = storage.clean(text)
     if _PATTERN.search(text) and not storage.exists(clean):
@@ -106,10 +108,11 @@ def _folder(storage: Storage, folder: str) -> Layout:
         found = find(storage, folder)
         if found is not None:
             return found
-    newest = _newest_version(storage, folder)
-    if newest is not None:
-        return _folder(storage, newest)
-    found_files = _record_files(storage, folder)
+    files = storage.list(folder, recursive=True)
+    inner = _inner_dataset(storage, folder, files)
+    if inner is not None:
+        return _folder(storage, inner)
+    found_files = _record_files(storage, files)
     if not found_files:
         raise DatasetError(
             f"{folder}: there is no dataset ({INFO_FILE}) and no TFRecord file in this folder"
@@ -155,20 +158,30 @@ def _datum(storage: Storage, folder: str) -> Layout | None:
     return Layout("datum", folder, storage, splits, datum_features(storage, folder))
 
 
-def _newest_version(storage: Storage, folder: str) -> str | None:
-    """The newest of the versions of a dataset that a folder holds, as TFDS lays them out."""
-    versions = []
-    for path in storage.glob(storage.join(storage.join(folder, "*"), INFO_FILE)):
-        inner = storage.parent(path)
-        version = parse_version(storage.name(inner))
-        if version is not None:
-            versions.append((version, inner))
-    return max(versions)[1] if versions else None
+def _inner_dataset(storage: Storage, folder: str, files: Sequence[str]) -> str | None:
+    """The newest version of the one dataset that a folder holds, as TFDS lays them out.
+
+    Raises:
+        DatasetError: If it holds several datasets.
+    """
+    versions: dict[str, list[tuple[tuple[int, ...], str]]] = {}
+    for path in files:
+        if storage.name(path) == INFO_FILE:
+            inner = storage.parent(path)
+            version = parse_version(storage.name(inner))
+            dataset = inner if version is None else storage.parent(inner)
+            versions.setdefault(dataset, []).append((version or (), inner))
+    if len(versions) > 1:
+        listed = ", ".join(_relative(storage, each, folder) for each in sorted(versions)[:5])
+        raise DatasetError(
+            f"{folder}: it holds {len(versions)} datasets ({listed}); open one of them"
+        )
+    return max(next(iter(versions.values())))[1] if versions else None
 
 
-def _record_files(storage: Storage, folder: str) -> list[str]:
-    """The files of records in a folder, or in the folders in it."""
-    found = [each for each in storage.list(folder, recursive=True) if not _INDEX.search(each)]
+def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
+    """Those that have records in them, of the files of a folder and the folders in it."""
+    found = [each for each in files if not _INDEX.search(each)]
     named = [each for each in found if _RECORDS.search(storage.name(each))]
     if named or storage.is_remote:
         return named
@@ -185,7 +198,8 @@ def _files(storage: Storage, paths: Sequence[str], path: str, folder: str | None
     stats = storage.stat(paths)
     for each, stat in zip(paths, stats, strict=True):
         if stat is None:
-            raise DatasetError(f"{each}: there is no such file")
+            what = "it is a folder" if storage.is_folder(each) else "there is no such file"
+            raise DatasetError(f"{each}: {what}, where a TFRecord file was expected")
     root = folder if folder is not None else _common_folder(storage, paths)
     names = [_relative(storage, each, root) for each in paths]
     if len(set(names)) != len(names):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.dataset.selection import Selection
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FeatureError
 from covey.features import Features
+from covey.features.surveys import common_kinds
 from covey.gather import Gatherer, Table
 from covey.index import About, Index
 from covey.indexing import GUESS, Indexing, find_or_build
@@ -72,7 +74,8 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     layout = find_layout(path, storage_options=storage_options, cache_bytes=cache_bytes)
     declared = None if features is None else Features(features)
     indexing = Indexing(
-        features=declared if declared is not None else layout.features,
+        features=layout.features,
+        declared=declared,
         label=GUESS if label is None else label,
         on_error=on_error,
         threads=threads,
@@ -84,7 +87,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     tables = [Table(indexes.index(name), layout.splits[name].files) for name in names]
     gatherer = Gatherer(tables, verify=verify, map_files=map_files, cache_bytes=cache_bytes)
     abouts = [table.index.about for table in tables]
-    label_names, labels = _join_classes(tables, abouts)
+    label_names, numbering = _join_classes(abouts)
     first = dict(zip(names, gatherer.first_records, strict=True))
     chosen = [(first[each.split] + each.begin, first[each.split] + each.end) for each in stretches]
     return Dataset(
@@ -93,7 +96,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         label=abouts[0].label,
         names=label_names,
         selection=Selection(len(gatherer), chosen),
-        labels=labels,
+        numbering=numbering,
         pixels=decode_images,
     )
 
@@ -113,6 +116,8 @@ class _Indexes(Mapping[str, Sequence[int]]):
             index, _ = find_or_build(there.files, there.stem, self._indexing)
             self._check(split, index)
             self._found[split] = index
+            if self._indexing.label is GUESS:  # what the first says holds for all
+                self._indexing = replace(self._indexing, label=index.about.label)
         return self._found[split]
 
     def _check(self, split: str, index: Index) -> None:
@@ -156,37 +161,36 @@ def _check_split(split: str | None, layout: Layout) -> str:
 
 
 def _features(abouts: Sequence[About], layout: Layout) -> Features:
-    """The features of all splits, which are those of one dataset."""
-    features = abouts[0].features
-    for other in abouts[1:]:
-        if set(other.features) != set(features):
-            raise DatasetError(
-                f"{layout.path}: the splits have different features ({', '.join(features)} and "
-                f"{', '.join(other.features)}); pass features= that fit all"
-            )
-    return features
+    """The features that fit all splits."""
+    full = [about.features for about in abouts if about.records] or [abouts[0].features]
+    if all(each == full[0] for each in full):
+        return full[0]
+    try:
+        kinds = common_kinds(full)
+        return full[0].replace(kinds) if set(kinds) == set(full[0]) else Features(kinds)
+    except FeatureError as error:
+        raise DatasetError(
+            f"{layout.path}: the splits have different features: {error}; pass features= that fit "
+            "all"
+        ) from None
 
 
 def _join_classes(
-    tables: Sequence[Table], abouts: Sequence[About]
-) -> tuple[tuple[str, ...] | None, NDArray[np.int64] | None]:
-    """The names of the classes of all splits; and their labels, if these had to change.
+    abouts: Sequence[About],
+) -> tuple[tuple[str, ...] | None, tuple[NDArray[np.int64], ...] | None]:
+    """The names of the classes of all splits; and the numbers that those of each get, if others.
 
     Splits that have numbered their texts by themselves have other numbers for the same text.
     """
-    known = [about.class_names for about in abouts]
-    if abouts[0].label is None or all(each == known[0] for each in known):
-        return known[0], None
-    if any(each is None for each in known):
-        return next(each for each in known if each is not None), None
-    names: tuple[str, ...] = ()
-    for each in known:
-        names = extend(names, each or ()) if names else (each or ())
-    if all((each or ()) == names[: len(each or ())] for each in known):
-        return names, None  # a later split has only added classes
+    known = [about.class_names for about in abouts if about.records] or [abouts[0].class_names]
+    named = [each for each in known if each is not None]
+    if abouts[0].label is None or not named or len(named) < len(known):
+        return (named[0] if named else None), None
+    names = named[0]
+    for each in named[1:]:
+        names = extend(names, each)
+    if all(each == names[: len(each)] for each in named):
+        return names, None  # later splits have only added classes
     place = {name: number for number, name in enumerate(names)}
-    parts = []
-    for table, each in zip(tables, known, strict=True):
-        numbers = np.array([place[name] for name in each or ()], np.int64)
-        parts.append(numbers[table.index.rows["label"]])
-    return names, np.concatenate(parts)
+    every = [about.class_names or () for about in abouts]
+    return names, tuple(np.array([place[n] for n in each], np.int64) for each in every)

@@ -72,7 +72,14 @@ def parse_ids(key: Any, length: int) -> Ids | None:
     """
     if isinstance(key, slice):
         return np.arange(*key.indices(length), dtype=np.int64)
-    array = np.asarray(key)
+    if isinstance(key, (int, np.integer)) and not isinstance(key, (bool, np.bool_)):
+        if not -length <= key < length:
+            raise IndexError(f"there is no record {key}; there are {length}")
+        return None
+    try:
+        array = np.asarray(key)
+    except ValueError:  # lists of different lengths
+        array = np.zeros((), object)
     if array.dtype == bool:
         if array.shape != (length,):
             raise IndexError(f"a mask has the shape {array.shape}, must be ({length},)")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -24,11 +23,15 @@ from covey.gather.members import MemberError, inflate_member
 from covey.gather.opened import Opened
 from covey.gather.shards import Table
 from covey.records.block import FRAME_BYTES, HEADER_BYTES
+from covey.storage.forks import ForkAware
 
 Ids = NDArray[np.int64]
 
+# What the native core finds wrong with rows and shards, and not with the bytes of a record.
+_OF_INDEX = ("row", "cut", "moved", "label", "out_of_bounds")
 
-class Gatherer:
+
+class Gatherer(ForkAware):
     """Gathers records of some splits, which are numbered one after the other.
 
     Args:
@@ -60,8 +63,8 @@ class Gatherer:
         self._maps = map_files and not any(members)
         self._members = members
         self._opened: Opened | None = None
-        self._lock = threading.Lock()
         self._closed = False
+        super().__init__()
 
     def __len__(self) -> int:
         return int(self._first_record[-1])
@@ -80,9 +83,6 @@ class Gatherer:
             return opened
         if self._closed:
             raise ClosedError("this dataset is closed; open it again")
-        # Whoever forked may have held the lock in another thread, which is not here.
-        if opened is not None and opened.process != os.getpid():
-            self._lock = threading.Lock()
         with self._lock:
             if self._opened is None or self._opened.process != os.getpid():
                 self._opened = Opened(self.tables, self._cache_bytes)
@@ -123,7 +123,12 @@ class Gatherer:
                     except _core.Fault as fault:
                         self._mend(opened, fault, ids)
             buffers, sources, offsets, lengths = self._read(opened, ids)
-            grown = decoder.decode_places(buffers, sources, offsets, lengths, check, dense)
+            try:
+                grown = decoder.decode_places(buffers, sources, offsets, lengths, check, dense)
+            except _core.Fault as fault:
+                if fault.args[0] in _OF_INDEX:
+                    self._explain(fault, ids)
+                raise
             self._check_labels(ids, None if label < 0 else dense[label])
             return grown
 
@@ -220,7 +225,7 @@ class Gatherer:
         if code == "unmapped":
             opened.map(opened.gather.missing(ids))
             return
-        if code in ("row", "cut", "moved", "label", "out_of_bounds"):
+        if code in _OF_INDEX:
             self._explain(fault, ids)
         raise fault
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError
-from covey.gather.unpacking import unpack
+from covey.gather.unpacking import release, unpack
 from covey.index import Index
-from covey.indexing import ShardFiles, changed_content, changed_size
+from covey.indexing import ShardFiles, changed_content, changed_state
 from covey.shards import Shard
 from covey.storage import LocalBlocks, fetch_many
 
@@ -38,6 +38,8 @@ class LocalShard:
     size: int
     blocks: LocalBlocks | None
     """If it is remote: what fetches it, and knows whether it was begun anew."""
+    unpacked: bool = False
+    """Whether it lies in the cache as long as it is used."""
 
 
 class LocalShards:
@@ -55,7 +57,7 @@ class LocalShards:
         ]
         self._opened: dict[int, LocalShard] = {}
         self._descriptors: OrderedDict[int, int] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of one process: whoever forks opens everything anew
         self.is_remote = any(table.files.storage.is_remote for table in tables)
 
     def __len__(self) -> int:
@@ -83,14 +85,14 @@ class LocalShards:
         table, path, shard = self._where[number]
         storage = table.files.storage
         (stat,) = storage.stat([path])
-        changed = changed_size(path, shard, None if stat is None else stat.size)
+        changed = changed_state(path, shard, stat)
         if changed is None:
             changed = changed_content(storage, path, shard)
         if changed is not None:
             raise DatasetError(f"{changed}; open the dataset again, or index it anew")
         if table.index.about.streamed:
             unpacked = unpack(storage, path, shard, self._cache_bytes)
-            return LocalShard(unpacked, os.stat(unpacked).st_size, None)
+            return LocalShard(unpacked, os.stat(unpacked).st_size, None, unpacked=True)
         if storage.is_remote:
             blocks = storage.open_blocks(path)
             return LocalShard(blocks.path, shard.bytes, blocks)
@@ -169,3 +171,9 @@ class LocalShards:
         for each in opened:
             if each.blocks is not None:
                 each.blocks.close()
+            if each.unpacked:
+                release(each.path)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptors"):
+            self.close()

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import threading
+from collections import Counter
 from pathlib import Path
 
 from covey.errors import StorageError
@@ -13,12 +14,30 @@ from covey.records.compression import Inflater, detect_compression
 from covey.records.streams import StreamError
 from covey.shards import Shard
 from covey.storage import Storage, cache_folder, cache_limit
+from covey.storage.forks import ForkAware
 
 _PIECE_BYTES = 1 << 20
 
-# Of this process: a shard is unpacked once, and not removed while it is used.
-_lock = threading.Lock()
-_used: set[Path] = set()
+
+class _Unpacking(ForkAware):
+    """What this process has unpacked: once each, and not removed while it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: Counter[Path] = Counter()
+
+    @property
+    def lock(self) -> threading.Lock:
+        return self._lock
+
+
+_unpacking = _Unpacking()
+
+
+def release(path: str) -> None:
+    """Let go of what :func:`unpack` gave."""
+    with _unpacking.lock:
+        _unpacking.used -= Counter([Path(path)])
 
 
 def unpack(storage: Storage, path: str, shard: Shard, cache_bytes: int | None) -> str:
@@ -31,8 +50,8 @@ def unpack(storage: Storage, path: str, shard: Shard, cache_bytes: int | None) -
     text = f"{storage.clean(path)}\0{shard.bytes}\0{shard.fingerprint}"
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
     target = cache_folder() / "unpacked" / name
-    with _lock:
-        _used.add(target)
+    with _unpacking.lock:
+        _unpacking.used[target] += 1
         if target.exists():
             os.utime(target)  # the last that is removed
             return str(target)
@@ -90,7 +109,7 @@ def _make_room(folder: Path, size: int, room: int, path: str) -> None:
     for each, _ in sorted(stats.items(), key=lambda item: item[1].st_mtime_ns):
         if total <= room:
             return
-        if each not in _used:
+        if not _unpacking.used[each]:
             each.unlink(missing_ok=True)
             total -= stats[each].st_size
     if total > room:

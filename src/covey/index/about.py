@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from covey import _core
 from covey.errors import FormatError
 from covey.features import ClassLabel, Features
 from covey.features.spec import features_from_json, features_to_json
@@ -51,7 +52,7 @@ class About:
 
     def to_json(self) -> str:
         """As it is stored."""
-        content = {
+        content: dict[str, Any] = {
             "covey_index": FORMAT,
             "records": self.records,
             "checksum": self.checksum,
@@ -64,6 +65,7 @@ class About:
             "shards": [asdict(shard) for shard in self.shards],
             "features": features_to_json(self.features),
         }
+        content["content_checksum"] = _checksum(content)
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -76,6 +78,8 @@ class About:
                     f"{name}: the index has format {content['covey_index']!r}, this covey reads "
                     f"{FORMAT}; update covey, or make the index anew"
                 )
+            if content.pop("content_checksum") != _checksum(content):
+                raise FormatError(f"{name}: its content is not what was written")
             names = content["class_texts"]
             sums = content["class_checksums"]
             about = cls(
@@ -85,10 +89,10 @@ class About:
                 compression=_typed(content["compression"], str, None),
                 records=_typed(content["records"], int),
                 checksum=_typed(content["checksum"], int),
-                class_checksums=None if sums is None else (_typed(sums[0], int), int(sums[1])),
+                class_checksums=None if sums is None else _pair(sums),
                 shards=tuple(_shard(each) for each in content["shards"]),
                 order=_typed(content["order"], dict),
-                streamed=bool(content["streamed"]),
+                streamed=_typed(content["streamed"], bool),
             )
         except (
             ValueError,
@@ -115,6 +119,8 @@ class About:
             raise FormatError(f"{name}: its label {self.label!r} is none of its features")
         if (self.label is None) != (self.class_checksums is None):
             raise FormatError(f"{name}: it has a label but no classes, or classes but no label")
+        if self.streamed and self.compression is None:
+            raise FormatError(f"{name}: its shards are streamed, but not compressed")
         if self.records != sum(shard.records for shard in self.shards):
             raise FormatError(f"{name}: its shards do not have its {self.records} records together")
 
@@ -123,9 +129,19 @@ _ANY: Any = object()
 
 
 def _typed(value: Any, kind: type, otherwise: Any = _ANY) -> Any:
-    if value is otherwise or (isinstance(value, kind) and not isinstance(value, bool)):
+    if value is otherwise or type(value) is kind:
         return value
     raise TypeError(f"{str(value)[:60]!r} is no {kind.__name__}")
+
+
+def _pair(content: Any) -> tuple[int, int]:
+    first, second = content
+    return _typed(first, int), _typed(second, int)
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    """Of what a description says, however it is laid out."""
+    return _core.crc32c(json.dumps(content, sort_keys=True).encode())
 
 
 def _shard(content: Mapping[str, Any]) -> Shard:
@@ -134,6 +150,7 @@ def _shard(content: Mapping[str, Any]) -> Shard:
         records=_typed(content["records"], int),
         bytes=_typed(content["bytes"], int),
         fingerprint=_typed(content["fingerprint"], int),
+        version=_typed(content["version"], str),
     )
     path = PurePosixPath(shard.name)
     stays = path.parts and not path.is_absolute() and ".." not in path.parts

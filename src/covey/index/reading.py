@@ -18,6 +18,9 @@ from covey.index.rows import CLASS_DTYPE, index_names, number_dtype, row_dtype
 # How much of a file is looked at together: no more of it than this takes memory.
 _PIECE_BYTES = 1 << 20
 
+# Arrays up to this size are held in memory, others stay mapped.
+_HELD_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class Index:
@@ -67,7 +70,8 @@ def read_index(folder: Path, stem: str, about: About) -> Index:
     """
     names, home = index_names(stem), (str(folder), stem)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
-    rows = _map(folder / names["rows"], dtype, about.records, about.checksum)
+    check = _row_check(about, dtype)
+    rows = _map(folder / names["rows"], dtype, about.records, about.checksum, check)
     if about.class_checksums is None:
         return Index(about, rows, None, None, home)
     table, ordered = about.class_checksums
@@ -78,7 +82,33 @@ def read_index(folder: Path, stem: str, about: About) -> Index:
     return Index(about, rows, classes, by_class, home)
 
 
-def _map(path: Path, dtype: np.dtype[Any], rows: int | None, checksum: int) -> NDArray[Any]:
+def _row_check(about: About, dtype: np.dtype[Any]) -> _core.RowCheck:
+    """Makes sure that records follow each other, within their shards."""
+    fields = dtype.fields
+    assert fields is not None
+    at = {name: int(field[1]) for name, field in fields.items()}
+    reach = _core.REACH_PLAIN
+    if about.compression is not None:
+        reach = _core.REACH_STREAMED if about.streamed else _core.REACH_MEMBERS
+    return _core.RowCheck(
+        dtype.itemsize,
+        at["shard"],
+        at["length"],
+        at["offset"],
+        at.get("within", 0),
+        reach,
+        np.array([shard.records for shard in about.shards], np.uint64),
+        np.array([shard.bytes for shard in about.shards], np.uint64),
+    )
+
+
+def _map(
+    path: Path,
+    dtype: np.dtype[Any],
+    rows: int | None,
+    checksum: int,
+    check: _core.RowCheck | None = None,
+) -> NDArray[Any]:
     """An array on disk, if it is what it should be."""
     try:
         mapped = np.lib.format.open_memmap(path, mode="r")
@@ -91,22 +121,33 @@ def _map(path: Path, dtype: np.dtype[Any], rows: int | None, checksum: int) -> N
     if rows is not None and len(mapped) != rows:
         raise FormatError(f"{path}: it has {len(mapped)} rows, expected {rows}")
     found = 0
-    for piece in _pieces(path, mapped.offset, mapped.nbytes):
+    done = 0
+    for piece in _pieces(path, mapped.offset, mapped.nbytes, dtype.itemsize):
         found = _core.crc32c(piece, found)
-    if found != checksum:
+        try:
+            if check is not None:
+                check.add(piece)
+        except _core.Fault as fault:
+            raise FormatError(
+                f"{path}: row {done + fault.args[1]} is of a record at byte {fault.args[2]}, which "
+                "cannot be: it is another shard's, lies outside of it, or does not follow the last"
+            ) from None
+        done += len(piece) // dtype.itemsize
+    if found != checksum or (check is not None and not check.is_done()):
         raise FormatError(f"{path}: its rows are not those that were written with the index")
-    return mapped.view(np.ndarray)
+    # What is small is held: then no file is open, and nobody can cut it under us.
+    return np.array(mapped) if mapped.nbytes <= _HELD_BYTES else mapped.view(np.ndarray)
 
 
-def _pieces(path: Path, begin: int, size: int) -> Iterator[memoryview]:
-    """The bytes of a file, read and not mapped, so that they are not held."""
-    buffer = memoryview(bytearray(min(size, _PIECE_BYTES)))
+def _pieces(path: Path, begin: int, size: int, row: int) -> Iterator[memoryview]:
+    """The bytes of a file in whole rows, read and not mapped, so that they are not held."""
+    buffer = memoryview(bytearray(min(size, _PIECE_BYTES // row * row)))
     with open(path, "rb", buffering=0) as file:
         file.seek(begin)
         while size:
-            count = file.readinto(buffer[: min(size, len(buffer))])
-            if not count:
-                return
+            count = min(size, len(buffer))
+            if file.readinto(buffer[:count]) != count:
+                raise FormatError(f"{path}: it ends before its rows do")
             yield buffer[:count]
             size -= count
 
@@ -121,3 +162,6 @@ def _check_classes(classes: NDArray[Any], about: About, name: str) -> None:
         raise FormatError(f"{name}: its classes do not have {about.records} records together")
     if (classes["first"] != sums - records).any() or (labels[1:] <= labels[:-1]).any():
         raise FormatError(f"{name}: its classes are not in order")
+    texts = about.class_texts
+    if texts is not None and len(labels) and not 0 <= labels[0] <= labels[-1] < len(texts):
+        raise FormatError(f"{name}: it has classes beside the {len(texts)} that have a text")

@@ -3,7 +3,7 @@
 from covey.indexing.building import GUESS, Indexing, ShardFiles
 from covey.indexing.keeping import (
     changed_content,
-    changed_size,
+    changed_state,
     find_changed,
     find_or_build,
     write_index,
@@ -17,7 +17,7 @@ __all__ = [
     "Label",
     "ShardFiles",
     "changed_content",
-    "changed_size",
+    "changed_state",
     "find_changed",
     "find_or_build",
     "write_index",

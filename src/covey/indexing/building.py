@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from covey import _core
-from covey.errors import DatasetError, FeatureError, FormatError
+from covey.errors import DatasetError, ExampleError, FeatureError, FormatError
 from covey.features import Features
 from covey.features.surveys import survey_block, survey_kinds
-from covey.index import About, Index, class_table, number_dtype, row_dtype, sort_by_class
-from covey.indexing.labelling import Label, Labeller, make_labeller
+from covey.index import BY_FILE, About, Index, class_table, number_dtype, row_dtype, sort_by_class
+from covey.indexing.labelling import KnownLabels, Label, Labeller, make_labeller
 from covey.indexing.scanning import Scan, Scanned, open_reader
-from covey.labels import guess_label
+from covey.labels import Classes, guess_label
 from covey.pipeline import run_ahead
 from covey.progress import Progress
 from covey.records.reader import OnError
 from covey.shards import Shard, fingerprint
-from covey.storage import Storage
+from covey.storage import Stat, Storage
 
 # How much of a remote shard's beginning and end its fingerprint looks at.
 _ENDS = 1 << 12
@@ -52,8 +53,10 @@ class Indexing:
     """How shards are to be indexed.
 
     Args:
-        features: Of their records; None finds out.
-        label: Who tells the class; :data:`GUESS` takes what is most likely.
+        features: Of their records, as their dataset says; None finds out.
+        label: Who tells the class; :data:`GUESS` takes what is most likely, if it fits.
+        declared: What a caller says of features, by which the label is read.
+        order: How records were brought into order, if covey wrote them.
         on_error: ``"skip"`` leaves out damaged records.
         threads: How many work; all cores by default.
         progress: Whether to show how far it is; None if somebody looks.
@@ -61,9 +64,23 @@ class Indexing:
 
     features: Features | None = None
     label: Label | Labeller | object = GUESS
+    _: KW_ONLY
+    declared: Features | None = None
+    order: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
     threads: int | None = None
     progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise DatasetError(f"threads is {self.threads!r}, must be a whole number, 1 or more")
+
+    def like(self, about: About) -> Indexing:
+        """The way to make an index anew that is no longer whole, as it was."""
+        label: Label | Labeller = about.label
+        if about.label not in (None, BY_FILE):
+            label = KnownLabels(Classes(about.features, about.label, about.class_texts or ()))
+        return replace(self, features=about.features, label=label, order=about.order)
 
     def build(self, files: ShardFiles) -> Index:
         """Index shards.
@@ -72,30 +89,43 @@ class Indexing:
             CorruptRecordError, ExampleError: If a record is damaged, saying which.
             DatasetError: If the label is none, or a shard is missing.
         """
-        paths = files.paths
-        stats = files.storage.stat(paths)
-        for path, stat in zip(paths, stats, strict=True):
+        stats = files.storage.stat(files.paths)
+        for path, stat in zip(files.paths, stats, strict=True):
             if stat is None:
                 raise DatasetError(f"{path}: the shard is missing")
+        known = self.declared or self.features or self._first_features(files)
+        if self.label is not GUESS:
+            return self._build(files, stats, known, cast("Label | Labeller", self.label))
+        guess = guess_label(known)
+        try:
+            return self._build(files, stats, known, guess)
+        except (ExampleError, FeatureError, DatasetError):
+            if guess is None:
+                raise
+            return self._build(files, stats, known, None)  # it was only called like a label
+
+    def _build(
+        self,
+        files: ShardFiles,
+        stats: Sequence[Stat | None],
+        known: Features,
+        label: Label | Labeller,
+    ) -> Index:
         features = self.features
-        known = features if features is not None else _first_features(files)
-        label = self._label(known)
+        if callable(label) and self.declared is None and features is None:
+            # A function gets whole examples: what all records hold must be known before.
+            features = known = self._all_features(self._scan(files, None, surveys=True), files)
         labeller = make_labeller(label, known, files.names)
         scanned = self._scan(files, labeller, surveys=features is None)
         if features is None:
-            features = _all_features(scanned, files)
-        sizes = [0 if stat is None else stat.size for stat in stats]
-        shards = tuple(
-            Shard(name, each.records, size, shard_fingerprint(files.storage, path, size))
-            for name, path, each, size in zip(files.names, paths, scanned, sizes, strict=True)
-        )
-        return _assemble(features, labeller, shards, scanned)
-
-    def _label(self, features: Features) -> Label | Labeller:
-        if self.label is GUESS:
-            return guess_label(features)
-        label: Label | Labeller = self.label  # type: ignore[assignment]
-        return label
+            features = self._all_features(scanned, files)
+        shards = []
+        for name, path, each, stat in zip(files.names, files.paths, scanned, stats, strict=True):
+            assert stat is not None
+            mark = shard_fingerprint(files.storage, path, stat.size)
+            version = "" if self.order else stat.version
+            shards.append(Shard(name, each.records, stat.size, mark, version))
+        return _assemble(features, labeller, tuple(shards), scanned, self.order)
 
     def _scan(
         self, files: ShardFiles, labeller: Labeller | None, *, surveys: bool
@@ -126,6 +156,29 @@ class Indexing:
             tasks = (partial(scan, number, path) for number, path in enumerate(paths))
             return list(run_ahead(tasks, pool if several else None, threads))
 
+    def _first_features(self, files: ShardFiles) -> Features:
+        """The features of the first record, by which a label is found before all are read."""
+        for path in files.paths:
+            with open_reader(files.storage, path, on_error=self.on_error) as reader:
+                for block in reader.blocks():
+                    survey = _core.Survey()
+                    survey_block(survey, block[:1])
+                    return Features(survey_kinds([survey]))
+        return Features({})
+
+    def _all_features(self, scanned: Sequence[Scanned], files: ShardFiles) -> Features:
+        surveys = [survey for each in scanned for survey in each.surveys]
+        if not surveys:
+            return Features({})
+        try:
+            return Features(survey_kinds(surveys))
+        except FeatureError as error:
+            if self.declared is not None:
+                return self.declared
+            count = len(files.names)
+            many = "" if count == 1 else f" (counted through all {count} files)"
+            raise DatasetError(f"{files.folder}: {error}{many}; pass features=") from None
+
 
 def shard_fingerprint(storage: Storage, path: str, size: int) -> int:
     """What tells when another file has taken a shard's place."""
@@ -140,39 +193,18 @@ def shard_fingerprint(storage: Storage, path: str, size: int) -> int:
         blocks.close()
 
 
-def _first_features(files: ShardFiles) -> Features:
-    """The features of the first record, by which a label is found before all are read."""
-    for path in files.paths:
-        with open_reader(files.storage, path) as reader:
-            for block in reader.blocks():
-                survey = _core.Survey()
-                survey_block(survey, block[:1])
-                return Features(survey_kinds([survey]))
-    return Features({})
-
-
-def _all_features(scanned: Sequence[Scanned], files: ShardFiles) -> Features:
-    surveys = [survey for each in scanned for survey in each.surveys]
-    if not surveys:
-        return Features({})
-    try:
-        return Features(survey_kinds(surveys))
-    except FeatureError as error:
-        many = "" if len(files.names) == 1 else f" (counted through all {len(files.names)} files)"
-        raise DatasetError(f"{files.folder}: {error}{many}; pass features=") from None
-
-
 def _assemble(
     features: Features,
     labeller: Labeller | None,
     shards: tuple[Shard, ...],
     scanned: Sequence[Scanned],
+    order: Mapping[str, Any],
 ) -> Index:
     """An index of what was found in shards."""
     compressions = [each.compression for each in scanned if each.compression is not None]
     compressed = bool(compressions)
     # One way to reach records for all shards: by members only if every one is of members.
-    mixed = compressed and len(compressions) < sum(each.records > 0 for each in scanned)
+    mixed = any(each.compression is None and each.records for each in scanned)
     streamed = compressed and (mixed or not all(each.places.can_skip() for each in scanned))
     final, texts = (None, None) if labeller is None else labeller.finish()
     dtype = row_dtype(compressed=compressed, labelled=labeller is not None)
@@ -210,7 +242,7 @@ def _assemble(
         checksum=_core.crc32c(rows),
         class_checksums=sums,
         shards=shards,
-        order={},
+        order=order,
         streamed=streamed,
     )
     return Index(about, rows, classes, by_class)

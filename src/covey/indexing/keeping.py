@@ -7,6 +7,7 @@ error.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -18,11 +19,11 @@ from typing import BinaryIO
 
 import numpy as np
 
-from covey.errors import DatasetError, FormatError
+from covey.errors import DatasetError, FeatureError, FormatError
 from covey.index import About, Index, IndexWriter, index_names, read_about, read_index
 from covey.indexing.building import GUESS, Indexing, ShardFiles, shard_fingerprint
 from covey.shards import Shard
-from covey.storage import Storage, cache_folder
+from covey.storage import Stat, Storage, cache_folder
 
 
 def find_or_build(
@@ -40,12 +41,18 @@ def find_or_build(
     Returns:
         The index, and the folder that it is in, if it was kept.
     """
-    if not anew:
-        for folder in _places_to_read(files, stem, indexing):
-            found = _find(folder, files, stem, indexing)
-            if found is not None:
-                return found, folder
-    index = indexing.build(files)
+    index = None
+    for folder in () if anew else _places_to_read(files, stem, indexing):
+        about = _look(folder, files, stem)
+        if about is None or not _is_wanted(about, indexing):
+            continue
+        try:
+            return read_index(folder, stem, about), folder
+        except FormatError:  # its rows are damaged, but what it was is known
+            with contextlib.suppress(FeatureError):
+                index = indexing.like(about).build(files)
+    if index is None:
+        index = indexing.build(files)
     if not keep or callable(indexing.label) or indexing.on_error == "skip":
         return index, None
     for folder in _places_to_write(files, stem, indexing):
@@ -54,15 +61,40 @@ def find_or_build(
         try:
             write_index(folder, stem, index)
             return read_index(folder, stem, index.about), folder
-        except (OSError, FormatError):  # a disk that is read-only or full; or somebody else's turn
+        # A disk that is read-only or full; a name that is no UTF-8; or somebody else's turn.
+        except (OSError, UnicodeError, FormatError):
             continue
     return index, None
 
 
+def _look(folder: Path, files: ShardFiles, stem: str) -> About | None:
+    """The description of an index that was kept, if it is of these shards as they are now.
+
+    Raises:
+        DatasetError: If covey wrote them together, and a shard is another now.
+    """
+    try:
+        about = read_about(folder, stem)
+    except FormatError:
+        return None  # it is no index, or a damaged one; the shards are there
+    if about is None or tuple(shard.name for shard in about.shards) != files.names:
+        return None
+    changed = find_changed(files, about.shards)
+    if changed is not None and about.order:
+        raise DatasetError(
+            f"{changed}; run `covey verify` to see what is left, or `covey index` to index the "
+            "shards as they are now"
+        )
+    return None if changed is not None else about
+
+
+def _is_wanted(about: About, indexing: Indexing) -> bool:
+    """Whether an index has the label that was asked for."""
+    return indexing.label is GUESS or indexing.label is None or indexing.label == about.label
+
+
 def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
     """The folders in which an index may be: first that of the shards, then the cache."""
-    if callable(indexing.label):
-        return
     if files.storage.is_remote:
         fetched = _fetch(files, stem)
         if fetched is not None:
@@ -91,40 +123,14 @@ def _has_other_label(folder: Path, stem: str, index: Index) -> bool:
     return about.label != index.about.label
 
 
-def _find(folder: Path, files: ShardFiles, stem: str, indexing: Indexing) -> Index | None:
-    """An index that was kept, if it is right for these shards and this label."""
-    try:
-        about = read_about(folder, stem)
-        if about is None or not _is_wanted(about, files, indexing):
-            return None
-        changed = find_changed(files, about.shards)
-        if changed is not None and about.order:
-            raise DatasetError(
-                f"{changed}; run `covey verify` to see what is left, or `covey index` to index "
-                "the shards as they are now"
-            )
-        return None if changed is not None else read_index(folder, stem, about)
-    except FormatError:
-        return None  # it is no index, or a damaged one: the shards are there
-
-
-def _is_wanted(about: About, files: ShardFiles, indexing: Indexing) -> bool:
-    if tuple(shard.name for shard in about.shards) != files.names:
-        return False
-    if indexing.label is not GUESS and indexing.label != about.label:
-        return False
-    # Without features that were asked for, an index knows those that it was made with.
-    return indexing.features is None or indexing.features == about.features or bool(about.order)
-
-
 def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
     """What has happened to the first shard that is not as it was, if any.
 
-    Of remote shards only the sizes are looked at; the rest is when they are first read.
+    Of remote shards only what a listing tells is looked at; the rest is when they are first read.
     """
     storage = files.storage
     for path, shard, stat in zip(files.paths, shards, storage.stat(files.paths), strict=True):
-        changed = changed_size(path, shard, None if stat is None else stat.size)
+        changed = changed_state(path, shard, stat)
         if changed is None and not storage.is_remote:
             changed = changed_content(storage, path, shard)
         if changed is not None:
@@ -132,14 +138,16 @@ def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
     return None
 
 
-def changed_size(path: str, shard: Shard, size: int | None) -> str | None:
-    """What has happened to a shard that has this size now, None if it is not there."""
-    if size is None:
+def changed_state(path: str, shard: Shard, stat: Stat | None) -> str | None:
+    """What has happened to a shard of which its storage says so now; None if it is not there."""
+    if stat is None:
         return f"{path}: the shard is missing"
-    if size == shard.bytes:
-        return None
-    how = "was cut" if size < shard.bytes else "has grown"
-    return f"{path}: the shard {how} from {shard.bytes} to {size} bytes"
+    if stat.size != shard.bytes:
+        how = "was cut" if stat.size < shard.bytes else "has grown"
+        return f"{path}: the shard {how} from {shard.bytes} to {stat.size} bytes"
+    if shard.version and stat.version and shard.version != stat.version:
+        return f"{path}: the shard was changed after it was indexed"
+    return None
 
 
 def changed_content(storage: Storage, path: str, shard: Shard) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FeatureError
 from covey.features import Features
 from covey.features.batches import row_of
 from covey.index import BY_FILE
@@ -79,7 +79,12 @@ class TextLabels(Labeller):
         self._texts = _Texts()
 
     def of(self, block: Block, shard: int) -> NDArray[np.int64]:
-        return self._texts.number(texts_in(self._features, self.label, block))
+        numbers = range(block.first, block.first + len(block))
+        try:
+            texts = texts_in(self._features, self.label, block, numbers)
+        except FeatureError as error:
+            raise DatasetError(f"{block.name}: {error}") from None
+        return self._texts.number(texts)
 
     def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         return self._texts.finish()
@@ -126,7 +131,9 @@ class FunctionLabels(Labeller):
         kind: type = str if isinstance(value, str) else int
         if isinstance(value, (np.integer, int)) and not isinstance(value, bool):
             value = int(value)
-        elif kind is int:
+        elif kind is str:
+            value = str(value)  # numpy has texts of its own
+        else:
             kind = type(value)
         if kind not in (str, int) or self._kind not in (None, kind):
             expected = "a whole number or a text" if self._kind is None else self._kind.__name__

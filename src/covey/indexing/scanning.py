@@ -63,7 +63,7 @@ class Scan:
         surveys: list[_core.Survey] = []
         records = 0
         with open_reader(self.storage, path, on_error=self.on_error) as reader:
-            places = Places(compressed=reader.compression is not None)
+            places = Places(reader.compression)
             # Whoever decodes the label verifies the data on the way, on its own core; but who skips
             # must know at once, and a survey must not be of damaged data.
             decodes = self.labeller is not None and self.labeller.decodes

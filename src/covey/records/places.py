@@ -34,13 +34,13 @@ class Places:
     """The places of a file's records, noted block by block while it is read.
 
     Args:
-        compressed: Whether the file is.
+        compression: Of the file.
     """
 
-    def __init__(self, *, compressed: bool) -> None:
+    def __init__(self, compression: str | None) -> None:
         self.members: Members = []
         """To be filled by whoever reads a compressed file."""
-        self._compressed = compressed
+        self._compression = compression
         self._tables = [np.zeros(0, PLACE_DTYPE)]
 
     def add(self, block: Block) -> None:
@@ -52,8 +52,10 @@ class Places:
 
     def can_skip(self) -> bool:
         """Whether every record can be reached without reading all that comes before it."""
-        if not self._compressed or not self.members:
+        if self._compression is None or not self.members:
             return True
+        if self._compression != "GZIP":
+            return False
         places = self._join()
         before, _ = np.array(self.members, np.uint64).T
         ends = places["offset"] + places["length"] + np.uint64(FRAME_BYTES)
@@ -72,7 +74,7 @@ class Places:
                 its records cannot be reached otherwise.
         """
         places = self._join()
-        if not self._compressed or not len(places):
+        if self._compression is None or not len(places):
             return places
         places = places.copy()
         if streamed if streamed is not None else not self.can_skip():

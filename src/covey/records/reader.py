@@ -190,7 +190,7 @@ class RecordReader:
 
         :mod:`covey.records.places` says what they mean.
         """
-        places = Places(compressed=self.compression is not None)
+        places = Places(self.compression)
         for block in self.blocks(members=places.members):
             places.add(block)
         return places.table()

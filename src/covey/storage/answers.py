@@ -162,13 +162,18 @@ async def _http_get(filesystem: Any, url: str, headers: Mapping[str, str]) -> An
 
 def _check_http(answer: Any, begin: int, expected: Stat) -> None:
     found = {name: answer.headers.get(name) for name in ("ETag", "Last-Modified")}
-    size = expected.size
-    given = re.match(r"bytes (\d+)-\d+/(\d+)$", answer.headers.get("Content-Range", ""))
-    if answer.status == 206 and given is not None:
-        size = int(given[2])
-        if int(given[1]) != begin:
-            raise ShortAnswerError(f"bytes from {given[1]} came, not from {begin}")
-    _check_state(version_of(found), size, expected)
+    given = answer.headers.get("Content-Range", "") if answer.status == 206 else ""
+    _check_state(version_of(found), _size_in(given, begin, expected), expected)
+
+
+def _size_in(content_range: str, begin: int, expected: Stat) -> int:
+    """How long the whole file is of which a part has come."""
+    given = re.match(r"bytes (\d+)-\d+/(\d+)$", content_range)
+    if given is None:
+        return expected.size
+    if int(given[1]) != begin:
+        raise ShortAnswerError(f"bytes from {given[1]} came, not from {begin}")
+    return int(given[2])
 
 
 async def _http_range(filesystem: Any, url: str, begin: int, end: int, expected: Stat) -> bytes:
@@ -202,8 +207,8 @@ async def _s3_get(filesystem: Any, path: str, **options: str) -> tuple[bytes, An
 
 async def _s3_range(filesystem: Any, path: str, begin: int, end: int, expected: Stat) -> bytes:
     data, answer = await _s3_get(filesystem, path, Range=f"bytes={begin}-{end - 1}")
-    total = int(answer.get("ContentRange", f"/{expected.size}").rpartition("/")[2])
-    _check_state(version_of(answer), total, expected)
+    size = _size_in(answer.get("ContentRange", ""), begin, expected)
+    _check_state(version_of(answer), size, expected)
     return _check_length(data, end - begin)
 
 

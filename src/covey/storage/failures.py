@@ -137,7 +137,10 @@ def judge(error: BaseException) -> Verdict:
 
 def explain(error: BaseException, url: str, doing: str, tries: int) -> StorageError:
     """The error to raise in place of a driver's."""
-    verdict, name, reason = judge(error), shown(url), _reason(error, url)
+    verdict, name = judge(error), shown(url)
+    # What HTTP calls a missing file may be one that could not be asked for.
+    *_, first = _causes(error)
+    reason = _reason(error if verdict is Verdict.FATAL else first, url)
     if isinstance(error, StorageError) and verdict is not Verdict.CHANGED:
         return error  # it has been explained where it came from
     if verdict is Verdict.MISSING:
@@ -194,8 +197,7 @@ def _first(holder: object, *names: str) -> object:
 
 def _reason(error: BaseException, url: str) -> str:
     """A driver's words, with nothing in them that should not be in a log."""
-    causes = [*_causes(error)]
-    status = next((found for each in causes if (found := _status(each)) is not None), None)
+    status = next((found for each in _causes(error) if (found := _status(each))), None)
     words = f"{type(error).__name__}: {error}".replace(url, shown(url)).strip(": ")
     words = shown(" ".join(words.split())[:300])
     return words if status is None else f"HTTP status {status}, {words}"

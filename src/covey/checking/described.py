@@ -1,0 +1,171 @@
+"""What describes a dataset against what is there: names, numbers, features, classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from covey.checking.looking import SHARD
+from covey.checking.report import Problems
+from covey.checking.shards import Shard
+from covey.dataset.datum import datum_features, datum_splits
+from covey.dataset.layout import Layout, SplitFiles
+from covey.errors import CoveyError, FormatError
+from covey.features import ClassLabel, Feature, Features
+from covey.features.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
+from covey.index import About
+from covey.metadata import INFO_FILE
+from covey.writing.datum import ENTRIES_FILE
+from covey.writing.output import SHARD_INFO_FILE
+
+
+def check_folder(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
+    """Check what describes the dataset as a whole."""
+    if layout.kind == "TFRecords":
+        return
+    if layout.kind == "dataset":
+        _check_unlisted(layout, splits, problems)
+        there = {layout.storage.name(each) for each in layout.storage.list(layout.path)}
+        if FEATURES_FILE not in there:
+            problems.add(FEATURES_FILE, "it is missing, so that TFDS cannot open the dataset")
+        if SHARD_INFO_FILE in there:
+            _check_shard_info(layout, splits, problems)
+        if ENTRIES_FILE in there:
+            _check_entries(layout, problems)
+
+
+def _check_unlisted(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
+    """Find shards that belong to no split."""
+    listed = {name for split in layout.splits.values() for name in split.files.names}
+    stems = {layout.splits[split].stem for split in splits}
+    all_splits = set(splits) == set(layout.splits)
+    for path in layout.storage.list(layout.path):
+        name = layout.storage.name(path)
+        is_of_split = SHARD.sub("", name) in stems
+        if name not in listed and SHARD.search(name) and (all_splits or is_of_split):
+            what = "of one of the splits" if is_of_split else "of any split"
+            problems.add(name, f"it looks like a shard, but {INFO_FILE} has it as no shard {what}")
+
+
+def _check_shard_info(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
+    """Compare the shards that datum's reader finds with those that TFDS finds."""
+    try:
+        said = datum_splits(layout.storage, layout.path) or {}
+    except FormatError as error:
+        path = layout.storage.join(layout.path, SHARD_INFO_FILE)
+        problems.add(SHARD_INFO_FILE, str(error).removeprefix(f"{path}: "))
+        return
+    for split in splits:
+        there = layout.splits[split]
+        if split not in said or there.records is None:
+            continue
+        expected = dict(zip(there.files.names, there.records, strict=True))
+        for name in dict.fromkeys((*expected, *said[split])):
+            if said[split].get(name) != expected.get(name):
+                problems.add(
+                    SHARD_INFO_FILE,
+                    f"split {split!r}: {name} has {_records(said[split].get(name))}, but "
+                    f"{_records(expected.get(name))} in {INFO_FILE}",
+                )
+
+
+def _records(count: int | None) -> str:
+    return "no entry" if count is None else f"{count:,} records"
+
+
+def _check_entries(layout: Layout, problems: Problems) -> None:
+    try:
+        datum_features(layout.storage, layout.path)
+    except CoveyError as error:
+        path = layout.storage.join(layout.path, ENTRIES_FILE)
+        problems.add(ENTRIES_FILE, str(error).removeprefix(f"{path}: "))
+
+
+def check_split(
+    split: SplitFiles, kind: str, shards: Sequence[Shard], about: About | None, problems: Problems
+) -> None:
+    """Check what is said of the shards of a split."""
+    said_by = SHARD_INFO_FILE if kind == "datum" else INFO_FILE
+    for shard, said in zip(shards, split.records or (), strict=False):
+        if shard.size is not None and shard.numbered != said:
+            lost = shard.numbered - shard.records
+            among = f", {lost:,} of which are damaged" if lost else ""
+            problems.add(
+                shard.name, f"it has {shard.numbered:,} records{among}, but {said:,} in {said_by}"
+            )
+    complete = all(shard.size is not None and not shard.damaged for shard in shards)
+    size = sum(shard.size or 0 for shard in shards)
+    data = sum(shard.data for shard in shards)
+    # covey notes the bytes of files, TFDS those of records without frames; or none at all.
+    if complete and split.bytes and split.bytes not in (size, data):
+        problems.add(
+            said_by,
+            f"it says {split.bytes:,} bytes, but the shards have {size:,}, {data:,} of them in "
+            "records",
+        )
+    if about is not None:
+        names = [shard.name for shard in about.shards]
+        for name in names:
+            if name not in split.files.names:
+                problems.add(name, "the index is of this shard, too, which is none of the split")
+        for name in split.files.names:
+            if name not in names:
+                problems.add(name, "the index does not have this shard")
+
+
+def check_features(layout: Layout, about: About, index_file: str, problems: Problems) -> None:
+    """Compare the features of the index with those that TFDS finds."""
+    known = layout.features
+    if known is None or layout.kind != "dataset" or about.features == known:
+        return
+    try:
+        expected = as_tfds_has_them(about.features)
+    except CoveyError as error:
+        problems.add(index_file, f"its features cannot be those of a dataset: {error}")
+        return
+    for name in dict.fromkeys((*expected, *known)):
+        if not _agree(expected.get(name), known.get(name)):
+            problems.add(
+                FEATURES_FILE,
+                f"feature {name!r} is {_brief(known.get(name))}, but {_brief(expected.get(name))} "
+                f"in {index_file}",
+            )
+
+
+def as_tfds_has_them(features: Features) -> Features:
+    """Features as they come back from what describes them for TFDS."""
+    content, labels = features_to_tfds(features.without_defaults())
+    texts: Mapping[str, str] = {
+        FEATURES_FILE: json.dumps(content),
+        **{name: "".join(f"{each}\n" for each in names) for name, names in labels.items()},
+    }
+
+    def read(name: str) -> bytes:
+        if name not in texts:
+            raise FileNotFoundError(name)
+        return texts[name].encode()
+
+    return features_from_tfds("", read)
+
+
+def _agree(indexed: Feature | None, known: Feature | None) -> bool:
+    """Whether a feature of an index is that of the dataset, which may have got classes since."""
+    if isinstance(indexed, ClassLabel) and isinstance(known, ClassLabel):
+        names, now = indexed.names, known.names
+        if names is None or now is None:
+            return names is now and (indexed.num_classes or 0) <= (known.num_classes or 0)
+        return names == now[: len(names)]
+    return indexed == known
+
+
+def _brief(kind: Feature | None) -> str:
+    """A feature in few words, however many classes it has."""
+    if kind is None:
+        return "missing"
+    if isinstance(kind, ClassLabel) and kind.names is None:
+        return f"a ClassLabel of {kind.num_classes} classes without names"
+    if isinstance(kind, ClassLabel):
+        few = ", ".join(map(repr, (kind.names or ())[:5]))
+        return f"a ClassLabel of {kind.num_classes} classes ({few}{', ...' * (len(kind.names or ()) > 5)})"
+    text = str(kind)
+    return text if len(text) <= 120 else f"{text[:100]}..."
