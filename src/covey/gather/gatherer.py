@@ -241,31 +241,33 @@ class Gatherer(ForkAware):
             return
         rows, shards = self.rows(ids)
         begins, ends, _ = self._stretches(rows, shards)
-        if opened.shards.fetch(shards, begins, ends):
-            opened.map(np.unique(shards).tolist())
+        opened.shards.fetch(shards, begins, ends, opened.map)
 
     # Reading instead of mapping.
 
     def _read(
         self, opened: Opened, ids: Ids
     ) -> tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]:
-        """The frames of records, in buffers: what the native decoder takes."""
+        """The frames of records, each in a buffer: what the native decoder takes."""
         rows, shards = self.rows(ids)
-        begins, ends, offsets = self._stretches(rows, shards)
+        begins, ends, within = self._stretches(rows, shards)
         if opened.shards.is_remote:
-            opened.shards.fetch(shards, begins, ends)
-        buffers: list[bytes] = []
-        known: dict[tuple[int, int], int] = {}
-        sources = np.zeros(len(ids), np.uint32)
-        for row, stretch in enumerate(zip(shards.tolist(), begins.tolist(), strict=True)):
-            found = known.get(stretch)
-            if found is None:
-                found = known[stretch] = len(buffers)
-                shard, begin = stretch
-                data = opened.shards.read(shard, begin, int(ends[row]))
-                buffers.append(self._inflate(opened, data, shard, int(ids[row])))
-            sources[row] = found
-        return buffers, sources, offsets, rows["length"].astype(np.uint64)
+            opened.shards.fetch(shards, begins, ends, opened.shards.hold)
+        frames = [b""] * len(ids)
+        stops = (within + rows["length"] + np.uint64(FRAME_BYTES)).tolist()
+        starts = within.tolist()
+        last, data = (-1, -1), b""
+        # By members, each of which is decompressed once, and no longer held than it is needed.
+        for row in np.lexsort((begins, shards)).tolist():
+            stretch = int(shards[row]), int(begins[row])
+            if stretch != last:
+                data = opened.shards.read(*stretch, int(ends[row]))
+                data = self._inflate(opened, data, stretch[0], int(ids[row]))
+                last = stretch
+            frames[row] = data[starts[row] : stops[row]]
+        count = len(ids)
+        offsets = np.full(count, HEADER_BYTES, np.uint64)
+        return frames, np.arange(count, dtype=np.uint32), offsets, rows["length"].astype(np.uint64)
 
     def _inflate(self, opened: Opened, data: bytes, shard: int, number: int) -> bytes:
         table = bisect.bisect_right(self._first_shard, shard) - 1
@@ -287,23 +289,23 @@ class Gatherer(ForkAware):
     def _stretches(
         self, rows: NDArray[Any], shards: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """What to read of shards for records: from, to, and where in it their data begins."""
+        """What to read of shards for records: from, to, and where in it their frames begin."""
         begins = np.zeros(len(rows), np.int64)
         ends = np.zeros(len(rows), np.int64)
-        offsets = np.full(len(rows), HEADER_BYTES, np.uint64)
+        within = np.zeros(len(rows), np.uint64)
         table_of = np.searchsorted(self._first_shard, shards, side="right") - 1
         for number in np.unique(table_of).tolist():
             mine = table_of == number
             if self._members[number]:
                 begins[mine] = np.minimum(rows["offset"][mine], np.uint64(2**62))
                 ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
-                offsets[mine] += rows["within"][mine]
+                within[mine] = rows["within"][mine]
             else:
                 streamed = self.tables[number].index.about.streamed
                 at = rows["within" if streamed else "offset"][mine]
                 begins[mine] = np.minimum(at, np.uint64(2**62))
                 ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
-        return begins, ends, offsets
+        return begins, ends, within
 
     def _member_ends(
         self, shards: NDArray[np.int64], offsets: NDArray[np.uint64], table: int

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import DatasetError
+from covey.errors import DatasetError, StorageError
 from covey.gather.unpacking import release, unpack
 from covey.index import Index
 from covey.indexing import ShardFiles, changed_content, changed_state
 from covey.shards import Shard
 from covey.storage import LocalBlocks, fetch_many
+
+# How often remote blocks that are removed at once are fetched again.
+_TRIES = 8
 
 # Files that are kept open at the most, if they are read and not mapped.
 _OPEN_FILES = 64
@@ -40,6 +44,13 @@ class LocalShard:
     """If it is remote: what fetches it, and knows whether it was begun anew."""
     unpacked: bool = False
     """Whether it lies in the cache as long as it is used."""
+    generation: int = -1
+    """Of the blocks, when the file was last opened or mapped."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the file that was opened or mapped is the one that is fetched into."""
+        return self.blocks is None or self.generation == self.blocks.generation
 
 
 class LocalShards:
@@ -99,41 +110,60 @@ class LocalShards:
         return LocalShard(path, shard.bytes, None)
 
     def fetch(
-        self, shards: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> bool:
+        self,
+        shards: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        hold: Callable[[Sequence[int]], None],
+    ) -> None:
         """Wait until ranges of bytes of remote shards are there.
 
-        Returns:
-            Whether the file of a shard was begun anew, so that it must be mapped again.
+        Args:
+            shards, begins, ends: The ranges.
+            hold: Opens or maps the files of shards. What is held then cannot be taken away by
+                another process that makes room for its own.
         """
-        wanted = []
-        before = {}
-        for number in np.unique(shards).tolist():
-            opened = self.open(number)
-            if opened.blocks is not None:
-                mine = shards == number
-                wanted.append((opened.blocks, begins[mine], np.minimum(ends[mine], opened.size)))
-                before[number] = opened.blocks.generation
-        fetch_many(wanted)
-        anew = False
-        for number, generation in before.items():
-            opened = self.open(number)
-            assert opened.blocks is not None
-            if opened.blocks.generation != generation or opened.path != opened.blocks.path:
-                opened.path = opened.blocks.path
+        numbers = [n for n in np.unique(shards).tolist() if self.open(n).blocks is not None]
+        stale = [number for number in numbers if not self.open(number).is_held]
+        for _ in range(_TRIES):
+            for number in stale:
+                opened = self.open(number)
+                assert opened.blocks is not None
+                opened.path, opened.generation = opened.blocks.path, opened.blocks.generation
                 self._forget(number)
-                anew = True
-        return anew
+            with contextlib.suppress(FileNotFoundError):  # somebody was faster: it is fetched anew
+                hold(stale)
+            fetch_many([self._wanted(number, shards, begins, ends) for number in numbers])
+            stale = [number for number in numbers if not self.open(number).is_held]
+            if not stale:
+                return
+        raise StorageError(
+            f"{self.path(stale[0])}: what is fetched of it is removed again and again; there is "
+            "too little room in the cache: set COVEY_CACHE_BYTES to more"
+        )
+
+    def _wanted(
+        self,
+        number: int,
+        shards: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> tuple[LocalBlocks, NDArray[np.int64], NDArray[np.int64]]:
+        opened = self.open(number)
+        assert opened.blocks is not None
+        mine = shards == number
+        return opened.blocks, begins[mine], np.minimum(ends[mine], opened.size)
+
+    def hold(self, numbers: Sequence[int]) -> None:
+        """Open the files of shards, for reading them."""
+        for number in numbers:
+            descriptor = self._take(number)
+            self._put_back(number, descriptor)
 
     def read(self, number: int, begin: int, end: int) -> bytes:
         """Bytes of a shard; fewer if it ends before."""
-        with self._lock:
-            descriptor = self._descriptors.pop(number, None)
+        descriptor = self._take(number)
         try:
-            if descriptor is None:
-                descriptor = os.open(
-                    self.open(number).path, os.O_RDONLY | getattr(os, "O_BINARY", 0)
-                )
             if hasattr(os, "pread"):
                 return os.pread(descriptor, end - begin, begin)
             os.lseek(descriptor, begin, os.SEEK_SET)  # nobody else has the descriptor now
@@ -141,10 +171,17 @@ class LocalShards:
         finally:
             self._put_back(number, descriptor)
 
-    def _put_back(self, number: int, descriptor: int | None) -> None:
-        """Keep a descriptor for the next time; close the one that was used longest ago."""
+    def _take(self, number: int) -> int:
+        """A descriptor of a shard, for nobody else meanwhile."""
+        with self._lock:
+            descriptor = self._descriptors.pop(number, None)
         if descriptor is None:
-            return
+            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+            descriptor = os.open(self.open(number).path, flags)
+        return descriptor
+
+    def _put_back(self, number: int, descriptor: int) -> None:
+        """Keep a descriptor for the next time; close the one that was used longest ago."""
         with self._lock:
             spare = self._descriptors.pop(number, None)
             self._descriptors[number] = descriptor
