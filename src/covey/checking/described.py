@@ -19,32 +19,32 @@ from covey.writing.datum import ENTRIES_FILE
 from covey.writing.output import SHARD_INFO_FILE
 
 
-def check_folder(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
-    """Check what describes the dataset as a whole."""
-    if layout.kind == "TFRecords":
+def check_folder(
+    layout: Layout, splits: Sequence[str], problems: Problems, *, all_splits: bool
+) -> None:
+    """Check what describes the dataset as a whole.
+
+    Args:
+        layout: The dataset.
+        splits: Those that are looked at.
+        problems: Where to note them.
+        all_splits: Whether it is all of them, and whatever else is there.
+    """
+    if layout.kind != "dataset":
         return
-    if layout.kind == "dataset":
-        _check_unlisted(layout, splits, problems)
-        there = {layout.storage.name(each) for each in layout.storage.list(layout.path)}
-        if FEATURES_FILE not in there:
-            problems.add(FEATURES_FILE, "it is missing, so that TFDS cannot open the dataset")
-        if SHARD_INFO_FILE in there:
-            _check_shard_info(layout, splits, problems)
-        if ENTRIES_FILE in there:
-            _check_entries(layout, problems)
-
-
-def _check_unlisted(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
-    """Find shards that belong to no split."""
+    there = [layout.storage.name(each) for each in layout.storage.list(layout.path)]
+    if FEATURES_FILE not in there:
+        problems.add(FEATURES_FILE, "it is missing, so that TFDS cannot open the dataset")
+    if SHARD_INFO_FILE in there:
+        _check_shard_info(layout, splits, problems)
+    if ENTRIES_FILE in there:
+        _check_entries(layout, problems)
     listed = {name for split in layout.splits.values() for name in split.files.names}
     stems = {layout.splits[split].stem for split in splits}
-    all_splits = set(splits) == set(layout.splits)
-    for path in layout.storage.list(layout.path):
-        name = layout.storage.name(path)
-        is_of_split = SHARD.sub("", name) in stems
-        if name not in listed and SHARD.search(name) and (all_splits or is_of_split):
-            what = "of one of the splits" if is_of_split else "of any split"
-            problems.add(name, f"it looks like a shard, but {INFO_FILE} has it as no shard {what}")
+    for name in there:
+        asked = all_splits or SHARD.sub("", name) in stems
+        if asked and SHARD.search(name) and name not in listed:
+            problems.add(name, f"it looks like a shard, but {INFO_FILE} does not list it")
 
 
 def _check_shard_info(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
@@ -108,9 +108,9 @@ def check_split(
         for name in names:
             if name not in split.files.names:
                 problems.add(name, "the index is of this shard, too, which is none of the split")
-        for name in split.files.names:
-            if name not in names:
-                problems.add(name, "the index does not have this shard")
+        for shard in shards:
+            if shard.name not in names and shard.size is not None:
+                problems.add(shard.name, "the index does not have this shard")
 
 
 def check_features(layout: Layout, about: About, index_file: str, problems: Problems) -> None:
@@ -166,6 +166,7 @@ def _brief(kind: Feature | None) -> str:
         return f"a ClassLabel of {kind.num_classes} classes without names"
     if isinstance(kind, ClassLabel):
         few = ", ".join(map(repr, (kind.names or ())[:5]))
-        return f"a ClassLabel of {kind.num_classes} classes ({few}{', ...' * (len(kind.names or ()) > 5)})"
+        more = ", ..." if len(kind.names or ()) > 5 else ""
+        return f"a ClassLabel of {kind.num_classes} classes ({few}{more})"
     text = str(kind)
     return text if len(text) <= 120 else f"{text[:100]}..."

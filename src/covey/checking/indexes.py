@@ -95,11 +95,12 @@ class _Arrays:
         except FileNotFoundError:
             self.problems.add(name, "it is missing, but the rest of the index is there")
             return None
-        except (ValueError, EOFError, OSError, SyntaxError) as error:
+        except Exception as error:  # whatever Python's own parser says of a damaged header
             self.problems.add(name, f"it is no array that numpy can read: {error}")
             return None
         if array.ndim != 1 or array.dtype != dtype:
-            self.problems.add(name, f"it has {array.dtype} {array.shape}, must have rows of {dtype}")
+            found = f"{array.dtype} {array.shape}"
+            self.problems.add(name, f"it has {found}, must have rows of {dtype}")
             return None
         if rows is not None and len(array) != rows:
             self.problems.add(name, f"it has {len(array)} rows, must have {rows}")
@@ -107,7 +108,7 @@ class _Arrays:
         more = size - array.offset - array.nbytes
         if more:
             self.problems.add(name, f"{more} bytes follow its rows, where nothing must")
-        return array.view(np.ndarray)
+        return np.asarray(array)
 
     def compare(self, name: str, array: NDArray[Any], checksum: int) -> bool:
         """Whether an array is as it was written."""
@@ -117,7 +118,8 @@ class _Arrays:
         if found == checksum:
             return True
         self.problems.add(
-            name, f"the checksum of its rows is {found:#010x}, must be {checksum & 0xFFFFFFFF:#010x}"
+            name,
+            f"the checksum of its rows is {found:#010x}, must be {checksum & 0xFFFFFFFF:#010x}",
         )
         return False
 
@@ -194,9 +196,9 @@ def local_index(files: ShardFiles, stem: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="covey-verify-") as folder:
         for name in index_names(stem).values():
             try:
-                with storage.open_stream(storage.join(files.folder, name)) as stream:
-                    with open(Path(folder, name), "wb") as file:
-                        shutil.copyfileobj(stream, file, 1 << 20)
+                stream = storage.open_stream(storage.join(files.folder, name))
             except FileNotFoundError:
                 continue
+            with stream, open(Path(folder, name), "wb") as file:
+                shutil.copyfileobj(stream, file, 1 << 20)
         yield Path(folder)

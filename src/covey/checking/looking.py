@@ -52,9 +52,7 @@ def look(
 def _to_blame(storage: Storage, path: str, message: str) -> str | None:
     """The file that an error is about, which begins with its path."""
     folders = [storage.parent(path)] if not storage.is_folder(path) else [path]
-    folders += [
-        storage.parent(each) for each in storage.glob(storage.join(path, f"*/{INFO_FILE}"))
-    ]
+    folders += [storage.parent(each) for each in storage.glob(storage.join(path, f"*/{INFO_FILE}"))]
     files = (file for folder in folders for file in storage.list(folder))
     return next((file for file in files if message.startswith(f"{file}: ")), None)
 
@@ -63,16 +61,17 @@ def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) 
     """What there is without a file that is damaged."""
     folder = storage.parent(damaged)
     features = _features(storage, folder)
+    info_path = storage.join(folder, INFO_FILE)
     try:
-        info_path = storage.join(folder, INFO_FILE)
         info = DatasetInfo.from_json(storage.read(info_path), info_path)
-    except (FormatError, FileNotFoundError):
+    except (FormatError, FileNotFoundError) as error:
+        kind = "dataset" if isinstance(error, FormatError) else "datum"
         names = [each for each in storage.list(folder) if SHARD.search(storage.name(each))]
         if not names:
-            return Layout("dataset", folder, storage, {}, features)
+            return Layout(kind, folder, storage, {}, features)
         found = find_layout(names, storage_options=options)
         splits = {name: replace(each, stem=_stem(each)) for name, each in found.splits.items()}
-        return Layout("dataset", folder, storage, splits, features)
+        return Layout(kind, folder, storage, splits, features)
     splits = {
         split.name: SplitFiles(
             ShardFiles(storage, folder, split.shard_names(info.name)),

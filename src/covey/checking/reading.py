@@ -35,11 +35,13 @@ def read_shard(
     if compression is not None and members is not None:
         # Who reads a damaged file does not know its members; so that is the second try.
         try:
-            with _opened(storage, path) as source:
-                with RecordReader(source, compression=compression) as reader:
-                    for block in reader.blocks(members=members):
-                        yield block
-                        done = block.first + len(block)
+            with (
+                _opened(storage, path) as source,
+                RecordReader(source, compression=compression) as reader,
+            ):
+                for block in reader.blocks(members=members):
+                    yield block
+                    done = block.first + len(block)
             return
         except CorruptRecordError:
             pass

@@ -87,9 +87,9 @@ class Report:
             rest: Where those are that a table has no room for.
         """
         count = len(self.problems) + self.more
-        verdict = "nothing is wrong" if self.is_sound else _many(count, "problem")
+        verdict = "nothing is wrong" if self.is_sound else many(count, "problem")
         checked = (
-            f"{self.path}: {_many(self.files, 'file')}, {_many(self.records, 'sound record')} and "
+            f"{self.path}: {many(self.files, 'file')}, {many(self.records, 'sound record')} and "
             f"{format_bytes(self.bytes)} checked: {verdict}"
         )
         return "\n".join([checked, *listing(self.problems, self.more, rest)])
@@ -139,10 +139,10 @@ def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _many(count: int, what: str) -> str:
+def many(count: int, what: str) -> str:
     """A number of things.
 
-    >>> _many(1, "file"), _many(2000, "file")
+    >>> many(1, "file"), many(2000, "file")
     ('1 file', '2,000 files')
     """
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -73,12 +73,12 @@ class RowCheck:
         if self._lost:
             self._find(int(offsets[0]), block.first)
         rows = self._rows[self._at : self._at + len(block)]
-        count = len(rows)
+        count, fields = len(rows), rows.dtype.names or ()
         expected: dict[str, Any] = {"length": block.lengths[:count]}
         expected["shard"] = np.full(count, self._number)
         places = self._places(offsets[:count])
-        expected.update({name: each for name, each in places.items() if name in rows.dtype.names})
-        if looked.labels is not None and "label" in rows.dtype.names:
+        expected.update({name: each for name, each in places.items() if name in fields})
+        if looked.labels is not None and "label" in fields:
             # Nobody knows the class of a record that does not fit; that it does not is told.
             expected["label"] = np.where(looked.fits[:count], looked.labels[:count], rows["label"])
         wrong = np.zeros(count, bool)
@@ -108,9 +108,7 @@ class RowCheck:
         self._member += int(which[-1]) if len(which) else 0
         return {"offset": begins[which], "within": offsets - before[which]}
 
-    def _tell(
-        self, rows: NDArray[Any], expected: dict[str, Any], wrong: NDArray[np.bool_]
-    ) -> None:
+    def _tell(self, rows: NDArray[Any], expected: dict[str, Any], wrong: NDArray[np.bool_]) -> None:
         """Note the rows that are wrong, those that follow each other together."""
         edges = np.flatnonzero(np.diff(np.concatenate([[False], wrong, [False]]).astype(np.int8)))
         for begin, end in edges.reshape(-1, 2).tolist():

@@ -32,7 +32,7 @@ class Shard:
     name: str
     problems: Problems
     size: int | None = None
-    """In bytes; None if it is not there."""
+    """In bytes; None if it is not there, or cannot be read."""
     records: int = 0
     """Those that are sound."""
     numbered: int = 0
@@ -79,7 +79,7 @@ class ShardCheck:
         except OSError as error:
             reason = str(error) if isinstance(error, CoveyError) else error.strerror or str(error)
             problems.add(name, f"it cannot be read: {reason.removeprefix(f'{path}: ')}")
-            return Shard(name, problems, stat.size, damaged=True)
+            return Shard(name, problems)
         self._check_fresh(name, path, stat, found)
         return found
 

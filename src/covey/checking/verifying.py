@@ -55,7 +55,7 @@ def verify(
     whole = Problems()
     layout = look(path, storage_options, whole)
     splits = choose_splits(layout, split)
-    check_folder(layout, splits, whole)
+    check_folder(layout, splits, whole, all_splits=split is None)
     with ExitStack() as stack:
         known = [layout.splits[name].records for name in splits]
         total = None if None in known else sum(sum(each or ()) for each in known)

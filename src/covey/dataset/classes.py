@@ -94,7 +94,8 @@ class ClassTable:
             if text in self._numbers:
                 return self._numbers[text]
             # Without names, classes are called by their numbers.
-            label = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text) else -(2**64)
+            is_number = self._names is None and re.fullmatch(r"-?[0-9]{1,19}", text)
+            label = int(text) if is_number else -(2**64)
         if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
             return int(label) if -(2**63) <= int(label) < 2**63 else None
         raise DatasetError(f"a class is {label!r}, must be a number or a name")

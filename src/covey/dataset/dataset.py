@@ -93,15 +93,16 @@ class Dataset(Sequence[dict[str, Any]]):
             CorruptRecordError, ExampleError: If a record is damaged, saying which.
         """
         ids = parse_ids(key, len(self))
-        if ids is None:
-            return row_of(self._decode(self.features, np.array([key], np.int64)), 0)
-        return self._decode(self.features, ids)
+        columns = self._decode(self.features, ids.reshape(-1))
+        return columns if ids.ndim else row_of(columns, 0)
 
     def _decode(self, features: Features, ids: Ids) -> dict[str, Any]:
         label = self._label_column if features is self.features else -1
         taken = self._selection.take(ids)
         columns = self._gatherer.decode(features, taken, label=label)
-        return decode_images(features, columns) if self._pixels else columns
+        if not self._pixels:
+            return columns
+        return decode_images(features, columns, lambda row: self._gatherer.place(int(taken[row])))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The examples, in order."""
@@ -135,6 +136,7 @@ class Dataset(Sequence[dict[str, Any]]):
         indexes = [table.index for table in self._gatherer.tables]
         if self._numbering is None and self._selection.is_all and len(indexes) == 1:
             labels: NDArray[np.int64] = indexes[0].rows["label"]
+            labels.flags.writeable = False
             return labels
         if self._numbering is None:
             return self._gatherer.labels(self._selection.all())
@@ -185,9 +187,7 @@ class Dataset(Sequence[dict[str, Any]]):
         Args:
             ids: Their numbers, as in ``ds[ids]``.
         """
-        numbers = parse_ids(ids, len(self))
-        if numbers is None:
-            numbers = np.array([ids], np.int64)
+        numbers = parse_ids(ids, len(self)).reshape(-1)
         taken = self._selection.take(numbers)
         if self._selection.is_all:  # then nobody has checked them yet
             taken = Selection(len(self), numbers=np.arange(len(self))).take(taken)
@@ -243,9 +243,8 @@ class RawRecords(Sequence[bytes]):
 
     def __getitem__(self, key: Any) -> bytes | list[bytes]:
         ids = parse_ids(key, len(self))
-        if ids is None:
-            return self._read(np.array([key], np.int64))[0]
-        return self._read(ids)
+        records = self._read(ids.reshape(-1))
+        return records if ids.ndim else records[0]
 
     def _read(self, ids: Ids) -> list[bytes]:
         return self._dataset._gatherer.records(self._dataset._selection.take(ids))

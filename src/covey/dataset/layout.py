@@ -171,6 +171,8 @@ def _inner_dataset(storage: Storage, folder: str, files: Sequence[str]) -> str |
             version = parse_version(storage.name(inner))
             dataset = inner if version is None else storage.parent(inner)
             versions.setdefault(dataset, []).append((version or (), inner))
+    if folder in versions:
+        return max(versions[folder])[1]
     if len(versions) > 1:
         listed = ", ".join(_relative(storage, each, folder) for each in sorted(versions)[:5])
         raise DatasetError(

@@ -14,8 +14,8 @@ from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.dataset.selection import Selection
 from covey.errors import DatasetError, FeatureError
-from covey.features import Features
-from covey.features.surveys import common_kinds
+from covey.features import ClassLabel, Features
+from covey.features.joining import common_features
 from covey.gather import Gatherer, Table
 from covey.index import About, Index
 from covey.indexing import GUESS, Indexing, find_or_build
@@ -86,15 +86,17 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     names = list(dict.fromkeys(each.split for each in stretches))
     tables = [Table(indexes.index(name), layout.splits[name].files) for name in names]
     gatherer = Gatherer(tables, verify=verify, map_files=map_files, cache_bytes=cache_bytes)
+    # Of splits without records nothing is known.
     abouts = [table.index.about for table in tables]
+    first_about = next((about for about in abouts if about.records), abouts[0])
     label_names, numbering = _join_classes(abouts)
     first = dict(zip(names, gatherer.first_records, strict=True))
     chosen = [(first[each.split] + each.begin, first[each.split] + each.end) for each in stretches]
     return Dataset(
         gatherer,
         declared if declared is not None else _features(abouts, layout),
-        label=abouts[0].label,
-        names=label_names,
+        label=first_about.label,
+        names=_declared_names(declared, first_about) or label_names,
         selection=Selection(len(gatherer), chosen),
         numbering=numbering,
         pixels=decode_images,
@@ -116,7 +118,7 @@ class _Indexes(Mapping[str, Sequence[int]]):
             index, _ = find_or_build(there.files, there.stem, self._indexing)
             self._check(split, index)
             self._found[split] = index
-            if self._indexing.label is GUESS:  # what the first says holds for all
+            if self._indexing.label is GUESS and len(index):  # what the first says holds for all
                 self._indexing = replace(self._indexing, label=index.about.label)
         return self._found[split]
 
@@ -163,16 +165,21 @@ def _check_split(split: str | None, layout: Layout) -> str:
 def _features(abouts: Sequence[About], layout: Layout) -> Features:
     """The features that fit all splits."""
     full = [about.features for about in abouts if about.records] or [abouts[0].features]
-    if all(each == full[0] for each in full):
-        return full[0]
     try:
-        kinds = common_kinds(full)
-        return full[0].replace(kinds) if set(kinds) == set(full[0]) else Features(kinds)
+        return common_features(full)
     except FeatureError as error:
         raise DatasetError(
-            f"{layout.path}: the splits have different features: {error}; pass features= that fit "
+            f"{layout.path}: the splits have different features ({error}); pass features= that fit "
             "all"
         ) from None
+
+
+def _declared_names(declared: Features | None, about: About) -> tuple[str, ...] | None:
+    """The names of classes that a caller knows, and the records do not say."""
+    if declared is None or about.label is None or about.class_texts is not None:
+        return None
+    kind = declared.get(about.label)
+    return kind.names if isinstance(kind, ClassLabel) else None
 
 
 def _join_classes(
@@ -184,7 +191,7 @@ def _join_classes(
     """
     known = [about.class_names for about in abouts if about.records] or [abouts[0].class_names]
     named = [each for each in known if each is not None]
-    if abouts[0].label is None or not named or len(named) < len(known):
+    if not named or len(named) < len(known):
         return (named[0] if named else None), None
     names = named[0]
     for each in named[1:]:

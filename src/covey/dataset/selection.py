@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -64,22 +65,25 @@ class Selection:
         return self.take(np.arange(len(self), dtype=np.int64))
 
 
-def parse_ids(key: Any, length: int) -> Ids | None:
-    """The numbers that somebody writes in brackets; None for a single one.
+def parse_ids(key: Any, length: int) -> Ids:
+    """The numbers that somebody writes in brackets: an array, without dimensions for one number.
 
     Raises:
         IndexError, TypeError: If they are none.
     """
     if isinstance(key, slice):
         return np.arange(*key.indices(length), dtype=np.int64)
-    if isinstance(key, (int, np.integer)) and not isinstance(key, (bool, np.bool_)):
-        if not -length <= key < length:
-            raise IndexError(f"there is no record {key}; there are {length}")
-        return None
+    if hasattr(key, "__index__") and not isinstance(key, (bool, np.ndarray)):
+        number = operator.index(key)
+        if not -length <= number < length:
+            raise IndexError(f"there is no record {number}; there are {length}")
+        return np.array(number)
     try:
         array = np.asarray(key)
     except ValueError:  # lists of different lengths
         array = np.zeros((), object)
+    if array.dtype == object and array.ndim == 1 and all(type(each) is int for each in key):
+        raise IndexError(f"there is no record {max(key, key=abs)}; there are {length}")
     if array.dtype == bool:
         if array.shape != (length,):
             raise IndexError(f"a mask has the shape {array.shape}, must be ({length},)")
@@ -93,7 +97,8 @@ def parse_ids(key: Any, length: int) -> Ids | None:
         )
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
         raise IndexError(f"there is no record {array.max()}; there are {length}")
-    return None if array.ndim == 0 else np.ascontiguousarray(array, np.int64)
+    # A single number is checked here, several are by whoever reads them.
+    return parse_ids(int(array), length) if array.ndim == 0 else np.asarray(array, np.int64)
 
 
 def _describe(key: Any) -> str:

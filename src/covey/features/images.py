@@ -75,7 +75,8 @@ class Image(Feature):
         return np.asarray(Column("image", self.dtype, self.shape).coerce(pixels))
 
 
-def _pillow() -> Any:
+def import_pillow() -> Any:
+    """Pillow, or an error that says how to get it."""
     try:
         from PIL import Image
     except ImportError:
@@ -90,7 +91,7 @@ def _encode(pixels: NDArray[Any], format: str) -> bytes:
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     out = io.BytesIO()
-    pillow = _pillow()
+    pillow = import_pillow()
     try:
         pillow.fromarray(pixels).save(out, format=format)
     except (OSError, TypeError, ValueError) as error:
@@ -102,7 +103,7 @@ def _encode(pixels: NDArray[Any], format: str) -> bytes:
 
 def _decode(data: bytes, channels: int | None = None) -> NDArray[Any]:
     """Decode an image into (height, width, channels)."""
-    from_pillow = _pillow()
+    from_pillow = import_pillow()
     try:
         with from_pillow.open(io.BytesIO(data)) as image:
             mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(channels or 0)

@@ -7,12 +7,12 @@ records natively; several of them, of the shards of a dataset, are put together 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.features.columns import Shape
-from covey.features.kinds import ClassLabel, Feature, Tensor
+from covey.features.kinds import Feature, Tensor
 from covey.features.structures import Steps
 from covey.records import Block
 
@@ -112,27 +112,3 @@ def _record_kind(
         )
     everywhere = present == records and by_kind[0] == 0
     return (_DTYPES[kinds[0]] if kinds else None), (least, most), everywhere
-
-
-def common_kinds(features: Sequence[Mapping[str, Feature]]) -> dict[str, Feature]:
-    """The kinds that fit the records of several splits.
-
-    Raises:
-        FeatureError: If nothing fits, saying which feature.
-    """
-    common: dict[str, Feature] = {}
-    for name in dict.fromkeys(name for each in features for name in each):
-        kinds = [each.get(name) for each in features]
-        first = next(kind for kind in kinds if kind is not None)
-        if all(kind == first for kind in kinds):
-            common[name] = first
-            continue
-        found = [kind for kind in kinds if kind is not None]
-        if all(isinstance(kind, ClassLabel) for kind in found) and len(found) == len(kinds):
-            common[name] = max(found, key=lambda kind: getattr(kind, "num_classes", 0) or 0)
-            continue
-        lists = [kind for kind in found if isinstance(kind, Tensor) and kind.encoding == "list"]
-        if len({kind.dtype for kind in lists}) != 1 or len(lists) < len(found):
-            raise FeatureError(f"{name!r} is {' and '.join(map(str, dict.fromkeys(kinds)))}")
-        common[name] = Tensor(lists[0].dtype, (None,), default=[])
-    return common

@@ -132,7 +132,7 @@ class Gatherer(ForkAware):
             self._check_labels(ids, None if label < 0 else dense[label])
             return grown
 
-        return features.decode_with(run, len(ids), lambda row: self._place(int(ids[row])), out=out)
+        return features.decode_with(run, len(ids), lambda row: self.place(int(ids[row])), out=out)
 
     def records(self, ids: Ids) -> list[bytes]:
         """The bytes of records."""
@@ -205,7 +205,7 @@ class Gatherer(ForkAware):
 
     # What goes wrong.
 
-    def _place(self, number: int) -> Place:
+    def place(self, number: int) -> Place:
         """Where a record is, for messages."""
         number += len(self) if number < 0 else 0
         table = bisect.bisect_right(self._first_record, number) - 1
@@ -233,7 +233,7 @@ class Gatherer(ForkAware):
         number = int(ids[fault.args[1]])
         if fault.args[0] == "row":
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
-        raise explain_fault(fault, self._place(number)) from None
+        raise explain_fault(fault, self.place(number)) from None
 
     def _fetch(self, opened: Opened, ids: Ids) -> None:
         """Wait until what is needed of remote shards is there."""
@@ -277,7 +277,7 @@ class Gatherer(ForkAware):
         try:
             return inflate_member(data, members.longest)
         except MemberError as error:
-            where = self._place(number)
+            where = self.place(number)
             raise CorruptRecordError(
                 f"{where}: {error}; run `covey verify` to list the damage",
                 name=where.name,

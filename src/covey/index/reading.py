@@ -114,7 +114,7 @@ def _map(
         mapped = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise FormatError(f"{path}: it is missing, but the rest of the index is there") from None
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # a damaged header is Python that cannot be parsed, in any way
         raise FormatError(f"{path}: it is no array that numpy can read: {error}") from None
     if mapped.ndim != 1 or mapped.dtype != dtype:
         raise FormatError(f"{path}: it has {mapped.dtype} {mapped.shape}, expected rows of {dtype}")

@@ -93,7 +93,9 @@ class Indexing:
         for path, stat in zip(files.paths, stats, strict=True):
             if stat is None:
                 raise DatasetError(f"{path}: the shard is missing")
-        known = self.declared or self.features or self._first_features(files)
+        known = self.declared if self.declared is not None else self.features
+        if known is None:
+            known = self._first_features(files)
         if self.label is not GUESS:
             return self._build(files, stats, known, cast("Label | Labeller", self.label))
         guess = guess_label(known)
@@ -115,7 +117,7 @@ class Indexing:
         if callable(label) and self.declared is None and features is None:
             # A function gets whole examples: what all records hold must be known before.
             features = known = self._all_features(self._scan(files, None, surveys=True), files)
-        labeller = make_labeller(label, known, files.names)
+        labeller = make_labeller(label, known, files.names) if known else None  # no records
         scanned = self._scan(files, labeller, surveys=features is None)
         if features is None:
             features = self._all_features(scanned, files)
@@ -163,7 +165,13 @@ class Indexing:
                 for block in reader.blocks():
                     survey = _core.Survey()
                     survey_block(survey, block[:1])
-                    return Features(survey_kinds([survey]))
+                    features = Features(survey_kinds([survey]))
+                    if isinstance(self.label, str) and self.label not in (BY_FILE, *features):
+                        raise DatasetError(
+                            f"{path}: record {block.first}: label is {self.label!r}, but there is "
+                            f"no such feature; there are {', '.join(features)}"
+                        )
+                    return features
         return Features({})
 
     def _all_features(self, scanned: Sequence[Scanned], files: ShardFiles) -> Features:

@@ -56,7 +56,7 @@ def find_or_build(
     if not keep or callable(indexing.label) or indexing.on_error == "skip":
         return index, None
     for folder in _places_to_write(files, stem, indexing):
-        if not anew and _has_other_label(folder, stem, index):
+        if not anew and _is_taken(folder, stem, index):
             continue
         try:
             write_index(folder, stem, index)
@@ -112,15 +112,17 @@ def _places_to_write(files: ShardFiles, stem: str, indexing: Indexing) -> Iterat
     yield cache_folder() / "indexes" / name
 
 
-def _has_other_label(folder: Path, stem: str, index: Index) -> bool:
-    """Whether an index is in the way that is right, but has another label."""
+def _is_taken(folder: Path, stem: str, index: Index) -> bool:
+    """Whether a right index is in the place of another: covey's own, or of another label."""
     try:
         about = read_about(folder, stem)
     except FormatError:
         return False
-    if about is None or about.shards != index.about.shards:
+    if about is None or [each.name for each in about.shards] != [
+        each.name for each in index.about.shards
+    ]:
         return False
-    return about.label != index.about.label
+    return (bool(about.order) and not index.about.order) or about.label != index.about.label
 
 
 def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:

@@ -365,7 +365,7 @@ class RecordReader:
         where = " of the decompressed data" if self.compression and record >= 0 else ""
         return CorruptRecordError(
             f"{self.name}: {number} byte {offset}{where}: {reason}; "
-            "RecordReader(..., on_error='skip') reads what is sound",
+            "pass on_error='skip' to read what is sound",
             name=self.name,
             record=record,
             offset=offset,

@@ -150,7 +150,7 @@ def _walk(folder: str, recursive: bool, hidden: bool) -> Iterator[str]:
                 if entry.name.startswith(".") and not hidden:
                     continue
                 name = os.path.join(inner, entry.name)
-                if entry.is_file():
+                if _is_file(entry):
                     yield name
                 elif recursive and entry.is_dir():
                     waiting.append((name, above | {real}))
@@ -181,3 +181,10 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link to itself
+        return False

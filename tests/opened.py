@@ -1,0 +1,49 @@
+"""Making folders of TFRecords to be opened, and looking at what was opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import covey
+from covey import Features, RecordWriter
+
+NUMBERS = {"x": "int64", "label": "int64"}
+
+
+def put(path: Path, examples: Iterable[Mapping[str, Any]], features: Any, **options: Any) -> Path:
+    """Write a single TFRecord file that nothing else tells anything about."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = Features(features)
+    with RecordWriter(path, **options) as writer:
+        for example in examples:
+            writer.write(schema.encode(example))
+    return path
+
+
+def put_numbers(path: Path, numbers: Iterable[int], **options: Any) -> Path:
+    """Write a file whose examples are numbered; every third is of one class."""
+    return put(path, ({"x": n, "label": n % 3} for n in numbers), NUMBERS, **options)
+
+
+def opened(path: Any, **options: Any) -> covey.Dataset:
+    """covey.open, quiet."""
+    return covey.open(path, progress=False, **options)
+
+
+def numbers(dataset: Any, key: Any = slice(None)) -> list[int]:
+    """The numbers of examples."""
+    found: list[int] = dataset[key]["x"].tolist()
+    return found
+
+
+def as_lists(value: Any) -> Any:
+    """An example or columns in lists and Python's own values."""
+    if isinstance(value, dict):
+        return {name: as_lists(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [as_lists(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value

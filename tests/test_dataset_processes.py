@@ -1,0 +1,406 @@
+"""A dataset in other processes and threads, and what it keeps open."""
+
+import gc
+import gzip
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from opened import numbers, opened, put, put_numbers
+from written import files_at_most, fresh_process, limit, write
+
+from covey import ClosedError, CoveyError, _core
+from covey.gather import unpacking
+from covey.storage import LocalStorage
+
+SIZE = 600
+KINDS = ["mapped", "read", "GZIP", "foreign GZIP", "joined"]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+
+
+def make(folder, kind):
+    """A dataset of examples that are numbered, in several shards."""
+    examples = [{"x": n, "label": f"class {n % 3}", "pad": "p" * (n % 100)} for n in range(SIZE)]
+    features = {"x": "int64", "label": "str", "pad": "str"}
+    options = {"features": features, "label": "label", "shuffle": False, "shards": 5}
+    if kind == "foreign GZIP":
+        return opened(long_stream(folder), label="label")
+    if kind == "joined":
+        write(examples[:400], folder / "set", **options)
+        write(examples[400:], folder / "set", "test", **{**options, "compression": "GZIP"})
+        return opened(folder / "set", split="train+test")
+    write(examples, folder / "set", compression="GZIP" if kind == "GZIP" else None, **options)
+    return opened(folder / "set", map_files=kind != "read")
+
+
+def long_stream(folder):
+    """A GZIP file of one stream, longer than what is unpacked for one record."""
+    examples = [{"x": n, "label": f"class {n % 3}", "pad": "p" * 9000} for n in range(SIZE)]
+    path = put(folder / "x", examples, {"x": "int64", "label": "str", "pad": "str"})
+    (folder / "x.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    path.unlink()
+    return folder / "x.gz"
+
+
+def descriptors():
+    return sorted(os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")
+                  if os.path.exists(f"/proc/self/fd/{each}"))  # fmt: skip
+
+
+@pytest.fixture(params=KINDS)
+def dataset(tmp_path, request):
+    return make(tmp_path, request.param)
+
+
+# Pickle.
+
+
+def test_no_data_in_a_pickle(dataset):
+    numbers(dataset)
+    _ = dataset.labels, dataset.classes
+    assert len(pickle.dumps(dataset)) < 4000
+
+
+def test_a_pickle_of_a_cut_is_as_small(tmp_path):
+    write([{"x": n} for n in range(20_000)], tmp_path, shuffle=False)
+    assert len(pickle.dumps(opened(tmp_path, split="train[:50%]+train[60%:]"))) < 4000
+
+
+def test_a_pickle_gives_the_same_dataset(dataset):
+    again = pickle.loads(pickle.dumps(dataset))
+    assert numbers(again) == numbers(dataset)
+    assert again.labels.tolist() == dataset.labels.tolist()
+    assert (again.features, again.label) == (dataset.features, dataset.label)
+    assert again.classes.names == dataset.classes.names == ("class 0", "class 1", "class 2")
+    some = pickle.loads(pickle.dumps(dataset.where(label="class 1").select(slice(5))))
+    assert numbers(some) == [1, 4, 7, 10, 13]
+
+
+def test_options_survive_a_pickle(tmp_path):
+    ds = opened(
+        put_numbers(tmp_path / "a.tfrecord", range(9)), label=lambda each: int(each["x"]) // 3
+    )
+    again = pickle.loads(pickle.dumps(ds.select([1, 5])))
+    assert (numbers(again), again.labels.tolist()) == ([1, 5], [0, 1])
+    content = bytearray((tmp_path / "a.tfrecord").read_bytes())
+    content[20] ^= 1
+    for verify in (True, False):
+        ds = pickle.loads(pickle.dumps(opened(tmp_path / "a.tfrecord", verify=verify)))
+        (tmp_path / "a.tfrecord").write_bytes(content)
+        with pytest.raises(CoveyError):
+            ds[0]
+        content[20] ^= 1
+        (tmp_path / "a.tfrecord").write_bytes(content)
+        content[20] ^= 1
+
+
+def test_a_pickle_of_a_dataset_that_was_closed_opens_it_again(dataset):
+    dataset.close()
+    assert pickle.loads(pickle.dumps(dataset))[7]["x"] == 7
+
+
+def test_a_pickle_whose_index_is_another_by_now(tmp_path):
+    path = put_numbers(tmp_path / "a.tfrecord", range(9))
+    pickled = pickle.dumps(opened(path))
+    put_numbers(path, range(100, 120))
+    with pytest.raises(CoveyError):
+        pickle.loads(pickled)[0]
+    opened(path)  # is indexed anew
+    with pytest.raises(CoveyError):
+        pickle.loads(pickled)[0]
+
+
+# Processes.
+
+# What opening calls on its way.
+STEPS = {"Gather": _core, "stat": LocalStorage, "Inflater": unpacking}
+
+
+def read_some(dataset, ids):
+    return numbers(dataset, ids), dataset.labels[ids].tolist(), dataset.raw[ids[0]]
+
+
+def test_in_spawned_processes(tmp_path):
+    for kind in KINDS:
+        dataset = make(tmp_path / kind, kind)
+        expected = read_some(dataset, [5, 599, 0])
+        with fresh_process() as run:
+            assert run(read_some, dataset, [5, 599, 0]) == expected
+
+
+def forked(folder, kind):
+    """Use a dataset, then use it in forked processes, and then here again."""
+    dataset = make(folder, kind)
+    some = dataset.where(label="class 0")
+    ids = np.random.default_rng(0).permutation(SIZE)[:200]
+    expected = read_some(dataset, ids)
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        assert pool.starmap(read_some, [(dataset, ids)] * 6) == [expected] * 6
+    for use in (lambda: numbers(some, [0, -1]) == [0, 597], lambda: dataset.close() is None):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if use() and not wrong(dataset, expected, ids, use) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert read_some(dataset, ids) == expected
+    return "ok"
+
+
+def wrong(dataset, expected, ids, use):
+    try:
+        return read_some(dataset, ids) != expected
+    except ClosedError:
+        return False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_forked_processes(tmp_path, kind):
+    with fresh_process() as run:
+        assert run(forked, tmp_path, kind) == "ok"
+
+
+def forked_while_opening(folder, kind, used, name):
+    """Fork while another thread is just opening: it is not there to give its locks back."""
+    module = STEPS[name]
+    real = getattr(module, name)
+    inside, proceed = threading.Event(), threading.Event()
+
+    def wait(*args, **kwargs):
+        if threading.current_thread() is thread:
+            inside.set()
+            proceed.wait()
+        return real(*args, **kwargs)
+
+    dataset = make(folder, kind)
+    if used:
+        numbers(dataset, [1])
+        dataset = pickle.loads(pickle.dumps(dataset))
+    thread = threading.Thread(target=numbers, args=(dataset, [2]))
+    setattr(module, name, wait)
+    thread.start()
+    assert inside.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # whoever waits for a lock now waits for ever
+        os._exit(0 if numbers(dataset, [3, 599]) == [3, 599] else 1)
+    proceed.set()
+    thread.join()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "used", "step"),
+    [
+        ("mapped", False, "Gather"),
+        ("mapped", True, "Gather"),
+        ("GZIP", False, "stat"),
+        ("foreign GZIP", False, "stat"),
+        ("foreign GZIP", False, "Inflater"),
+    ],
+)
+def test_forked_while_another_thread_opens(tmp_path, kind, used, step):
+    with fresh_process() as run:
+        assert run(forked_while_opening, tmp_path, kind, used, step) == 0
+
+
+# Threads.
+
+
+def test_many_threads_at_once(dataset):
+    barrier = threading.Barrier(8)
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        barrier.wait()
+        for _ in range(10):
+            ids = rng.integers(-SIZE, SIZE, 50)
+            columns = dataset[ids]
+            assert columns["x"].tolist() == (ids % SIZE).tolist()
+            one = int(ids[0])
+            assert dataset[one]["x"] == one % SIZE
+            assert dataset.labels[one] == one % SIZE % 3
+            assert dataset.features.decode(dataset.raw[one])["x"] == one % SIZE
+        return len(dataset.where(label="class 1"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [SIZE // 3] * 8
+
+
+def test_many_threads_in_more_shards_than_files_may_be_open(tmp_path):
+    for shard in range(100):
+        put_numbers(tmp_path / f"data/{shard:03}.tfrecord", [shard], compression="GZIP")
+    ds = opened(tmp_path / "data")
+    rng = np.random.default_rng(0)
+    with ThreadPoolExecutor(8) as pool:
+        orders = [rng.permutation(100) for _ in range(24)]
+        assert list(pool.map(lambda ids: numbers(ds, ids), orders)) == [o.tolist() for o in orders]
+    assert len([each for each in descriptors() if str(tmp_path) in each]) < 80
+
+
+def closed_while_read(folder, kind):
+    """Close a dataset while threads read it: they are right, or it is closed."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        dataset = make_once(folder, kind)
+        ready = threading.Barrier(5)
+
+        def work(dataset=dataset, ready=ready):
+            ready.wait()
+            for number in range(2000):
+                try:
+                    assert numbers(dataset, [number % SIZE]) == [number % SIZE]
+                except ClosedError:
+                    return "closed"
+            return "read"
+
+        with ThreadPoolExecutor(4) as pool:
+            working = [pool.submit(work) for _ in range(4)]
+            ready.wait()
+            dataset.close()
+            assert {each.result() for each in working} <= {"closed", "read"}
+        del dataset, work, working
+        gc.collect()
+    return len(os.listdir("/proc/self/fd")) - before
+
+
+def make_once(folder, kind):
+    return (
+        make(folder, kind)
+        if not (folder / "set").exists()
+        else opened(folder / "set", map_files=kind != "read")
+    )
+
+
+@pytest.mark.parametrize("kind", ["mapped", "read", "GZIP"])
+def test_closed_while_threads_read(tmp_path, kind):
+    with fresh_process() as run:
+        assert run(closed_while_read, tmp_path, kind) == 0
+
+
+# What is kept open.
+
+
+def test_a_closed_dataset(dataset):
+    some, ids = dataset.where(label="class 1"), iter(dataset)
+    assert next(ids)["x"] == 0
+    dataset.close()
+    dataset.close()
+    uses = [
+        lambda: dataset[0],
+        lambda: dataset[[]],
+        lambda: dataset[3:5],
+        lambda: dataset.raw[0],
+        lambda: dataset.columns("x"),
+        lambda: next(iter(dataset)),
+        lambda: some[0],
+        lambda: list(ids)[SIZE - 2],
+    ]
+    for use in uses:
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+    assert len(dataset) == SIZE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_opened_when_they_are_needed_and_closed(tmp_path, kind):
+    with fresh_process() as run:
+        assert run(open_and_close, tmp_path, kind) == "ok"
+
+
+def open_and_close(folder, kind):
+    path = long_paths(folder, kind)
+    make(folder, kind).close()
+    gc.collect()
+    before = descriptors()
+    ds = reopen(path, kind)
+    assert not [each for each in descriptors() if "tfrecord" in each or each.endswith("x.gz")]
+    numbers(ds)
+    assert descriptors() != before
+    some = ds.select([1])
+    ds.close()
+    assert descriptors() == before
+    del ds, some
+    with reopen(path, kind) as ds:
+        numbers(ds)
+    assert descriptors() == before
+    ds = reopen(path, kind)
+    numbers(ds)
+    some = ds.labels, ds.classes, ds.where(label="class 1")
+    del ds, some
+    gc.collect()
+    assert descriptors() == before
+    return "ok"
+
+
+def long_paths(folder, kind):
+    return folder / "x.gz" if kind == "foreign GZIP" else folder / "set"
+
+
+def reopen(path, kind):
+    if kind == "foreign GZIP":
+        return opened(path, label="label")
+    return opened(path, split="train+test" if kind == "joined" else None, map_files=kind != "read")
+
+
+def test_many_shards_with_few_files(tmp_path):
+    with fresh_process() as run:
+        assert run(many_shards, tmp_path) == "ok"
+
+
+def many_shards(folder):
+    for shard in range(1500):
+        put_numbers(folder / f"data/{shard:05}.tfrecord", [2 * shard, 2 * shard + 1])
+    with limit(resource.RLIMIT_NOFILE, 128):
+        ds = opened(folder / "data")
+        assert len(ds) == 3000
+        ids = np.random.default_rng(0).permutation(3000)
+        assert numbers(ds, ids) == ids.tolist()
+        assert [each["x"] for each in ds] == list(range(3000))
+        again = opened(folder / "data", map_files=False)
+        assert numbers(again, ids) == ids.tolist()
+        with open(os.devnull, "rb"):  # there is still room
+            return "ok"
+
+
+def test_files_that_others_have_open(tmp_path):
+    with fresh_process() as run:
+        assert run(few_left, tmp_path) == "ok"
+
+
+def few_left(folder):
+    for shard in range(200):
+        put_numbers(folder / f"data/{shard:05}.tfrecord", [shard])
+    with files_at_most(40):
+        ds = opened(folder / "data")
+        assert numbers(ds) == list(range(200))
+        return "ok"
+
+
+# Memory.
+
+
+def test_opening_holds_no_rows(tmp_path):
+    count = 1_000_000
+    columns = {"x": np.arange(count), "label": np.arange(count) % 1000}
+    write(columns, tmp_path, label="label", shuffle=False)
+    rows = (tmp_path / f"{tmp_path.name}-train.index.npy").stat().st_size
+    assert rows > 24_000_000
+    tracemalloc.start()
+    try:
+        ds = opened(tmp_path)
+        assert ds[[5, 999_999]]["x"].tolist() == [5, 999_999]
+        assert len(ds.classes) == 1000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8_000_000

@@ -1,0 +1,492 @@
+"""What tells the class of an example, and the numbers that classes get."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opened import numbers, opened, put, put_numbers
+from schemas import texts
+from written import write
+
+import covey
+from covey import ClassLabel, CoveyError, DatasetError, Features, Tensor
+from covey.indexing.labelling import class_of_file
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+BIRDS = ["wren", "owl", "jay", "owl", "wren", "owl"]
+
+
+# Features.
+
+
+@pytest.mark.parametrize("kind", ["int64", "str", "bytes"])
+def test_a_feature_tells_the_class(folder, kind):
+    names = {"wren": 7, "owl": -3, "jay": 2**40}
+    make = {"int64": names.get, "str": str, "bytes": str.encode}[kind]
+    examples = [{"x": n, "bird": make(bird)} for n, bird in enumerate(BIRDS)]
+    put(folder / "a.tfrecord", examples[:4], {"x": "int64", "bird": kind})
+    put(folder / "b.tfrecord", examples[4:], {"x": "int64", "bird": kind})
+    ds = opened(folder, label="bird")
+    assert ds.label == "bird"
+    if kind == "int64":
+        assert ds.labels.tolist() == [names[bird] for bird in BIRDS]
+        assert ds.classes.names == ("-3", "7", str(2**40))
+        assert ds.classes.labels.tolist() == [-3, 7, 2**40]
+        assert numbers(ds.where(label=-3)) == [1, 3, 5]
+    else:
+        assert ds.labels.tolist() == [2, 1, 0, 1, 2, 1]
+        assert ds.classes.names == ("jay", "owl", "wren")
+        assert numbers(ds.where(label="owl")) == numbers(ds.where(label=1)) == [1, 3, 5]
+    assert sorted(ds.classes.counts.tolist()) == [1, 2, 3]
+    assert (ds.labels.dtype, ds.classes.labels.dtype, ds.classes.counts.dtype) == (np.int64,) * 3
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "bool", "uint64"])
+@pytest.mark.parametrize("map_files", [True, False])
+def test_whole_numbers_of_any_size_are_classes(folder, dtype, map_files):
+    features = {"x": "int64", "bird": dtype}
+    put(folder / "a.tfrecord", [{"x": n, "bird": n % 2} for n in range(50)], features)
+    ds = opened(folder, label="bird", features=features, map_files=map_files)
+    assert ds.labels.tolist() == [n % 2 for n in range(50)]
+    assert ds[:]["bird"].tolist() == [n % 2 for n in range(50)]
+    assert numbers(ds.where(label=1)) == list(range(1, 50, 2))
+
+
+def test_a_number_that_can_be_no_class(folder):
+    features = {"bird": "uint64"}
+    put(folder / "a.tfrecord", [{"bird": 1}, {"bird": 2**63}], features)
+    with pytest.raises(CoveyError, match=r"9223372036854775808.*below 2\*\*63"):
+        opened(folder, label="bird", features=features)
+
+
+def test_named_classes(folder):
+    features = {"bird": ClassLabel(names=["owl", "wren", "jay", "gull"])}
+    put(folder / "a.tfrecord", [{"bird": bird} for bird in BIRDS], features)
+    ds = opened(folder, features=features)
+    assert ds.label == "bird"
+    assert (ds.classes.names, ds.classes.labels.tolist()) == (("owl", "wren", "jay"), [0, 1, 2])
+    assert ds.labels.tolist() == [1, 0, 2, 0, 1, 0]
+    assert len(ds.where(label=["jay", "wren"])) == 3
+    with pytest.raises(DatasetError, match=r"no record of class 'gull'; there are 'owl', 'wren'"):
+        ds.where(label="gull")
+
+
+def test_nested_labels(folder):
+    features = {"a": {"bird": "str"}, "x": "int64"}
+    examples = [{"a": {"bird": bird}, "x": n} for n, bird in enumerate(BIRDS)]
+    put(folder / "a.tfrecord", examples, features)
+    assert numbers(opened(folder, label="a/bird").where(label="owl")) == [1, 3, 5]
+    write(examples, folder / "set", features=features, label="a/bird", shuffle=False)
+    assert numbers(opened(folder / "set").where(label="owl")) == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("nix", "label is 'nix', but there is no such feature; there are f, v, x"),
+        ("", "label is '', but there is no such feature"),
+        ("@function", "label is '@function', but there is no such feature"),
+        ("f", "label is 'f', which is .*float32.*must be a ClassLabel, a whole number or a text"),
+        ("v", "label is 'v', which is .*must be a ClassLabel, a whole number or a text"),
+        (5, "label is 5, must be the name of a feature, a function"),
+        (b"x", "label is b'x', must be the name of a feature, a function"),
+        (["x"], "must be the name of a feature, a function"),
+    ],
+)
+def test_no_label(folder, label, message):
+    features = {"x": "int64", "f": "float32", "v": Tensor("int64", (2,))}
+    put(folder / "a.tfrecord", [{"x": 1, "f": 0.5, "v": [1, 2]}], features)
+    with pytest.raises(DatasetError, match=message):
+        opened(folder, label=label)
+    assert not list(folder.glob("covey-*"))
+
+
+def test_a_label_that_a_record_lacks(folder):
+    features = {"x": "int64", "bird": Tensor("str", default="")}
+    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+        writer.write(Features({"x": "int64", "bird": "str"}).encode({"x": 1, "bird": "owl"}))
+        writer.write(Features({"x": "int64"}).encode({"x": 2}))
+    with pytest.raises(CoveyError, match=r"a.tfrecord: record 1.*'bird'"):
+        opened(folder, label="bird")
+    assert opened(folder, label="bird", features=features).classes.names == ("", "owl")
+
+
+def test_a_label_that_only_the_first_record_lacks(folder):
+    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+        writer.write(Features({"x": "int64"}).encode({"x": 2}))
+        writer.write(Features({"x": "int64", "bird": "str"}).encode({"x": 1, "bird": "owl"}))
+    with pytest.raises(CoveyError, match=r"a.tfrecord: record 0.*'bird'"):
+        opened(folder, label="bird")
+
+
+def test_bytes_that_are_no_text_are_named(folder):
+    examples = [{"bird": b"owl", "pad": b"p" * 200} for _ in range(20_000)]
+    examples[19_998]["bird"] = b"\xff"
+    put(folder / "a.tfrecord", examples, {"bird": "bytes", "pad": "bytes"})
+    with pytest.raises(CoveyError, match=r"a.tfrecord: \w+ 19998.*no valid UTF-8"):
+        opened(folder, label="bird")
+
+
+# What is taken for a label if nobody says.
+
+
+@pytest.mark.parametrize("name", ["label", "Label", "labels", "class", "CLASSES", "target"])
+def test_a_feature_that_is_called_so(folder, name):
+    put(folder / "a.tfrecord", [{name: 3, "x": 1}], {name: "int64", "x": "int64"})
+    ds = opened(folder)
+    assert (ds.label, ds.labels.tolist()) == (name, [3])
+
+
+MULTI = Features({"label": Tensor("int64", (None,))})
+UNFIT = {
+    "several": [MULTI.encode({"label": [1]}), MULTI.encode({"label": [1, 2]})],
+    "none": [MULTI.encode({"label": [1]}), Features({}).encode({})],
+    "no text": [Features({"label": "bytes"}).encode({"label": each}) for each in (b"a", b"\xff")],
+    "a fraction": [Features({"label": "float32"}).encode({"label": 0.5})],
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_a_feature_that_is_called_so_but_cannot_be_one(folder, unfit):
+    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+        for record in UNFIT[unfit]:
+            writer.write(record)
+    ds = opened(folder)
+    assert len(ds[:]["label"]) == len(UNFIT[unfit])
+    assert ds.label is None
+
+
+def test_nothing_tells_the_class(folder):
+    put(folder / "a.tfrecord", [{"x": 1}], {"x": "int64"})
+    ds = opened(folder)
+    assert ds.label is None
+    for use in (lambda: ds.labels, lambda: ds.classes, lambda: ds.where(label=1)):
+        with pytest.raises(DatasetError, match=r"nothing tells the classes.*label=.*feature \(x\)"):
+            use()
+    assert repr(ds) == "<covey.Dataset: 1 examples of x>"
+
+
+# Functions.
+
+
+def test_a_function_of_the_example(folder):
+    put_numbers(folder / "a.tfrecord", range(10))
+    put_numbers(folder / "b.tfrecord", range(10, 20))
+    parity = opened(folder, label=lambda example: ["even", "odd"][example["x"] % 2])
+    assert (parity.classes.names, parity.classes.counts.tolist()) == (("even", "odd"), [10, 10])
+    assert numbers(parity.where(label="odd")) == list(range(1, 20, 2))
+    tens = opened(folder, label=lambda example: np.int8(example["x"] // 10 - 1))
+    assert tens.labels.tolist() == [-1] * 10 + [0] * 10
+    assert opened(folder).label == "label"  # no function was kept
+
+
+def test_a_function_sees_what_the_dataset_gives(folder):
+    features = {"v": Tensor("int64", (None,)), "name": "str"}
+    lists = [[1, 2, 3], [], [4, 5, 6, 7, 8]]
+    put(folder / "a.tfrecord", [{"v": each, "name": "é"} for each in lists], features)
+    assert opened(folder, label=lambda example: len(example["v"])).labels.tolist() == [3, 0, 5]
+    ds = opened(folder, features=features, label=lambda example: example["name"])
+    assert ds.classes.names == ("é",)
+    assert type(ds.classes.names[0]) is str
+
+
+def test_a_function_of_a_dataset_of_covey(tmp_path):
+    write([{"x": n, "label": n % 3} for n in range(20)], tmp_path, label="label", shuffle=False)
+    ds = opened(tmp_path, label=lambda example: str(example["x"] // 10))
+    assert (ds.classes.names, ds.classes.counts.tolist()) == (("0", "1"), [10, 10])
+    assert opened(tmp_path).label == "label"
+
+
+@pytest.mark.parametrize("value", [None, 1.0, True, b"x", np.array(3), [1], 2**63, -(2**63) - 1])
+def test_a_function_that_gives_no_class(folder, value):
+    put_numbers(folder / "a.tfrecord", range(3))
+    with pytest.raises(DatasetError, match=r"a.tfrecord: record 0: the label function gave"):
+        opened(folder, label=lambda example: value)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_function_that_gives_numbers_and_texts(folder, threads):
+    for part in range(4):
+        put_numbers(folder / f"{part}.tfrecord", range(part, part + 2))
+    with pytest.raises(DatasetError, match=r"record \d: the label function gave"):
+        opened(
+            folder, label=lambda each: "3" if each["x"] == 3 else int(each["x"]), threads=threads
+        )
+
+
+def test_an_error_of_a_function_is_the_callers(folder):
+    put_numbers(folder / "a.tfrecord", range(3))
+    with pytest.raises(ZeroDivisionError):
+        opened(folder, label=lambda example: 1 // int(example["x"]))
+
+
+# Files.
+
+
+def test_a_class_for_each_file(folder):
+    names = [
+        "owl.tfrecord",
+        "wren-00000-of-00002.tfrecord",
+        "wren-00001-of-00002.tfrecord",
+        "sea/jay.tfrec",
+    ]
+    for number, name in enumerate(names):
+        put_numbers(folder / name, range(number * 2, number * 2 + 2))
+    put_numbers(folder / "tit.tfrecord", [])
+    ds = opened(folder, label="@file")
+    assert ds.label == "@file"
+    assert ds.classes.names == ("owl", "sea/jay", "wren")
+    assert numbers(ds.where(label="wren")) == [2, 3, 4, 5]
+    assert numbers(ds.where(label="sea/jay")) == [6, 7]
+    assert opened(folder, label="@file").labels.tolist() == ds.labels.tolist()
+    single = opened(folder / "owl.tfrecord", label="@file")
+    assert (single.classes.names, single.labels.tolist()) == (("owl",), [0, 0])
+
+
+def test_a_class_for_each_file_of_different_compression(folder):
+    put_numbers(folder / "owl.tfrecord", [1])
+    put_numbers(folder / "jay.tfrecord.gz", [2], compression="GZIP")
+    ds = opened(folder, label="@file")
+    assert {
+        ds.classes.names[label]: n for label, n in zip(ds.labels, numbers(ds), strict=True)
+    } == {
+        "owl": 1,
+        "jay": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("owl.tfrecord", "owl"),
+        ("owl.tfrecords.gz", "owl"),
+        ("snowy owl.v2.tfrec", "snowy owl.v2"),
+        ("birds-owl.tfrecord-00001-of-00020", "birds-owl"),
+        ("owl-00001-of-00020.tfrecord", "owl"),
+        (".tfrecord", ".tfrecord"),
+    ],
+)
+def test_names_of_files_as_classes(file, name):
+    assert class_of_file(file) == name
+
+
+# Numbers of texts.
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(texts, min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+    st.integers(1, 4),
+    st.sampled_from([1, 3]),
+)
+def test_texts_have_the_same_numbers_in_any_order(tmp_path_factory, words, random, shards, threads):
+    shuffled = random.sample(words, len(words))
+    folder = tmp_path_factory.mktemp("texts")
+    for shard in range(shards):
+        part = [{"word": word} for word in shuffled[shard::shards]]
+        put(folder / f"{shard}.tfrecord", part, {"word": "str"})
+    ds = opened(folder, label="word", threads=threads)
+    assert ds.classes.names == tuple(sorted(set(words)))
+    assert ds.classes.labels.tolist() == list(range(len(set(words))))
+    found = [ds.classes.names[label] for label in ds.labels]
+    assert found == [word.decode() for word in ds[:]["word"].tolist()]
+
+
+def test_splits_share_one_numbering(folder):
+    parts = {"train": ["wren", "owl"], "test": ["jay", "wren"], "val": ["tit", "owl", "auk"]}
+    for split, birds in parts.items():
+        put(folder / f"{split}.tfrecord", [{"label": bird} for bird in birds], {"label": "str"})
+    for spec in (
+        "train+test",
+        "test+train",
+        "val+test+train",
+        "train[1:]+val[:2]+train[:1]",
+        "all",
+    ):
+        ds = opened(folder, split=spec)
+        birds = [bird.decode() for bird in ds[:]["label"].tolist()]
+        by_label = dict(zip(ds.classes.labels.tolist(), ds.classes.names, strict=True))
+        assert [by_label[label] for label in ds.labels.tolist()] == birds
+        assert sorted(ds.classes.names) == sorted(set(birds))
+        for bird in set(birds):
+            assert ds.where(label=bird)[:]["label"].tolist() == [bird.encode()] * birds.count(bird)
+            assert ds[[birds.index(bird)]]["label"].tolist() == [bird.encode()]
+
+
+def test_the_first_of_joined_splits_keeps_its_numbers(folder):
+    put(folder / "train.tfrecord", [{"label": "wren"}, {"label": "owl"}], {"label": "str"})
+    put(folder / "test.tfrecord", [{"label": "jay"}, {"label": "wren"}], {"label": "str"})
+    assert opened(folder, split="train").labels.tolist() == [1, 0]
+    assert opened(folder, split="train+test").labels.tolist() == [1, 0, 2, 1]
+    assert opened(folder, split="test+train").labels.tolist() == [0, 1, 1, 2]
+
+
+def test_splits_of_covey_share_one_numbering(tmp_path):
+    features = {"bird": "str"}
+    for split, birds in {"train": ["wren", "owl"], "test": ["jay", "wren"]}.items():
+        write([{"bird": bird} for bird in birds], tmp_path, split, features=features,
+              label="bird", shuffle=False)  # fmt: skip
+    ds = opened(tmp_path, split="train+test")
+    assert [ds.classes.names[label] for label in ds.labels] == ["wren", "owl", "jay", "wren"]
+    assert sorted(ds.select([2, 3]).classes.names) == ["jay", "wren"]
+
+
+def test_one_label_for_all_splits(folder):
+    features = {"y": "int64", "label": "int64"}
+    put(folder / "train.tfrecord", [{"y": 7, "label": 1}], features)
+    put(folder / "test.tfrecord", [{"y": 8, "label": 2}], features)
+    opened(folder, split="train", label="y")  # the index that is kept has this label
+    ds = opened(folder, split="train+test")
+    assert (ds.label, ds.labels.tolist()) in [("y", [7, 8]), ("label", [1, 2])]
+    ds = opened(folder, split="train+test", label="label")
+    assert (ds.label, ds.labels.tolist()) == ("label", [1, 2])
+
+
+# Labels of a dataset.
+
+
+def test_another_label_than_that_of_the_index(tmp_path):
+    examples = [{"x": n, "bird": BIRDS[n], "size": n % 2} for n in range(6)]
+    write(examples, tmp_path / "set", label="bird", shuffle=False)
+    before = {path: path.read_bytes() for path in (tmp_path / "set").iterdir()}
+    for _ in range(2):
+        ds = opened(tmp_path / "set", label="size")
+        assert (ds.label, ds.labels.tolist()) == ("size", [0, 1, 0, 1, 0, 1])
+        assert opened(tmp_path / "set").classes.names == ("jay", "owl", "wren")
+        assert opened(tmp_path / "set", label="@file").classes.names == ("set-train",)
+        assert opened(tmp_path / "set", label="bird").classes.names == ("jay", "owl", "wren")
+    assert {path: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
+
+
+def test_another_label_of_foreign_files(folder):
+    put_numbers(folder / "a.tfrecord", range(5))
+    for _ in range(2):
+        assert opened(folder, label="x").labels.tolist() == [0, 1, 2, 3, 4]
+        assert opened(folder, label="label").labels.tolist() == [0, 1, 2, 0, 1]
+        assert opened(folder, label="@file").labels.tolist() == [0, 0, 0, 0, 0]
+
+
+def test_a_dataset_without_a_label_gets_one(tmp_path):
+    write([{"x": n, "y": n % 2} for n in range(4)], tmp_path, shuffle=False)
+    assert opened(tmp_path).label is None
+    assert opened(tmp_path, label="y").labels.tolist() == [0, 1, 0, 1]
+    assert opened(tmp_path).label is None
+
+
+def test_texts_keep_the_numbers_that_they_were_given(tmp_path):
+    folder = tmp_path / "set"
+    features = {"bird": "str"}
+    write([{"bird": "wren"}], folder, features=features, label="bird")
+    write([{"bird": "owl"}], folder, features=features, label="bird", mode="append")
+    names = opened(folder).classes.names
+    assert names == ("wren", "owl")
+    path = folder / "set-train.index.npy"
+    rows = bytearray(path.read_bytes())
+    rows[-1] ^= 1
+    path.write_bytes(rows)
+    ds = opened(folder)  # the rows are made anew, the rest of the index is sound
+    assert ds.label == "bird"
+    assert [ds.classes.names[label] for label in ds.labels] == ["wren", "owl"]
+    assert ds.classes.names == names
+
+
+# Choosing by class.
+
+
+@pytest.fixture
+def birds(folder):
+    examples = [{"x": n, "label": bird} for n, bird in enumerate(BIRDS)]
+    put(folder / "a.tfrecord", examples, {"x": "int64", "label": "bytes"})
+    return opened(folder)
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("owl", [1, 3, 5]),
+        (b"owl", [1, 3, 5]),
+        (np.str_("jay"), [2]),
+        (0, [2]),
+        (np.int8(2), [0, 4]),
+        (["wren", "jay"], [0, 2, 4]),
+        ([2, "jay", 2], [0, 2, 4]),
+        (np.array([2, 0]), [0, 2, 4]),
+        ((b"jay",), [2]),
+        ([], []),
+    ],
+    ids=str,
+)
+def test_the_examples_of_some_classes(birds, label, expected):
+    some = birds.where(label=label)
+    assert numbers(some) == expected
+    assert some.labels.tolist() == [birds.labels[n] for n in expected]
+    assert len(some.classes) == len({BIRDS[n] for n in expected})
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "nix",
+        "",
+        "1",
+        b"\xff",
+        b"nix",
+        3,
+        -1,
+        2**70,
+        -(2**70),
+        ["owl", "nix"],
+        True,
+        1.0,
+        None,
+        [None],
+    ],
+)
+def test_no_such_class(birds, label):
+    with pytest.raises((DatasetError, TypeError)):
+        birds.where(label=label)
+
+
+def test_what_classes_are_called_finds_them(folder):
+    put_numbers(folder / "a.tfrecord", range(6))
+    ds = opened(folder)
+    assert ds.classes.names == ("0", "1", "2")
+    assert [numbers(ds.where(label=name)) for name in ds.classes.names] == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_the_table_of_classes(birds):
+    classes = birds.classes
+    assert (len(classes), list(classes), classes.names) == (
+        3,
+        ["jay", "owl", "wren"],
+        tuple(classes),
+    )
+    assert classes.counts.tolist() == [1, 3, 2]
+    assert [classes.records(place).tolist() for place in range(3)] == [[2], [1, 3, 5], [0, 4]]
+    assert [classes.position(name) for name in classes] == [0, 1, 2]
+    assert repr(classes) == "<3 classes, 1 to 3 records each>"
+    with pytest.raises(IndexError):
+        classes.records(3)
+
+
+def test_labels_cannot_be_changed_by_accident(birds, folder):
+    for ds in (birds, opened(folder, label=lambda example: "a"), birds.select([1, 2])):
+        expected = ds.labels.tolist()
+        try:
+            ds.labels[0] = 5
+        except ValueError:
+            continue
+        assert ds.select(slice(None)).labels.tolist() == expected

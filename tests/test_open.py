@@ -1,0 +1,787 @@
+"""covey.open: what opens, which records a split string means, and how examples are had."""
+
+import os
+import shutil
+import sys
+
+import numpy as np
+import PIL.Image
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opened import numbers, opened, put, put_numbers
+from schemas import datasets, same
+from written import records, shard_paths, tidy, write
+
+import covey
+from covey import (
+    CorruptRecordError,
+    CoveyError,
+    DatasetError,
+    ExampleError,
+    FeatureError,
+    Features,
+    FormatError,
+    Image,
+    Ragged,
+    RaggedArray,
+    Sparse,
+    SparseArray,
+    Tensor,
+)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def birds(tmp_path):
+    """A dataset of covey's: 20 train examples in three shards, 7 test examples in one."""
+    path = tmp_path / "birds"
+    train = [{"x": n, "species": ["owl", "wren", "jay"][n % 3]} for n in range(20)]
+    test = [{"x": n, "species": ["wren", "jay"][n % 2]} for n in range(20, 27)]
+    write(train, path, label="species", shuffle=False, shards=3)
+    write(test, path, "test", label="species", shuffle=False)
+    return path
+
+
+# What opens.
+
+
+@pytest.mark.parametrize(
+    "spell", [str, lambda path: path, lambda path: f"{path}/", "file://{}".format]
+)
+def test_a_folder_of_covey(birds, spell):
+    assert numbers(opened(spell(birds), split="train")) == list(range(20))
+
+
+def test_the_description_of_a_dataset_stands_for_it(birds):
+    assert numbers(opened(birds / "dataset_info.json", split="test")) == list(range(20, 27))
+
+
+def test_a_relative_path_stays_what_it_was(birds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ds = opened("birds", split="train")
+    files = opened("birds/birds-test.tfrecord-*")
+    monkeypatch.chdir("/")
+    assert numbers(ds) == list(range(20))
+    assert numbers(files) == list(range(20, 27))
+
+
+def test_of_several_versions_the_newest(tmp_path):
+    for number, version in enumerate(["1.0.0", "10.0.0", "9.2.0", "old"]):
+        write([{"x": number}], tmp_path / "birds" / version)
+    assert numbers(opened(tmp_path / "birds")) == [1]
+    assert numbers(opened(tmp_path / "birds/9.2.0")) == [2]
+
+
+def test_a_folder_of_several_datasets_is_none_of_them(tmp_path):
+    for number, config in enumerate(["large", "small"]):
+        write(
+            [{"x": number, "label": config}], tmp_path / "birds" / config / "1.0.0", label="label"
+        )
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DatasetError, match=r"large.*small"):
+        opened(tmp_path / "birds")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert numbers(opened(tmp_path / "birds/small")) == [1]
+
+
+def test_names_that_look_like_patterns(tmp_path):
+    folder = tmp_path / "a [1]*"
+    write([{"x": 3, "label": "owl"}], folder / "1.0.0", label="label")
+    ds = opened(folder)
+    assert (numbers(ds), ds.classes.names) == ([3], ("owl",))
+    put_numbers(folder / "q?.tfrecord", [5])
+    assert numbers(opened(folder / "q?.tfrecord")) == [5]
+
+
+@pytest.mark.parametrize(
+    "name", ["x.tfrec", "x.tfrecord", "x.tfrecords", "x.TFRecord", "x.tfrecord-00000-of-00001"]
+)
+def test_names_of_record_files(folder, name):
+    put_numbers(folder / name, range(4))
+    (folder / "README").write_text("not records")
+    assert numbers(opened(folder)) == numbers(opened(folder / name)) == [0, 1, 2, 3]
+
+
+def test_names_that_say_nothing(folder):
+    put_numbers(folder / "a", range(4))
+    put_numbers(folder / "b.bin", range(4, 6))
+    (folder / "notes").write_text("not records at all")
+    assert numbers(opened(folder)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "é ü.tfrecord",
+        "a\nb.tfrecord",
+        "a\\b.tfrecord",
+        "%41.tfrecord",
+        os.fsdecode(b"\xff.tfrecord"),
+    ],
+)
+def test_odd_names(folder, name):
+    put_numbers(folder / name, range(4))
+    for path in (folder, folder / name, [folder / name]):
+        assert numbers(opened(path)) == [0, 1, 2, 3]
+        assert numbers(opened(path)) == [0, 1, 2, 3]  # by the index, if it was kept
+
+
+def test_files_in_folders_in_the_order_of_their_names(folder):
+    for number, name in enumerate(["b/z.tfrecord", "a.tfrecord", "b/c/d.tfrecord", "c.tfrec"]):
+        put_numbers(folder / name, [number])
+    assert numbers(opened(folder)) == [1, 2, 0, 3]
+
+
+def test_files_of_a_pattern(folder):
+    for number, name in enumerate(["b/z.tfrecord", "a.tfrecord", "b/c/d.tfrecord", "c.tfrec"]):
+        put_numbers(folder / name, [number])
+    assert numbers(opened(folder / "*.tfrec*")) == [1, 3]
+    assert numbers(opened(f"{folder}/**/*.tfrecord")) == [1, 2, 0]
+    assert numbers(opened(f"{folder}/[bc]/?.tfrecord")) == [0]
+
+
+def test_a_list_of_files_in_its_own_order(folder):
+    paths = [put_numbers(folder / name, [n]) for n, name in enumerate(["b/x", "a/x", "a/b/x"])]
+    assert numbers(opened(paths)) == [0, 1, 2]
+    assert numbers(opened([str(path) for path in reversed(paths)])) == [2, 1, 0]
+    assert numbers(opened(iter(paths[:1]))) == [0]
+
+
+def test_lists_do_not_share_an_index_with_other_lists(folder):
+    paths = [put_numbers(folder / f"{n}.tfrecord", range(n, n + 3)) for n in (0, 3, 6)]
+    chosen = [[0], [0, 1], [1, 0], [0, 1, 2], [2], [1, 2]]
+    for _ in range(2):
+        for which in chosen:
+            expected = [3 * n + k for n in which for k in range(3)]
+            assert numbers(opened([paths[n] for n in which])) == expected
+        assert numbers(opened(folder)) == list(range(9))
+
+
+def test_what_lies_beside_records_is_left_alone(folder):
+    put_numbers(folder / "a.tfrecord", [1, 2])
+    for name in ("a.tfrecord.idx", "a.idx", "a.json", "a.txt", "a.npy", ".hidden.tfrecord"):
+        (folder / name).write_bytes(b"0 30\n30 30\n")
+    (folder / ".covey-old.partial").mkdir()
+    (folder / ".covey-old.partial/x.tfrecord").write_bytes(b"junk")
+    assert numbers(opened(folder)) == numbers(opened(folder / "*")) == [1, 2]
+
+
+def test_links(folder, tmp_path):
+    put_numbers(tmp_path / "elsewhere/x", [1, 2])
+    (folder / "a.tfrecord").symlink_to(tmp_path / "elsewhere/x")
+    (folder / "again").symlink_to(folder)
+    (tmp_path / "link").symlink_to(folder)
+    assert numbers(opened(tmp_path / "link")) == [1, 2]
+
+
+def test_empty_files(folder):
+    put_numbers(folder / "a.tfrecord", [])
+    ds = opened(folder)
+    assert (len(ds), list(ds), ds[:], ds.raw[:], dict(ds.features)) == (0, [], {}, [], {})
+    put_numbers(folder / "b.tfrecord", [1, 2])
+    put_numbers(folder / "c.tfrecord", [])
+    put_numbers(folder / "d.tfrecord", [3])
+    assert numbers(opened(folder)) == [1, 2, 3]
+    with pytest.raises(IndexError):
+        ds[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere", "nowhere: there is no such file or folder"),
+        ("nowhere/*.tfrecord", "no file fits this pattern"),
+        ("*.gz", "no file fits this pattern"),
+        ("empty", "no dataset.*and no TFRecord file"),
+        (["a.tfrecord", "b.tfrecord"], "b.tfrecord: there is no such file"),
+        (["a.tfrecord", "a.tfrecord"], "a.tfrecord: the file is listed twice"),
+        (["a.tfrecord", "empty"], "empty: .*is a folder"),
+        ([], "the list of files to open is empty"),
+    ],
+)
+def test_nothing_to_open(folder, monkeypatch, path, message):
+    monkeypatch.chdir(folder)
+    (folder / "empty").mkdir()
+    put_numbers(folder / "a.tfrecord", [1])
+    with pytest.raises(DatasetError, match=message):
+        opened(path)
+
+
+@pytest.mark.parametrize("path", [None, 3, [3], ""])
+def test_no_path(folder, monkeypatch, path):
+    monkeypatch.chdir(folder)
+    put_numbers(folder / "a.tfrecord", [1])
+    with pytest.raises((TypeError, CoveyError)):
+        opened(path)
+
+
+def test_a_missing_shard_is_named(birds):
+    path = shard_paths(birds)[1]
+    path.unlink()
+    with pytest.raises(DatasetError, match=f"{path.name}: the shard is missing"):
+        opened(birds, split="train")
+    assert len(opened(birds, split="test")) == 7
+
+
+def test_files_that_are_no_records(folder):
+    (folder / "a.tfrecord").write_bytes(b"this is some text, and not a TFRecord file")
+    with pytest.raises(CorruptRecordError, match=r"a.tfrecord: record 0 at byte 0"):
+        opened(folder)
+
+
+def test_records_that_are_no_examples(folder):
+    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+        writer.write(b"\xff\xff\xff")
+    with pytest.raises(ExampleError, match=r"a.tfrecord: record 0: .*no tf.train.Example"):
+        opened(folder)
+
+
+# Splits.
+
+
+def test_splits_that_names_of_files_tell(folder):
+    for name, part in {"train-0": [0, 1], "train-1": [2], "x_test": [3], "val.0": [4]}.items():
+        put_numbers(folder / f"{name}.tfrecord", part)
+    assert numbers(opened(folder, split="train")) == [0, 1, 2]
+    assert numbers(opened(folder, split="test")) == [3]
+    assert numbers(opened(folder, split="val+train[1:]")) == [4, 1, 2]
+    assert sorted(numbers(opened(folder, split="all"))) == [0, 1, 2, 3, 4]
+    with pytest.raises(DatasetError, match=r"splits .*'train'.*pass split="):
+        opened(folder)
+
+
+def test_files_without_splits_can_be_cut_all_the_same(folder):
+    put_numbers(folder / "a.tfrecord", range(6))
+    put_numbers(folder / "b.tfrecord", range(6, 10))
+    assert numbers(opened(folder, split="all")) == list(range(10))
+    assert numbers(opened(folder, split="all[:80%]")) == list(range(8))
+    assert numbers(opened(folder, split="all[-2:]")) == [8, 9]
+    assert numbers(opened(folder, split="all[1shard]")) == [6, 7, 8, 9]
+
+
+def test_the_only_split_need_not_be_named(folder):
+    put_numbers(folder / "train-0.tfrecord", range(3))
+    assert numbers(opened(folder)) == numbers(opened(folder, split="train")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("split", ["nix", "train[:200]", "train[", "", 3, ["train"]])
+def test_no_such_split(birds, split):
+    with pytest.raises(DatasetError, match="split"):
+        opened(birds, split=split)
+
+
+def test_a_split_that_is_not_asked_for_is_not_touched(folder):
+    put_numbers(folder / "train.tfrecord", range(3))
+    (folder / "test.tfrecord").write_bytes(b"damaged")
+    assert numbers(opened(folder, split="train")) == [0, 1, 2]
+
+
+def test_an_empty_split_fits_any_other(folder):
+    put_numbers(folder / "train.tfrecord", range(3))
+    put_numbers(folder / "test.tfrecord", [])
+    for split in ("train+test", "test+train"):
+        ds = opened(folder, split=split)
+        assert (numbers(ds), ds.labels.tolist()) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_splits_whose_features_differ_in_length(folder):
+    kind = {"v": Tensor("int64", (None,))}
+    put(folder / "train.tfrecord", [{"v": [1, 2]}, {"v": [3, 4]}], kind)
+    put(folder / "test.tfrecord", [{"v": [5, 6, 7]}], kind)
+    ds = opened(folder, split="train+test")
+    assert ds[:]["v"].tolist() == [[1, 2], [3, 4], [5, 6, 7]]
+    assert opened(folder, split="train")[:]["v"].shape == (2, 2)
+
+
+def test_splits_that_do_not_go_together(folder):
+    put(folder / "train.tfrecord", [{"a": 1}], {"a": "int64"})
+    put(folder / "test.tfrecord", [{"b": 1}], {"b": "int64"})
+    with pytest.raises(DatasetError, match=r"different features .*pass features="):
+        opened(folder, split="train+test")
+    put(folder / "val.tfrecord", [{"a": 1.5}], {"a": "float32"})
+    with pytest.raises(DatasetError, match=r"features"):
+        opened(folder, split="train+val")
+
+
+SPLITS = {"train": list(range(20)), "test": list(range(20, 27))}
+bounds = st.one_of(st.just(""), st.integers(-7, 7).map(str))
+terms = st.one_of(
+    st.sampled_from(["train", "test", "train[:80%]", "test[50%:]", "train[1shard]"]),
+    st.builds("{}[{}:{}]".format, st.sampled_from(list(SPLITS)), bounds, st.integers(-7, 7)),
+)
+ids = st.integers(-30, 30)
+keys = st.one_of(
+    ids,
+    st.builds(slice, *[st.one_of(st.none(), ids)] * 2, st.sampled_from([None, 1, 2, -1, -3])),
+    st.lists(ids, max_size=6),
+)
+
+
+@pytest.fixture(scope="module", params=[None, "GZIP"])
+def prepared(tmp_path_factory, request):
+    path = tmp_path_factory.mktemp("prepared") / "birds"
+    for split, part in SPLITS.items():
+        examples = [{"x": n, "label": n % 3} for n in part]
+        shards = 3 if split == "train" else 1
+        write(examples, path, split, label="label", shuffle=False, shards=shards,
+              compression=request.param)  # fmt: skip
+    return path
+
+
+def expected_numbers(spec):
+    """What a split string means, in Python's own slices."""
+    found = []
+    for term in spec.split("+"):
+        name, _, selector = term.rstrip("]").partition("[")
+        part = SPLITS[name]
+        match selector:
+            case "":
+                found += part
+            case ":80%":
+                found += part[: round(len(part) * 0.8)]
+            case "50%:":
+                found += part[round(len(part) * 0.5) :]
+            case "1shard":
+                found += part[6:13]
+            case _:
+                begin, end = (int(each) if each else None for each in selector.split(":"))
+                found += part[begin:end]
+    return found
+
+
+def chosen(values, key):
+    """What a list of values would give for a key."""
+    if isinstance(key, list):
+        return [values[each] for each in key]
+    return values[key]
+
+
+@settings(max_examples=150)
+@given(st.lists(terms, min_size=1, max_size=3).map("+".join), st.lists(keys, max_size=4))
+def test_any_split_and_any_key_are_as_those_of_lists(prepared, spec, tried):
+    values = expected_numbers(spec)
+    with opened(prepared, split=spec) as ds:
+        assert [each["x"] for each in ds] == values
+        assert len(ds) == len(values)
+        assert ds.labels.tolist() == [each % 3 for each in values]
+        for key in tried:
+            try:
+                expected = chosen(values, key)
+            except IndexError:
+                for broken in (ds, ds.raw):
+                    with pytest.raises(IndexError, match=r"there is no record -?\d+; there are"):
+                        broken[key]
+                with pytest.raises(IndexError):
+                    ds.select(key)
+                continue
+            assert ds[key]["x"].tolist() == expected
+            assert numbers(ds.select(key)) == (
+                expected if isinstance(expected, list) else [expected]
+            )
+
+
+# Access.
+
+
+@pytest.fixture
+def ten(folder):
+    put_numbers(folder / "a.tfrecord", range(6))
+    put_numbers(folder / "b.tfrecord", range(6, 10))
+    return opened(folder)
+
+
+class Three:
+    def __index__(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    "key",
+    [3, -7, np.int64(3), np.uint8(3), np.int8(-7), np.uint64(3), np.array(3), Three()],
+    ids=lambda key: type(key).__name__,
+)
+def test_one_example(ten, key):
+    assert tidy(ten[key]) == {"x": 3, "label": 0}
+    assert ten.raw[key] == ten.raw[3]
+    assert isinstance(ten.raw[key], bytes)
+
+
+MASK = [n in (2, 5) for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (slice(2, 5), [2, 3, 4]),
+        (slice(None, None, -3), [9, 6, 3, 0]),
+        (slice(np.int64(2), np.int8(-6)), [2, 3]),
+        (slice(20, 30), []),
+        ([5, 3, 5], [5, 3, 5]),
+        ((5, 3), [5, 3]),
+        (range(8, 10), [8, 9]),
+        (np.array([5, -1], np.int8), [5, 9]),
+        (np.array([5, 3, 1, 0], np.uint64)[::2], [5, 1]),
+        ([], []),
+        (np.array([]), []),
+        (MASK, [2, 5]),
+        (np.array(MASK), [2, 5]),
+        ([False] * 10, []),
+    ],
+    ids=str,
+)
+def test_many_examples(ten, key, expected):
+    columns = ten[key]
+    assert (columns["x"].tolist(), columns["x"].dtype) == (expected, np.int64)
+    assert ten.raw[key] == [ten.raw[n] for n in expected]
+    assert numbers(ten.select(key)) == expected
+
+
+@pytest.mark.parametrize(
+    "key",
+    [10, -11, 2**63, -(2**63), 2**70, -(2**70), np.uint64(2**63), [0, 10], [-11], [2**63], [2**70],
+     MASK[1:], np.ones((1, 10), bool), [True, False]],
+    ids=str,
+)  # fmt: skip
+def test_no_such_record(ten, key):
+    for broken in (ten, ten.raw):
+        with pytest.raises(IndexError):
+            broken[key]
+    with pytest.raises(IndexError):
+        ten.select(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [1.0, "1", b"1", None, [None], [1.5], ["1"], {1}, {1: 1}, [[1]], [[1], [1, 2]],
+     np.ones((1, 1), int),
+     np.float64(1), ..., (slice(1), 2)],
+    ids=str,
+)  # fmt: skip
+def test_no_key(ten, key):
+    with pytest.raises(TypeError):
+        ten[key]
+    with pytest.raises(TypeError):
+        ten.raw[key]
+
+
+def test_one_truth_value_is_no_number(ten):
+    for key in (True, np.bool_(False)):
+        with pytest.raises((IndexError, TypeError)):
+            ten[key]
+
+
+def test_going_through_all(ten):
+    assert [each["x"] for each in ten] == list(range(10))
+    assert [each["x"] for each in reversed(ten)] == list(range(9, -1, -1))
+    assert list(ten.raw) == [ten.raw[n] for n in range(10)]
+    assert len(ten.raw) == 10
+    first, second = iter(ten), iter(ten)
+    assert (next(first)["x"], next(first)["x"], next(second)["x"]) == (0, 1, 0)
+
+
+def test_going_through_more_than_are_decoded_at_once(folder):
+    put_numbers(folder / "a.tfrecord", range(1000))
+    ds = opened(folder)
+    assert [each["x"] for each in ds] == list(range(1000))
+    assert [ds.features.decode(each)["x"] for each in ds.raw] == list(range(1000))
+
+
+def test_raw_is_what_is_stored(birds):
+    ds = opened(birds, split="train")
+    assert ds.raw[:] == records(birds)
+    assert ds.raw[[5, -1]] == [records(birds)[5], records(birds)[-1]]
+
+
+def test_columns(birds):
+    ds = opened(birds, split="train[:4]")
+    assert tidy(ds.columns()) == {"x": [0, 1, 2, 3], "species": [1, 2, 0, 1]}
+    assert tidy(ds.columns(["species"])) == tidy(ds.columns("species")) == {"species": [1, 2, 0, 1]}
+    with pytest.raises((FeatureError, KeyError), match="nix"):
+        ds.columns(["nix"])
+
+
+def test_columns_do_not_touch_the_bytes_of_others(folder):
+    good, bad = Features({"a": "int64", "b": "int64"}), Features({"a": "int64", "b": "str"})
+    with covey.RecordWriter(folder / "x.tfrecord") as writer:
+        writer.write(good.encode({"a": 1, "b": 2}))
+        writer.write(bad.encode({"a": 3, "b": "text"}))
+    ds = opened(folder, features=good)
+    assert ds.columns(["a"])["a"].tolist() == [1, 3]
+    with pytest.raises(ExampleError, match=r"x.tfrecord: record 1 .*feature 'b'"):
+        ds.columns()
+
+
+def test_choosing_again_and_again(birds):
+    ds = opened(birds, split="test+train[5:]")
+    some = ds.select([3, 1, 20, 1, -1])
+    assert numbers(some) == [23, 21, 18, 21, 19]
+    assert numbers(some.select([0, -1])) == [23, 19]
+    assert numbers(some.select(slice(None, None, -1)), [0, 1]) == [19, 21]
+    assert numbers(some.where(label="jay")) == [23, 21, 21]
+    assert some.labels.tolist() == [0, 0, 1, 0, 2]
+    assert (some.classes.names, some.classes.counts.tolist()) == (("jay", "owl", "wren"), [3, 1, 1])
+    assert numbers(ds.select(4)) == [24]
+    assert numbers(ds.select([])) == []
+
+
+def test_shapes_of_what_is_said(birds):
+    ds = opened(birds, split="train")
+    assert repr(ds) == "<covey.Dataset: 20 examples of x, species, 3 classes of 'species'>"
+    assert repr(ds.classes) == "<3 classes, 6 to 7 records each>"
+    assert list(ds.features) == ["x", "species"]
+
+
+@pytest.mark.parametrize("options", [{}, {"map_files": False}, {"verify": False}, {"threads": 1}])
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+def test_every_way_to_read(tmp_path, compression, options):
+    examples = [{"x": n, "label": n % 3, "pad": "p" * (n % 50)} for n in range(500)]
+    write(examples, tmp_path, shards=3, shuffle=False, compression=compression, label="label")
+    ds = opened(tmp_path, **options)
+    mixed = np.random.default_rng(0).integers(0, 500, 200)
+    assert numbers(ds, mixed) == mixed.tolist()
+    assert ds[mixed]["pad"].tolist() == ["p" * (n % 50) for n in mixed.tolist()]
+    assert ds.raw[mixed] == [records(tmp_path)[n] for n in mixed]
+    assert numbers(ds.where(label=1)) == list(range(1, 500, 3))
+    assert tidy(ds[7]) == {"x": 7, "label": 1, "pad": "p" * 7}
+
+
+def test_splits_of_different_compression(tmp_path):
+    path = tmp_path / "birds"
+    for n, compression in enumerate([None, "GZIP", "ZLIB"]):
+        examples = [{"x": 10 * n + k, "label": k} for k in range(10)]
+        write(examples, path, f"s{n}", label="label", shuffle=False, compression=compression)
+    ds = opened(path, split="s1[5:]+s0+s2[:3]+s1[:2]")
+    assert numbers(ds) == [*range(15, 20), *range(10), *range(20, 23), 10, 11]
+    assert numbers(ds, [-1, 0, 6, 16]) == [11, 15, 1, 21]
+    assert ds.labels.tolist() == [each % 10 for each in numbers(ds)]
+
+
+# Features.
+
+
+@settings(max_examples=40)
+@given(datasets(odd=True), st.sampled_from([None, "GZIP"]))
+def test_any_features(tmp_path_factory, dataset, compression):
+    features, examples = dataset
+    folder = tmp_path_factory.mktemp("any")
+    write(examples, folder, features=features, shuffle=False, compression=compression, shards=2)
+    with opened(folder) as ds:
+        assert ds.features == features
+        stored = [features.decode(record) for record in records(folder)]
+        columns = ds[:]
+        for row, expected in enumerate(stored):
+            for name in expected:
+                assert same(tidy(ds[row][name]), tidy(expected[name]))
+                assert same(tidy(row_of(columns[name], row)), tidy(expected[name]))
+    shutil.rmtree(folder)
+
+
+def row_of(column, row):
+    return (
+        {k: row_of(v, row) for k, v in column.items()} if isinstance(column, dict) else column[row]
+    )
+
+
+def test_nested_ragged_and_sparse(tmp_path):
+    features = {
+        "meta": {"place": {"lat": "float32"}, "tags": Tensor("str", (None,))},
+        "songs": Ragged("int64", 2),
+        "grid": Sparse("float32", (2, 3)),
+    }
+    grid = np.array([[0, 0, 1.5], [0, 2, 0]], np.float32)
+    examples = [
+        {
+            "meta": {"place": {"lat": n + 0.5}, "tags": ["a"] * n},
+            "songs": [[1] * k for k in range(n)],
+            "grid": grid * n,
+        }
+        for n in range(4)
+    ]
+    write(examples, tmp_path, features=features, shuffle=False)
+    ds = opened(tmp_path)
+    assert ds[2]["meta"]["place"]["lat"] == 2.5
+    assert ds[:]["meta"]["tags"].tolist() == [[], ["a"], ["a", "a"], ["a", "a", "a"]]
+    assert ds[[3, 0]]["songs"].tolist() == [[[], [1], [1, 1]], []]
+    assert isinstance(ds[:]["songs"], RaggedArray)
+    assert isinstance(ds[1]["grid"], SparseArray)
+    assert (ds[2]["grid"].to_dense() == grid * 2).all()
+    assert list(ds.columns(["meta/place/lat"])) == ["meta"]
+
+
+def test_features_that_are_asked_for(folder):
+    put(
+        folder / "a.tfrecord",
+        [{"x": [1, 2, 3, 4], "y": "é"}],
+        {"x": Tensor("int64", (4,)), "y": "str"},
+    )
+    ds = opened(folder, features={"x": Tensor("int8", (2, 2)), "y": "str"})
+    assert (ds[0]["x"].tolist(), ds[0]["x"].dtype, ds[0]["y"]) == ([[1, 2], [3, 4]], np.int8, "é")
+    assert tidy(opened(folder)[0]) == {"x": [1, 2, 3, 4], "y": "é".encode()}
+    assert tidy(opened(folder, features={"y": "bytes"})[0]) == {"y": "é".encode()}
+    assert tidy(opened(folder)[0]) == {"x": [1, 2, 3, 4], "y": "é".encode()}
+
+
+def test_features_that_do_not_fit(folder):
+    put_numbers(folder / "a.tfrecord", range(3))
+    ds = opened(folder, features={"x": "str"})
+    with pytest.raises(
+        ExampleError, match=r"a.tfrecord: record 1 .*feature 'x': it holds an int64"
+    ):
+        ds[1]
+    with pytest.raises(FeatureError):
+        opened(folder, features={"x": "no such type"})
+
+
+def test_the_features_of_a_dataset_can_be_fewer(birds):
+    ds = opened(birds, split="train", features={"x": "int64"})
+    assert tidy(ds[4]) == {"x": 4}
+    assert ds.labels.tolist() == [(n + 1) % 3 for n in range(20)]
+    assert numbers(ds.where(label="owl"), slice(3)) == [0, 3, 6]
+
+
+# Images.
+
+
+def draw(n, shape=(4, 5, 3), dtype=np.uint8):
+    return np.random.default_rng(n).integers(0, np.iinfo(dtype).max, shape, dtype)
+
+
+def test_images_stay_encoded_unless_asked_for(tmp_path):
+    write(
+        [{"image": draw(n)} for n in range(3)],
+        tmp_path,
+        features={"image": Image((4, 5, 3))},
+        shuffle=False,
+    )
+    assert opened(tmp_path)[0]["image"].startswith(b"\x89PNG")
+    ds = opened(tmp_path, decode_images=True)
+    assert (ds[1]["image"] == draw(1)).all()
+    assert ds[:]["image"].shape == (3, 4, 5, 3)
+    assert all((each["image"] == draw(n)).all() for n, each in enumerate(ds))
+    assert ds[[]]["image"].shape == (0, 4, 5, 3)
+    assert ds.raw[0] == opened(tmp_path).raw[0]
+    assert ds.columns("image")["image"].dtype == np.uint8
+    assert (ds.select([2])[0]["image"] == draw(2)).all()
+
+
+def test_images_of_many_shapes(tmp_path):
+    images = [draw(n, (n + 1, 3, channels)) for n, channels in enumerate([1, 3, 4, 1])]
+    write(
+        [{"image": each} for each in images], tmp_path, features={"image": Image()}, shuffle=False
+    )
+    ds = opened(tmp_path, decode_images=True)
+    found = ds[:]["image"]
+    assert [each.shape for each in found] == [each.shape for each in images]
+    assert all((a == b).all() for a, b in zip(found, images, strict=True))
+    assert (ds[2]["image"] == images[2]).all()
+    assert ds[[0, 0]]["image"].shape == (2, 1, 3, 1)
+
+
+def test_nested_images_of_16_bits(tmp_path):
+    images = [draw(n, (2, 3, 1), np.uint16) for n in range(2)]
+    features = {"a": {"b": Image((None, None, 1), "uint16"), "c": "int64"}}
+    write(
+        [{"a": {"b": each, "c": 1}} for each in images], tmp_path, features=features, shuffle=False
+    )
+    found = opened(tmp_path, decode_images=True)[:]["a"]
+    assert (found["b"] == np.stack(images)).all()
+    assert found["c"].tolist() == [1, 1]
+
+
+def test_an_image_that_is_none_is_named(tmp_path):
+    features = {"image": Image()}
+    write([{"image": draw(0)}, {"image": b"no image"}], tmp_path, features=features, shuffle=False)
+    ds = opened(tmp_path, decode_images=True)
+    assert ds[0]["image"].shape == (4, 5, 3)
+    with pytest.raises(CoveyError, match=r"record 1.*'image'|'image'.*record 1"):
+        ds[:]
+
+
+def test_without_pillow(tmp_path, monkeypatch):
+    write([{"image": draw(0)}], tmp_path, features={"image": Image()})
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert opened(tmp_path)[0]["image"].startswith(b"\x89PNG")
+    with pytest.raises(FeatureError, match=r"needs Pillow.*covey\[images\]"):
+        opened(tmp_path, decode_images=True)[0]
+
+
+# Damage.
+
+
+@pytest.mark.parametrize("map_files", [True, False])
+def test_a_damaged_record_is_named(tmp_path, map_files):
+    write([{"x": n, "pad": b"p" * 1000} for n in range(50)], tmp_path, shuffle=False)
+    (path,) = shard_paths(tmp_path)
+    content = bytearray(path.read_bytes())
+    offset = 25 * (len(content) // 50)
+    at = content.index(b"p" * 1000, offset)
+    content[at + 500] ^= 1
+    path.write_bytes(content)
+    ds = opened(tmp_path, map_files=map_files)
+    assert numbers(ds, [24, 26]) == [24, 26]
+    for broken in (ds, ds.raw):
+        with pytest.raises(CorruptRecordError) as caught:
+            broken[[24, 25]]
+        assert (caught.value.name, caught.value.record) == (str(path), 25)
+        assert content[caught.value.offset : at].count(b"pad") == 1
+    assert opened(tmp_path, map_files=map_files, verify=False)[25]["x"] == 25
+
+
+def test_damaged_records_can_be_left_out(folder):
+    path = put_numbers(folder / "a.tfrecord", range(6))
+    put_numbers(folder / "b.tfrecord", range(6, 8))
+    size = path.stat().st_size // 6
+    for damaged, expected in [(0, [1, 2, 3, 4, 5, 6, 7]), (3, [1, 2, 4, 5, 6, 7])]:
+        content = bytearray(path.read_bytes())
+        content[damaged * size + 14] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(
+            CorruptRecordError, match=r"a.tfrecord: record 0.*on_error='skip'"
+        ):
+            opened(folder)
+        with pytest.warns(covey.SkippedRecordsWarning):
+            ds = opened(folder, on_error="skip")
+        assert numbers(ds) == expected
+        assert ds.labels.tolist() == [n % 3 for n in expected]
+        assert not list(folder.glob("covey-*"))
+
+
+def test_on_error_has_two_values(folder):
+    with pytest.raises(ValueError, match="on_error is 'ignore'"):
+        opened(folder, on_error="ignore")
+
+
+def test_how_far_indexing_is(folder, capsys):
+    put_numbers(folder / "a.tfrecord", range(6))
+    covey.open(folder, progress=True)
+    assert "indexing" in capsys.readouterr().err
+    covey.open(folder, progress=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_counts_that_are_not_those_of_the_description(birds):
+    path = birds / "dataset_info.json"
+    path.write_text(path.read_text().replace('"7"', '"6"'))
+    with pytest.raises(
+        (DatasetError, FormatError), match=r"birds-t\w+.tfrecord-0000\d-of-0000\d has 7 records.* 6"
+    ):
+        opened(birds, split="train+test")
+
+
+def test_pictures_in_other_formats_are_decoded(folder, tmp_path):
+    PIL.Image.fromarray(draw(1)).save(tmp_path / "x.bmp")
+    put(folder / "a.tfrecord", [{"i": (tmp_path / "x.bmp").read_bytes()}], {"i": "bytes"})
+    ds = opened(folder, features={"i": Image()}, decode_images=True)
+    assert (ds[0]["i"] == draw(1)).all()

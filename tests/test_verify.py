@@ -1,0 +1,839 @@
+"""covey.verify: whatever is wrong with a dataset is found, and named at its place."""
+
+import dataclasses
+import errno
+import gzip
+import json
+import os
+import random
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from damages import damaged_files, flip, frame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from written import about, index, shard_paths, write
+
+import covey
+from covey import _core
+from covey.checking import Problem, verify
+from covey.checking.report import LISTED, Problems
+from covey.index import Index, class_table, index_names, sort_by_class
+from covey.indexing import Indexing, ShardFiles, write_index
+from covey.storage import LocalStorage
+from covey.writer import Serializer, TFRecordWriter
+
+NAMES = ("crow", "owl", "wren")
+
+
+def birds(count=60, first=0):
+    return [
+        {"size": n, "song": [n / 2, 1.0], "species": NAMES[n % 3]}
+        for n in range(first, first + count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A dataset of two splits, in which nothing is wrong."""
+    folder = tmp_path_factory.mktemp("sound") / "birds"
+    write(birds(), folder, label="species", shards=3)
+    write(birds(9), folder, "test")
+    return folder
+
+
+@pytest.fixture
+def folder(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "birds")
+
+
+def check(path, **options):
+    return verify(path, progress=False, **options)
+
+
+def places(report):
+    return [(each.file, each.record, each.offset) for each in report.problems]
+
+
+def only(report):
+    (problem,) = report.problems
+    return problem
+
+
+def shard(folder, number=0, split="train"):
+    return shard_paths(folder, split)[number]
+
+
+def change(path, at, by=b"?"):
+    """Overwrite some bytes of a file."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(by)
+
+
+# What is sound.
+
+
+def test_nothing_is_wrong_with_what_covey_writes(sound):
+    report = check(sound)
+    assert report.is_sound
+    assert report.problems == ()
+    assert (report.files, report.records) == (4, 69)
+    assert report.bytes == sum(
+        path.stat().st_size for split in ("train", "test") for path in shard_paths(sound, split)
+    )
+    assert str(report).endswith("nothing is wrong")
+    assert report.splits == ("train", "test")
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("label", [None, "species"])
+def test_nothing_is_wrong_however_it_is_written(tmp_path, compression, label):
+    examples = [{"size": n, "species": f"bird {n % 5}", "song": [1.0] * (n % 4)} for n in range(80)]
+    kinds = {"size": "int64", "species": "str", "song": covey.Tensor("float32", (None,))}
+    write(
+        examples, tmp_path, label=label, features=kinds, shards=2, compression=compression
+    )
+    report = check(tmp_path)
+    assert report.problems == ()
+    assert report.records == 80
+
+
+def test_every_kind_of_feature_fits_itself(tmp_path):
+    kinds = {
+        "box": {"corner": covey.Tensor("float32", (2,)), "name": "str"},
+        "counts": covey.Ragged("int64", 2),
+        "sparse": covey.Sparse("float32", (10,)),
+        "raw": covey.Tensor("uint8", (4, 4), encoding="zlib"),
+        "maybe": covey.Tensor("int64", default=7),
+        "label": covey.ClassLabel(num_classes=4),
+    }
+    examples = [
+        {
+            "box": {"corner": [n, 1.0], "name": "x"},
+            "counts": [[1, 2], [3] * n],
+            "sparse": covey.SparseArray(np.array([[n]]), np.array([0.5], np.float32), (10,)),
+            "raw": np.full((4, 4), n, np.uint8),
+            "label": n % 4,
+        }
+        for n in range(8)
+    ]
+    write(examples, tmp_path, features=kinds, label="label")
+    assert check(tmp_path).problems == ()
+
+
+def test_a_split_that_has_got_more_classes_than_an_older_one(tmp_path):
+    write(birds(3), tmp_path, label="species")
+    write([{"size": 1, "song": [0.0, 0.0], "species": "finch"}], tmp_path, "test")
+    assert check(tmp_path).problems == ()
+
+
+def test_only_the_splits_that_were_asked_for(folder):
+    change(shard(folder), 30)
+    assert check(folder, split="test").is_sound
+    assert not check(folder, split="test + train").is_sound
+    assert check(folder, split="test").splits == ("test",)
+    with pytest.raises(covey.DatasetError, match="no split 'val'; the splits are 'train', 'test'"):
+        check(folder, split="val")
+    with pytest.raises(covey.DatasetError, match="only whole ones"):
+        check(folder, split="train[:5]")
+
+
+def test_nothing_is_written(folder):
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    check(folder)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_there_is_nothing_to_verify(tmp_path):
+    with pytest.raises(covey.DatasetError, match="no such file"):
+        check(tmp_path / "nowhere")
+    with pytest.raises(covey.DatasetError, match="no TFRecord file"):
+        check(tmp_path)
+
+
+# Damaged files: those that others have generated, with what is expected of each.
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return damaged_files(tmp_path_factory.mktemp("damaged"))
+
+
+NO_EXAMPLE = "it is no tf.train.Example"
+
+
+def damages(report, name):
+    """Where records are damaged; that the others are no Examples is another matter."""
+    assert {each.file for each in report.problems} <= {name}
+    return [(p.record, p.offset) for p in report.problems if not p.what.endswith(NO_EXAMPLE)]
+
+
+def test_every_damage_is_reported_at_its_record(cases):
+    assert len(cases) >= 500
+
+    def is_right(case):
+        found = damages(check(case.path, threads=1), case.path.name)
+        expected = case.damages if case.damages is not None else [case.first]
+        return found[: len(expected)] == expected and (found == expected or case.damages is None)
+
+    assert [case.path.name for case in cases if not is_right(case)] == []
+
+
+def is_example(record):
+    try:
+        tf.train.Example.FromString(record)
+    except Exception:
+        return False
+    return True
+
+
+def test_records_that_are_no_examples_are_those_that_protobuf_refuses(cases):
+    for case in cases[::9]:
+        found = [p for p in check(case.path).problems if p.what.endswith(NO_EXAMPLE)]
+        refused = [record for record in case.survivors if not is_example(record)]
+        assert len(found) == len(refused), case.path.name
+
+
+def test_all_damaged_files_together(cases):
+    """One folder, all cores: every file's problems are those that it has alone."""
+    report = check(cases[0].path.parent)
+    assert report.files == len(cases)
+    found = {}
+    for each in report.problems:
+        found.setdefault(each.file, []).append((each.record, each.offset, each.what))
+    for case in cases[::10]:
+        alone = [(p.record, p.offset, p.what) for p in check(case.path).problems]
+        assert found.get(case.path.name, []) == alone
+
+
+@pytest.fixture(scope="module")
+def indexed_cases(cases, tmp_path_factory):
+    """Damaged plain files, each in the place of the sound one, beside the index of that."""
+    plain = [c for c in cases if c.kind.startswith(("plain-flip", "plain-zero-page", "plain-cut"))]
+    (whole,) = [case for case in cases if case.kind == "plain-sound"]
+    folder = tmp_path_factory.mktemp("indexed")
+    shutil.copy(whole.path, folder / "birds.tfrecord")
+    files = ShardFiles(LocalStorage(), str(folder), ("birds.tfrecord",))
+    anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
+    made = Indexing(features=anything, label=None, progress=False).build(files)
+    write_index(folder, "birds.tfrecord", made)
+    return folder, [each for each in plain if "large" not in each.kind]
+
+
+def test_damage_makes_no_row_of_the_index_wrong(indexed_cases):
+    folder, cases = indexed_cases
+    assert len(cases) > 70
+    for case in cases:
+        shutil.copy(case.path, folder / "birds.tfrecord")
+        report = check(folder / "birds.tfrecord")
+        assert {each.file for each in report.problems} == {"birds.tfrecord"}, case.path.name
+        first = [(p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.what]
+        if case.first is not None:
+            assert first[0] == case.first
+
+
+def test_a_damaged_record_of_a_dataset(folder):
+    path = shard(folder, 1)
+    row = index(folder)[index(folder)["shard"] == 1][7]
+    change(path, int(row["offset"]) + 14)
+    problem = only(check(folder))
+    assert (problem.file, problem.split) == (path.name, "train")
+    assert (problem.record, problem.offset) == (7, row["offset"])
+    assert "data checksum is" in problem.what
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_damage_in_compressed_shards_of_a_dataset(tmp_path, compression):
+    rng = np.random.default_rng(0)
+    examples = {"x": rng.integers(0, 256, (400, 200), np.uint8), "label": np.arange(400) % 7}
+    write(examples, tmp_path, label="label", compression=compression)
+    path = shard(tmp_path)
+    change(path, path.stat().st_size // 2, b"\0" * 9)
+    report = check(tmp_path)
+    assert {each.file for each in report.problems} == {path.name}
+    first = report.problems[0]
+    assert 190 < first.record < 210
+    assert first.offset == (index(tmp_path)["length"][: first.record].astype(int) + 16).sum()
+    # What zlib can still give of it ends in that record.
+    inflate = zlib.decompressobj(15 if compression == "ZLIB" else 31)
+    data = path.read_bytes()
+    if compression == "ZLIB":
+        assert first.offset <= len(inflate.decompress(data[: len(data) // 2])) < first.offset + 300
+
+
+# Examples against features.
+
+
+def put_records(folder, records, number=0):
+    """Put other records into the place of a shard's, with no trace in what describes it."""
+    path = shard(folder, number)
+    path.write_bytes(b"".join(map(frame, records)))
+
+
+def records_of(path):
+    with covey.RecordReader(path) as reader:
+        return list(reader)
+
+
+def example(**features):
+    made = tf.train.Example()
+    for name, values in features.items():
+        kind = {int: "int64_list", float: "float_list", bytes: "bytes_list"}[type(values[0])]
+        getattr(made.features.feature[name], kind).value.extend(values)
+    return made.SerializeToString()
+
+
+MISFITS = {
+    "no Example": (b"\xff\xff", NO_EXAMPLE),
+    "missing": (example(size=[1], species=[0]), "feature 'song': it is not there"),
+    "count": (example(size=[1, 2], song=[1.0, 2.0], species=[0]), "it has 2 values, expected 1"),
+    "kind": (example(size=[b"1"], song=[1.0, 2.0], species=[0]), "it holds a bytes list"),
+    "class": (example(size=[1], song=[1.0, 2.0], species=[3]), "the class is 3, must be from -1"),
+}
+
+
+@pytest.mark.parametrize("kind", MISFITS)
+def test_a_record_that_does_not_fit_the_features(folder, kind):
+    record, what = MISFITS[kind]
+    path = shard(folder, 2)
+    records = records_of(path)
+    put_records(folder, [*records[:5], record, *records[6:]], 2)
+    report = check(folder)
+    (problem,) = [p for p in report.problems if p.file == path.name and p.record is not None]
+    offset = sum(len(each) + 16 for each in records[:5])
+    assert (problem.record, problem.offset) == (5, offset)
+    assert what in problem.what
+    assert path.name not in problem.what
+
+
+@given(bad=st.sets(st.integers(0, 39), max_size=40))
+@settings(max_examples=25)
+def test_every_record_that_does_not_fit_is_found_and_no_other(tmp_path_factory, bad):
+    folder = tmp_path_factory.mktemp("misfits")
+    write(birds(40), folder, label="species", shuffle=False)
+    records = records_of(shard(folder))
+    wrong = [each for each, _ in MISFITS.values()]
+    put_records(folder, [wrong[n % 5] if n in bad else records[n] for n in range(40)])
+    found = {p.record for p in check(folder).problems if p.offset is not None}
+    assert found == bad
+
+
+def test_files_of_others_need_only_be_examples(tmp_path):
+    good = [example(a=[1]), example(a=[1, 2], b=[b"x"]), example()]
+    (tmp_path / "x.tfrecord").write_bytes(b"".join(map(frame, good)))
+    assert check(tmp_path).is_sound
+    (tmp_path / "x.tfrecord").write_bytes(b"".join(map(frame, [*good, b"\x07"])))
+    problem = only(check(tmp_path))
+    assert (problem.file, problem.record) == ("x.tfrecord", 3)
+    assert problem.what.endswith(NO_EXAMPLE)
+
+
+@pytest.mark.parametrize("name", ["x.tfrec", "deep/er/x.tfrecords", "x.tfrecord.gz"])
+def test_files_of_others_wherever_they_are(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = b"".join(map(frame, [example(a=[1]), example(a=[2])]))
+    path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    for given in (tmp_path, path, str(tmp_path / "**" / "x.*"), [path]):
+        report = check(given)
+        assert (report.is_sound, report.files, report.records) == (True, 1, 2)
+
+
+def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    good = [example(a=[n], label=[n % 2]) for n in range(6)]
+    path.write_bytes(b"".join(map(frame, good)))
+    with covey.open(path, progress=False):
+        pass
+    assert check(path).is_sound
+    # As long as before, so that the rows stay right.
+    other = good[2].replace(b"label", b"lapel")
+    path.write_bytes(b"".join(map(frame, [*good[:2], other, *good[3:]])))
+    report = check(path)
+    assert ("x.tfrecord", 2) in [(p.file, p.record) for p in report.problems]
+    assert any("'label': it is not there" in p.what for p in report.problems)
+
+
+# The index.
+
+
+def index_path(folder, what="rows", split="train"):
+    return folder / index_names(f"birds-{split}")[what]
+
+
+@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
+def test_a_flipped_byte_anywhere_in_the_index(folder, what):
+    path = index_path(folder, what)
+    data = path.read_bytes()
+    header = len(data) - index(folder, what).nbytes if what != "about" else len(data)
+    rng = random.Random(what)
+    for at in {*rng.sample(range(header), 60), *rng.sample(range(len(data)), 60)}:
+        path.write_bytes(flip(data, 8 * at + rng.randrange(8)))
+        report = check(folder, threads=1)
+        if report.is_sound and at < header and what != "about":
+            # Some bytes of numpy's header may be others that mean the same.
+            assert np.load(path).tobytes() == data[header:]
+            continue
+        assert path.name in {each.file for each in report.problems}, at
+        if what == "rows" and at >= header:
+            row = (at - header) // index(folder).itemsize
+            assert row in {each.record for each in report.problems}
+
+
+@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
+@pytest.mark.parametrize("how", ["missing", "empty", "cut", "longer", "text"])
+def test_a_file_of_the_index_is_missing_or_another(folder, what, how):
+    path = index_path(folder, what)
+    data = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {"empty": b"", "cut": data[:-1], "longer": data + b"x", "text": b"hello"}[how]
+        )
+    if (what, how) == ("about", "cut"):
+        return  # the last byte is that of the last line
+    report = check(folder)
+    assert path.name in {each.file for each in report.problems}
+    if how == "missing":
+        assert "is missing" in only(report).what
+
+
+def rewrite(folder, rows=None, classes=None, by_class=None, **changes):
+    """Write an index with other rows, or other things, as if it had been made so."""
+    said = about(folder)
+    rows = index(folder) if rows is None else rows
+    classes = index(folder, "classes") if classes is None else classes
+    by_class = index(folder, "by_class") if by_class is None else by_class
+    said = dataclasses.replace(
+        said,
+        checksum=_core.crc32c(rows),
+        class_checksums=(_core.crc32c(classes), _core.crc32c(by_class)),
+        records=len(rows),
+        **changes,
+    )
+    write_index(folder, "birds-train", Index(said, rows, classes, by_class))
+
+
+def fields_and_values():
+    return [
+        ("shard", 1),
+        ("shard", 2**32 - 1),
+        ("length", 0),
+        ("length", 2**32 - 1),
+        ("offset", 3),
+        ("offset", 2**63),
+        ("offset", 2**64 - 1),
+        ("label", 1),
+        ("label", -1),
+        ("label", 2**62),
+    ]
+
+
+@pytest.mark.parametrize(("field", "value"), fields_and_values())
+@pytest.mark.parametrize("row", [0, 31, 59])
+def test_a_row_that_is_wrong_though_its_checksum_is_right(folder, field, value, row):
+    rows = index(folder)
+    value = value if rows[field][row] != value else value + 1
+    before = int(rows[field][row])
+    rows[field][row] = value
+    rewrite(folder, rows)
+    report = check(folder)
+    problem = next(each for each in report.problems if each.record is not None)
+    assert (problem.file, problem.record) == ("birds-train.index.npy", row)
+    assert f"{field} is" in problem.what
+    assert str(value) in problem.what
+    assert str(before) in problem.what
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_all_wrong_rows_are_found(sound, tmp_path_factory, data):
+    folder = shutil.copytree(sound, tmp_path_factory.mktemp("rows") / "birds")
+    rows = index(folder)
+    wrong = data.draw(st.sets(st.integers(0, 59), min_size=1))
+    for row in wrong:
+        field = data.draw(st.sampled_from(["shard", "length", "offset", "label"]))
+        rows[field][row] += data.draw(st.integers(1, 100))
+    rewrite(folder, rows)
+    told = set()
+    for each in check(folder, threads=1).problems:
+        if each.file == "birds-train.index.npy" and "is" in each.what:
+            after = each.what.partition("; the ")[2].partition(" rows")[0]
+            told |= set(range(each.record, each.record + 1 + int(after or 0)))
+    assert told == wrong
+
+
+def test_rows_of_another_order(folder):
+    rows = index(folder)
+    rewrite(folder, rows[::-1].copy())
+    assert any(each.record == 0 for each in check(folder).problems)
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+@pytest.mark.parametrize("field", ["offset", "within", "length", "label"])
+def test_wrong_rows_of_compressed_shards(tmp_path, compression, field):
+    rng = np.random.default_rng(0)
+    examples = {"x": rng.integers(0, 256, (300, 200), np.uint8), "label": np.arange(300) % 7}
+    folder = tmp_path / "birds"
+    write(examples, folder, label="label", compression=compression, shards=2)
+    assert check(folder).is_sound
+    rows = index(folder)
+    rows[field][201] += 1
+    rewrite(folder, rows)
+    problem = next(each for each in check(folder).problems if each.record is not None)
+    assert (problem.file, problem.record) == ("birds-train.index.npy", 201)
+
+
+def test_classes_that_do_not_have_their_records(folder):
+    table = index(folder, "classes")
+    table["records"] = [19, 21, 20]
+    table["first"] = [0, 19, 40]
+    rewrite(folder, classes=table)
+    report = check(folder)
+    assert {each.file for each in report.problems} == {"birds-train.classes.npy"}
+    assert [each.what for each in report.problems] == [
+        "it has 19 records of class 0 ('crow'), the rows have 20",
+        "it has 21 records of class 1 ('owl'), the rows have 20",
+    ]
+
+
+def test_a_class_that_is_missing_and_one_too_many(folder):
+    table = index(folder, "classes")
+    table["label"] = [0, 1, 7]
+    rewrite(folder, classes=table)
+    assert [each.what for each in check(folder).problems] == [
+        "it has 0 records of class 2 ('wren'), the rows have 20",
+        "it has 20 records of class 7, the rows have none",
+    ]
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=30)
+def test_records_by_class_in_another_order(sound, tmp_path_factory, seed):
+    folder = shutil.copytree(sound, tmp_path_factory.mktemp("order") / "birds")
+    order = index(folder, "by_class")
+    rng = np.random.default_rng(seed)
+    a, b = rng.choice(60, 2, replace=False)
+    if seed % 3 == 0:
+        order[a] = order[b]
+    elif seed % 3 == 1:
+        order[a], order[b] = order[b], order[a]
+    else:
+        order[a] = 60 + seed % 1000
+    rewrite(folder, by_class=order)
+    report = check(folder, threads=1)
+    assert {each.file for each in report.problems} == {"birds-train.by_class.npy"}
+    assert only(report).record is not None
+
+
+def test_labels_that_the_records_have_not(folder):
+    """All of the index agrees with itself, but not with the records."""
+    rows = index(folder)
+    rows["label"] = (rows["label"] + 1) % 3
+    classes = class_table(rows["label"])
+    order = index(folder, "by_class")
+    sort_by_class(rows["label"], classes, order)
+    rewrite(folder, rows, classes, order)
+    report = check(folder)
+    assert {each.file for each in report.problems} == {"birds-train.index.npy"}
+    assert report.problems[0].record == 0
+    assert "the 19 rows after it are wrong as well" in report.problems[0].what
+    assert len(report.problems) == 3  # one for each shard
+
+
+def test_texts_of_classes_that_are_not_those_of_the_records(tmp_path):
+    folder = tmp_path / "birds"
+    write(birds(6), folder, label="species", features={
+        "size": "int64", "song": covey.Tensor("float32", (2,)), "species": "str"
+    }, shuffle=False)
+    rewrite(folder, class_texts=("crow", "eagle", "wren"))
+    report = check(folder)
+    assert [each.record for each in report.problems] == [1, 4]
+    assert "one that the index does not know" in report.problems[0].what
+
+
+def test_an_index_of_other_shards(folder):
+    said = about(folder)
+    other = dataclasses.replace(said.shards[1], name="birds-train.tfrecord-00009-of-00003")
+    rewrite(folder, shards=(said.shards[0], other, said.shards[2]))
+    found = [(p.file, p.what) for p in check(folder).problems]
+    assert found == [
+        (other.name, "the index is of this shard, too, which is none of the split"),
+        (said.shards[1].name, "the index does not have this shard"),
+    ]
+
+
+def test_an_index_that_is_wrong_about_compression(folder):
+    rewrite(folder, compression=None)
+    packed = gzip.compress(shard(folder, 1).read_bytes())
+    shard(folder, 1).write_bytes(packed)
+    found = [(p.file, p.what) for p in check(folder).problems]
+    assert found[0][0] == "birds-train.index.json"
+    assert "says no compression" in found[0][1]
+    assert "has GZIP" in found[0][1]
+
+
+# Shards that are not those of the index.
+
+
+def test_a_shard_that_has_grown(folder):
+    path = shard(folder)
+    with open(path, "ab") as file:
+        file.write(frame(records_of(path)[0]))
+    said = {(p.file, p.what.split(";")[0]) for p in check(folder).problems}
+    size = path.stat().st_size
+    assert (path.name, f"the shard has grown from {about(folder).shards[0].bytes} to {size} bytes "
+            "since the index was made") in said
+    assert ("birds-train.index.npy", f"it has 20 rows for {path.name}, which has 21 records") in said
+    assert (path.name, "it has 21 records, but 20 in dataset_info.json") in said
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_a_shard_that_was_cut(folder, between):
+    path = shard(folder)
+    row = index(folder)[15]
+    os.truncate(path, int(row["offset"]) + (0 if between else 13))
+    report = check(folder)
+    whats = " ".join(each.what for each in report.problems if each.file == path.name)
+    assert "the shard was cut from" in whats
+    assert (path.name, 15, int(row["offset"])) in places(report) or between
+    count = 15 if between else 16
+    damaged = "" if between else ", 1 of which are damaged"
+    assert f"it has {count} records{damaged}, but 20 in dataset_info.json" in whats
+
+
+def test_a_shard_that_was_replaced_by_one_of_the_same_size(folder):
+    path = shard(folder)
+    records = records_of(path)
+    put_records(folder, records[::-1])
+    assert path.stat().st_size == about(folder).shards[0].bytes
+    whats = [each.what for each in check(folder).problems if each.file == path.name]
+    assert whats == [
+        "the shard is not the one that was indexed, it was replaced since the index was made"
+    ]
+
+
+def test_a_shard_that_is_missing(folder):
+    path = shard(folder, 1)
+    path.unlink()
+    problem = only(check(folder))
+    assert problem == Problem(path.name, None, None, "the shard is missing", "train")
+
+
+def test_a_shard_that_cannot_be_read(folder, monkeypatch):
+    path = shard(folder, 1)
+
+    def fail(storage, found):
+        if found == str(path):
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("covey.checking.shards.find_compression", fail)
+    problem = only(check(folder))
+    assert (problem.file, problem.what) == (path.name, "it cannot be read: Input/output error")
+
+
+# What describes the dataset.
+
+
+def describe(folder, name="dataset_info.json"):
+    return json.loads((folder / name).read_text())
+
+
+def redescribe(folder, content, name="dataset_info.json"):
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_numbers_of_records_that_are_wrong(folder):
+    info = describe(folder)
+    info["splits"][0]["shardLengths"] = ["20", "19", "20"]
+    redescribe(folder, info)
+    problem = only(check(folder))
+    assert problem.file == shard(folder, 1).name
+    assert problem.what == "it has 20 records, but 19 in dataset_info.json"
+
+
+def test_a_number_of_bytes_that_is_wrong(folder):
+    info = describe(folder)
+    size = int(info["splits"][0]["numBytes"])
+    info["splits"][0]["numBytes"] = str(size + 1)
+    redescribe(folder, info)
+    problem = only(check(folder))
+    assert problem.file == "dataset_info.json"
+    data = sum(map(len, (r for n in range(3) for r in records_of(shard(folder, n)))))
+    assert f"says {size + 1:,} bytes, but the shards have {size:,}, {data:,} of them" in problem.what
+    assert problem.split == "train"
+    # TFDS counts the records without their frames, and older versions of it do not count at all.
+    for right in (str(data), "0"):
+        info["splits"][0]["numBytes"] = right
+        redescribe(folder, info)
+        assert check(folder).is_sound
+
+
+def test_fewer_shards_than_there_are(folder):
+    info = describe(folder)
+    info["splits"][0]["shardLengths"] = ["20", "20"]
+    redescribe(folder, info)
+    report = check(folder)
+    by_file = {each.file: each.what for each in report.problems}
+    assert by_file["birds-train.tfrecord-00000-of-00002"] == "the shard is missing"
+    for number in range(3):
+        name = f"birds-train.tfrecord-0000{number}-of-00003"
+        assert any(p.file == name and "looks like a shard" in p.what for p in report.problems)
+
+
+def test_a_split_that_nothing_describes(folder):
+    info = describe(folder)
+    del info["splits"][1]
+    redescribe(folder, info)
+    problem = only(check(folder))
+    assert problem.file == "birds-test.tfrecord-00000-of-00001"
+    assert "dataset_info.json does not list it" in problem.what
+    assert check(folder, split="train").is_sound
+
+
+def test_features_that_are_others_in_the_index(folder):
+    content = describe(folder, "features.json")
+    text = json.dumps(content).replace("int64", "int32", 1)
+    (folder / "features.json").write_text(text)
+    found = check(folder)
+    assert {each.file for each in found.problems} == {"features.json"}
+    assert "in birds-train.index.json" in found.problems[0].what
+    assert "int32" in found.problems[0].what
+
+
+def test_features_without_a_file(folder):
+    (folder / "features.json").unlink()
+    assert only(check(folder)).file == "features.json"
+
+
+def test_names_of_classes_that_are_missing_or_others(folder):
+    path = folder / "species.labels.txt"
+    path.write_text("crow\nowl\n")
+    report = check(folder)
+    assert {each.file for each in report.problems} == {"species.labels.txt"}
+    assert "2 names, but" in only(report).what
+    path.write_text("crow\nwren\nowl\n")
+    assert {each.file for each in check(folder).problems} == {"features.json"}
+    path.unlink()
+    assert "3 classes without names" in check(folder).problems[0].what
+
+
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"name": 7}'])
+def test_a_description_that_cannot_be_read(folder, name, content):
+    """The rest is checked all the same."""
+    (folder / name).write_text(content)
+    report = check(folder)
+    assert only(report).file == name
+    assert (report.files, report.records) == (4, 69)
+    assert set(report.splits) == {"train", "test"}
+    change(shard(folder.parent / "birds") if name != "dataset_info.json" else
+           folder / "birds-train.tfrecord-00000-of-00003", 30)
+    assert len(check(folder).problems) == 2
+    rows = folder / "birds-train.index.npy"
+    change(rows, rows.stat().st_size - 1)
+    assert len(check(folder).problems) > 2
+
+
+def test_a_version_of_a_dataset(folder, tmp_path):
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    shutil.move(folder, outer / "1.0.0")
+    assert check(outer).is_sound
+    (outer / "1.0.0" / "features.json").write_text("{")
+    assert only(check(outer)).file == "features.json"
+
+
+# What datum reads.
+
+
+@pytest.fixture
+def datum(tmp_path):
+    """A folder that covey, TFDS and datum read."""
+    items = [(f"bird {n}", {"size": n, "name": f"b{n}"}) for n in range(20)]
+    writer = TFRecordWriter(lambda split: iter(items), Serializer(), tmp_path, "train", 20)
+    writer.shards = 2
+    writer.create_records()
+    return tmp_path
+
+
+def test_what_datum_reads(datum):
+    assert check(datum).is_sound
+    content = describe(datum, "shard_info.json")
+    name = sorted(content["train"])[1]
+    content["train"][name] = 7
+    redescribe(datum, content, "shard_info.json")
+    problem = only(check(datum))
+    assert problem.file == "shard_info.json"
+    assert problem.what == f"split 'train': {name} has 7 records, but 10 records in dataset_info.json"
+
+
+@pytest.mark.parametrize("name", ["shard_info.json", "datum_to_type_and_shape_mapping.json"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"train": 5}'])
+def test_what_datum_cannot_read(datum, name, content):
+    (datum / name).write_text(content)
+    assert only(check(datum)).file == name
+
+
+def test_a_folder_that_only_datum_describes(datum):
+    (datum / "dataset_info.json").unlink()
+    (datum / "features.json").unlink()
+    assert check(datum).is_sound
+    assert check(datum).records == 20
+    content = describe(datum, "shard_info.json")
+    name = sorted(content["train"])[1]
+    content["train"][name] = 9
+    content["train"]["nowhere.tfrecord"] = 2
+    redescribe(datum, content, "shard_info.json")
+    found = {each.file: each.what for each in check(datum).problems}
+    assert found[name] == "it has 10 records, but 9 in shard_info.json"
+    assert found["nowhere.tfrecord"] == "the shard is missing"
+    (datum / "shard_info.json").write_text("{")
+    report = check(datum)
+    assert only(report).file == "shard_info.json"
+    assert report.records == 20
+
+
+# Reports.
+
+
+def test_a_report_as_a_text(folder):
+    change(shard(folder), 30)
+    said = str(check(folder))
+    first, header, line = said.splitlines()
+    assert first.startswith(f"{folder}: 4 files, 68 sound records and ")
+    assert first.endswith("checked: 1 problem")
+    assert header.split() == ["file", "record", "offset", "what"]
+    assert line.split()[:3] == ["birds-train.tfrecord-00000-of-00003", "0", "0"]
+
+
+def test_a_long_report_is_cut(folder):
+    put_records(folder, [b"\xff"] * 70)
+    report = check(folder)
+    lines = str(report).splitlines()
+    assert len(report.problems) > 70
+    assert len(lines) == LISTED + 3
+    assert lines[-1] == f"  and {len(report.problems) - LISTED} more; `problems` has them all"
+    assert len(report.to_dict()["problems"]) == len(report.problems)
+
+
+def test_problems_of_one_file_are_listed_up_to_a_limit():
+    problems = Problems()
+    for n in range(20_000):
+        problems.add("a", "wrong", record=n)
+    problems.add("b", "wrong")
+    assert (len(problems), len(problems.listed), problems.more) == (20_001, 10_001, 10_000)
+
+
+def test_a_report_as_json(folder):
+    change(shard(folder), 30)
+    report = check(folder)
+    content = json.loads(json.dumps(report.to_dict()))
+    assert content["sound"] is False
+    assert content["records"] == 68
+    assert content["problems"] == [dataclasses.asdict(only(report))]
