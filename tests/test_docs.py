@@ -59,10 +59,8 @@ def test_readme_example_prints_what_it_says(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
     )
-    first, *batches = run.stdout.splitlines()
-    assert first == "{'bird 0': 334, 'bird 1': 333, 'bird 2': 333}"
-    assert len(batches) == 8
-    assert batches[0].startswith("(128, 2) [")
+    said = re.findall(r"print\(.*\)  # (.*)", code)
+    assert run.stdout.splitlines() == said
 
 
 def test_readme_commands_are_targets():
