@@ -172,8 +172,9 @@ class Dataset(Sequence[dict[str, Any]]):
     def _records(self, position: int) -> Ids:
         """The records of a class; what the index says of it is compared with its rows."""
         numbers = self.classes.records(position)
-        inside = int(numbers.max()) < len(self)
-        if not inside or (self.labels[numbers] != self.classes.labels[position]).any():
+        # Each once, and as many as the class has: then none is missing.
+        sound = bool((np.diff(numbers) > 0).all()) and int(numbers[-1]) < len(self)
+        if not sound or (self.labels[numbers] != self.classes.labels[position]).any():
             raise FormatError(
                 f"{self._gatherer.tables[0].files.folder}: the index has records in class "
                 f"{self.classes.names[position]!r} that are not of it; make it anew with "

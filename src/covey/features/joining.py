@@ -26,10 +26,11 @@ def common_features(features: Sequence[Features]) -> Features:
     for name in dict.fromkeys(name for each in features for name in each):
         if any(name not in each for each in features):
             raise FeatureError(f"only some have {name!r}")
-    return first.replace({name: _common([each[name] for each in features]) for name in first})
+    kinds = {name: _common(name, [each[name] for each in features]) for name in first}
+    return first.replace(kinds)
 
 
-def _common(kinds: Sequence[Feature]) -> Feature:
+def _common(name: str, kinds: Sequence[Feature]) -> Feature:
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]
     labels = [kind for kind in kinds if isinstance(kind, ClassLabel)]
@@ -37,5 +38,5 @@ def _common(kinds: Sequence[Feature]) -> Feature:
         return max(labels, key=lambda kind: kind.num_classes or 0)
     lists = [kind for kind in kinds if isinstance(kind, Tensor) and kind.encoding == "list"]
     if len(lists) < len(kinds) or len({kind.dtype for kind in lists}) > 1:
-        raise FeatureError(" and ".join(map(str, dict.fromkeys(kinds))))
+        raise FeatureError(f"{name!r} is {' and '.join(map(str, dict.fromkeys(kinds)))}")
     return Tensor(lists[0].dtype, (None,), default=[])

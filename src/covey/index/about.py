@@ -154,6 +154,7 @@ def _shard(content: Mapping[str, Any]) -> Shard:
     )
     path = PurePosixPath(shard.name)
     stays = path.parts and not path.is_absolute() and ".." not in path.parts
-    if shard.records < 0 or shard.bytes < 0 or not stays or "\\" in shard.name:
+    possible = 0 <= shard.records < 2**62 and 0 <= shard.bytes < 2**62
+    if not possible or not stays or "\\" in shard.name:
         raise ValueError(f"{str(shard)[:200]} cannot be a shard of this folder")
     return shard

@@ -57,6 +57,8 @@ def read_about(folder: Path, stem: str) -> About | None:
         return About.from_json(path.read_bytes(), str(path))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise FormatError(f"{path}: it cannot be read: {error.strerror or error}") from None
 
 
 def read_index(folder: Path, stem: str, about: About) -> Index:
