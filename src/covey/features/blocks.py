@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.features.explain import explain_value
+from covey.features.encoding import Encoding
 from covey.records import Block
-
-if TYPE_CHECKING:
-    from covey.features.schema import Features
 
 
 class Rows:
@@ -44,10 +41,9 @@ class Rows:
 class ExampleBlock:
     """A block of records in the making."""
 
-    def __init__(self, features: Features, buffer: _core.ExampleBuffer) -> None:
-        self._features = features
-        self._buffer = buffer
-        self._is_plain = features._is_plain
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self._buffer = _core.ExampleBuffer(encoding.encoder)
 
     def __len__(self) -> int:
         return len(self._buffer)
@@ -63,7 +59,7 @@ class ExampleBlock:
         Raises:
             FeatureError: If the example does not fit; the block is as it was.
         """
-        self._append(example, self._features._coerce)
+        self._append(example, self._encoding.coerce)
 
     def append_exact(self, example: Mapping[str, Any]) -> None:
         """The same, but a value that would have to be converted does not fit."""
@@ -84,24 +80,15 @@ class ExampleBlock:
         Returns:
             ``"end"`` of the items; ``"full"``; or ``"item"``, and one that does not fit at once.
         """
-        if not self._is_plain:
+        if not self._encoding.is_plain:
             for item in items:
                 return "item", item
             return "end", None
-        coerce = None if exact else self._features._coerce
+        coerce = None if exact else self._encoding.coerce
         return self._buffer.extend(items, coerce, keys, bytes, count)
 
     def _append(self, example: Mapping[str, Any], coerce: Callable[[int, Any], Any] | None) -> None:
-        features = self._features
-        if not self._is_plain or type(example) is not dict:
-            example = features._split(example)
-        try:
-            self._buffer.append(example, coerce)
-        except _core.Fault as fault:
-            if fault.args[0] == "extra":
-                # Says which name is too much, unless there is nothing behind it.
-                return self._buffer.append(features._split(example), coerce)
-            raise explain_value(fault, features._physical, features._owners) from None
+        self._encoding.run(self._buffer.append, example, coerce)
 
     def take(self) -> Block:
         """The records so far; the next block begins."""

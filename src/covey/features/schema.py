@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey import _core
 from covey.errors import FeatureError
-from covey.features.batches import count_rows, row_of
+from covey.features.batches import row_of
 from covey.features.blocks import ExampleBlock, Rows
 from covey.features.columns import Column
 from covey.features.decoding import Decoding, Run
-from covey.features.explain import Place, explain_value
+from covey.features.encoding import Encoding
+from covey.features.explain import Place
 from covey.features.inference import infer_column_kinds, infer_kinds
 from covey.features.kinds import REQUIRED, Feature, parse_feature
 from covey.features.surveys import infer_record_kinds
@@ -67,7 +67,6 @@ class Features(Mapping[str, Feature]):
                         "rename one"
                     )
         self._physical = [column for columns in self._columns.values() for column in columns]
-        self._owners = [name for name, columns in self._columns.items() for _ in columns]
         self._is_plain = all(
             feature.is_plain and self._paths[name] == (name,)
             for name, feature in self._features.items()
@@ -80,7 +79,7 @@ class Features(Mapping[str, Feature]):
             if feature.filler() is not REQUIRED
         }
         # The native codecs cannot be pickled, and are made when they are first needed.
-        self._encoder: _core.Encoder | None = None
+        self._encoding: Encoding | None = None
         self._decoding: Decoding | None = None
         self._selected: dict[tuple[str, ...], Features] = {}
 
@@ -274,13 +273,10 @@ class Features(Mapping[str, Feature]):
 
     # Encoding.
 
-    def _encode_with(self) -> _core.Encoder:
-        if self._encoder is None:
-            for name, (column, *_) in self._columns.items():
-                if column.layout == "steps":
-                    self._features[name].split(None, ())
-            self._encoder = _core.Encoder([column.spec() for column in self._physical])
-        return self._encoder
+    def _encode_with(self) -> Encoding:
+        if self._encoding is None:
+            self._encoding = Encoding(self._features, self._columns, self._flatten, self._is_plain)
+        return self._encoding
 
     def encode(self, example: Mapping[str, Any]) -> bytes:
         """The record of one example.
@@ -288,38 +284,11 @@ class Features(Mapping[str, Feature]):
         Raises:
             FeatureError: If the example does not fit, saying which feature and why.
         """
-        if not self._is_plain or type(example) is not dict:
-            example = self._split(example)
-        try:
-            return (self._encoder or self._encode_with()).encode_example(example, self._coerce)
-        except _core.Fault as fault:
-            if fault.args[0] == "extra":
-                # Says which name is too much, unless there is nothing behind it.
-                return self.encode(self._split(example))
-            raise explain_value(fault, self._physical, self._owners) from None
-
-    def _coerce(self, index: int, value: Any) -> Any:
-        try:
-            return self._physical[index].coerce(value)
-        except FeatureError as error:
-            raise _about(self._owners[index], error) from None
-
-    def _split(self, example: Mapping[str, Any]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, value in self._flatten(example).items():
-            columns = self._columns[name]
-            if value is None and not columns[0].required:
-                continue
-            try:
-                parts = self._features[name].split(value, columns)
-            except FeatureError as error:
-                raise _about(name, error) from None
-            values.update(zip((column.key for column in columns), parts, strict=True))
-        return values
+        return (self._encoding or self._encode_with()).encode(example)
 
     def begin_block(self) -> ExampleBlock:
         """Begin a block of records, to which examples are added one by one."""
-        return ExampleBlock(self, _core.ExampleBuffer(self._encoder or self._encode_with()))
+        return ExampleBlock(self._encode_with())
 
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
         """The records of many examples, given by column.
@@ -347,23 +316,8 @@ class Features(Mapping[str, Feature]):
 
     def check_columns(self, columns: Mapping[str, Any]) -> Rows:
         """Check columns once, to encode rows of them in any order."""
-        encoder = self._encoder or self._encode_with()
-        flat = self._flatten(columns)
-        rows = count_rows(flat)
-        given: list[Any] = []
-        for name, physical in self._columns.items():
-            if name not in flat:
-                given.extend(None for _ in physical)
-                continue
-            try:
-                given.extend(self._features[name].split_batch(flat[name], rows, physical))
-            except FeatureError as error:
-                raise _about(name, error) from None
-        try:
-            ready = encoder.columns(given, rows)
-        except _core.Fault as fault:
-            raise explain_value(fault, self._physical, self._owners) from None
-        return Rows(encoder, ready, rows)
+        encoding = self._encode_with()
+        return Rows(encoding.encoder, *encoding.check_columns(columns))
 
     # Decoding.
 
@@ -429,7 +383,3 @@ class Features(Mapping[str, Feature]):
     def column_of(self, name: str) -> int | None:
         """Which of the native decoder's columns is a feature that is one int64; None if none is."""
         return self._decode_with().column_of(name)
-
-
-def _about(name: str, error: FeatureError) -> FeatureError:
-    return FeatureError(f"feature {name!r}: {error}")
