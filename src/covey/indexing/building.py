@@ -213,7 +213,9 @@ def _assemble(
     compressed = bool(compressions)
     # One way to reach records for all shards: by members only if every one is of members.
     mixed = any(each.compression is None and each.records for each in scanned)
-    streamed = compressed and (mixed or not all(each.places.can_skip() for each in scanned))
+    streamed = compressed and (
+        mixed or not all(each.places.can_skip() for each in scanned if each.records)
+    )
     final, texts = (None, None) if labeller is None else labeller.finish()
     dtype = row_dtype(compressed=compressed, labelled=labeller is not None)
     rows = np.zeros(sum(each.records for each in scanned), dtype)

@@ -63,8 +63,11 @@ class Places:
         last = max(int(ends[-1]) if len(ends) else 0, int(before[-1]))
         following = np.append(before[1:], np.uint64(last))
         member = np.searchsorted(before, places["offset"], side="right") - 1
-        is_whole = bool((ends <= following[member]).all())
-        return is_whole and int((following - before).max()) <= longest_member(places["length"])
+        # Only if every member has whole records does one end where the next with records begins.
+        full = len(np.unique(member)) == len(before)
+        whole = bool((ends <= following[member]).all())
+        longest = int((following - before).max())
+        return full and whole and longest <= longest_member(places["length"])
 
     def table(self, *, streamed: bool | None = None) -> NDArray[Any]:
         """All of them: an array of (offset, within, length).
