@@ -1,5 +1,6 @@
 """covey.open: what opens, which records a split string means, and how examples are had."""
 
+import json
 import os
 import shutil
 import sys
@@ -294,6 +295,23 @@ def test_an_empty_split_fits_any_other(folder):
     for split in ("train+test", "test+train"):
         ds = opened(folder, split=split)
         assert (numbers(ds), ds.labels.tolist()) == ([0, 1, 2], [0, 1, 2])
+
+
+@pytest.mark.parametrize("lengths", [[], ["0"]])
+def test_a_split_without_records(birds, lengths):
+    path = birds / "dataset_info.json"
+    content = json.loads(path.read_text())
+    template = content["splits"][0]["filepathTemplate"]
+    empty = {"name": "none", "shardLengths": lengths, "numBytes": "0", "filepathTemplate": template}
+    content["splits"].append(empty)
+    path.write_text(json.dumps(content))
+    if lengths:
+        (birds / "birds-none.tfrecord-00000-of-00001").write_bytes(b"")
+    ds = opened(birds, split="none")
+    assert (len(ds), list(ds), ds.raw[:], len(ds.classes), ds.labels.tolist()) == (0, [], [], 0, [])
+    assert {name: column.shape for name, column in ds[:].items()} == {"x": (0,), "species": (0,)}
+    joined = opened(birds, split="none+test")
+    assert (numbers(joined), len(joined.where(label="jay"))) == (list(range(20, 27)), 3)
 
 
 def test_splits_whose_features_differ_in_length(folder):
@@ -620,6 +638,16 @@ def test_nested_ragged_and_sparse(tmp_path):
     assert list(ds.columns(["meta/place/lat"])) == ["meta"]
 
 
+def test_names_with_slashes_that_nest_nothing(folder):
+    features = {"image/encoded": "bytes", "image/class/label": "int64", "image/class/text": "str"}
+    example = {"image/encoded": b"x", "image/class/label": 3, "image/class/text": "owl"}
+    put(folder / "a.tfrecord", [example], features)
+    ds = opened(folder, label="image/class/text")
+    assert tidy(ds[0]) == {**example, "image/class/text": b"owl"}
+    assert (ds.classes.names, ds.where(label="owl")[0]["image/encoded"]) == (("owl",), b"x")
+    assert ds.columns(["image/class/label"])["image/class/label"].tolist() == [3]
+
+
 def test_features_that_are_asked_for(folder):
     put(
         folder / "a.tfrecord",
@@ -747,9 +775,7 @@ def test_damaged_records_can_be_left_out(folder):
         content = bytearray(path.read_bytes())
         content[damaged * size + 14] ^= 1
         path.write_bytes(content)
-        with pytest.raises(
-            CorruptRecordError, match=r"a.tfrecord: record 0.*on_error='skip'"
-        ):
+        with pytest.raises(CorruptRecordError, match=r"a.tfrecord: record 0.*on_error='skip'"):
             opened(folder)
         with pytest.warns(covey.SkippedRecordsWarning):
             ds = opened(folder, on_error="skip")

@@ -21,7 +21,7 @@ import covey
 from covey import _core
 from covey.checking import Problem, verify
 from covey.checking.report import LISTED, Problems
-from covey.index import Index, class_table, index_names, sort_by_class
+from covey.index import About, Index, class_table, index_names, sort_by_class
 from covey.indexing import Indexing, ShardFiles, write_index
 from covey.storage import LocalStorage
 from covey.writer import Serializer, TFRecordWriter
@@ -63,6 +63,11 @@ def only(report):
     return problem
 
 
+def only_of(report, file):
+    (problem,) = [each for each in report.problems if each.file == file]
+    return problem
+
+
 def shard(folder, number=0, split="train"):
     return shard_paths(folder, split)[number]
 
@@ -94,9 +99,7 @@ def test_nothing_is_wrong_with_what_covey_writes(sound):
 def test_nothing_is_wrong_however_it_is_written(tmp_path, compression, label):
     examples = [{"size": n, "species": f"bird {n % 5}", "song": [1.0] * (n % 4)} for n in range(80)]
     kinds = {"size": "int64", "species": "str", "song": covey.Tensor("float32", (None,))}
-    write(
-        examples, tmp_path, label=label, features=kinds, shards=2, compression=compression
-    )
+    write(examples, tmp_path, label=label, features=kinds, shards=2, compression=compression)
     report = check(tmp_path)
     assert report.problems == ()
     assert report.records == 80
@@ -129,6 +132,48 @@ def test_a_split_that_has_got_more_classes_than_an_older_one(tmp_path):
     write(birds(3), tmp_path, label="species")
     write([{"size": 1, "song": [0.0, 0.0], "species": "finch"}], tmp_path, "test")
     assert check(tmp_path).problems == ()
+
+
+def test_shards_that_were_added_later(tmp_path):
+    write(birds(20), tmp_path, label="species", shards=2)
+    more = [{"size": 1, "song": [0.0, 0.0], "species": name} for name in ("auk", "owl")]
+    write(more, tmp_path, mode="append")
+    assert check(tmp_path).problems == ()
+    assert check(tmp_path).records == 22
+
+
+def test_files_without_records(tmp_path):
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    (tmp_path / "b.tfrecord.gz").write_bytes(gzip.compress(b""))
+    assert check(tmp_path).problems == ()
+    covey.make_index(tmp_path, progress=False)
+    assert (tmp_path / "covey-all.index.npy").exists()
+    report = check(tmp_path)
+    assert (report.problems, report.files, report.records) == ((), 2, 0)
+
+
+def test_a_dataset_without_splits(tmp_path):
+    (tmp_path / "dataset_info.json").write_text('{"name": "birds", "version": "1.0.0"}')
+    (tmp_path / "features.json").write_text(
+        '{"pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",'
+        '"featuresDict": {}}'
+    )
+    assert check(tmp_path).is_sound
+
+
+def test_files_that_tensorflow_compressed(tmp_path):
+    for name, compression in (("a", "GZIP"), ("b", "ZLIB"), ("c", "")):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord"), compression) as writer:
+            for n in range(50):
+                writer.write(example(label=[n % 4], x=[b"abc" * n]))
+    covey.make_index(tmp_path, label="label", progress=False)
+    assert about_of(tmp_path, "covey-all").streamed
+    assert check(tmp_path).problems == ()
+    assert check(tmp_path).records == 150
+
+
+def about_of(folder, stem):
+    return About.from_json((folder / index_names(stem)["about"]).read_bytes(), stem)
 
 
 def test_only_the_splits_that_were_asked_for(folder):
@@ -221,7 +266,29 @@ def indexed_cases(cases, tmp_path_factory):
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
     made = Indexing(features=anything, label=None, progress=False).build(files)
     write_index(folder, "birds.tfrecord", made)
-    return folder, [each for each in plain if "large" not in each.kind]
+    return folder, [each for each in plain if "large" not in each.kind and each.first]
+
+
+@pytest.mark.parametrize("kind", ["gzip-members", "gzip-stored", "gzip-stream", "zlib"])
+def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path, kind):
+    """They are read in another way then: as far as they are sound, by their members."""
+    (whole,) = [case for case in cases if case.kind == f"{kind}-sound"]
+    path = tmp_path / "birds.tfrecord"
+    shutil.copy(whole.path, path)
+    files = ShardFiles(LocalStorage(), str(tmp_path), (path.name,))
+    anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
+    made = Indexing(features=anything, label=None, progress=False).build(files)
+    write_index(tmp_path, path.name, made)
+    mine = [case for case in cases if case.kind.startswith(f"{kind}-") and case.first]
+    assert len(mine) > 15
+    for case in mine:
+        shutil.copy(case.path, path)
+        report = check(path)
+        alone = check(case.path)
+        assert {each.file for each in report.problems} == {path.name}, case.path.name
+        found = [(p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.what]
+        expected = [(p.record, p.offset) for p in alone.problems if NO_EXAMPLE not in p.what]
+        assert [each for each in found if each != (None, None)] == expected, case.path.name
 
 
 def test_damage_makes_no_row_of_the_index_wrong(indexed_cases):
@@ -231,9 +298,8 @@ def test_damage_makes_no_row_of_the_index_wrong(indexed_cases):
         shutil.copy(case.path, folder / "birds.tfrecord")
         report = check(folder / "birds.tfrecord")
         assert {each.file for each in report.problems} == {"birds.tfrecord"}, case.path.name
-        first = [(p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.what]
-        if case.first is not None:
-            assert first[0] == case.first
+        first = next((p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.what)
+        assert first == case.first
 
 
 def test_a_damaged_record_of_a_dataset(folder):
@@ -338,8 +404,8 @@ def test_files_of_others_wherever_they_are(tmp_path, name):
     path.parent.mkdir(parents=True, exist_ok=True)
     data = b"".join(map(frame, [example(a=[1]), example(a=[2])]))
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    for given in (tmp_path, path, str(tmp_path / "**" / "x.*"), [path]):
-        report = check(given)
+    for asked in (tmp_path, path, str(tmp_path / "**" / "x.*"), [path]):
+        report = check(asked)
         assert (report.is_sound, report.files, report.records) == (True, 1, 2)
 
 
@@ -356,6 +422,24 @@ def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
     report = check(path)
     assert ("x.tfrecord", 2) in [(p.file, p.record) for p in report.problems]
     assert any("'label': it is not there" in p.what for p in report.problems)
+
+
+def test_features_that_were_found_out_are_not_those_of_records_that_came_later(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(frame(example(a=[1], label=[1])))
+    covey.make_index(path, progress=False)
+    with open(path, "ab") as file:
+        file.write(frame(example(b=[b"x"])))
+    report = check(path)
+    assert [each.file for each in report.problems] == ["x.tfrecord.index.npy", "x.tfrecord"]
+    assert "it has 1 rows for x.tfrecord, which has 2 records" in report.problems[0].what
+    assert "has grown" in report.problems[1].what
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True])
+def test_threads_that_cannot_be(sound, threads):
+    with pytest.raises(covey.DatasetError, match="must be a whole number, 1 or more"):
+        check(sound, threads=threads)
 
 
 # The index.
@@ -548,9 +632,13 @@ def test_labels_that_the_records_have_not(folder):
 
 def test_texts_of_classes_that_are_not_those_of_the_records(tmp_path):
     folder = tmp_path / "birds"
-    write(birds(6), folder, label="species", features={
-        "size": "int64", "song": covey.Tensor("float32", (2,)), "species": "str"
-    }, shuffle=False)
+    write(
+        birds(6),
+        folder,
+        label="species",
+        features={"size": "int64", "song": covey.Tensor("float32", (2,)), "species": "str"},
+        shuffle=False,
+    )
     rewrite(folder, class_texts=("crow", "eagle", "wren"))
     report = check(folder)
     assert [each.record for each in report.problems] == [1, 4]
@@ -566,6 +654,14 @@ def test_an_index_of_other_shards(folder):
         (other.name, "the index is of this shard, too, which is none of the split"),
         (said.shards[1].name, "the index does not have this shard"),
     ]
+
+
+def test_an_index_with_a_label_that_is_none(folder):
+    rewrite(folder, label="song")
+    assert (only_of(check(folder), "birds-train.index.json").what) == (
+        "label is 'song', which is Tensor(dtype='float32', shape=(2,), encoding='list'); must be a "
+        "ClassLabel, a whole number or a text"
+    )
 
 
 def test_an_index_that_is_wrong_about_compression(folder):
@@ -587,9 +683,15 @@ def test_a_shard_that_has_grown(folder):
         file.write(frame(records_of(path)[0]))
     said = {(p.file, p.what.split(";")[0]) for p in check(folder).problems}
     size = path.stat().st_size
-    assert (path.name, f"the shard has grown from {about(folder).shards[0].bytes} to {size} bytes "
-            "since the index was made") in said
-    assert ("birds-train.index.npy", f"it has 20 rows for {path.name}, which has 21 records") in said
+    assert (
+        path.name,
+        f"the shard has grown from {about(folder).shards[0].bytes} to {size} bytes "
+        "since the index was made",
+    ) in said
+    assert (
+        "birds-train.index.npy",
+        f"it has 20 rows for {path.name}, which has 21 records",
+    ) in said
     assert (path.name, "it has 21 records, but 20 in dataset_info.json") in said
 
 
@@ -665,7 +767,9 @@ def test_a_number_of_bytes_that_is_wrong(folder):
     problem = only(check(folder))
     assert problem.file == "dataset_info.json"
     data = sum(map(len, (r for n in range(3) for r in records_of(shard(folder, n)))))
-    assert f"says {size + 1:,} bytes, but the shards have {size:,}, {data:,} of them" in problem.what
+    assert (
+        f"says {size + 1:,} bytes, but the shards have {size:,}, {data:,} of them" in problem.what
+    )
     assert problem.split == "train"
     # TFDS counts the records without their frames, and older versions of it do not count at all.
     for right in (str(data), "0"):
@@ -732,8 +836,12 @@ def test_a_description_that_cannot_be_read(folder, name, content):
     assert only(report).file == name
     assert (report.files, report.records) == (4, 69)
     assert set(report.splits) == {"train", "test"}
-    change(shard(folder.parent / "birds") if name != "dataset_info.json" else
-           folder / "birds-train.tfrecord-00000-of-00003", 30)
+    change(
+        shard(folder.parent / "birds")
+        if name != "dataset_info.json"
+        else folder / "birds-train.tfrecord-00000-of-00003",
+        30,
+    )
     assert len(check(folder).problems) == 2
     rows = folder / "birds-train.index.npy"
     change(rows, rows.stat().st_size - 1)
@@ -770,7 +878,9 @@ def test_what_datum_reads(datum):
     redescribe(datum, content, "shard_info.json")
     problem = only(check(datum))
     assert problem.file == "shard_info.json"
-    assert problem.what == f"split 'train': {name} has 7 records, but 10 records in dataset_info.json"
+    assert (
+        problem.what == f"split 'train': {name} has 7 records, but 10 records in dataset_info.json"
+    )
 
 
 @pytest.mark.parametrize("name", ["shard_info.json", "datum_to_type_and_shape_mapping.json"])
@@ -806,7 +916,7 @@ def test_a_report_as_a_text(folder):
     change(shard(folder), 30)
     said = str(check(folder))
     first, header, line = said.splitlines()
-    assert first.startswith(f"{folder}: 4 files, 68 sound records and ")
+    assert first.startswith(f"{folder}: 4 files, 68 records and ")
     assert first.endswith("checked: 1 problem")
     assert header.split() == ["file", "record", "offset", "what"]
     assert line.split()[:3] == ["birds-train.tfrecord-00000-of-00003", "0", "0"]

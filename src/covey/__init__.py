@@ -9,6 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from covey.checking import (
+        Indexed,
+        Info,
+        Problem,
+        Repaired,
+        Report,
+        info,
+        make_index,
+        repair,
+        verify,
+    )
     from covey.dataset import ClassTable, Dataset, open  # noqa: A004
     from covey.errors import (
         ClosedError,
@@ -59,6 +70,7 @@ _MODULES = (
     "covey.writing.items",
     "covey.writing.write",
     "covey.dataset",
+    "covey.checking",
 )
 
 __all__ = [
@@ -79,11 +91,16 @@ __all__ = [
     "Features",
     "FormatError",
     "Image",
+    "Indexed",
+    "Info",
     "LeftOut",
+    "Problem",
     "Ragged",
     "RaggedArray",
     "RecordReader",
     "RecordWriter",
+    "Repaired",
+    "Report",
     "Shard",
     "Skipped",
     "SkippedRecordsWarning",
@@ -97,9 +114,13 @@ __all__ = [
     "StringArray",
     "Tensor",
     "Written",
+    "info",
+    "make_index",
     "open",
     "open_source",
     "read_batches",
+    "repair",
+    "verify",
     "write",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from covey.checking.looking import SHARD
+from covey.checking.looking import stem_of_shard
 from covey.checking.report import Problems
 from covey.checking.shards import Shard
 from covey.dataset.datum import datum_features, datum_splits
@@ -42,8 +42,8 @@ def check_folder(
     listed = {name for split in layout.splits.values() for name in split.files.names}
     stems = {layout.splits[split].stem for split in splits}
     for name in there:
-        asked = all_splits or SHARD.sub("", name) in stems
-        if asked and SHARD.search(name) and name not in listed:
+        stem = stem_of_shard(name)
+        if stem and (all_splits or stem in stems) and name not in listed:
             problems.add(name, f"it looks like a shard, but {INFO_FILE} does not list it")
 
 
@@ -115,24 +115,33 @@ def check_split(
 
 def check_features(layout: Layout, about: About, index_file: str, problems: Problems) -> None:
     """Compare the features of the index with those that TFDS finds."""
-    known = layout.features
-    if known is None or layout.kind != "dataset" or about.features == known:
+    if layout.features is None or layout.kind != "dataset":
         return
     try:
-        expected = as_tfds_has_them(about.features)
+        found = differences(layout.features, about.features)
     except CoveyError as error:
         problems.add(index_file, f"its features cannot be those of a dataset: {error}")
         return
-    for name in dict.fromkeys((*expected, *known)):
-        if not _agree(expected.get(name), known.get(name)):
-            problems.add(
-                FEATURES_FILE,
-                f"feature {name!r} is {_brief(known.get(name))}, but {_brief(expected.get(name))} "
-                f"in {index_file}",
-            )
+    for name, (known, indexed) in found.items():
+        problems.add(
+            FEATURES_FILE,
+            f"feature {name!r} is {_brief(known)}, but {_brief(indexed)} in {index_file}",
+        )
 
 
-def as_tfds_has_them(features: Features) -> Features:
+def differences(
+    known: Features, indexed: Features
+) -> dict[str, tuple[Feature | None, Feature | None]]:
+    """The features that TFDS finds, and those of an index, where they are not the same."""
+    if known == indexed:
+        return {}
+    indexed = _as_tfds_has_them(indexed)
+    names = dict.fromkeys((*indexed, *known))
+    both = {name: (known.get(name), indexed.get(name)) for name in names}
+    return {name: pair for name, pair in both.items() if not _agree(*pair)}
+
+
+def _as_tfds_has_them(features: Features) -> Features:
     """Features as they come back from what describes them for TFDS."""
     content, labels = features_to_tfds(features.without_defaults())
     texts: Mapping[str, str] = {
@@ -148,7 +157,7 @@ def as_tfds_has_them(features: Features) -> Features:
     return features_from_tfds("", read)
 
 
-def _agree(indexed: Feature | None, known: Feature | None) -> bool:
+def _agree(known: Feature | None, indexed: Feature | None) -> bool:
     """Whether a feature of an index is that of the dataset, which may have got classes since."""
     if isinstance(indexed, ClassLabel) and isinstance(known, ClassLabel):
         names, now = indexed.names, known.names

@@ -19,8 +19,18 @@ from covey.storage import Storage, open_storage
 
 Path = str | os.PathLike[str]
 
-SHARD = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$", re.IGNORECASE)
-"""What the name of a file of records ends in."""
+_SHARD = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$", re.IGNORECASE)
+_BESIDE = (".idx", ".npy", ".json", ".txt")
+
+
+def stem_of_shard(name: str) -> str | None:
+    """What the name of a shard begins with; None if it is no name of a shard.
+
+    >>> stem_of_shard("birds-train.tfrecord-00000-of-00008"), stem_of_shard("x.tfrecord.idx")
+    ('birds-train', None)
+    """
+    found = _SHARD.search(name)
+    return name[: found.start()] if found and not name.lower().endswith(_BESIDE) else None
 
 
 def look(
@@ -66,7 +76,7 @@ def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) 
         info = DatasetInfo.from_json(storage.read(info_path), info_path)
     except (FormatError, FileNotFoundError) as error:
         kind = "dataset" if isinstance(error, FormatError) else "datum"
-        names = [each for each in storage.list(folder) if SHARD.search(storage.name(each))]
+        names = [each for each in storage.list(folder) if stem_of_shard(storage.name(each))]
         if not names:
             return Layout(kind, folder, storage, {}, features)
         found = find_layout(names, storage_options=options)
@@ -93,8 +103,8 @@ def _features(storage: Storage, folder: str) -> Features | None:
 
 def _stem(split: SplitFiles) -> str:
     """What the files of an index are called, by the names of its shards."""
-    stems = {SHARD.sub("", name) for name in split.files.names}
-    return stems.pop() if len(stems) == 1 else split.stem
+    first, *others = {stem_of_shard(name) for name in split.files.names}
+    return first if first and not others else split.stem
 
 
 def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
@@ -110,6 +120,13 @@ def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
                 f"are {there}, and only whole ones can be chosen here"
             )
     return asked
+
+
+def check_threads(threads: int | None) -> int:
+    """How many threads work: so many as were asked for, or as there are cores."""
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise DatasetError(f"threads is {threads!r}, must be a whole number, 1 or more")
+    return threads or os.cpu_count() or 1
 
 
 def named(path: Path | Iterable[Path]) -> str:

@@ -64,7 +64,7 @@ class Report:
     files: int
     """The shards that were read;"""
     records: int
-    """the sound records in them;"""
+    """the records in them whose checksums are right;"""
     bytes: int
     """and all their bytes."""
     problems: tuple[Problem, ...]
@@ -89,7 +89,7 @@ class Report:
         count = len(self.problems) + self.more
         verdict = "nothing is wrong" if self.is_sound else many(count, "problem")
         checked = (
-            f"{self.path}: {many(self.files, 'file')}, {many(self.records, 'sound record')} and "
+            f"{self.path}: {many(self.files, 'file')}, {many(self.records, 'record')} and "
             f"{format_bytes(self.bytes)} checked: {verdict}"
         )
         return "\n".join([checked, *listing(self.problems, self.more, rest)])

@@ -14,11 +14,15 @@ from typing import Any
 from covey.checking.described import check_features, check_folder, check_split
 from covey.checking.examples import Examples
 from covey.checking.indexes import Found, check_classes, find_index, local_index
-from covey.checking.looking import choose_splits, look, named
+from covey.checking.looking import check_threads, choose_splits, look, named
 from covey.checking.report import Problems, Report
 from covey.checking.shards import Shard, ShardCheck
 from covey.dataset.layout import Layout
+from covey.errors import DatasetError
 from covey.features import ClassLabel, Feature, Features
+from covey.index import BY_FILE, About
+from covey.indexing import ShardFiles
+from covey.labels import find_label
 from covey.pipeline import run_ahead
 from covey.progress import Progress
 
@@ -61,7 +65,7 @@ def verify(
         total = None if None in known else sum(sum(each or ()) for each in known)
         shown = stack.enter_context(Progress(progress, total, "verifying"))
         jobs = [_Split(layout, name, stack) for name in splits]
-        checked = _check_shards(jobs, threads or os.cpu_count() or 1, shown)
+        checked = _check_shards(jobs, check_threads(threads), shown)
         for job, shards in zip(jobs, checked, strict=True):
             job.finish(shards)
         found = [whole, *(each for job in jobs for each in job.problems)]
@@ -98,11 +102,15 @@ class _Split:
     def check(self, progress: Any) -> ShardCheck:
         """How its shards are checked."""
         about = self.index.about
-        features = known_features(self._layout, self.index)
-        label = None if about is None else about.label
+        features = known_features(self._layout, self.name, self.index)
         texts = None if about is None else about.class_texts
-        if features is None or (label is not None and label not in {*features, "@file"}):
-            label = None
+        label = None if about is None else about.label
+        if label not in (None, BY_FILE):
+            try:
+                label = None if features is None else find_label(features, label)
+            except DatasetError as error:
+                self._of_index.add(self.index.names["about"], str(error))
+                label = None
         examples = Examples(features, label, texts)
         return ShardCheck(self.name, self.files, self.index, examples, progress)
 
@@ -119,12 +127,16 @@ class _Split:
         return [self._of_index, *(shard.problems for shard in self._shards), self._of_split]
 
 
-def known_features(layout: Layout, index: Found) -> Features | None:
-    """The features that records should fit; None if nothing tells."""
+def known_features(layout: Layout, split: str, index: Found) -> Features | None:
+    """The features that records of a split should fit; None if nothing tells."""
     about = index.about
     if about is None:
         return layout.features
     if layout.features is None or layout.kind != "dataset":
+        # Features that were found out are those of the records of then.
+        found_out = layout.features is None and not about.order
+        if found_out and _has_grown(layout.splits[split].files, about):
+            return None
         return about.features
     # The index says more than TFDS can; but a later split may have brought more classes.
     grown: dict[str, Feature] = {}
@@ -133,6 +145,13 @@ def known_features(layout: Layout, index: Found) -> Features | None:
         if isinstance(kind, ClassLabel) and isinstance(now, ClassLabel):
             grown[name] = max((kind, now), key=lambda each: each.num_classes or 0)
     return about.features.replace(grown)
+
+
+def _has_grown(files: ShardFiles, about: About) -> bool:
+    """Whether there are records that an index cannot know of."""
+    sizes = {shard.name: shard.bytes for shard in about.shards}
+    found = zip(files.names, files.storage.stat(files.paths), strict=True)
+    return any(stat is not None and stat.size > sizes.get(name, -1) for name, stat in found)
 
 
 def _check_shards(jobs: list[_Split], threads: int, shown: Progress) -> list[list[Shard]]:

@@ -1,4 +1,4 @@
-"""The command line: ``covey write``, and what comes after it.
+"""The command line: ``covey write``, ``covey verify`` and the others.
 
 A command is a function that adds its options to a parser, one that runs, and a line in the table
 below. Nothing heavy is imported before a command runs, so that help comes at once.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import covey
-from covey.cli import write, write_options
+from covey.cli import index, info, repair, verify, write, write_options
 from covey.cli.wording import in_terms_of_options, tell
 from covey.errors import CoveyError
 
@@ -27,10 +27,17 @@ class Command:
     name: str
     what: str
     configure: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace], int | None]
+    """Gives the status to end with; 0 if it gives none."""
 
 
-COMMANDS = (Command("write", write.WHAT, write_options.configure, write.run),)
+COMMANDS = (
+    Command("write", write.WHAT, write_options.configure, write.run),
+    Command("info", info.WHAT, info.configure, info.run),
+    Command("verify", verify.WHAT, verify.configure, verify.run),
+    Command("repair", repair.WHAT, repair.configure, repair.run),
+    Command("index", index.WHAT, index.configure, index.run),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows the name of the program; by default that of this process.
 
     Returns:
-        0 if all went well, 1 after an error, 130 after Ctrl-C. What is no valid command ends the
-        program with 2, as argparse does.
+        0 if all went well, 1 after an error, or if there is something wrong with what was verified,
+        130 after Ctrl-C. What is no valid command ends the program with 2, as argparse does.
     """
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        status: int = options.run(options) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
         tell("interrupted; what was not finished has left nothing behind")
@@ -57,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CoveyError, OSError) as error:
         tell(f"error: {in_terms_of_options(str(error))}")
         return 1
-    return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

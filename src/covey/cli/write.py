@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def _check(options: argparse.Namespace) -> None:
         options.refuse(f"--split and the split that is held out are both {options.split!r}")
     for split in splits:
         check_split_name(split)
-        _existing(split, options)
+    _look(options)
     if os.path.realpath(options.source) == os.path.realpath(options.target):
         raise DatasetError(f"{options.target}: this is SOURCE and TARGET; write elsewhere")
     if options.report is not None:
@@ -68,14 +69,33 @@ def _splits(options: argparse.Namespace) -> list[str]:
     return [options.split, options.val_split or "val"] if divides else [options.split]
 
 
-def _existing(split: str, options: argparse.Namespace) -> Any:
-    """What is there already; an error if the split may not be written."""
+def _look(options: argparse.Namespace) -> bool:
+    """Whether nothing that stays decides about features; an error if a split may not be written."""
     from covey.writing.existing import Existing
 
     try:
-        return Existing.look(Path(options.target), split, options.mode, options.name)
+        with _folder(options) as folder:
+            found = [
+                Existing.look(folder, split, options.mode, options.name)
+                for split in _splits(options)
+            ]
+            return all(each.base()[0] is None for each in found)
     except NotADirectoryError:
         raise DatasetError(f"{options.target}: it is a file, must be a folder") from None
+
+
+@contextmanager
+def _folder(options: argparse.Namespace) -> Iterator[Path]:
+    """The folder of the dataset, or one that stands for a URL."""
+    from covey.storage import is_remote
+    from covey.writing.remote import Mirror
+
+    if not is_remote(options.target):
+        yield Path(options.target)
+        return
+    storage = dict(options.storage_option)
+    with Mirror(options.target, options.split, appends=False, options=storage) as mirror:
+        yield mirror.folder
 
 
 def _open(options: argparse.Namespace) -> Source:
@@ -125,7 +145,7 @@ def _divide(source: Source, options: argparse.Namespace) -> list[tuple[str, Sour
 
     classes = options.held_out_classes
     # Splits that are there already decide about features: what does not know them adapts.
-    is_first = all(_existing(split, options).base()[0] is None for split in splits)
+    is_first = _look(options)
     with Progress(_shows(options), source.length, "dividing") as shown, _Blaming(source):
         parts = hold_out(
             source,
@@ -174,6 +194,7 @@ def _write(source: Source, split: str, options: argparse.Namespace) -> Written:
             workers=options.workers,
             on_error=options.on_error,
             progress=_shows(options),
+            storage_options=dict(options.storage_option),
         )
 
 

@@ -16,6 +16,7 @@ examples:
   covey write glyphs.npz data/glyphs --held-out-classes 100
   covey write photos data/birds --val-fraction 0.1 --on-error skip --report bad.jsonl
   covey write more.jsonl data/birds --mode append
+  covey write photos s3://bucket/birds --storage-option profile=mine
 """
 
 
@@ -23,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Say what there is to choose."""
     parser.epilog = EXAMPLES
     parser.add_argument("source", metavar="SOURCE", help="a file, a folder, or a quoted pattern")
-    parser.add_argument("target", metavar="TARGET", help="the folder of the dataset")
+    parser.add_argument("target", metavar="TARGET", help="the folder of the dataset, or a URL")
 
     reading = parser.add_argument_group("what is read")
     reading.add_argument(
@@ -110,6 +111,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     files.add_argument(
         "--level", type=int, choices=range(10), default=6, help="of compression (default: 6)"
+    )
+    files.add_argument(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        type=default,
+        action="append",
+        default=[],
+        help="what fsspec needs if TARGET is a URL, such as profile=mine; may be repeated",
     )
     files.add_argument("--name", help="of the dataset (default: that of its folder)")
     files.add_argument("--description", default="", help="of the dataset, for people")

@@ -91,23 +91,49 @@ def find_layout(
         if not found:
             raise DatasetError(f"{text}: no file fits this pattern")
         return _files(storage, found, text)
+    if storage.name(clean) == INFO_FILE and storage.exists(clean):
+        return _folder(storage, storage.parent(clean))
+    if storage.is_remote:
+        return _behind_url(storage, clean, text)
     if storage.is_folder(clean):
         return _folder(storage, clean)
     if not storage.exists(clean):
         raise DatasetError(f"{text}: there is no such file or folder")
-    if storage.name(clean) == INFO_FILE:
-        return _folder(storage, storage.parent(clean))
     return _files(storage, [clean], text)
+
+
+def _behind_url(storage: Storage, url: str, text: str) -> Layout:
+    """What a URL leads to, without looking into files, nor listing folders that are described.
+
+    Many servers list nothing, and HTTP finds out what is a folder by reading it.
+    """
+    named = _RECORDS.search(storage.name(url)) and not text.endswith("/")
+    if named and storage.stat([url]) != [None]:
+        return _files(storage, [url], text)
+    described = _described(storage, url)
+    if described is not None:
+        return described
+    if storage.is_folder(url):
+        return _undescribed(storage, url)
+    if named or not storage.exists(url):
+        raise DatasetError(f"{text}: there is no such file or folder")
+    return _files(storage, [url], text)
 
 
 def _folder(storage: Storage, folder: str) -> Layout:
     """What a folder is."""
     if not storage.is_remote:
         recover(Path(folder))
-    for find in (_dataset, _datum):
-        found = find(storage, folder)
-        if found is not None:
-            return found
+    return _described(storage, folder) or _undescribed(storage, folder)
+
+
+def _described(storage: Storage, folder: str) -> Layout | None:
+    """A folder in which something says what there is."""
+    return _dataset(storage, folder) or _datum(storage, folder)
+
+
+def _undescribed(storage: Storage, folder: str) -> Layout:
+    """A folder of other folders, or of files."""
     files = storage.list(folder, recursive=True)
     inner = _inner_dataset(storage, folder, files)
     if inner is not None:
@@ -212,8 +238,11 @@ def _files(storage: Storage, paths: Sequence[str], path: str, folder: str | None
         by_split.setdefault(split_of_file(name) or "", []).append(name)
     if "" in by_split:
         by_split = {ALL: names}
+    together = folder is not None or not any("/" in name for name in names)
     splits = {
-        split: SplitFiles(ShardFiles(storage, root, tuple(part)), _stem(split, part, folder))
+        split: SplitFiles(
+            ShardFiles(storage, root, tuple(part), together), _stem(split, part, folder)
+        )
         for split, part in by_split.items()
     }
     return Layout("TFRecords", path, storage, splits, None)

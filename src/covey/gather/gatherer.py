@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,12 @@ from covey.features.explain import Place
 from covey.gather.faults import explain_fault
 from covey.gather.members import MemberError, inflate_member
 from covey.gather.opened import Opened
-from covey.gather.shards import Table
+from covey.gather.shards import Held, Table
 from covey.records.block import FRAME_BYTES, HEADER_BYTES
 from covey.storage.forks import ForkAware
 
 Ids = NDArray[np.int64]
+Result = TypeVar("Result")
 
 # What the native core finds wrong with rows and shards, and not with the bytes of a record.
 _OF_INDEX = ("row", "cut", "moved", "label", "out_of_bounds")
@@ -116,12 +118,8 @@ class Gatherer(ForkAware):
 
         def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
             if self._maps:
-                while True:
-                    self._fetch(opened, ids)
-                    try:
-                        return opened.gather.decode(decoder, ids, check, label, dense)
-                    except _core.Fault as fault:
-                        self._mend(opened, fault, ids)
+                decode = partial(opened.gather.decode, decoder, ids, check, label, dense)
+                return self._from_maps(opened, ids, decode, _OF_INDEX)
             buffers, sources, offsets, lengths = self._read(opened, ids)
             try:
                 grown = decoder.decode_places(buffers, sources, offsets, lengths, check, dense)
@@ -138,14 +136,9 @@ class Gatherer(ForkAware):
         """The bytes of records."""
         opened = self._open()
         if self._maps:
-            while True:
-                self._fetch(opened, ids)
-                try:
-                    return opened.gather.slice(ids, self._verify)
-                except _core.Fault as fault:
-                    if fault.args[0] in ("data_checksum", "length_checksum"):
-                        self._explain(fault, ids)
-                    self._mend(opened, fault, ids)
+            explained = (*_OF_INDEX, "data_checksum", "length_checksum")
+            action = partial(opened.gather.slice, ids, self._verify)
+            return self._from_maps(opened, ids, action, explained)
         buffers, sources, offsets, lengths = self._read(opened, ids)
         try:
             return _core.read_records(buffers, sources, offsets, lengths, self._verify)
@@ -219,29 +212,42 @@ class Gatherer(ForkAware):
         offset = int(row["within"] if streamed else row["offset"])
         return Place(self.tables[table].files.paths[shard], within - before, offset)
 
-    def _mend(self, opened: Opened, fault: _core.Fault, ids: Ids) -> None:
-        """Map shards that are not there yet; anything else is an error."""
-        code = fault.args[0]
-        if code == "unmapped":
-            opened.map(opened.gather.missing(ids))
-            return
-        if code in _OF_INDEX:
-            self._explain(fault, ids)
-        raise fault
-
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
         number = int(ids[fault.args[1]])
         if fault.args[0] == "row":
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
         raise explain_fault(fault, self.place(number)) from None
 
-    def _fetch(self, opened: Opened, ids: Ids) -> None:
-        """Wait until what is needed of remote shards is there."""
-        if not opened.shards.is_remote:
-            return
-        rows, shards = self.rows(ids)
-        begins, ends, _ = self._stretches(rows, shards)
-        opened.shards.fetch(shards, begins, ends, opened.map)
+    # Reading from maps.
+
+    def _from_maps(
+        self, opened: Opened, ids: Ids, action: Callable[[], Result], explained: Sequence[str]
+    ) -> Result:
+        """What the native core does with records, once their shards are there and mapped.
+
+        Args:
+            opened: The shards.
+            ids: The records.
+            action: What is done with them.
+            explained: The faults that are to be explained here.
+        """
+        while True:
+            held: Held = ()
+            if opened.shards.is_remote:
+                rows, shards = self.rows(ids)
+                begins, ends, _ = self._stretches(rows, shards)
+                held = opened.shards.fetch(shards, begins, ends, opened.map)
+            try:
+                result = action()
+                if opened.shards.still_holds(held):
+                    return result
+            except _core.Fault as fault:
+                if fault.args[0] == "unmapped":
+                    opened.map(opened.gather.missing(ids))
+                elif opened.shards.still_holds(held):
+                    if fault.args[0] in explained:
+                        self._explain(fault, ids)
+                    raise
 
     # Reading instead of mapping.
 
@@ -251,8 +257,26 @@ class Gatherer(ForkAware):
         """The frames of records, each in a buffer: what the native decoder takes."""
         rows, shards = self.rows(ids)
         begins, ends, within = self._stretches(rows, shards)
-        if opened.shards.is_remote:
-            opened.shards.fetch(shards, begins, ends, opened.shards.hold)
+        while True:
+            held: Held = ()
+            if opened.shards.is_remote:
+                held = opened.shards.fetch(shards, begins, ends, opened.shards.hold)
+            try:
+                frames = self._frames(opened, ids, rows, (shards, begins, ends, within))
+            except ValueError:  # it is damaged, or not there any more
+                if opened.shards.still_holds(held):
+                    raise
+                continue
+            if opened.shards.still_holds(held):
+                break
+        count = len(ids)
+        offsets = np.full(count, HEADER_BYTES, np.uint64)
+        return frames, np.arange(count, dtype=np.uint32), offsets, rows["length"].astype(np.uint64)
+
+    def _frames(
+        self, opened: Opened, ids: Ids, rows: NDArray[Any], stretches: tuple[NDArray[Any], ...]
+    ) -> list[bytes]:
+        shards, begins, ends, within = stretches
         frames = [b""] * len(ids)
         stops = (within + rows["length"] + np.uint64(FRAME_BYTES)).tolist()
         starts = within.tolist()
@@ -265,9 +289,7 @@ class Gatherer(ForkAware):
                 data = self._inflate(opened, data, stretch[0], int(ids[row]))
                 last = stretch
             frames[row] = data[starts[row] : stops[row]]
-        count = len(ids)
-        offsets = np.full(count, HEADER_BYTES, np.uint64)
-        return frames, np.arange(count, dtype=np.uint32), offsets, rows["length"].astype(np.uint64)
+        return frames
 
     def _inflate(self, opened: Opened, data: bytes, shard: int, number: int) -> bytes:
         table = bisect.bisect_right(self._first_shard, shard) - 1

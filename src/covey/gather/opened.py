@@ -40,12 +40,15 @@ class Opened:
     def map(self, numbers: Sequence[int]) -> None:
         """Map shards into memory."""
         opened = [(number, self.shards.open(number)) for number in numbers]
+        files: list[tuple[int, bytes | None, int]] = [
+            (number, os.fsencode(each.path), each.size) for number, each in opened
+        ]
         try:
-            self.gather.set_shards(
-                [(number, os.fsencode(each.path), each.size) for number, each in opened],
-                self._keep_open,
-                self._scattered,
-            )
+            self.gather.set_shards(files, self._keep_open, self._scattered)
+        except FileNotFoundError:
+            if not self.shards.unpack_again(numbers):
+                raise
+            self.map(numbers)
         except _core.Fault as fault:
             _, _, number, _, expected, _ = fault.args
             raise DatasetError(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import BinaryIO
 
-from covey.errors import StorageError
-from covey.records.compression import Inflater, detect_compression
+from covey.errors import FileChangedError, StorageError
+from covey.records.compression import Compression, Inflater, detect_compression
 from covey.records.streams import StreamError
 from covey.shards import Shard
-from covey.storage import Storage, cache_folder, cache_limit
+from covey.storage import Stat, Storage, cache_folder, cache_limit
 from covey.storage.forks import ForkAware
 
 _PIECE_BYTES = 1 << 20
@@ -40,26 +42,38 @@ def release(path: str) -> None:
         _unpacking.used -= Counter([Path(path)])
 
 
-def unpack(storage: Storage, path: str, shard: Shard, cache_bytes: int | None) -> str:
-    """The path of a file with the decompressed data of a shard; of the shard itself, if it is not
-    compressed and local.
+def unpack(
+    storage: Storage, path: str, shard: Shard, stat: Stat, needed: int, cache_bytes: int | None
+) -> tuple[str, int]:
+    """The path and size of a file with the decompressed data of a shard.
+
+    That is the shard itself, if it is not compressed and local. Another process that makes room may
+    remove any other file, as long as it is not open.
+
+    Args:
+        storage, path: Where the shard is.
+        shard: What it was when it was indexed;
+        stat: and what it is now.
+        needed: Where in its data the last record ends; damage behind it does not matter.
+        cache_bytes: How much is kept in the cache.
 
     Raises:
-        StorageError: If there is no room for it, or the data is damaged.
+        StorageError: If there is no room for it, the data is damaged, or changes meanwhile.
     """
-    text = f"{storage.clean(path)}\0{shard.bytes}\0{shard.fingerprint}"
+    text = f"{storage.clean(path)}\0{shard.bytes}\0{shard.fingerprint}\0{shard.version}"
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
     target = cache_folder() / "unpacked" / name
     with _unpacking.lock:
-        _unpacking.used[target] += 1
-        if target.exists():
+        with contextlib.suppress(FileNotFoundError):
             os.utime(target)  # the last that is removed
-            return str(target)
+            size = target.stat().st_size
+            _unpacking.used[target] += 1
+            return str(target), size
         with storage.open_stream(path) as stream:
             head = stream.read(4096)
             compression = detect_compression(head)
             if compression is None and not storage.is_remote:
-                return path
+                return path, stat.size
             stream.seek(0)
             target.parent.mkdir(parents=True, exist_ok=True)
             room = cache_limit(cache_bytes)
@@ -69,18 +83,15 @@ def unpack(storage: Storage, path: str, shard: Shard, cache_bytes: int | None) -
                     if compression is None:
                         shutil.copyfileobj(stream, file, _PIECE_BYTES)
                     else:
-                        inflater = Inflater(stream.read, compression)
-                        while piece := inflater.read(_PIECE_BYTES):
-                            file.write(piece)
-                            if file.tell() > room:
-                                raise _no_room(path, room)
+                        _inflate(stream, compression, file, needed, room, path)
                     size = file.tell()
+                if storage.stat([path]) != [stat]:
+                    raise FileChangedError(
+                        f"{path}: it was changed while it was unpacked; open the dataset again"
+                    )
                 _make_room(target.parent, size, room, path)
                 os.replace(beside, target)
-            except StreamError as error:
-                raise StorageError(
-                    f"{path}: {error}; run `covey verify` to see what is left"
-                ) from None
+                _unpacking.used[target] += 1
             except OSError as error:
                 if isinstance(error, StorageError):
                     raise
@@ -90,7 +101,21 @@ def unpack(storage: Storage, path: str, shard: Shard, cache_bytes: int | None) -
                 ) from error
             finally:
                 beside.unlink(missing_ok=True)
-    return str(target)
+    return str(target), size
+
+
+def _inflate(
+    stream: BinaryIO, compression: Compression, file: BinaryIO, needed: int, room: int, path: str
+) -> None:
+    inflater = Inflater(stream.read, compression)
+    try:
+        while piece := inflater.read(_PIECE_BYTES):
+            file.write(piece)
+            if file.tell() > room:
+                raise _no_room(path, room)
+    except StreamError as error:
+        if file.tell() < needed:
+            raise StorageError(f"{path}: {error}; run `covey verify` to see what is left") from None
 
 
 def _no_room(path: str, room: int) -> StorageError:

@@ -41,6 +41,8 @@ class ShardFiles:
     folder: str
     """What their names are relative to."""
     names: tuple[str, ...]
+    keeps_index: bool = True
+    """Whether an index may be put into the folder: it is theirs, and not one far above them."""
 
     @property
     def paths(self) -> list[str]:
@@ -213,9 +215,9 @@ def _assemble(
     compressed = bool(compressions)
     # One way to reach records for all shards: by members only if every one is of members.
     mixed = any(each.compression is None and each.records for each in scanned)
-    streamed = compressed and (
-        mixed or not all(each.places.can_skip() for each in scanned if each.records)
-    )
+    # Of a member that is damaged some records may be sound, but only a stream gives them.
+    reachable = all(each.places.can_skip() and not each.skipped for each in scanned if each.records)
+    streamed = compressed and (mixed or not reachable)
     final, texts = (None, None) if labeller is None else labeller.finish()
     dtype = row_dtype(compressed=compressed, labelled=labeller is not None)
     rows = np.zeros(sum(each.records for each in scanned), dtype)

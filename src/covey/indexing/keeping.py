@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from covey.errors import DatasetError, FeatureError, FormatError
+from covey.errors import AccessRefusedError, DatasetError, FeatureError, FormatError
 from covey.index import About, Index, IndexWriter, index_names, read_about, read_index
 from covey.indexing.building import GUESS, Indexing, ShardFiles, shard_fingerprint
 from covey.shards import Shard
@@ -41,7 +41,7 @@ def find_or_build(
     Returns:
         The index, and the folder that it is in, if it was kept.
     """
-    index = None
+    index = damaged = None
     for folder in () if anew else _places_to_read(files, stem, indexing):
         about = _look(folder, files, stem)
         if about is None or not _is_wanted(about, indexing):
@@ -49,8 +49,12 @@ def find_or_build(
         try:
             return read_index(folder, stem, about), folder
         except FormatError:  # its rows are damaged, but what it was is known
-            with contextlib.suppress(FeatureError):
-                index = indexing.like(about).build(files)
+            damaged = about
+            if files.storage.is_remote:
+                shutil.rmtree(folder, ignore_errors=True)
+    if damaged is not None:
+        with contextlib.suppress(FeatureError):
+            index = indexing.like(damaged).build(files)
     if index is None:
         index = indexing.build(files)
     if not keep or callable(indexing.label) or indexing.on_error == "skip":
@@ -95,16 +99,17 @@ def _is_wanted(about: About, indexing: Indexing) -> bool:
 
 def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
     """The folders in which an index may be: first that of the shards, then the cache."""
-    if files.storage.is_remote:
-        fetched = _fetch(files, stem)
-        if fetched is not None:
-            yield fetched
+    fetched = _fetch(files, stem) if files.storage.is_remote else None
+    if fetched is not None:
+        yield fetched
+        if not fetched.exists():  # the copy was damaged
+            yield _fetch(files, stem) or fetched
     yield from _places_to_write(files, stem, indexing)
 
 
 def _places_to_write(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
     """The same without those that are somebody else's: remote ones are written when asked for."""
-    if not files.storage.is_remote:
+    if not files.storage.is_remote and files.keeps_index:
         yield Path(files.folder)
     label = "" if indexing.label is GUESS else repr(indexing.label)
     text = "\0".join((files.storage.clean(files.folder), stem, label))
@@ -194,7 +199,7 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     storage, names = files.storage, index_names(stem)
     try:
         about = storage.read(storage.join(files.folder, names["about"]))
-    except FileNotFoundError:
+    except (FileNotFoundError, AccessRefusedError):  # some servers refuse what is not there
         return None
     name = hashlib.blake2b(about, digest_size=16).hexdigest()
     folder = cache_folder() / "indexes" / name
@@ -213,7 +218,11 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
 
 
 def _save(path: Path, stream: BinaryIO) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "wb") as file:
-        shutil.copyfileobj(stream, file, 1 << 20)
-    os.replace(beside, path)
+    descriptor, beside = tempfile.mkstemp(prefix=".covey-index-", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            shutil.copyfileobj(stream, file, 1 << 20)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise

@@ -1,32 +1,46 @@
 """Writing to a URL: into a local folder that stands for it, which is then brought there.
 
 No file system of the other kind renames a folder, so a split cannot appear there all at once. What
-comes closest: shards first, then the index, then what describes the dataset, ``dataset_info.json``
-last, and only then is removed what it no longer needs. Whoever has the old index and finds a new
-shard is told so, for an index knows its shards.
+comes closest::
+
+    new shards                      to their places, or copied there from those they were before
+    what takes another's place      into .covey-train-<token>.new/, and the other into .old/
+
+Up to here, which takes long, the dataset is as it was. Then, within a moment, what is in ``.new/``
+is copied to its place, and what is small follows: the index, what describes the dataset, and last
+``dataset_info.json``. If that fails, all is put back; else what is no longer needed is removed.
+Whoever has the old index and finds a new shard is told so, for an index knows its shards.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from covey.errors import CommittedError, DatasetError
+from covey.errors import CommittedError, CoveyError, DatasetError, StorageError
 from covey.features.tfds import FEATURES_FILE
+from covey.index import index_names
 from covey.metadata import INFO_FILE, DatasetInfo, dataset_name
 from covey.storage import open_storage
+from covey.storage.paths import shown
 
 # What is small, and looked at by whoever writes another split. The last is brought there first.
 _SMALL = (INFO_FILE, FEATURES_FILE, ".labels.txt", "mapping.json", "shard_info.json", ".index.json")
 
+_PIECE_BYTES = 1 << 20
+
 
 class Mirror:
     """A local folder in the place of a remote dataset, while a split of it is written.
+
+    Errors that leave it speak of the URL, and not of the folder.
 
     Args:
         url: Of the dataset.
@@ -47,11 +61,14 @@ class Mirror:
         name, version = dataset_name("/" + "/".join(self._url.split("/")[-2:]))
         named = version != "1.0.0" or self._url.endswith("/1.0.0")
         self.folder = Path(self._temporary, name, version) if named else Path(self._temporary, name)
+        self._hidden = f".covey-{split}-{uuid.uuid4().hex[:8]}"
         self._before: dict[str, tuple[int, int]] = {}
+        self._texts: dict[str, bytes] = {}
         self._version = ""
 
     def __enter__(self) -> Mirror:
         try:
+            self._try_to_write()
             self._fetch()
         except BaseException:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -65,9 +82,21 @@ class Mirror:
         trace: TracebackType | None,
     ) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
+        if isinstance(error, CoveyError):
+            here, there = str(self.folder), shown(self._url)
+            error.args = tuple(
+                each.replace(here, there) if isinstance(each, str) else each for each in error.args
+            )
 
     def _path(self, name: str) -> str:
         return self._storage.join(self._url, name)
+
+    def _try_to_write(self) -> None:
+        """Find out whether that is allowed, which nobody wants to learn in the end."""
+        path = self._path(self._hidden)
+        self._storage.write(path, b"")
+        with contextlib.suppress(OSError):
+            self._storage.remove([path])
 
     def _fetch(self) -> None:
         """Bring here what the writer looks at; of the other files only their names."""
@@ -77,22 +106,25 @@ class Mirror:
             names = [self._storage.name(path) for path in self._storage.list(self._url)]
         except FileNotFoundError:
             return
-        wanted = {name for name in names if name.endswith(_SMALL)}
-        if self._appends and INFO_FILE in wanted:
-            wanted |= self._files_of_split(names)
+        self._texts = {
+            name: self._storage.read(self._path(name)) for name in names if name.endswith(_SMALL)
+        }
+        shards = self._files_of_split(names) if self._appends and INFO_FILE in self._texts else ()
         for name in names:
             with open(self.folder / name, "wb") as file:
-                if name in wanted:
+                file.write(self._texts.get(name, b""))
+                if name in shards:
                     with self._storage.open_stream(self._path(name)) as stream:
-                        shutil.copyfileobj(stream, file, 1 << 20)
+                        shutil.copyfileobj(stream, file, _PIECE_BYTES)
         self._before = self._snapshot()
 
     def _files_of_split(self, names: list[str]) -> set[str]:
-        """The shards of the split, and its index."""
-        info = DatasetInfo.from_json(self._storage.read(self._path(INFO_FILE)), self._url)
+        """The shards of the split, and the arrays of its index."""
+        info = DatasetInfo.from_json(self._texts[INFO_FILE], self._path(INFO_FILE))
         there = [each for each in info.splits if each.name == self._split]
         shards = {name for each in there for name in each.shard_names(info.name)}
-        return {n for n in names if n in shards or n.startswith(f"{info.name}-{self._split}.")}
+        shards.update(index_names(f"{info.name}-{self._split}").values())
+        return {name for name in names if name in shards and name not in self._texts}
 
     def _snapshot(self) -> dict[str, tuple[int, int]]:
         """What tells that a file was changed."""
@@ -103,6 +135,8 @@ class Mirror:
         (stat,) = self._storage.stat([self._path(INFO_FILE)])
         return "" if stat is None else f"{stat.size} {stat.version}"
 
+    # Bringing it there.
+
     def publish(self) -> None:
         """Bring what was written to its place.
 
@@ -111,42 +145,112 @@ class Mirror:
             CommittedError: If it is written, but something that is no longer needed is still there.
         """
         after = self._snapshot()
-        changed = [name for name, state in after.items() if self._before.get(name) != state]
-        was = {state: name for name, state in self._before.items()}
-        changed.sort(key=_place_in_line)
+        changed = sorted(
+            (name for name, state in after.items() if self._before.get(name) != state),
+            key=_place_in_line,
+        )
+        large = [name for name in changed if not name.endswith(_SMALL)]
+        hidden: list[str] = []
         brought: list[str] = []
         try:
-            for name in changed:
-                if name == INFO_FILE and self._info_version() != self._version:
-                    raise DatasetError(
-                        f"{self._url}: another process has changed the dataset while split "
-                        f"{self._split!r} was written; write it again"
-                    )
-                brought.append(name)
-                old = was.get(after[name])  # a shard that has another name now
-                if old is not None:
-                    self._storage.copy(self._path(old), self._path(name))
+            self._check_unchanged()
+            renamed = {state: name for name, state in self._before.items()}
+            for name in large:
+                if name in self._before:
+                    self._set_aside(name, hidden)
                 else:
-                    self._storage.upload(os.fspath(self.folder / name), self._path(name))
+                    self._bring_new(name, renamed.get(after[name]), brought)
+            self._switch([name for name in changed if name not in brought], hidden, brought)
         except BaseException:
-            self._take_back(brought)
+            self._take_back([*brought, *hidden])
             raise
-        gone = [self._path(name) for name in self._before if name not in after]
+        gone = [*(name for name in self._before if name not in after), *hidden]
         try:
-            self._storage.remove(gone)
+            self._storage.remove([self._path(name) for name in gone])
         except OSError as error:
             raise CommittedError(
-                f"{self._url}: split {self._split!r} is written, but files that are no longer "
-                f"needed could not be removed ({error}): {', '.join(gone[:3])}"
+                f"{shown(self._url)}: split {self._split!r} is written, but files that are no "
+                f"longer needed could not be removed ({error}): {', '.join(gone[:3])}"
             ) from error
 
-    def _take_back(self, brought: list[str]) -> None:
-        """Remove what was brought and was not there before, as far as that can be done."""
-        new = [self._path(name) for name in brought if name not in self._before]
+    def _check_unchanged(self) -> None:
+        if self._info_version() != self._version:
+            raise self._is_changed()
+
+    def _is_changed(self) -> DatasetError:
+        return DatasetError(
+            f"{shown(self._url)}: another process has changed the dataset while split "
+            f"{self._split!r} was written; write it again"
+        )
+
+    def _bring_new(self, name: str, old: str | None, brought: list[str]) -> None:
+        """Bring a file to a place where there is none; copy it, if it is there by an old name."""
+        path = self._path(name)
+        if self._storage.stat([path]) != [None]:
+            raise self._is_changed()
+        brought.append(name)
+        if old is None or not self._copy(old, name):
+            self._storage.upload(os.fspath(self.folder / name), path)
+
+    def _set_aside(self, name: str, hidden: list[str]) -> None:
+        """Bring a file beside its place, where another is, and copy that one beside it, too."""
+        old, new = self._aside(name)
+        hidden.append(old)
+        if self._copy(name, old):
+            hidden.append(new)
+            self._storage.upload(os.fspath(self.folder / name), self._path(new))
+
+    def _aside(self, name: str) -> tuple[str, str]:
+        return f"{self._hidden}.old/{name}", f"{self._hidden}.new/{name}"
+
+    def _copy(self, source: str, target: str) -> bool:
+        """Copy a file there; False if that is nothing that the driver can do."""
         try:
-            self._storage.remove(new)
-        except OSError:  # the error that led here is the one to tell
-            return
+            self._storage.copy(self._path(source), self._path(target))
+        except StorageError as error:
+            if isinstance(error.__cause__, NotImplementedError):
+                return False
+            raise
+        return True
+
+    def _switch(self, names: list[str], hidden: list[str], brought: list[str]) -> None:
+        """Bring the rest to its place; put back what was there, if that fails."""
+        self._check_unchanged()
+        done: list[str] = []
+        try:
+            for name in names:
+                if name == INFO_FILE:
+                    self._check_unchanged()
+                (done if name in self._before else brought).append(name)
+                new = self._aside(name)[1]
+                if new not in hidden or not self._copy(new, name):
+                    self._storage.upload(os.fspath(self.folder / name), self._path(name))
+        except BaseException:
+            with contextlib.suppress(OSError):  # the error that led here is the one to tell
+                for name in reversed(done):
+                    if name in self._texts:
+                        self._storage.write(self._path(name), self._texts[name])
+                    elif self._aside(name)[1] in hidden:
+                        self._copy(self._aside(name)[0], name)
+            raise
+
+    def _take_back(self, names: list[str]) -> None:
+        """Remove what was brought, as far as that can be done, and nobody else needs it."""
+        with contextlib.suppress(OSError, CoveyError):
+            needed = self._needed_by_others()
+            self._storage.remove([self._path(name) for name in names if name not in needed])
+
+    def _needed_by_others(self) -> set[str]:
+        """The files of the dataset that another process has written meanwhile, if one has."""
+        if self._info_version() == self._version:
+            return set()
+        info = DatasetInfo.from_json(self._storage.read(self._path(INFO_FILE)), self._url)
+        written = [path.name for path in self.folder.iterdir()]
+        names = {name for name in written if name.endswith(_SMALL[:-1])}
+        for split in info.splits:
+            names.update(split.shard_names(info.name))
+            names.update(index_names(f"{info.name}-{split.name}").values())
+        return names
 
 
 def _place_in_line(name: str) -> int:

@@ -1,0 +1,166 @@
+"""What of a split is sound: found out in one pass, given out in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.checking.examples import Examples
+from covey.checking.reading import find_compression, loses, read_shard
+from covey.checking.report import Problem
+from covey.errors import CoveyError, DatasetError
+from covey.indexing import ShardFiles
+from covey.pipeline import run_ahead
+from covey.records import Block
+from covey.records.block import FRAME_BYTES
+from covey.records.salvage import Damage
+from covey.shards import Cuts, Sharding
+from covey.shuffle.ordering import ClassSizes, Ordered, Part
+
+
+@dataclass
+class SoundShard:
+    """What can be saved of a shard."""
+
+    name: str
+    compression: str | None = None
+    records: int = 0
+    bytes: int = 0
+    """Of these records, in their frames."""
+    lost: list[Problem] = field(default_factory=list)
+    misfits: list[int] = field(default_factory=list)
+    """The numbers of records that are read, but left out."""
+    texts: set[str] = field(default_factory=set)
+    """The classes, if they are texts."""
+    surveys: list[_core.Survey] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Looks for what is sound in the shards of a split.
+
+    Args:
+        split: Its name.
+        files: The shards.
+        examples: Looks at records.
+        said: How many records each shard should have, if something says so.
+        progress: Is told of records and bytes.
+    """
+
+    split: str
+    files: ShardFiles
+    examples: Examples
+    said: tuple[int, ...] | None
+    progress: Callable[[int, int], None]
+
+    def find(self, executor: Executor | None, threads: int) -> list[SoundShard]:
+        """Look through all shards, several at a time."""
+        tasks = (partial(self._find, number) for number in range(len(self.files.names)))
+        return list(run_ahead(tasks, executor, threads))
+
+    def _find(self, number: int) -> SoundShard:
+        found = SoundShard(self.files.names[number])
+        path = self.files.paths[number]
+        (stat,) = self.files.storage.stat([path])
+        if stat is None:
+            records = "" if self.said is None else f", with its {self.said[number]:,} records"
+            self._lose(found, None, None, f"the shard is missing{records}")
+            return found
+        try:
+            found.compression = find_compression(self.files.storage, path)
+            self._read(found, path)
+        except OSError as error:
+            # What was read of it before may be read differently next time: none of it is taken.
+            reason = str(error) if isinstance(error, CoveyError) else error.strerror or str(error)
+            found = SoundShard(found.name)
+            self._lose(found, None, None, f"it cannot be read: {reason.removeprefix(f'{path}: ')}")
+        return found
+
+    def _read(self, found: SoundShard, path: str) -> None:
+        for each in read_shard(self.files.storage, path, found.compression):
+            if isinstance(each, Damage):
+                if loses(each):
+                    self._lose(found, each.record, each.offset, each.reason)
+                continue
+            looked = self.examples.look(each, found.name)
+            for row, why in looked.misfits:
+                self._lose(found, each.first + row, looked.offset(row), why)
+                found.misfits.append(each.first + row)
+            for part in looked.parts:
+                found.records += len(part)
+                found.bytes += _frame_bytes(part)
+            found.texts |= looked.texts
+            found.surveys += looked.surveys
+            self.progress(len(each), int(each.lengths.sum()))
+
+    def _lose(self, found: SoundShard, record: int | None, offset: int | None, why: str) -> None:
+        found.lost.append(Problem(found.name, record, offset, why, self.split))
+
+
+def _frame_bytes(block: Block) -> int:
+    return int(block.lengths.sum()) + FRAME_BYTES * len(block)
+
+
+class SoundRecords(Ordered):
+    """The sound records of a split, in their order.
+
+    Args:
+        files: The shards.
+        shards: What is sound in each.
+    """
+
+    def __init__(self, files: ShardFiles, shards: list[SoundShard]) -> None:
+        self._files = files
+        self._shards = shards
+        self.records = sum(shard.records for shard in shards)
+        self.bytes = sum(shard.bytes for shard in shards)
+
+    def tasks(self) -> Iterator[Callable[[], Part]]:
+        for path, shard in zip(self._files.paths, self._shards, strict=True):
+            given = 0
+            for block in self._blocks(path, shard) if shard.records else ():
+                given += len(block)
+                yield partial(_with_no_classes, block)
+            if given != shard.records:
+                raise DatasetError(
+                    f"{path}: it has changed while it was repaired: it had {shard.records} sound "
+                    f"records, and has {given} now; repair it again"
+                )
+
+    def _blocks(self, path: str, shard: SoundShard) -> Iterator[Block]:
+        """The sound records of a shard, in blocks without a gap."""
+        misfits = np.array(shard.misfits, np.int64)
+        for each in read_shard(self._files.storage, path, shard.compression):
+            if isinstance(each, Damage):
+                continue
+            begin, end = np.searchsorted(misfits, [each.first, each.first + len(each)])
+            at = 0
+            for row in (*(misfits[begin:end] - each.first).tolist(), len(each)):
+                if row > at:
+                    yield each[at:row]
+                at = row + 1
+
+    def classes(self) -> ClassSizes:
+        raise AssertionError("shards end where they did, whatever their classes")
+
+
+def _with_no_classes(block: Block) -> Part:
+    return block, None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingAsBefore(Sharding):
+    """Shards end where they did; those of which nothing is left are gone."""
+
+    ends: tuple[int, ...] = ()
+    """How many records there are up to the end of each."""
+
+    def plan(self, ordered: Ordered, *, by_class: bool) -> Cuts:
+        ends: NDArray[np.int64] = np.unique(np.array(self.ends, np.int64))
+        return Cuts("records", ends[ends > 0])

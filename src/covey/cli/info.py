@@ -1,0 +1,197 @@
+"""``covey info``: what a dataset holds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from covey.cli.reading import add_output, add_path, print_json, storage_options
+from covey.cli.wording import table
+
+if TYPE_CHECKING:
+    from covey import Feature
+    from covey.checking import Info, SplitOverview
+    from covey.dataset import ClassTable
+
+WHAT = "show the features, splits, sizes and classes of a dataset"
+
+EXAMPLES = """\
+examples:
+  covey info data/birds
+  covey info 'photos/*.tfrec'
+"""
+
+_KINDS = {
+    "dataset": "a dataset in the layout of TFDS",
+    "datum": "a dataset of datum",
+    "TFRecords": "TFRecord files",
+}
+# The width of a terminal, and of what stands before the bars of a histogram.
+_WIDTH = 80
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Say what there is to choose."""
+    parser.epilog = EXAMPLES
+    add_path(parser)
+    add_output(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do it."""
+    from covey.checking import info
+
+    found = info(options.path, split=options.split, storage_options=storage_options(options))
+    if options.json:
+        print_json(_to_dict(found))
+        return
+    print(f"{found.path}: {_KINDS[found.kind]}")
+    for line in _lines(found):
+        print(line)
+
+
+def _lines(found: Info) -> Iterator[str]:
+    if found.features:
+        kinds = [[name, _describe(kind)] for name, kind in found.features.items()]
+        width = max(len("feature"), *(len(name) for name, _ in kinds))
+        yield f"  {'feature':{width}}  kind{' (of the first record)' if found.is_guess else ''}"
+        yield from (f"  {name:{width}}  {kind}" for name, kind in kinds)
+    yield _splits(found)
+    for split in found.splits:
+        yield from _about_split(split, found)
+
+
+def _describe(kind: Feature) -> str:
+    """A feature in few words."""
+    from covey import ClassLabel, Tensor
+
+    if isinstance(kind, ClassLabel):
+        return f"ClassLabel of {kind.num_classes:,} classes" if kind.num_classes else "ClassLabel"
+    if isinstance(kind, Tensor):
+        shape = f" {kind.shape}" if kind.shape else ""
+        return f"{kind.dtype}{shape}".replace("None", "any")
+    text = str(kind)
+    return text if len(text) <= _WIDTH - 20 else f"{text[: _WIDTH - 23]}..."
+
+
+def _splits(found: Info) -> str:
+    from covey.progress import format_bytes
+
+    rows = [
+        [
+            split.name,
+            "?" if split.records is None else f"{split.records:,}",
+            f"{split.shards:,}",
+            format_bytes(split.bytes),
+            split.compression or "none",
+            split.index,
+        ]
+        for split in found.splits
+    ]
+    return table(["split", "examples", "shards", "size", "compression", "index"], rows)
+
+
+def _about_split(split: SplitOverview, found: Info) -> Iterator[str]:
+    if split.missing:
+        more = f" and {len(split.missing) - 1:,} more" if len(split.missing) > 1 else ""
+        yield f"{split.name}: {split.missing[0]}{more}: missing; `covey verify` lists all of them"
+    if split.index == "missing":
+        yield (
+            f"{split.name}: no index, so that its classes are not known; "
+            f"`covey index {found.path} --label KEY` makes one"
+        )
+    elif split.index != "fresh":
+        yield f"{split.name}: the index is {split.index}: {split.why}"
+    elif split.classes is None:
+        yield (
+            f"{split.name}: nothing tells the class of an example; "
+            f"`covey index {found.path} --label KEY` names a feature that does"
+        )
+    else:
+        yield from _classes(split.name, split.label, split.classes)
+
+
+def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]:
+    """How large classes are, and a histogram of it."""
+    from covey.checking.overview import histogram
+
+    told = "told by the files" if label == "@file" else f"of {label!r}"
+    yield f"{name}: {len(classes):,} {'class' if len(classes) == 1 else 'classes'} {told}"
+    bins = histogram(classes.counts)
+    if len(bins) == 1 and bins[0][0] == bins[0][1]:
+        yield f"  {bins[0][0]:,} examples{' each' if len(classes) > 1 else ''}"
+        return
+    for which, (class_name, records) in _balance(classes).items():
+        yield f"  {which:8}  {records:>9,}  {_short(class_name)}"
+    names = [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high, _ in bins]
+    width = max(len("examples"), *map(len, names))
+    counts = [f"{count:,}" for *_, count in bins]
+    count_width = max(len("classes"), *map(len, counts))
+    room = _WIDTH - width - count_width - 6
+    most = max(count for *_, count in bins)
+    yield f"  {'examples':>{width}}  {'classes':>{count_width}}"
+    for text, count, (*_, many) in zip(names, counts, bins, strict=True):
+        bar = "#" * -(-many * room // most)
+        yield f"  {text:>{width}}  {count:>{count_width}}  {bar}".rstrip()
+
+
+def _short(name: str) -> str:
+    """The name of a class, as it fits a line."""
+    printable = "".join(each if each.isprintable() else "?" for each in name)
+    return printable if len(printable) <= 40 else f"{printable[:37]}..."
+
+
+def _balance(classes: ClassTable) -> dict[str, tuple[str, int]]:
+    """The smallest class, the one in the middle, and the largest: their names and sizes."""
+    import numpy as np
+
+    if not len(classes):
+        return {}
+    counts = classes.counts
+    order = np.argsort(counts, kind="stable")
+    chosen = {
+        "smallest": order[0],
+        "median": order[(len(order) - 1) // 2],
+        "largest": order[-1],
+    }
+    return {which: (classes.names[at], int(counts[at])) for which, at in chosen.items()}
+
+
+def _to_dict(found: Info) -> dict[str, Any]:
+    return {
+        "path": found.path,
+        "kind": found.kind,
+        "features": {name: _describe(kind) for name, kind in (found.features or {}).items()},
+        "features_of_first_record_only": found.is_guess,
+        "splits": {split.name: _split_to_dict(split) for split in found.splits},
+    }
+
+
+def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
+    from covey.checking.overview import histogram
+
+    content: dict[str, Any] = {
+        "records": split.records,
+        "shards": split.shards,
+        "missing": list(split.missing),
+        "bytes": split.bytes,
+        "compression": split.compression,
+        "index": split.index,
+        "why": split.why,
+        "label": split.label,
+        "classes": None,
+    }
+    if split.classes is not None:
+        content["classes"] = {
+            "count": len(split.classes),
+            **{
+                which: {"name": name, "records": records}
+                for which, (name, records) in _balance(split.classes).items()
+            },
+            "histogram": [
+                {"from": low, "to": high, "classes": count}
+                for low, high, count in histogram(split.classes.counts)
+            ],
+        }
+    return content

@@ -1,0 +1,69 @@
+"""``covey repair``: all that is sound of a dataset, as a new one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+
+from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
+from covey.errors import DatasetError
+
+WHAT = "copy all that is sound of a dataset into a new one, and list what is lost"
+
+EXAMPLES = """\
+ends with 0 if anything could be saved, even if something is lost
+
+examples:
+  covey repair data/birds --output data/birds-mended
+  covey repair 'photos/*.tfrec' --output data/photos --report lost.jsonl
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Say what there is to choose."""
+    parser.epilog = EXAMPLES
+    add_path(parser)
+    parser.add_argument(
+        "--output", metavar="NEW", required=True, help="the folder of the new dataset, or a URL"
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("error", "overwrite"),
+        default="error",
+        help="what to do if NEW has such a split already (default: error)",
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", help="write all that is lost to FILE, as JSON Lines"
+    )
+    add_running(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do it."""
+    from covey.checking import repair
+
+    if options.report is not None:
+        folder = os.path.dirname(options.report) or "."
+        if not os.access(folder, os.W_OK) or os.path.isdir(options.report):
+            raise DatasetError(f"{options.report}: the report cannot be written there")
+    repaired = repair(
+        options.path,
+        options.output,
+        split=options.split,
+        mode=options.mode,
+        storage_options=storage_options(options),
+        threads=options.threads,
+        progress=shows(options),
+    )
+    if options.report is not None:
+        with open(options.report, "w", encoding="utf-8") as file:
+            for each in repaired.lost:
+                file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
+    if options.json:
+        print_json(repaired.to_dict())
+    elif not (options.quiet and not repaired.lost):
+        rest = f"see {options.report}" if options.report else "--report FILE lists them all"
+        print(repaired.describe(rest))
+    return 0

@@ -1,0 +1,649 @@
+"""Indexes that are kept: where, for how long, and whoever else makes one at the same time."""
+
+import errno
+import fcntl
+import os
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+from opened import numbers, opened, put, put_numbers
+from written import files, fresh_process, shard_paths, write
+
+import covey
+from covey import CorruptRecordError, CoveyError, DatasetError, RecordReader
+from covey.index import index_names
+from covey.indexing import keeping
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "data"
+    for shard in range(3):
+        put_numbers(path / f"{shard}.tfrecord", range(10 * shard, 10 * shard + 10))
+    return path
+
+
+@pytest.fixture
+def birds(tmp_path):
+    """A dataset of covey's, of shards that are longer than what tells whether they have changed."""
+    examples = [{"x": n, "label": n % 3, "other": n % 5, "pad": "p" * 400} for n in range(90)]
+    write(examples, tmp_path / "birds", label="label", shuffle=False, shards=3)
+    return tmp_path / "birds"
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """The shards that were gone through."""
+    seen = []
+    real = RecordReader.__init__
+
+    def count(self, file, *args, **kwargs):
+        seen.append(os.path.basename(os.fspath(file)))
+        real(self, file, *args, **kwargs)
+
+    monkeypatch.setattr(RecordReader, "__init__", count)
+    return seen
+
+
+INDEX = sorted(index_names("covey-all").values())
+
+
+# Where it is.
+
+
+def test_shards_are_gone_through_once(folder, scans):
+    first = opened(folder)
+    assert set(scans) == {"0.tfrecord", "1.tfrecord", "2.tfrecord"}
+    assert sorted(path.name for path in folder.glob("covey-*")) == INDEX
+    scans.clear()
+    again = opened(folder)
+    assert numbers(again) == numbers(first) == list(range(30))
+    assert again.labels.tolist() == first.labels.tolist()
+    assert again.features == first.features
+    assert scans == []
+
+
+def test_what_covey_writes_is_never_gone_through(birds, scans, monkeypatch):
+    before = files(birds)
+    ds = opened(birds)
+    assert (numbers(ds), ds.labels.tolist()) == (list(range(90)), [n % 3 for n in range(90)])
+    assert len(ds.where(label=2)) == 30
+    assert scans == []
+    assert files(birds) == before
+
+
+def test_an_index_is_what_numpy_reads(folder):
+    opened(folder)
+    rows = np.load(folder / "covey-all.index.npy", mmap_mode="r")
+    assert rows["shard"].tolist() == [n // 10 for n in range(30)]
+    assert rows["label"].tolist() == [n % 3 for n in range(30)]
+    content = (folder / "1.tfrecord").read_bytes()
+    row = rows[13]
+    at = int(row["offset"])
+    assert content[at : at + 8] == int(row["length"]).to_bytes(8, "little")
+    by_class, classes = (
+        np.load(folder / f"covey-all.{name}.npy") for name in ("by_class", "classes")
+    )
+    assert [by_class[c["first"] : c["first"] + c["records"]].tolist() for c in classes] == [
+        list(range(label, 30, 3)) for label in range(3)
+    ]
+
+
+def test_nothing_else_is_left(folder, tmp_path):
+    before = files(folder)
+    opened(folder)
+    now = files(folder)
+    assert sorted(set(now) - set(before)) == INDEX
+    assert {name: now[name] for name in before} == before
+    assert not (tmp_path / "cache" / "indexes").exists()
+
+
+@pytest.mark.parametrize("why", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT])
+def test_in_the_cache_if_the_folder_cannot_be_written(folder, cache, scans, monkeypatch, why):
+    refuse(monkeypatch, OSError(why, "no"), folder)
+    before = files(folder)
+    assert numbers(opened(folder)) == list(range(30))
+    assert files(folder) == before
+    assert len(list(cache.rglob("*.index.npy"))) == 1
+    scans.clear()
+    ds = opened(folder)
+    assert (numbers(ds), ds.labels.tolist()) == (list(range(30)), [n % 3 for n in range(30)])
+    assert scans == []
+    put_numbers(folder / "1.tfrecord", range(100, 105))
+    assert numbers(opened(folder)) == [*range(10), *range(100, 105), *range(20, 30)]
+
+
+def test_nowhere_if_nothing_can_be_written(folder, tmp_path, scans, monkeypatch):
+    refuse(monkeypatch, OSError(errno.EROFS, "no"), tmp_path)
+    before = files(tmp_path)
+    for _ in range(2):
+        scans.clear()
+        ds = opened(folder)
+        assert (numbers(ds), len(ds.where(label=1))) == (list(range(30)), 10)
+        assert scans
+    assert {name for name in files(tmp_path) if not name.startswith("cache")} == set(before)
+
+
+def refuse(monkeypatch, error, *folders):
+    """Let no file be made in some folders, as if the disk could not be written."""
+    real_mkdtemp, real_write = keeping.tempfile.mkdtemp, keeping.write_index
+
+    def is_refused(path):
+        return any(os.path.commonpath([path, each]) == str(each) for each in folders)
+
+    def write_index(folder, *args, **kwargs):
+        if is_refused(folder):
+            raise error
+        return real_write(folder, *args, **kwargs)
+
+    def mkdtemp(*args, **kwargs):
+        if is_refused(kwargs.get("dir", "/")):
+            raise error
+        return real_mkdtemp(*args, **kwargs)
+
+    monkeypatch.setattr(keeping, "write_index", write_index)
+    monkeypatch.setattr(keeping.tempfile, "mkdtemp", mkdtemp)
+
+
+def test_a_disk_that_is_full_in_the_middle_leaves_nothing(folder, cache, monkeypatch):
+    real = np.save
+
+    def save(file, array, **kwargs):
+        if str(folder) in str(file):
+            raise OSError(errno.ENOSPC, "no space left")
+        real(file, array, **kwargs)
+
+    monkeypatch.setattr(np, "save", save)
+    before = files(folder)
+    assert numbers(opened(folder)) == list(range(30))
+    assert files(folder) == before
+
+
+def test_another_label_is_kept_elsewhere(folder, scans):
+    opened(folder)
+    before = files(folder)
+    for _ in range(2):
+        assert opened(folder, label="x").labels.tolist() == list(range(30))
+        assert opened(folder).label == "label"
+        assert files(folder) == before
+    scans.clear()
+    opened(folder, label="x")
+    opened(folder, label="label")
+    assert scans == []
+
+
+def test_files_of_several_folders_leave_nothing_above_them(tmp_path, scans):
+    paths = [
+        put_numbers(tmp_path / "all" / name, [n]) for n, name in enumerate(["a/x", "b/y", "z/c/x"])
+    ]
+    before = sorted((tmp_path / "all").iterdir())
+    assert numbers(opened(paths)) == [0, 1, 2]
+    assert sorted((tmp_path / "all").iterdir()) == before
+    scans.clear()
+    assert numbers(opened(paths)) == [0, 1, 2]
+    assert scans == []
+
+
+def test_a_function_is_not_kept(folder, scans):
+    before = files(folder)
+    for _ in range(2):
+        scans.clear()
+        assert opened(folder, label=lambda each: int(each["x"]) % 2).labels.tolist() == [0, 1] * 15
+        assert set(scans) == {"0.tfrecord", "1.tfrecord", "2.tfrecord"}
+    assert files(folder) == before
+
+
+def test_a_folder_that_was_moved_keeps_its_index(folder, tmp_path, scans):
+    opened(folder)
+    shutil.move(folder, tmp_path / "moved")
+    scans.clear()
+    assert numbers(opened(tmp_path / "moved")) == list(range(30))
+    assert scans == []
+
+
+# Foreign files that change.
+
+
+def rename_over(path, content):
+    beside = path.with_name(".beside")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def test_a_foreign_shard_that_changes_is_indexed_anew(folder, tmp_path):
+    path = folder / "1.tfrecord"
+    other = put_numbers(tmp_path / "other", range(50, 60)).read_bytes()
+    more = put_numbers(tmp_path / "other", range(50, 53)).read_bytes()
+    content = path.read_bytes()
+    assert len(other) == len(content)
+    changes = [
+        (other, list(range(50, 60))),
+        (content, list(range(10, 20))),
+        (content + more, [*range(10, 20), 50, 51, 52]),
+        (content[: len(content) // 10 * 3], [10, 11, 12]),
+        (b"", []),
+        (other, list(range(50, 60))),
+    ]
+    opened(folder)
+    for put_there in (lambda data: path.write_bytes(data), lambda data: rename_over(path, data)):
+        for data, expected in changes:
+            put_there(data)
+            ds = opened(folder)
+            values = [*range(10), *expected, *range(20, 30)]
+            assert (numbers(ds), ds.labels.tolist()) == (values, [n % 3 for n in values])
+            assert numbers(ds.where(label=1)) == [n for n in values if n % 3 == 1]
+
+
+@pytest.mark.parametrize("kind", ["int64", "str"])
+def test_a_foreign_shard_that_changes_in_its_middle_is_indexed_anew(tmp_path, kind):
+    path = tmp_path / "a.tfrecord"
+    features = {"label": kind, "pad": "str"}
+    classes = [1, 2] if kind == "int64" else ["owl", "jay"]
+    examples = [{"label": classes[n % 2], "pad": "p" * 1000} for n in range(100)]
+    put(path, examples, features)
+    size = path.stat().st_size
+    os.utime(path, ns=(1, time.time_ns() - 10**10))
+    assert opened(path).classes.counts.tolist() == [50, 50]
+    examples[50]["label"] = classes[1]
+    put(path, examples, features)
+    assert path.stat().st_size == size
+    ds = opened(path)
+    assert sorted(ds.classes.counts.tolist()) == [49, 51]
+    assert ds.labels[50] == ds.labels[51] != ds.labels[52]
+    ds[:]
+
+
+def test_files_that_come_and_go(folder):
+    opened(folder)
+    put_numbers(folder / "0b.tfrecord", [100])
+    assert numbers(opened(folder)) == [*range(10), 100, *range(10, 30)]
+    (folder / "0.tfrecord").unlink()
+    assert numbers(opened(folder)) == [100, *range(10, 30)]
+    (folder / "2.tfrecord").rename(folder / "0a.tfrecord")
+    assert numbers(opened(folder)) == [*range(20, 30), 100, *range(10, 20)]
+
+
+def test_a_shard_that_is_damaged_later_is_named(folder):
+    opened(folder)
+    content = bytearray((folder / "1.tfrecord").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "1.tfrecord").write_bytes(content)
+    with pytest.raises(CorruptRecordError, match=r"1.tfrecord: record 5 "):
+        opened(folder)
+
+
+# Shards of covey's that change.
+
+
+def changes(tmp_path):
+    """What can happen to a shard, by name."""
+    examples = [{"x": n, "label": n % 3, "other": n % 5, "pad": "p" * 400} for n in range(130, 160)]
+    write(examples, tmp_path / "other", label="label", shuffle=False)
+    other = shard_paths(tmp_path / "other")[0].read_bytes()
+    return {
+        "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+        "cut by a byte": lambda path: os.truncate(path, path.stat().st_size - 1),
+        "emptied": lambda path: os.truncate(path, 0),
+        "grown": lambda path: path.write_bytes(path.read_bytes() + other[:463]),
+        "replaced": lambda path: rename_over(path, other),
+        "another of the same": lambda path: rename_over(path, path.with_name(
+            path.name.replace("00001", "00002")).read_bytes()),
+        "missing": lambda path: path.unlink(),
+        "a folder": lambda path: (path.unlink(), path.mkdir()),
+    }  # fmt: skip
+
+
+CHANGES = [
+    "cut",
+    "cut by a byte",
+    "emptied",
+    "grown",
+    "replaced",
+    "another of the same",
+    "missing",
+    "a folder",
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shard_of_covey_that_changes_is_an_error_that_names_it(birds, tmp_path, change):
+    path = shard_paths(birds)[1]
+    changes(tmp_path)[change](path)
+    for options in (
+        {},
+        {"split": "train[:5]"},
+        {"label": "other"},
+        {"label": "@file"},
+        {"label": lambda example: 1},
+        {"features": {"x": "int64"}},
+        {"map_files": False},
+    ):
+        with pytest.raises(DatasetError, match=path.name):
+            opened(birds, **options)
+
+
+def test_a_changed_shard_stays_an_error(birds, tmp_path):
+    path = shard_paths(birds)[1]
+    content = path.read_bytes()
+    changes(tmp_path)["replaced"](path)
+    for _ in range(3):
+        with pytest.raises(DatasetError, match=path.name):
+            opened(birds)
+    path.write_bytes(content)
+    assert numbers(opened(birds)) == list(range(90))
+
+
+def test_a_copy_of_a_dataset_of_covey_is_the_same(birds, tmp_path, scans):
+    shutil.copytree(birds, tmp_path / "copied" / "birds", copy_function=shutil.copyfile)
+    assert numbers(opened(tmp_path / "copied" / "birds")) == list(range(90))
+    assert scans == []
+
+
+def outcome(dataset, ids):
+    """The numbers of examples, or the error."""
+    try:
+        return numbers(dataset, ids)
+    except CoveyError as error:
+        return str(error)
+
+
+def changed_while_open(folder, tmp_path, change, map_files, used):
+    """Change a shard of a dataset that is open; what is read then of it, and of the others."""
+    path = shard_paths(folder)[1]
+    do = changes(tmp_path)[change]
+    ds = opened(folder, map_files=map_files)
+    if used:
+        assert numbers(ds) == list(range(90))
+    do(path)
+    first = outcome(ds, [45])
+    return [first, outcome(ds, list(range(30, 60))), outcome(ds, [59]), outcome(ds, [3, 80])]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """Runs functions in another process, which what they do may kill."""
+    with pytest.MonkeyPatch.context() as patch, fresh_process() as run:
+        patch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        run(os.getpid)
+        yield run
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shard_that_changes_while_it_is_open(
+    tmp_path, elsewhere, change, compression, map_files, used
+):
+    examples = [{"x": n, "label": n % 3, "other": n % 5, "pad": "p" * 400} for n in range(90)]
+    write(
+        examples,
+        tmp_path / "birds",
+        label="label",
+        shuffle=False,
+        shards=3,
+        compression=compression,
+    )
+    name = shard_paths(tmp_path / "birds")[1].name
+    *found, others = elsewhere(
+        changed_while_open, tmp_path / "birds", tmp_path, change, map_files, used
+    )
+    expected = [[45], list(range(30, 60)), [59]]
+    for each, right in zip(found, expected, strict=True):
+        assert each == right or name in each
+    assert others == [3, 80]
+    if not used:
+        assert all(name in each for each in found)
+    if change in ("cut", "emptied"):
+        assert name in found[1]
+
+
+def overwritten_while_open(folder, map_files, damage):
+    """Write into a shard that is open."""
+    path = shard_paths(folder)[1]
+    ds = opened(folder, map_files=map_files)
+    assert numbers(ds) == list(range(90))
+    content = path.read_bytes()
+    with open(path, "r+b") as file:
+        if damage == "zeros":
+            file.write(bytes(len(content)))
+        elif damage == "moved":
+            file.write(content[1:] + content[:1])
+        else:
+            for at in range(20, len(content), 100):
+                file.seek(at)
+                file.write(bytes([content[at] ^ 0x55]))
+    return [outcome(ds, [number]) for number in range(90)]
+
+
+@pytest.mark.parametrize("damage", ["zeros", "moved", "flips"])
+@pytest.mark.parametrize("map_files", [True, False])
+def test_a_shard_that_is_overwritten_while_it_is_open(birds, elsewhere, damage, map_files):
+    name = shard_paths(birds)[1].name
+    for number, each in enumerate(elsewhere(overwritten_while_open, birds, map_files, damage)):
+        assert each == [number] or (30 <= number < 60 and name in each)
+        assert number not in range(31, 59) or name in each
+
+
+def cut_again_and_again(folder):
+    """Read while somebody else cuts a shard and mends it again, over and over."""
+    path = shard_paths(folder)[1]
+    content = path.read_bytes()
+    ds = opened(folder, map_files=False)
+    ds[:]
+    stopped = threading.Event()
+
+    def disturb():
+        while not stopped.is_set():
+            os.truncate(path, 5000)
+            with open(path, "r+b") as file:
+                file.seek(5000)
+                file.write(content[5000:])
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    found = {number: {str(outcome(ds, [number])) for _ in range(20)} for number in range(25, 65)}
+    stopped.set()
+    thread.join()
+    return found, outcome(ds, list(range(90)))
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_a_shard_that_is_cut_while_it_is_read_and_not_mapped(tmp_path, elsewhere, compression):
+    noise = np.random.default_rng(0)
+    examples = [{"x": n, "label": n % 3, "pad": noise.bytes(400)} for n in range(90)]
+    write(
+        examples,
+        tmp_path / "birds",
+        label="label",
+        shuffle=False,
+        shards=3,
+        compression=compression,
+    )
+    name = shard_paths(tmp_path / "birds")[1].name
+    found, after = elsewhere(cut_again_and_again, tmp_path / "birds")
+    for number, outcomes in found.items():
+        assert all(each == f"[{number}]" or name in each for each in outcomes)
+    assert after == list(range(90))
+
+
+@pytest.mark.parametrize("change", ["grown", "cut"])
+def test_a_shard_that_changes_while_it_is_indexed(tmp_path, monkeypatch, change):
+    path = put_numbers(tmp_path / "data/a.tfrecord", range(10))
+    content = path.read_bytes()
+    real, seen = RecordReader.__init__, []
+
+    def init(self, *args, **kwargs):
+        if len(seen) == 1:
+            path.write_bytes(content * 2 if change == "grown" else content[: len(content) // 2])
+        real(self, *args, **kwargs)
+        seen.append(self)
+
+    monkeypatch.setattr(RecordReader, "__init__", init)
+    found = outcome_of_all(path)
+    assert len(seen) > 1
+    right = [*range(10), *range(10)] if change == "grown" else list(range(5))
+    assert found == right or "a.tfrecord" in found
+    assert outcome_of_all(path) == right
+
+
+def outcome_of_all(path):
+    try:
+        return numbers(opened(path.parent))
+    except CoveyError as error:
+        return str(error)
+
+
+def test_classes_are_those_of_the_index_even_if_a_shard_is_overwritten(birds):
+    path = shard_paths(birds)[1]
+    examples = [
+        {"x": n, "label": (n + 1) % 3, "other": n % 5, "pad": "p" * 400} for n in range(30, 60)
+    ]
+    ds = opened(birds)
+    assert numbers(ds) == list(range(90))
+    write(examples, path.parent.parent / "other", label="label", shuffle=False)
+    with open(path, "r+b") as file:
+        file.write(shard_paths(path.parent.parent / "other")[0].read_bytes())
+    with pytest.raises(DatasetError, match=rf"{path.name}: record 15 .*its class is"):
+        ds[45]
+
+
+# Others that index at the same time.
+
+
+def at_once(folder, cache, labels, rounds):
+    """Open a folder without an index in many processes at the same moment."""
+    os.environ["COVEY_CACHE"] = str(cache)
+    wrong = []
+    for _ in range(rounds):
+        for path in folder.glob("covey-*"):
+            path.unlink()
+        shutil.rmtree(os.environ["COVEY_CACHE"], ignore_errors=True)
+        children = []
+        begin, go = os.pipe()
+        for label in labels:
+            child = os.fork()
+            if child == 0:
+                os.close(go)
+                os.read(begin, 1)  # until the parent closes its end
+                try:
+                    ds = opened(folder, label=label, threads=2)
+                    assert label in (None, ds.label)
+                    good = numbers(ds) == list(range(3000)) and ds.labels.tolist() == [
+                        n if ds.label == "x" else n % 3 for n in range(3000)
+                    ]
+                except BaseException as error:
+                    print(f"{label}: {error!r}", flush=True)
+                    os._exit(2)
+                os._exit(0 if good else 1)
+            children.append(child)
+        os.close(go)
+        wrong += [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        os.close(begin)
+        assert numbers(opened(folder)) == list(range(3000))
+    return wrong
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["label"] * 2, ["label"] * 6, ["label", "x"] * 3, [None, "label", "x"] * 2],
+    ids=["two", "six", "two labels", "three ways"],
+)
+def test_processes_that_index_at_once_all_end_well(tmp_path, elsewhere, labels):
+    for shard in range(3):
+        put_numbers(tmp_path / f"data/{shard}.tfrecord", range(1000 * shard, 1000 * (shard + 1)))
+    assert (
+        elsewhere(at_once, tmp_path / "data", tmp_path / "cache", labels, 5)
+        == [0] * len(labels) * 5
+    )
+    left = {path.name for path in (tmp_path / "data").iterdir()}
+    assert left == {"0.tfrecord", "1.tfrecord", "2.tfrecord", *INDEX}
+
+
+def test_threads_that_index_at_once_all_end_well(folder):
+    barrier = threading.Barrier(4)
+    found = []
+
+    def work():
+        barrier.wait()
+        found.append(numbers(opened(folder)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(30))] * 4
+
+
+def test_an_index_that_is_made_anew_does_not_disturb_those_who_read(folder):
+    ds = opened(folder)
+    for path in folder.glob("covey-*"):
+        path.unlink()
+    opened(folder)
+    assert numbers(ds) == list(range(30))
+    assert numbers(ds.where(label=1)) == list(range(1, 30, 3))
+
+
+# What others left.
+
+
+def test_what_dead_processes_left_does_not_matter(folder, birds):
+    for path in (folder, birds):
+        for name in (".covey-train.partial", ".covey-x.debris", ".covey-index-abc"):
+            (path / name).mkdir()
+            (path / name / "x.tfrecord").write_bytes(b"half of a rec")
+    assert numbers(opened(folder)) == list(range(30))
+    assert numbers(opened(birds)) == list(range(90))
+
+
+def test_what_a_living_process_writes_does_not_matter(folder, birds):
+    for path, count in ((folder, 30), (birds, 90)):
+        partial = path / ".covey-test.partial"
+        partial.mkdir()
+        (partial / "00000").write_bytes(b"half of a rec")
+        descriptor = os.open(partial, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            assert numbers(opened(path)) == list(range(count))
+            assert (partial / "00000").exists()
+        finally:
+            os.close(descriptor)
+
+
+def test_an_index_of_other_shards_is_none_of_these(folder, tmp_path):
+    for shard in range(3):
+        put_numbers(tmp_path / f"twin/{shard}.tfrecord", range(100 * shard, 100 * shard + 10))
+    opened(folder)
+    expected = numbers(opened(tmp_path / "twin"))
+    for name in INDEX:
+        shutil.copy(folder / name, tmp_path / "twin" / name)
+    assert numbers(opened(tmp_path / "twin")) == expected
+
+
+def test_a_dataset_that_is_written_anew_while_it_is_open(birds):
+    ds = opened(birds)
+    unused = opened(birds)
+    assert numbers(ds) == list(range(90))
+    write([{"x": n, "label": 0} for n in range(500, 510)], birds, label="label", mode="overwrite")
+    assert numbers(ds) == list(range(90))  # what is mapped stays
+    with pytest.raises(DatasetError, match="birds-train"):
+        unused[0]
+    assert sorted(numbers(opened(birds))) == list(range(500, 510))
+
+
+def test_a_split_that_was_added_to(birds):
+    more = [{"x": n, "label": n % 3, "other": 0, "pad": ""} for n in range(90, 100)]
+    write(more, birds, label="label", mode="append", shuffle=False)
+    ds = opened(birds)
+    assert sorted(numbers(ds)) == list(range(100))
+    assert isinstance(ds, covey.Dataset)

@@ -1,0 +1,639 @@
+"""covey.open gives the same examples as TensorFlow and TFDS do, in the same order."""
+
+import gzip
+import io
+import json
+import shutil
+import struct
+import warnings
+
+import datum_reader
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from opened import opened
+from schemas import same
+from test_tfds_features import agree, neutral
+from written import shard_paths, write
+
+from covey import CorruptRecordError, DatasetError, Image
+
+tf.config.set_visible_devices([], "GPU")
+T = tfds.features
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+
+
+# TFRecord files that TensorFlow wrote.
+
+
+def values(n):
+    """The features of the n-th example, of which one is not in all of them."""
+    rng = np.random.default_rng(n)
+    return {
+        "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[n - 3])),
+        "vector": tf.train.Feature(float_list=tf.train.FloatList(value=rng.random(4))),
+        "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[f"é{n}".encode()])),
+        "list": tf.train.Feature(int64_list=tf.train.Int64List(value=range(n % 4))),
+        "words": tf.train.Feature(
+            bytes_list=tf.train.BytesList(value=[b"w" * k for k in range(n % 3)])
+        ),
+        **({"maybe": tf.train.Feature(float_list=tf.train.FloatList(value=[n]))} if n % 2 else {}),
+    }
+
+
+def record(n):
+    return tf.train.Example(features=tf.train.Features(feature=values(n))).SerializeToString()
+
+
+SPEC = {
+    "number": tf.io.FixedLenFeature([], tf.int64),
+    "vector": tf.io.FixedLenFeature([4], tf.float32),
+    "text": tf.io.FixedLenFeature([], tf.string),
+    "list": tf.io.RaggedFeature(tf.int64),
+    "words": tf.io.RaggedFeature(tf.string),
+    "maybe": tf.io.RaggedFeature(tf.float32),
+}
+
+
+def put(path, records, compression=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for each in records:
+            writer.write(each)
+    return path
+
+
+def by_tensorflow(paths, compressions):
+    """The records of files, as TensorFlow reads them."""
+    found = []
+    for path, compression in zip(paths, compressions, strict=True):
+        found += tf.data.TFRecordDataset(str(path), compression).as_numpy_iterator()
+    return found
+
+
+def parsed(records):
+    """Their examples, by column."""
+    columns = tf.io.parse_example(tf.constant(records), SPEC)
+    return {name: neutral(column) for name, column in columns.items()}
+
+
+def check(ds, records):
+    """The examples of a dataset are those of records, however they are asked for."""
+    columns = parsed(records)
+    assert ds.raw[:] == records
+    assert {name: neutral(column) for name, column in ds[:].items()} == columns
+    order = np.random.default_rng(0).integers(-len(records), len(records), 40)
+    for name, column in ds[order].items():
+        assert neutral(column) == [columns[name][n] for n in order]
+    for n in order[:10].tolist():
+        assert {name: neutral(each) for name, each in ds[n].items()} == {
+            name: column[n] for name, column in columns.items()
+        }
+    assert [neutral(each["number"]) for each in ds] == columns["number"]
+
+
+def test_files_of_tensorflow(tmp_path):
+    parts = {
+        "a.tfrecord": ("", range(20)),
+        "b.tfrecords": ("", range(20, 25)),
+        "c.tfrec": ("", []),
+        "d.tfrecord.gz": ("GZIP", range(25, 40)),
+        "e.gz": ("GZIP", []),
+        "f.tfrecord": ("GZIP", range(40, 45)),
+        "g.tfrecord": ("ZLIB", range(45, 60)),
+        "sub/h.tfrecord-00000-of-00001": ("", range(60, 66)),
+    }
+    folder = tmp_path / "data"
+    paths = [put(folder / name, map(record, part), how) for name, (how, part) in parts.items()]
+    hows = [how for how, _ in parts.values()]
+    records = by_tensorflow(paths, hows)
+    assert len(records) == 66
+    for ds in (opened(folder), opened(paths), opened(str(folder), map_files=False)):
+        check(ds, records)
+    check(
+        opened(f"{folder}/*.tfrecord"),
+        by_tensorflow([paths[n] for n in (0, 5, 6)], ["", "GZIP", "ZLIB"]),
+    )
+    check(opened(list(reversed(paths))), by_tensorflow(reversed(paths), reversed(hows)))
+    for path, how in zip(paths, hows, strict=True):
+        found = by_tensorflow([path], [how])
+        assert opened(path).raw[:] == found
+
+
+@pytest.mark.parametrize("how", ["", "GZIP", "ZLIB"])
+def test_a_folder_of_tensorflow(tmp_path, how):
+    folder = tmp_path / "data"
+    paths = [put(folder / f"{n}.tfrecord", map(record, range(n, n + 30)), how) for n in (0, 30, 60)]
+    check(opened(folder), by_tensorflow(paths, [how] * 3))
+    ds = opened(folder, label="text")
+    assert list(ds.classes.names) == sorted(f"é{n}" for n in range(90))
+
+
+@pytest.mark.parametrize("how", ["GZIP", "ZLIB"])
+def test_a_long_stream_of_tensorflow(tmp_path, how):
+    pad = np.random.default_rng(0).bytes(4000)
+    records = []
+    for n in range(1500):
+        feature = {**values(n), "pad": tf.train.Feature(bytes_list=tf.train.BytesList(value=[pad]))}
+        example = tf.train.Example(features=tf.train.Features(feature=feature))
+        records.append(example.SerializeToString())
+    path = put(tmp_path / "data/x.tfrecord.gz", records, how)
+    ds = opened(path)
+    order = np.random.default_rng(1).permutation(1500)[:50].tolist()
+    assert ds.raw[order] == [records[n] for n in order]
+    found = ds[order]
+    expected = parsed([records[n] for n in order])
+    assert all(neutral(found[name]) == expected[name] for name in expected)
+    assert found["pad"].tolist() == [pad] * 50
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content + gzip.compress(b""),
+        lambda content: content * 3,
+        lambda content: gzip.compress(gzip.decompress(content), 0),
+    ],
+    ids=["an empty member", "several members", "stored"],
+)
+def test_gzip_files_of_others_that_tensorflow_reads(tmp_path, change):
+    path = put(tmp_path / "x.tfrecord.gz", map(record, range(20)), "GZIP")
+    path.write_bytes(change(path.read_bytes()))
+    check(opened(path), by_tensorflow([path], ["GZIP"]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content + bytes(512),
+        lambda content: content + b"some more",
+    ],
+    ids=["zeros", "garbage"],
+)
+def test_gzip_files_that_tensorflow_refuses(tmp_path, change):
+    path = put(tmp_path / "x.tfrecord.gz", map(record, range(20)), "GZIP")
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(tf.errors.DataLossError):
+        by_tensorflow([path], ["GZIP"])
+    with pytest.raises(CorruptRecordError, match=r"x.tfrecord.gz: record"):
+        opened(path)
+
+
+# SequenceExamples.
+
+
+def sequence(n):
+    example = tf.train.SequenceExample()
+    example.context.feature["label"].int64_list.value.append(n % 3)
+    example.context.feature["name"].bytes_list.value.append(f"bird {n}".encode())
+    for step in range(n % 4):
+        frame = example.feature_lists.feature_list["frames"].feature.add()
+        frame.float_list.value.extend([step, n])
+        words = example.feature_lists.feature_list["words"].feature.add()
+        words.bytes_list.value.extend([b"w"] * (step % 3))
+    return example.SerializeToString()
+
+
+CONTEXT = {
+    "label": tf.io.FixedLenFeature([], tf.int64),
+    "name": tf.io.FixedLenFeature([], tf.string),
+}
+LISTS = {
+    "frames": tf.io.FixedLenSequenceFeature([2], tf.float32, allow_missing=True),
+    "words": tf.io.RaggedFeature(tf.string),
+}
+
+
+def test_sequences(tmp_path):
+    path = put(tmp_path / "data/x.tfrecord", map(sequence, range(3, 20)))
+    ds = opened(path)
+    assert ds.classes.counts.tolist() == [6, 6, 5]
+    for n, each in enumerate(tf.data.TFRecordDataset(str(path))):
+        context, lists = tf.io.parse_single_sequence_example(each, CONTEXT, LISTS)
+        found = ds[n]
+        assert (found["label"], found["name"]) == (
+            context["label"].numpy(),
+            context["name"].numpy(),
+        )
+        assert same(neutral(found["frames"]), neutral(lists["frames"]))
+        assert neutral(found["words"]) == neutral(lists["words"])
+        assert ds.raw[n] == each.numpy()
+    assert neutral(ds[[5, 2]]["frames"]) == [neutral(ds[5]["frames"]), neutral(ds[2]["frames"])]
+
+
+# Shards with the index files of DALI.
+
+
+def dali_index(path):
+    """What DALI's tfrecord2idx writes: the place and the length of every frame."""
+    lines, offset, content = [], 0, path.read_bytes()
+    while offset < len(content):
+        (length,) = struct.unpack_from("<Q", content, offset)
+        lines.append(f"{offset} {length + 16}\n")
+        offset += length + 16
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("place", ["{}.idx", "idx/{}.idx", "{}_idx.txt"])
+def test_shards_of_dali(tmp_path, place):
+    folder = tmp_path / "data"
+    paths = [put(folder / f"train-{n}.tfrecord", map(record, range(n, n + 9))) for n in range(3)]
+    for path in paths:
+        index = folder / place.format(path.stem)
+        index.parent.mkdir(exist_ok=True)
+        index.write_text(dali_index(path))
+    ds = opened(folder)
+    check(ds, by_tensorflow(paths, [""] * 3))
+    check(opened(folder, split="train[1shard]"), by_tensorflow(paths[1:2], [""]))
+    rows = np.load(next(folder.glob("covey-*.index.npy")))
+    frames = [f"{row['offset']} {row['length'] + 16}\n" for row in rows]
+    assert "".join(frames) == "".join(map(dali_index, paths))
+
+
+# What covey wrote.
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+def test_tensorflow_reads_the_same_of_a_dataset_of_covey(tmp_path, compression):
+    examples = [{"x": n, "v": [n, 0.5], "name": f"é{n}", "label": f"c{n % 7}"} for n in range(500)]
+    write(examples, tmp_path / "set", label="label", shards=4, compression=compression, seed=3)
+    ds = opened(tmp_path / "set")
+    paths = shard_paths(tmp_path / "set")
+    records = by_tensorflow(paths, [compression or ""] * 4)
+    assert ds.raw[:] == records
+    spec = {
+        "x": tf.io.FixedLenFeature([], tf.int64),
+        "v": tf.io.FixedLenFeature([2], tf.float32),
+        "name": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    theirs = tf.io.parse_example(tf.constant(records), spec)
+    order = np.random.default_rng(1).permutation(500)
+    for name, column in ds[order].items():
+        assert agree(neutral(column), neutral(tf.gather(theirs[name], order)))
+    assert ds.labels.tolist() == theirs["label"].numpy().tolist()
+
+
+# What TFDS wrote.
+
+
+def picture(n, shape, format):
+    out = io.BytesIO()
+    pixels = np.random.default_rng(n).integers(0, 255, shape, np.uint8)
+    smooth = np.cumsum(pixels.astype(np.int64), 0) // 20 % 255
+    PIL.Image.fromarray(smooth.astype(np.uint8).squeeze()).save(out, format)
+    out.seek(0)
+    return out
+
+
+class Birds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Made by TFDS."""
+
+    name = "birds"
+    VERSION = tfds.core.Version("1.2.0")
+    SUPPORTED_VERSIONS = [tfds.core.Version("1.10.0")]
+    BUILDER_CONFIGS = [
+        tfds.core.BuilderConfig(name="large"),
+        tfds.core.BuilderConfig(name="small"),
+    ]
+
+    def _info(self):
+        features = {
+            "image": T.Image(shape=(None, None, 3)),
+            "photo": T.Image(shape=(8, 8, 3), encoding_format="jpeg"),
+            "grey": T.Image(shape=(6, 5, 1)),
+            "label": T.ClassLabel(names=["owl", "wren", "jay"]),
+            "name": T.Text(),
+            "number": T.Scalar(np.int64),
+            "vector": T.Tensor(shape=(3,), dtype=np.float32),
+            "any": T.Tensor(shape=(None, 2), dtype=np.int32),
+            "flag": T.Scalar(np.bool_),
+            "wide": T.Tensor(shape=(2,), dtype=np.float64, encoding=T.Encoding.BYTES),
+            "box": T.BBoxFeature(),
+            "nest": {"eggs": T.Scalar(np.uint8), "deep": {"word": T.Text()}},
+            "songs": T.Sequence(T.Sequence(T.Scalar(np.int64))),
+            "things": T.Sequence(
+                {"kind": T.ClassLabel(num_classes=5), "size": T.Scalar(np.float32)}
+            ),
+        }
+        return tfds.core.DatasetInfo(builder=self, features=T.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        counts = {"train": 100, "test": 13, "validation": 5}
+        if self.builder_config.name == "small":
+            counts = {"train": 10}
+        return {split: self._generate_examples(split, count) for split, count in counts.items()}
+
+    def _generate_examples(self, split, count):
+        for k in range(count):
+            n = k + 1000 * (split == "test") + 5000 * (self.builder_config.name == "small")
+            yield (
+                n,
+                {
+                    "image": picture(n, (4 + n % 3, 5, 3), "png"),
+                    "photo": picture(n, (8, 8, 3), "jpeg"),
+                    "grey": picture(n, (6, 5, 1), "png"),
+                    "label": n % 3,
+                    "name": f"é{n}",
+                    "number": n,
+                    "vector": np.array([n, 0.5, -n], np.float32),
+                    "any": np.arange(2 * (n % 4), dtype=np.int32).reshape(-1, 2),
+                    "flag": n % 2 == 0,
+                    "wide": np.array([n / 3, np.pi]),
+                    "box": T.BBox(0.1, 0.2, 0.5, 0.2 + n / 10000),
+                    "nest": {"eggs": n % 200, "deep": {"word": "w" * (n % 5)}},
+                    "songs": [list(range(k)) for k in range(n % 4)],
+                    "things": [{"kind": k, "size": k + n} for k in range(n % 3)],
+                },
+            )
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """birds/{large,small}/{1.2.0,1.10.0}, as TFDS lays them out; train of large is in 4 shards."""
+    tfds.disable_progress_bar()
+    root = tmp_path_factory.mktemp("tfds")
+    options = tfds.download.DownloadConfig(num_shards=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Birds(data_dir=root, config="large").download_and_prepare(download_config=options)
+        for version in ("1.2.0", "1.10.0"):
+            Birds(data_dir=root, config="small", version=version).download_and_prepare()
+    return root / "birds"
+
+
+@pytest.fixture(scope="module")
+def large(shelf):
+    folder = shelf / "large/1.2.0"
+    assert len(list(folder.glob("birds-train.tfrecord-*"))) == 4
+    return folder
+
+
+IMAGES = ("image", "photo", "grey")
+
+
+def as_tfds(folder, split, *, decode=False):
+    """All examples in their order, as TFDS reads them."""
+    builder = tfds.builder_from_directory(folder)
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    skipped = None if decode else dict.fromkeys(IMAGES, tfds.decode.SkipDecoding())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = builder.as_dataset(split=split, read_config=config, decoders=skipped)
+        return [neutral(each) if not decode else each for each in found]
+
+
+@pytest.fixture(scope="module")
+def theirs(large):
+    return {split: as_tfds(large, split) for split in ("train", "test", "validation")}
+
+
+@pytest.mark.parametrize("split", ["train", "test", "validation"])
+def test_a_dataset_of_tfds(large, theirs, split):
+    expected = theirs[split]
+    ds = opened(large, split=split)
+    assert len(ds) == len(expected)
+    for n, each in enumerate(ds):
+        assert agree(neutral(each), expected[n])
+    for n in range(0, len(ds), 7):
+        assert agree(neutral(ds[n]), expected[n])
+    order = np.random.default_rng(0).integers(0, len(ds), 30)
+    columns = neutral(ds[order])
+    for name in ("number", "name", "label", "vector", "any", "songs", "wide", "box", "image"):
+        assert agree(columns[name], [expected[n][name] for n in order])
+    assert columns["nest"]["deep"]["word"] == [expected[n]["nest"]["deep"]["word"] for n in order]
+
+
+def test_the_classes_of_a_dataset_of_tfds(large, theirs):
+    ds = opened(large, split="train")
+    labels = [each["label"] for each in theirs["train"]]
+    assert ds.label == "label"
+    assert ds.labels.tolist() == labels
+    assert ds.classes.names == ("owl", "wren", "jay")
+    assert ds.classes.counts.tolist() == [labels.count(label) for label in range(3)]
+    jays = [each["number"] for each in theirs["train"] if each["label"] == 2]
+    assert ds.where(label="jay")[:]["number"].tolist() == jays
+    named = opened(large, split="train", label="name")
+    assert [named.classes.names[label] for label in named.labels] == [
+        each["name"].decode() for each in theirs["train"]
+    ]
+
+
+def test_the_pictures_of_a_dataset_of_tfds(large):
+    expected = as_tfds(large, "train[:20]", decode=True)
+    ds = opened(large, split="train[:20]", decode_images=True)
+    for found, each in zip(ds, expected, strict=True):
+        for name in ("image", "grey"):
+            assert found[name].dtype == np.uint8
+            assert (found[name] == each[name].numpy()).all()
+        # Decoders of JPEG may differ by rounding.
+        assert np.abs(found["photo"].astype(int) - each["photo"].numpy()).max() <= 3
+    columns = ds[:]
+    assert columns["photo"].shape == (20, 8, 8, 3)
+    assert columns["grey"].shape == (20, 6, 5, 1)
+    shapes = [each["image"].shape for each in expected]
+    assert [each.shape for each in columns["image"]] == shapes
+    assert len(set(shapes)) == 3
+    assert isinstance(ds.features["image"], Image)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        "train[:80%]",
+        "train[80%:]",
+        "train[33%:66%]",
+        "train[10:]",
+        "train[:-10]",
+        "train[-7:]",
+        "train[95:]+test[:3]",
+        "train+test",
+        "test+train",
+        "all",
+        "test+validation+test[50%:]",
+        "train[1shard]",
+        "train[-2shard:]+validation",
+    ],
+)
+def test_split_strings_of_tfds(large, split):
+    expected = [each["number"] for each in as_tfds(large, split)]
+    ds = opened(large, split=split)
+    assert ds.columns("number")["number"].tolist() == expected
+    assert [each["number"] for each in ds.select(slice(0, None, 9))] == expected[::9]
+    assert ds.labels.tolist() == [n % 3 for n in expected]
+
+
+def test_split_strings_that_tfds_refuses(large):
+    for split in ("nix", "train[:101%]", "train[200:]", "train[3]", "train[:3", "all[:3]"):
+        with pytest.raises((ValueError, KeyError, NotImplementedError)):
+            as_tfds(large, split)
+        with pytest.raises(DatasetError):
+            opened(large, split=split)
+
+
+class Films(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Pictures in sequences."""
+
+    name = "films"
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "frames": T.Sequence(T.Image(shape=(None, 3, 3))),
+            "video": T.Video(shape=(None, 2, 3, 3)),
+            "things": T.Sequence({"mask": T.Image(shape=(2, 2, 1)), "kind": T.Scalar(np.int64)}),
+        }
+        return tfds.core.DatasetInfo(builder=self, features=T.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        rng = np.random.default_rng(0)
+        for n in range(5):
+            yield (
+                n,
+                {
+                    "frames": [rng.integers(0, 255, (2 + n % 2, 3, 3), np.uint8) for _ in range(n)],
+                    "video": rng.integers(0, 255, (2 + n, 2, 3, 3), np.uint8),
+                    "things": [
+                        {"mask": rng.integers(0, 255, (2, 2, 1), np.uint8), "kind": k}
+                        for k in range(n % 3)
+                    ],
+                },
+            )
+
+
+def test_pictures_in_sequences_of_tfds(tmp_path):
+    """They are byte strings, encoded, whatever is asked for."""
+    tfds.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        builder = Films(data_dir=tmp_path)
+        builder.download_and_prepare()
+    expected = as_tfds(builder.data_dir, "train", decode=True)
+    ds = opened(builder.data_dir, decode_images=True)
+    for n, each in enumerate(expected):
+        found = ds[n]
+        for ours, theirs in (
+            (found["frames"], each["frames"]),
+            (found["video"], each["video"]),
+            (found["things"]["mask"], each["things"]["mask"]),
+        ):
+            assert len(ours) == len(theirs)
+            pixels = (tf.io.decode_image(frame).numpy() for frame in ours)
+            assert all((a == b.numpy()).all() for a, b in zip(pixels, theirs, strict=True))
+    assert [len(each) for each in ds[:]["frames"]] == [len(each["frames"]) for each in expected]
+
+
+def test_versions_and_configs_of_tfds(shelf):
+    newest = as_tfds(shelf / "small/1.10.0", "train")
+    ds = opened(shelf / "small")
+    assert agree([neutral(each) for each in ds], newest)
+    assert len(opened(shelf / "large", split="train")) == 100
+    with pytest.raises(DatasetError, match=r"large.*small"):
+        opened(shelf)
+
+
+def test_a_dataset_of_tfds_stays_one_of_tfds(large, theirs, tmp_path):
+    folder = tmp_path / "birds" / "1.2.0"
+    shutil.copytree(large, folder)
+    opened(folder, split="all")
+    assert agree(as_tfds(folder, "test"), theirs["test"])
+
+
+def test_features_of_a_dataset_of_tfds_can_be_chosen(large, theirs):
+    ds = opened(large, split="test", features={"number": "int64", "name": "str"})
+    found = [{"number": int(each["number"]), "name": each["name"].encode()} for each in ds]
+    assert found == [{name: each[name] for name in ("number", "name")} for each in theirs["test"]]
+
+
+def test_a_shard_of_tfds_that_changes_is_named(large, tmp_path):
+    folder = tmp_path / "birds/1.2.0"
+    shutil.copytree(large, folder)
+    path = sorted(folder.glob("birds-train*tfrecord-*"))[2]
+    opened(folder, split="train")
+    content = path.read_bytes()
+    records = by_tensorflow([path], [""])
+    put(path, records[:-1])
+    with pytest.raises(DatasetError, match=path.name):
+        opened(folder, split="train")
+    put(path, records[::-1])
+    ds = opened(folder, split="train")
+    at = sum(
+        len(by_tensorflow([each], [""]))
+        for each in sorted(folder.glob("birds-train.tfrecord-*"))[:2]
+    )
+    assert ds.raw[at : at + len(records)] == records[::-1]
+    path.write_bytes(content)
+    assert opened(folder, split="train").raw[at] == records[0]
+
+
+# What datum wrote.
+
+
+def test_a_folder_of_datum(tmp_path):
+    folder = tmp_path / "birds"
+    shards = {
+        "train": {"train_0.tfrec": range(5), "train_1.tfrec": range(5, 9)},
+        "val": {"v": range(9, 11)},
+    }
+    for files in shards.values():
+        for name, part in files.items():
+            put(folder / name, map(datum_record, part))
+    info = {
+        split: {name: len(part) for name, part in files.items()} for split, files in shards.items()
+    }
+    (folder / "shard_info.json").write_text(json.dumps(info))
+    mapping = {
+        "image": {"type": "string", "shape": [None, None, 3], "dense": True},
+        "label": {"type": "int", "shape": [], "dense": True},
+        "vector": {"type": "float", "shape": [3], "dense": True},
+        "grid": {"type": "int", "shape": [2, 2], "dense": True},
+        "tags": {"type": "int", "shape": [None], "dense": False},
+        "name": {"type": "string", "shape": [], "dense": True},
+    }
+    (folder / "datum_to_type_and_shape_mapping.json").write_text(json.dumps(mapping))
+    for split, files in shards.items():
+        expected = datum_reader.read(folder, split)
+        ds = opened(folder, split=split, decode_images=True)
+        assert len(ds) == len(expected) == sum(map(len, files.values()))
+        assert ds.label == "label"
+        for found, each in zip(ds, expected, strict=True):
+            assert set(found) == set(each)
+            for name in set(each) - {"image"}:
+                assert same(neutral(found[name]), neutral(each[name]))
+            assert np.abs(found["image"].astype(int) - each["image"]).max() <= 3
+    assert opened(folder, split="train[:50%]+val").labels.tolist() == [
+        n % 3 for n in (0, 1, 2, 3, 9, 10)
+    ]
+    (folder / "train_1.tfrec").unlink()
+    with pytest.raises(DatasetError, match=r"train_1.tfrec: the shard is missing"):
+        opened(folder, split="train")
+
+
+def datum_record(n):
+    feature = {
+        "image": tf.train.Feature(
+            bytes_list=tf.train.BytesList(value=[picture(n, (8, 6 + n % 2, 3), "jpeg").read()])
+        ),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[n % 3])),
+        "vector": tf.train.Feature(float_list=tf.train.FloatList(value=[n, 0.5, 1])),
+        "grid": tf.train.Feature(int64_list=tf.train.Int64List(value=[n, 1, 2, 3])),
+        "tags": tf.train.Feature(int64_list=tf.train.Int64List(value=range(n % 4))),
+        "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=[f"bird {n}".encode()])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+def test_shards_that_datum_says_wrong_numbers_of(tmp_path):
+    put(tmp_path / "a.tfrec", map(datum_record, range(3)))
+    (tmp_path / "shard_info.json").write_text(json.dumps({"train": {"a.tfrec": 4}}))
+    with pytest.raises(DatasetError, match=r"a.tfrec has 3 records, but the dataset says 4"):
+        opened(tmp_path)

@@ -1,0 +1,524 @@
+"""covey.repair: all that is sound is in the new dataset, all that is lost is listed."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import shutil
+
+import damages
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from damages import damaged_files, frame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from written import about, check_index, files, index, info, records, shard_paths, write
+
+import covey
+from covey.checking import repair, verify
+from covey.checking.mending import SplitRepair
+from covey.writer import Serializer, TFRecordWriter
+
+NAMES = ("crow", "owl", "wren")
+
+
+def birds(count=60):
+    return [{"size": n, "song": [n / 2, 1.0], "species": NAMES[n % 3]} for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound") / "birds"
+    write(birds(), folder, label="species", shards=3, description="Some birds.", seed=5)
+    write(birds(9), folder, "test")
+    return folder
+
+
+@pytest.fixture
+def folder(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "birds")
+
+
+@pytest.fixture
+def new(tmp_path):
+    return tmp_path / "new"
+
+
+def mend(path, output, **options):
+    return repair(path, output, progress=False, **options)
+
+
+def change(path, at, by=b"?"):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(by)
+
+
+def damage(folder, number, shard=0):
+    """Damage a record of a shard; where it is."""
+    rows = index(folder)
+    row = rows[rows["shard"] == shard][number]
+    change(shard_paths(folder)[shard], int(row["offset"]) + 14)
+    return int(row["offset"])
+
+
+def read_file(path):
+    with covey.RecordReader(path) as reader:
+        return list(reader)
+
+
+def is_sound(folder):
+    return verify(folder, progress=False).is_sound
+
+
+# What is saved.
+
+
+def test_a_sound_dataset_is_copied(folder, new):
+    before = files(folder)
+    mended = mend(folder, new)
+    assert files(folder) == before
+    assert mended.lost == ()
+    assert mended.records == 69
+    assert is_sound(new)
+    for split in ("train", "test"):
+        assert records(new, split) == records(folder, split)
+        assert [read_file(path) for path in shard_paths(new, split)] == [
+            read_file(path) for path in shard_paths(folder, split)
+        ]
+        check_index(new, split)
+        assert about(new, split).features == about(folder, split).features
+        assert about(new, split).label == "species"
+        assert about(new, split).order == about(folder, split).order
+    assert (new / "species.labels.txt").read_text() == "crow\nowl\nwren\n"
+    assert info(new).description == "Some birds."
+
+
+def test_what_is_damaged_is_left_out_and_listed(folder, new):
+    first, second = damage(folder, 3), damage(folder, 7, 2)
+    mended = mend(folder, new)
+    names = [path.name for path in shard_paths(folder)]
+    assert [(p.split, p.file, p.record, p.offset) for p in mended.lost] == [
+        ("train", names[0], 3, first),
+        ("train", names[2], 7, second),
+    ]
+    assert all("data checksum is" in each.what for each in mended.lost)
+    assert [shard.records for shard in mended.written[0].shards] == [19, 20, 19]
+    assert is_sound(new)
+    check_index(new)
+
+
+def test_tfds_opens_it(folder, new):
+    damage(folder, 3)
+    mend(folder, new)
+    builder = tfds.builder_from_directory(new)
+    assert builder.info.splits["train"].num_examples == 59
+    found = [each["size"] for each in tfds.as_numpy(builder.as_dataset(split="train"))]
+    assert len(found) == 59
+    assert set(found) < set(range(60))
+    assert builder.info.features["species"].names == list(NAMES)
+
+
+def test_covey_opens_it(folder, new):
+    damage(folder, 3)
+    mend(folder, new)
+    with covey.open(folder, split="test") as old, covey.open(new, split="test") as mended:
+        assert [each["size"] for each in mended] == [each["size"] for each in old]
+    with covey.open(new, split="train") as mended:
+        assert len(mended) == 59
+        assert mended.classes.names == NAMES
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_compressed_shards_stay_compressed(tmp_path, new, compression):
+    old = tmp_path / "old"
+    rng = np.random.default_rng(0)
+    examples = {"x": rng.integers(0, 256, (400, 200), np.uint8), "label": np.arange(400) % 7}
+    write(examples, old, label="label", compression=compression, shards=2)
+    whole = records(old)
+    path = shard_paths(old)[1]
+    change(path, path.stat().st_size // 2, bytes(9))
+    mended = mend(old, new)
+    assert mended.lost
+    assert is_sound(new)
+    assert about(new).compression == compression
+    saved = records(new)
+    assert saved[:200] == whole[:200]
+    assert set(saved) < set(whole)
+    assert len(saved) == mended.records > 250
+
+
+def example(**features):
+    made = tf.train.Example()
+    for name, values in features.items():
+        kind = {int: "int64_list", float: "float_list", bytes: "bytes_list"}[type(values[0])]
+        getattr(made.features.feature[name], kind).value.extend(values)
+    return made.SerializeToString()
+
+
+@given(bad=st.sets(st.integers(0, 19), max_size=19), seed=st.integers(0, 999))
+@settings(max_examples=20)
+def test_records_that_do_not_fit_are_left_out(sound, tmp_path_factory, bad, seed):
+    parent = tmp_path_factory.mktemp("misfits")
+    folder = shutil.copytree(sound, parent / "birds")
+    path = shard_paths(folder)[1]
+    whole = read_file(path)
+    wrong = [b"\xff", example(size=[1]), example(size=[1], song=[1.0, 2.0], species=[9])]
+    put = [wrong[(n + seed) % 3] if n in bad else whole[n] for n in range(20)]
+    path.write_bytes(b"".join(map(frame, put)))
+    mended = mend(folder, parent / "new", split="train")
+    assert {each.record for each in mended.lost} == bad
+    kept = [each for n, each in enumerate(whole) if n not in bad]
+    assert read_file(shard_paths(parent / "new")[1]) == kept
+    assert is_sound(parent / "new")
+
+
+def test_a_missing_shard(folder, new):
+    path = shard_paths(folder)[1]
+    path.unlink()
+    mended = mend(folder, new)
+    (lost,) = mended.lost
+    assert (lost.file, lost.record) == (path.name, None)
+    assert lost.what == "the shard is missing, with its 20 records"
+    assert len(shard_paths(new)) == 2
+    assert is_sound(new)
+
+
+def test_a_shard_of_which_nothing_is_left(folder, new):
+    shard_paths(folder)[0].write_bytes(b"nothing")
+    mended = mend(folder, new)
+    assert [shard.records for shard in mended.written[0].shards] == [20, 20]
+    assert is_sound(new)
+
+
+def test_a_split_of_which_nothing_is_left(folder, new):
+    shard_paths(folder, "test")[0].write_bytes(b"nothing")
+    mended = mend(folder, new)
+    assert [each.split for each in mended.written] == ["train"]
+    assert [each.split for each in mended.lost] == ["test"]
+    assert is_sound(new)
+
+
+def test_nothing_is_left(folder, new):
+    for split in ("train", "test"):
+        for path in shard_paths(folder, split):
+            path.write_bytes(b"nothing")
+    with pytest.raises(covey.DatasetError, match="no sound record to save; the first: birds-train"):
+        mend(folder, new)
+    assert not new.exists()
+
+
+def test_shards_that_nothing_lists(folder, new):
+    content = json.loads((folder / "dataset_info.json").read_text())
+    del content["splits"]
+    (folder / "dataset_info.json").write_text(json.dumps(content))
+    with pytest.raises(covey.DatasetError, match="does not list, give them instead"):
+        mend(folder, new)
+    assert mend(f"{folder}/*.tfrecord*", new).records == 69
+    assert is_sound(new)
+
+
+# Damaged files: those that others have generated.
+
+
+def example_records(seed, count, sizes):
+    """Examples of about these sizes, which differ from each other."""
+    rng = random.Random(seed)
+    return [example(n=[n], x=[rng.randbytes(rng.choice(sizes))]) for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(damages, "make_records", example_records)
+        return damaged_files(tmp_path_factory.mktemp("damaged"))
+
+
+def is_example(record):
+    with contextlib.suppress(Exception):
+        tf.train.Example.FromString(record)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_sound_records_of_damaged_files_are_saved(cases, tmp_path, part):
+    wrong = []
+    for number, case in enumerate(cases[part::16]):
+        new = tmp_path / str(number)
+        survivors = [record for record in case.survivors if is_example(record)]
+        if not survivors:
+            with pytest.raises(covey.DatasetError, match="no sound record"):
+                mend(case.path, new)
+            continue
+        mended = mend(case.path, new, threads=1)
+        first = next((each for each in mended.lost if not each.what.endswith("Example")), None)
+        place = None if first is None else (first.record, first.offset)
+        only_checksums = case.first is not None and first is None
+        if records(new) != survivors or (place != case.first and not only_checksums):
+            wrong.append(case.path.name)
+        if only_checksums and "trailer" not in case.kind:
+            wrong.append(case.path.name)
+        if not is_sound(new):
+            wrong.append(case.path.name)
+    assert wrong == []
+
+
+# Files that others wrote.
+
+
+def put_files(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, found in files.items():
+        (folder / f"{name}.tfrecord").write_bytes(b"".join(map(frame, found)))
+
+
+def test_files_of_others_become_a_dataset(tmp_path, new):
+    good = [example(a=[n], label=[n % 3]) for n in range(6)]
+    put_files(tmp_path / "x", one=[*good[:2], b"\xff"], two=good[2:])
+    mended = mend(tmp_path / "x", new)
+    assert [(p.file, p.record) for p in mended.lost] == [("one.tfrecord", 2)]
+    assert records(new) == good
+    assert mended.written[0].split == "train"
+    assert mended.written[0].label == "label"
+    assert mended.written[0].classes == {0: 2, 1: 2, 2: 2}
+    assert is_sound(new)
+    found = [
+        each["a"] for each in tfds.as_numpy(tfds.builder_from_directory(new).as_dataset("train"))
+    ]
+    assert sorted(found) == list(range(6))
+
+
+def test_splits_that_names_of_files_tell(tmp_path, new):
+    good = [example(a=[n], label=[b"owl"]) for n in range(6)]
+    put_files(tmp_path / "x", **{"x-train-0": good[:4], "x-test-0": good[4:]})
+    mended = mend(tmp_path / "x", new)
+    assert sorted(each.split for each in mended.written) == ["test", "train"]
+    assert records(new, "test") == good[4:]
+    assert about(new, "test").class_texts == ("owl",)
+    assert is_sound(new)
+
+
+def test_a_text_that_is_only_called_a_label(tmp_path, new):
+    good = [example(label=[b"owl"]), example(label=[b"\xff\xfe"])]
+    put_files(tmp_path / "x", one=good)
+    mended = mend(tmp_path / "x", new)
+    assert (mended.lost, mended.written[0].label) == ((), None)
+    assert is_sound(new)
+
+
+def test_features_that_some_records_lack(tmp_path, new):
+    good = [example(a=[1]), example(a=[1], b=[2.0]), example()]
+    put_files(tmp_path / "x", one=good)
+    mend(tmp_path / "x", new)
+    assert records(new) == good
+    assert is_sound(new)
+
+
+def test_records_that_no_features_fit(tmp_path, new):
+    put_files(tmp_path / "x", one=[example(a=[1]), example(a=[b"1"]), example(a=[2])])
+    with pytest.raises(covey.DatasetError, match="record 1 holds bytes, record 0 holds int64"):
+        mend(tmp_path / "x", new)
+    assert not new.exists()
+    mended = mend(tmp_path / "x", new, features={"a": "int64"})
+    assert mended.records == 2
+    assert [each.record for each in mended.lost] == [1]
+    assert "it holds a bytes list" in mended.lost[0].what
+
+
+def test_one_class_per_file_is_not_a_label_of_the_new_dataset(tmp_path, new):
+    put_files(tmp_path / "x", owl=[example(a=[1])], wren=[example(a=[2])])
+    with covey.open(tmp_path / "x", label="@file", progress=False):
+        pass
+    mended = mend(tmp_path / "x", new)
+    assert mended.written[0].label is None
+    assert is_sound(new)
+
+
+def test_what_datum_reads(tmp_path, new):
+    items = [(f"bird {n}", {"size": n, "name": f"b{n}"}) for n in range(20)]
+    old = tmp_path / "old"
+    TFRecordWriter(lambda split: iter(items), Serializer(), old, "train", 20).create_records()
+    mend(old, new)
+    name = shard_paths(new)[0].name
+    assert json.loads((new / "shard_info.json").read_text()) == {"train": {name: 20}}
+    entries = "datum_to_type_and_shape_mapping.json"
+    assert (new / entries).read_text() == (old / entries).read_text()
+    assert is_sound(new)
+
+
+class Frames(tfds.core.GeneratorBasedBuilder):
+    """A dataset of kinds that covey reads as what they are stored as."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    name = "frames"
+    pkg_dir_path = None
+
+    def _info(self):
+        kinds = {
+            "caption": tfds.features.Text(),
+            "words": tfds.features.Sequence(tfds.features.ClassLabel(names=["a", "b"])),
+            "mask": tfds.features.LabeledImage(labels=3, shape=(4, 4, 1)),
+            "label": tfds.features.ClassLabel(names=["crow", "owl"]),
+            "both": tfds.features.Translation(languages=["en", "fr"]),
+        }
+        features = tfds.features.FeaturesDict(kinds)
+        return tfds.core.DatasetInfo(builder=self, features=features, citation="Nobody (2020)")
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(9), "test": self._generate_examples(3)}
+
+    def _generate_examples(self, count):
+        for n in range(count):
+            yield (
+                n,
+                {
+                    "caption": f"bird {n}",
+                    "words": ["a", "b"][: n % 3],
+                    "mask": np.full((4, 4, 1), n % 3, np.uint8),
+                    "label": n % 2,
+                    "both": {"en": "bird", "fr": "oiseau"},
+                },
+            )
+
+
+@pytest.fixture(scope="module")
+def by_tfds(tmp_path_factory):
+    tfds.disable_progress_bar()
+    builder = Frames(data_dir=tmp_path_factory.mktemp("tfds"))
+    builder.download_and_prepare()
+    return os.fspath(builder.data_path)
+
+
+def read_by_tfds(folder, split):
+    read = tfds.builder_from_directory(folder).as_dataset(split=split)
+    return [tf.nest.map_structure(repr, each) for each in tfds.as_numpy(read)]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_dataset_of_tfds_keeps_its_features(by_tfds, tmp_path, new, indexed):
+    old = shutil.copytree(by_tfds, tmp_path / "1.0.0")
+    assert is_sound(old)
+    if indexed:
+        covey.make_index(old, progress=False)
+        assert is_sound(old)
+    mended = mend(old, new)
+    assert (mended.records, mended.lost) == (12, ())
+    assert (new / "features.json").read_bytes() == (old / "features.json").read_bytes()
+    for name in ("label.labels.txt", "words.labels.txt"):
+        assert (new / name).read_bytes() == (old / name).read_bytes()
+    assert is_sound(new)
+    assert mended.written[0].label == "label"
+    for split in ("train", "test"):
+        assert read_by_tfds(new, split) == read_by_tfds(old, split)
+
+
+# What describes the dataset is damaged.
+
+
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "birds-train.index.json"])
+def test_descriptions_that_cannot_be_read(folder, new, name):
+    whole = records(folder)
+    offset = damage(folder, 3)
+    (folder / name).write_text("{")
+    mended = mend(folder, new)
+    assert [(each.record, each.offset) for each in mended.lost] == [(3, offset)]
+    assert records(new) == [*whole[:3], *whole[4:]]
+    assert set(about(new).features) == {"size", "song", "species"}
+    assert about(new).label == "species"
+    assert is_sound(new)
+
+
+def test_an_index_that_lies_is_not_believed(folder, new):
+    rows = folder / "birds-train.index.npy"
+    change(rows, rows.stat().st_size - 20, b"\xff" * 8)
+    mended = mend(folder, new)
+    assert (mended.records, mended.lost) == (69, ())
+    assert is_sound(new)
+
+
+def test_classes_that_the_index_does_not_know(tmp_path, new):
+    folder = tmp_path / "old"
+    kinds = {"size": "int64", "species": "str"}
+    write([{"size": n, "species": NAMES[n % 3]} for n in range(6)], folder, label="species",
+          features=kinds, shuffle=False)  # fmt: skip
+    more = [example(size=[7], species=[b"auk"]), example(size=[8], species=[b"crow"])]
+    path = shard_paths(folder)[0]
+    path.write_bytes(path.read_bytes() + b"".join(map(frame, more)))
+    mended = mend(folder, new)
+    assert mended.written[0].classes == {"crow": 3, "owl": 2, "wren": 2, "auk": 1}
+    assert about(new).class_texts == ("crow", "owl", "wren", "auk")
+    assert is_sound(new)
+
+
+# Where it is written.
+
+
+def test_the_same_folder_is_refused(folder, tmp_path):
+    os.symlink(folder, tmp_path / "link")
+    before = files(folder)
+    for other in (folder, f"{folder}/", tmp_path / "link", folder / ".." / "birds"):
+        with pytest.raises(covey.DatasetError, match="is what is to be repaired"):
+            mend(folder, other)
+    with pytest.raises(covey.DatasetError, match="is what is to be repaired"):
+        mend(shard_paths(folder)[0], folder)
+    assert files(folder) == before
+
+
+def test_a_split_that_is_there_is_refused(folder, new):
+    mend(folder, new, split="test")
+    before = files(new)
+    with pytest.raises(covey.DatasetExistsError, match="there is a split 'test' already"):
+        mend(folder, new)
+    assert files(new) == before
+    mended = mend(folder, new, split="train")
+    assert mended.records == 60
+    assert is_sound(new)
+    damage(folder, 3)
+    assert mend(folder, new, mode="overwrite").records == 68
+    assert is_sound(new)
+    with pytest.raises(covey.DatasetError, match="must be 'error' or 'overwrite'"):
+        mend(folder, new, mode="append")
+
+
+def test_a_dataset_of_other_features_is_refused(folder, new):
+    write([{"size": "a", "song": [0.5, 1.0], "species": "owl"}], new, "other")
+    before = files(new)
+    with pytest.raises(covey.CoveyError, match="size"):
+        mend(folder, new)
+    assert files(new) == before
+
+
+def test_a_file_is_no_folder(folder, new):
+    new.write_text("")
+    with pytest.raises(covey.DatasetError, match="it is a file, must be a folder"):
+        mend(folder, new)
+
+
+def test_a_shard_that_changes_meanwhile(folder, new, monkeypatch):
+    path = shard_paths(folder)[1]
+    settle = SplitRepair.settle
+
+    def change_and_settle(self, features):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        settle(self, features)
+
+    monkeypatch.setattr(SplitRepair, "settle", change_and_settle)
+    with pytest.raises(covey.DatasetError, match="has changed while it was repaired"):
+        mend(folder, new)
+    assert not new.exists()
+
+
+def test_what_is_said(folder, new):
+    damage(folder, 3)
+    mended = mend(folder, new)
+    first, header, line = str(mended).splitlines()
+    assert first == f"{folder}: 68 records saved in {new}; lost in 1 place"
+    assert header.split() == ["file", "record", "offset", "what"]
+    assert "data checksum" in line
+    content = json.loads(json.dumps(mended.to_dict()))
+    assert content["lost"] == [dataclasses.asdict(mended.lost[0])]
+    assert content["splits"]["train"]["records"] == 59
