@@ -27,5 +27,6 @@ settings.load_profile("covey")
 def _docstring_names(request, doctest_namespace, tmp_path_factory, monkeypatch):
     """Let docstrings use covey's public names, and write files into a folder of their own."""
     if isinstance(request.node, pytest.DoctestItem):
-        doctest_namespace.update({name: getattr(covey, name) for name in covey.__all__})
+        names = set(covey.__all__) - {"open"}  # which is Python's own everywhere else
+        doctest_namespace.update({name: getattr(covey, name) for name in names})
         monkeypatch.chdir(tmp_path_factory.mktemp("docstring"))

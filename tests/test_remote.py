@@ -2,16 +2,19 @@
 
 import io
 import itertools
+import json
 import logging
 import operator
 import os
 import pickle
 import shutil
+import tempfile
 import threading
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import boto3
@@ -19,17 +22,31 @@ import fsspec
 import numpy as np
 import PIL.Image
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 from opened import as_lists, opened
 from servers import folder_server, range_server
 from written import files, fresh_process, shard_paths, write
 
-from covey.storage import blocks, sparse, tries
+from covey import ClassLabel, Image, RecordReader, RecordWriter
+from covey.cli import main
+from covey.errors import (
+    AccessRefusedError,
+    CommittedError,
+    CoveyError,
+    DatasetError,
+    DatasetExistsError,
+    StorageError,
+)
+from covey.gather import shards as gather_shards
+from covey.gather.shards import LocalShards
+from covey.storage import blocks, cache_folder, sparse, tries
 
 COUNTER = itertools.count()
 BLOCK = sparse.BLOCK_BYTES
 SPECIES = ("jay", "owl", "wren")
 TRAIN, TEST = 120, 20
+BIG = range(1000, 1300)
 
 
 @pytest.fixture(autouse=True)
@@ -56,25 +73,24 @@ def picture(number):
 
 
 def examples(begin, end):
-    """Examples of about 4 KiB, which do not compress."""
+    """Examples of about 4 KiB, which do not compress; those from 1000 on are all as long."""
     for n in range(begin, end):
-        noise = np.random.default_rng(n).bytes(3000 + 20 * (n % 100))
-        yield {"x": n, "species": SPECIES[n % 3], "image": picture(n), "noise": noise}
+        noise = np.random.default_rng(n).bytes(4300 if n in BIG else 3000 + 20 * (n % 100))
+        image = picture(7 if n in BIG else n)
+        yield {"x": n, "species": SPECIES[n % 3], "image": image, "noise": noise}
 
 
-FEATURES = {"x": "int64", "species": "str", "image": "image", "noise": "bytes"}
-
-
-def make_covey(folder, compression=None):
-    import covey
-
+def make_covey(folder, compression=None, big=False):
     features = {
         "x": "int64",
-        "species": covey.ClassLabel(names=SPECIES),
-        "image": covey.Image(),
+        "species": ClassLabel(names=SPECIES),
+        "image": Image(),
         "noise": "bytes",
     }
     options = {"features": features, "shuffle": False, "compression": compression}
+    if big:
+        write(examples(BIG[0], BIG[-1] + 1), folder, **options)
+        return
     write(examples(0, TRAIN), folder, shards=3, **options)
     write(examples(TRAIN, TRAIN + TEST), folder, "test", **options)
 
@@ -146,12 +162,14 @@ MAKERS = {
     "covey": make_covey,
     "covey GZIP": lambda folder: make_covey(folder, "GZIP"),
     "covey ZLIB": lambda folder: make_covey(folder, "ZLIB"),
+    "big": lambda folder: make_covey(folder, big=True),
+    "big GZIP": lambda folder: make_covey(folder, "GZIP", big=True),
     "TFDS": make_tfds,
     "foreign": make_foreign,
     "foreign GZIP": lambda folder: make_foreign(folder, "GZIP"),
 }
-KINDS = list(MAKERS)
-DESCRIBED = [kind for kind in KINDS if not kind.startswith("foreign")]
+KINDS = [kind for kind in MAKERS if not kind.startswith("big")]
+DESCRIBED = [kind for kind in MAKERS if not kind.startswith("foreign")]
 
 
 @pytest.fixture(scope="module")
@@ -282,10 +300,8 @@ def s3(s3_client):
     def there():
         found = client.list_objects_v2(Bucket="bucket", Prefix=f"{folder}/").get("Contents", [])
         keys = [each["Key"] for each in found]
-        return {
-            key.removeprefix(f"{folder}/"): client.get_object(Bucket="bucket", Key=key)["Body"].read()
-            for key in keys
-        }
+        objects = [(key, client.get_object(Bucket="bucket", Key=key)) for key in keys]
+        return {key.removeprefix(f"{folder}/"): each["Body"].read() for key, each in objects}
 
     return Place(
         f"s3://bucket/{folder}",
@@ -343,6 +359,10 @@ def shelf(tmp_path):
 
 @pytest.fixture
 def memory():
+    return in_memory()
+
+
+def in_memory():
     url = f"memory://folder{next(COUNTER)}/birds"
     driver, root = fsspec.filesystem("memory"), url.removeprefix("memory:/")
     return Place(
@@ -392,7 +412,8 @@ def numbers(dataset, ids):
     columns = dataset[ids]
     for row, n in enumerate(columns["x"].tolist()):
         (example,) = examples(n, n + 1)
-        assert (columns["noise"][row], columns["image"][row]) == (example["noise"], example["image"])
+        assert columns["noise"][row] == example["noise"]
+        assert columns["image"][row] == example["image"]
     return columns["x"].tolist()
 
 
@@ -414,23 +435,38 @@ def test_batches_are_the_same_if_files_are_not_mapped(web, made, on_disk, kind):
     assert everything(web.open(**WHOLE, map_files=False)) == on_disk(kind, **WHOLE)
 
 
+@pytest.fixture(scope="module")
+def spawned():
+    with fresh_process() as run:
+        yield run
+
+
+@pytest.fixture
+def elsewhere(spawned):
+    """Runs functions in another process, with the same cache."""
+    return partial(spawned, with_cache, str(cache_folder()))
+
+
+def with_cache(folder, action, *args):
+    os.environ["COVEY_CACHE"] = folder
+    return action(*args)
+
+
 @pytest.mark.parametrize("kind", ["covey", "covey GZIP", "covey ZLIB", "foreign"])
-def test_batches_are_the_same_after_pickling_and_in_a_spawned_process(web, made, kind):
+def test_batches_are_the_same_after_pickling_and_in_a_spawned_process(web, made, elsewhere, kind):
     web.bring(made(kind))
     dataset = web.open(made(kind), kind, **PARTS)
     ids = ids_of(dataset)
     expected = as_lists(dataset[ids])
     again = pickle.loads(pickle.dumps(dataset))
     assert as_lists(again[ids]) == expected
-    with fresh_process() as run:
-        assert as_lists(run(operator.getitem, again.select(ids), slice(None))) == expected
+    assert as_lists(elsewhere(operator.getitem, again, ids)) == expected
 
 
-def test_a_spawned_process_reads_from_s3(s3, made):
+def test_a_spawned_process_reads_from_s3(s3, made, elsewhere):
     s3.bring(made("covey"))
     dataset = s3.open(**WHOLE)
-    with fresh_process() as run:
-        assert run(numbers, dataset, [7, 3, -1]) == [7, 3, TRAIN - 1]
+    assert elsewhere(numbers, dataset, [7, 3, -1]) == [7, 3, TRAIN - 1]
     assert numbers(dataset, [100, 7]) == [100, 7]
 
 
@@ -446,16 +482,15 @@ def forked(path, options):
 
 
 @pytest.mark.parametrize("kind", ["covey", "covey GZIP", "covey ZLIB", "foreign"])
-def test_batches_are_the_same_after_a_fork(web, made, kind):
+def test_batches_are_the_same_after_a_fork(web, made, elsewhere, kind):
     web.bring(made(kind))
-    with fresh_process() as run:
-        assert run(forked, web.path(made(kind), kind), {}) == (0, [50, 110, 2])
+    assert elsewhere(forked, web.path(made(kind), kind), {}) == (0, [50, 110, 2])
 
 
-def test_a_forked_process_reads_from_s3(s3, made):
+def test_a_forked_process_reads_from_s3(s3, made, elsewhere):
     s3.bring(made("covey"))
-    with fresh_process() as run:
-        assert run(forked, s3.url, {"storage_options": s3.options}) == (0, [50, 110, 2])
+    options = {"storage_options": s3.options}
+    assert elsewhere(forked, s3.url, options) == (0, [50, 110, 2])
 
 
 @pytest.mark.parametrize("kind", ["covey", "covey GZIP", "covey ZLIB", "foreign"])
@@ -490,25 +525,21 @@ def test_a_cache_that_does_not_hold_everything(web, made, kind, map_files):
 KEPT = {}
 
 
-def keep(url, options):
-    """In another process: open a dataset, and keep it."""
-    KEPT["dataset"] = opened(url, split="train", **options)
-
-
-def read_kept(ids):
-    return numbers(KEPT["dataset"], ids)
+def read_kept(url, ids, options):
+    """Read from a dataset that a process keeps open."""
+    if url not in KEPT:
+        KEPT[url] = opened(url, **options)
+    return numbers(KEPT[url], ids)
 
 
 @pytest.mark.parametrize("map_files", [True, False])
-def test_two_processes_that_take_each_others_blocks_away(web, made, map_files):
+def test_two_processes_that_take_each_others_blocks_away(web, made, elsewhere, map_files):
     web.bring(made("covey"))
+    options = {**WHOLE, "cache_bytes": FEW_BLOCKS, "map_files": map_files}
     rng = np.random.default_rng(0)
-    with fresh_process() as first, fresh_process() as second:
-        for run in (first, second):
-            run(keep, web.url, {"cache_bytes": FEW_BLOCKS, "map_files": map_files})
-        for run in (first, second) * 15:
-            ids = rng.integers(0, TRAIN, 2).tolist()
-            assert run(read_kept, ids) == ids
+    for read in (read_kept, partial(elsewhere, read_kept)) * 15:
+        ids = rng.integers(0, TRAIN, 2).tolist()
+        assert read(web.url, ids, options) == ids
     reads = [each for each in web.asked.asked if each[0] == "GET" and each[2]]
     assert len(set(reads)) < len(reads)
 
@@ -532,11 +563,11 @@ def test_blocks_that_are_taken_away_while_they_are_read(web, made, monkeypatch, 
         if next(times) == 0:
             evict(dataset)
             with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(numbers, dataset, [BIG - 1]).result() == [BIG - 1]
+                assert pool.submit(numbers, dataset, [-1]).result() == [BIG[-1]]
         return held
 
     monkeypatch.setattr(LocalShards, "fetch", fetch)
-    assert numbers(dataset, [0, 1]) == [0, 1]
+    assert numbers(dataset, [0, 1]) == [BIG[0], BIG[1]]
     assert next(times) == 3  # the thread's, and once more
 
 
@@ -604,7 +635,7 @@ def test_no_more_is_read_than_is_needed(counting, made, kind):
     dataset = counting.open()
     _ = len(dataset), dataset.labels[:3], dataset.classes.counts, dataset.where(label="owl")
     assert shard_reads(counting) == []
-    assert numbers(dataset, [BIG // 2, BIG // 2 + 1]) == [BIG // 2, BIG // 2 + 1]
+    assert numbers(dataset, [150, 151]) == [BIG[150], BIG[151]]
     reads = shard_reads(counting)
     assert len(reads) <= 3  # how it begins, how it ends, and the examples
     assert sum(end - begin for begin, end in reads) <= 4 * BLOCK
@@ -686,18 +717,534 @@ def sound(request):
     return request.getfixturevalue(request.param)
 
 
-def other_records(data):
-    """The same file, but with the last record in the place of the first that is as long."""
+def backwards(data):
+    """A file as long, with the records in the reverse order."""
     with RecordReader(io.BytesIO(data)) as reader:
         records = list(reader)
-    sizes = [len(each) for each in records]
-    pairs = [(i, j) for i in range(len(sizes)) for j in range(i) if sizes[i] == sizes[j]]
-    first, last = max(pairs, key=lambda pair: pair[0] - pair[1])
-    records[first], records[last] = records[last], records[first]
     file = io.BytesIO()
     with RecordWriter(file) as writer:
-        for each in records:
+        for each in reversed(records):
             writer.write(each)
-    assert len(file.getvalue()) == len(data) != 0
-    assert file.getvalue() != data
+    assert len(file.getvalue()) == len(data)
     return file.getvalue()
+
+
+def only_shard(folder):
+    (path,) = shard_paths(folder)
+    return path.name, path.read_bytes()
+
+
+def test_shards_of_others_that_were_replaced_are_indexed_anew(sound, made):
+    sound.bring(made("foreign"))
+    url = f"{sound.url}/test.tfrecord"
+    dataset = opened(url, storage_options=sound.options)
+    assert numbers(dataset, [0, 5]) == [TRAIN, TRAIN + 5]
+    dataset.close()
+    sound.put("test.tfrecord", backwards((made("foreign") / "test.tfrecord").read_bytes()))
+    dataset = opened(url, storage_options=sound.options)
+    assert numbers(dataset, slice(None)) == list(range(TRAIN, TRAIN + TEST))[::-1]
+    assert dataset.labels.tolist() == [n % 3 for n in range(TRAIN, TRAIN + TEST)][::-1]
+
+
+def test_a_shard_of_covey_that_was_replaced_is_an_error(sound, made):
+    sound.bring(made("big"))
+    assert numbers(sound.open(), [0]) == [BIG[0]]
+    name, data = only_shard(made("big"))
+    sound.put(name, backwards(data))
+    with pytest.raises(DatasetError, match=f"{name}: the shard is not the one that was indexed"):
+        sound.open()[0]
+    sound.put(name, data[:-20])
+    with pytest.raises(DatasetError, match=f"{name}: the shard was cut from {len(data)} to"):
+        sound.open()
+    sound.put(name, data)
+    assert numbers(sound.open(), [7]) == [BIG[7]]
+
+
+@pytest.mark.parametrize("map_files", [True, False])
+def test_a_shard_that_is_replaced_while_it_is_open(sound, made, map_files):
+    sound.bring(made("big"))
+    dataset = sound.open(map_files=map_files)
+    assert numbers(dataset, [0]) == [BIG[0]]
+    name, data = only_shard(made("big"))
+    sound.put(name, backwards(data))
+    errors = []
+    for row in range(0, len(BIG), 7):
+        try:
+            assert numbers(dataset, [row]) == [BIG[row]]
+        except CoveyError as error:
+            errors.append(str(error))
+    assert all(name in each and "changed" in each for each in errors)
+    # What is only given as a whole was there before.
+    assert bool(errors) == (not isinstance(sound.asked, type(None)) or "memory" in sound.url)
+    with pytest.raises(CoveyError, match=name):
+        pickle.loads(pickle.dumps(dataset))[150]
+
+
+def test_a_shard_that_is_replaced_while_it_is_opened(web, made, monkeypatch):
+    """Just between the look at it and the first block."""
+    web.bring(made("foreign"))
+    dataset = opened(f"{web.url}/test.tfrecord")
+    real = gather_shards._open_remote
+
+    def replaced(*args):
+        web.put("test.tfrecord", backwards((made("foreign") / "test.tfrecord").read_bytes()))
+        return real(*args)
+
+    monkeypatch.setattr(gather_shards, "_open_remote", replaced)
+    with pytest.raises(DatasetError, match=r"test\.tfrecord: the shard was changed just now"):
+        dataset[0]
+
+
+def test_a_compressed_shard_that_is_replaced_while_it_is_unpacked(web, made, monkeypatch):
+    web.bring(made("covey ZLIB"))
+    dataset = web.open(**WHOLE)
+    name = shard_paths(made("covey ZLIB"))[0].name
+    real = gather_shards.unpack
+
+    def replaced(*args):
+        data = zlib.decompress(web.asked.files[f"/birds/{name}"])
+        web.put(name, zlib.compress(backwards(data)))
+        return real(*args)
+
+    monkeypatch.setattr(gather_shards, "unpack", replaced)
+    with pytest.raises(StorageError, match=f"{name}: it was changed while it was unpacked"):
+        dataset[0]
+
+
+# What is not there, or refused.
+
+
+def test_a_missing_shard_is_named(sound, made):
+    sound.bring(made("covey"))
+    name = shard_paths(made("covey"))[1].name
+    dataset = sound.open(**WHOLE)
+    sound.remove(name)
+    with pytest.raises(DatasetError, match=f"{name}: the shard is missing"):
+        sound.open(**WHOLE)
+    with pytest.raises(DatasetError, match=f"{name}: the shard is missing"):
+        dataset[50]
+    assert numbers(dataset, [3]) == [3]
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.tfrecord", "nothing/*.tfrecord"])
+def test_nothing_is_there(sound, made, name):
+    sound.put("x", b"1")
+    with pytest.raises(DatasetError, match=r"no such file or folder|no file fits"):
+        opened(f"{sound.url}/{name}", storage_options=sound.options)
+
+
+def test_no_such_bucket(s3):
+    with pytest.raises(DatasetError, match="s3://nobody/birds: there is no such file or folder"):
+        opened("s3://nobody/birds", storage_options=s3.options)
+
+
+def test_refused(web, s3, made):
+    for each in (web, s3):
+        each.bring(made("covey"))
+    web.asked.fault = lambda method, path, attempt: "403"
+    s3.asked.fault = lambda method, path: 403
+    for each, hint in ((web, "headers="), (s3, "key=, secret=")):
+        with pytest.raises(AccessRefusedError, match=f"{each.url}.*refused.*{hint}"):
+            each.open()
+
+
+def test_refused_later(web, made):
+    web.bring(made("covey"))
+    dataset = web.open(**WHOLE)
+    web.asked.fault = lambda method, path, attempt: "401" if method == "GET" else ""
+    with pytest.raises(AccessRefusedError, match=shard_paths(made("covey"))[0].name):
+        dataset[0]
+
+
+def test_a_server_that_is_down(web, made):
+    web.bring(made("covey"))
+    web.asked.fault = lambda method, path, attempt: "503"
+    with pytest.raises(StorageError, match=r"failed 5 times.*503"):
+        web.open()
+
+
+def test_storage_options_are_needed(s3, made):
+    s3.bring(made("covey"))
+    whole = {"endpoint_url": s3.options["client_kwargs"]["endpoint_url"]}
+    whole |= {"key": "nobody", "secret": "nothing"}
+    assert len(opened(s3.url, split="train", storage_options=whole)) == TRAIN
+    del whole["key"], whole["secret"]
+    with pytest.raises(AccessRefusedError, match="credentials"):
+        opened(s3.url, split="train", storage_options=whole)
+
+
+# Writing.
+
+
+def more(begin, end):
+    """Examples that are quickly written."""
+    return [{"x": n, "species": SPECIES[n % 3], "noise": "n" * (n % 50)} for n in range(begin, end)]
+
+
+@pytest.fixture(params=["s3", "memory"])
+def target(request):
+    return request.getfixturevalue(request.param)
+
+
+def put(place, examples, split="train", **options):
+    options = {"label": "species", "shards": 2, **options}
+    return write(examples, place.url, split, storage_options=place.options, **options)
+
+
+STEPS = {
+    "a split": {},
+    "another": {"split": "test", "shards": 1},
+    "more of one": {"mode": "append"},
+    "one anew": {"mode": "overwrite", "shards": 3},
+    "one anew, by the same names": {"mode": "overwrite", "shards": 3, "seed": 1},
+    "one anew, compressed": {"mode": "overwrite", "compression": "GZIP"},
+    "more of that": {"mode": "append"},
+}
+
+
+def test_what_is_written_is_the_same_as_on_disk(target, tmp_path):
+    for number, options in enumerate(STEPS.values()):
+        batch = more(100 * number, 100 * number + 90)
+        written = put(target, batch, **options)
+        options = {"label": "species", "shards": 2, **options}
+        expected = write(batch, tmp_path / "birds", **options)
+        assert target.files() == files(tmp_path / "birds")
+        assert (written.path, written.shards) == (target.url, expected.shards)
+        split = options.get("split", "train")
+        ours, theirs = target.open(split=split), opened(tmp_path / "birds", split=split)
+        assert as_lists(ours.columns()) == as_lists(theirs.columns())
+        assert ours.classes.counts.tolist() == theirs.classes.counts.tolist()
+
+
+def test_a_version_is_written_where_tfds_has_it(target, tmp_path):
+    target.url += "/2.1.0"
+    put(target, more(0, 9))
+    write(more(0, 9), tmp_path / "birds/2.1.0", label="species", shards=2)
+    assert {name.removeprefix("2.1.0/"): data for name, data in target.files().items()} == files(
+        tmp_path / "birds/2.1.0"
+    )
+    assert target.open().classes.counts.tolist() == [3, 3, 3]
+
+
+def test_tfds_and_tensorflow_read_what_was_written(s3, tmp_path):
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    put(s3, more(0, 30), shuffle=False)
+    put(s3, more(30, 40), shuffle=False, mode="append")
+    for name, data in s3.files().items():
+        (tmp_path / name).write_bytes(data)
+    builder = tfds.builder_from_directory(tmp_path)
+    options = tfds.ReadConfig(interleave_cycle_length=1)
+    found = tfds.as_numpy(builder.as_dataset("train", read_config=options))
+    assert [int(each["x"]) for each in found] == list(range(40))
+    assert builder.info.features["species"].names == list(SPECIES)
+    paths = [str(path) for path in shard_paths(tmp_path)]
+    raw = [each.numpy() for each in tf.data.TFRecordDataset(paths)]
+    assert raw == s3.open().raw[:]
+
+
+def puts(place):
+    """What was put, in order, and where that was copied from."""
+    folder = f"/{place.url.removeprefix('s3://')}/"
+    return [
+        (path.removeprefix(folder), source.removeprefix(folder).removeprefix(folder[1:]))
+        for method, path, source in place.asked.requests
+        if method == "PUT" and ".covey-" not in path
+    ]
+
+
+def test_what_describes_the_dataset_is_put_last(s3):
+    put(s3, more(0, 30))
+    names = [name for name, _ in puts(s3)]
+    assert sorted(names) == sorted(s3.files())
+    assert names[:2] == [
+        "birds-train.tfrecord-00000-of-00002",
+        "birds-train.tfrecord-00001-of-00002",
+    ]
+    assert names[-4:] == [
+        "birds-train.index.json",
+        "species.labels.txt",
+        "features.json",
+        "dataset_info.json",
+    ]
+
+
+def test_shards_that_stay_are_copied_by_the_server(s3):
+    put(s3, more(0, 30))
+    forget_requests(s3)
+    put(s3, more(30, 60), mode="append")
+    shards = [each for each in puts(s3) if ".tfrecord-" in each[0]]
+    assert shards == [
+        (f"birds-train.tfrecord-{n:05}-of-00004", old)
+        for n, old in enumerate(
+            [*(f"birds-train.tfrecord-{n:05}-of-00002" for n in (0, 1)), "", ""]
+        )
+    ]
+    assert puts(s3)[-1] == ("dataset_info.json", "")
+
+
+# Writing that fails.
+
+
+@contextmanager
+def failing(fails):
+    """Let changes in memory:// fail, by their numbers; those that were tried, by their paths."""
+    tried = []
+
+    def watched(name, real):
+        def method(self, *args, **options):
+            if name != "rm_file":
+                tried.append(args[-1] if name != "pipe_file" else args[0])
+            if fails(len(tried) - 1):
+                raise PermissionError("no more")
+            return real(self, *args, **options)
+
+        return method
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("pipe_file", "put_file", "cp_file", "rm_file"):
+            real = getattr(MemoryFileSystem, name)
+            patch.setattr(MemoryFileSystem, name, watched(name, real))
+        yield tried
+
+
+def changes(options):
+    """The names of all files that writing puts somewhere, in order, and which of them are new."""
+    place = in_memory()
+    if options:
+        put(place, more(0, 30))
+    before = place.files()
+    with failing(lambda number: False) as tried:
+        put(place, more(30, 60), **options)
+    names = [path.rpartition("/birds/")[2] for path in tried]
+    return names, [name not in before for name in names]
+
+
+WAYS = {
+    "first": {},
+    "another": {"split": "test"},
+    "append": {"mode": "append"},
+    "overwrite": {"mode": "overwrite"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_if_anything_fails_the_old_dataset_is_there_and_nothing_else(memory, way):
+    if WAYS[way]:
+        put(memory, more(0, 30))
+    before = memory.files()
+    names, _ = changes(WAYS[way])
+    assert names[-1] == "dataset_info.json"
+    for fatal in range(len(names)):
+        with failing(fatal.__eq__), pytest.raises(AccessRefusedError, match="no more"):
+            put(memory, more(30, 60), **WAYS[way])
+        assert memory.files() == before
+    put(memory, more(30, 60), **WAYS[way])
+    assert memory.open(split="test" if way == "another" else "train").labels.size >= 30
+
+
+@pytest.mark.parametrize("way", ["another", "append", "overwrite"])
+def test_if_the_server_is_gone_while_shards_are_brought_the_old_dataset_is_whole(memory, way):
+    put(memory, more(0, 30))
+    before = memory.files()
+    _, are_new = changes(WAYS[way])
+    for first in range(1, are_new.index(False) + 1):
+        with failing(first.__le__), pytest.raises(AccessRefusedError, match="no more"):
+            put(memory, more(30, 60), **WAYS[way])
+        assert before.items() <= memory.files().items()
+        assert len(memory.open()) == 30
+
+
+@pytest.mark.parametrize(
+    "name", ["birds-train.tfrecord-00001-of-00002", "birds-train.index.npy", "dataset_info.json"]
+)
+def test_an_upload_to_s3_that_fails(s3, name):
+    put(s3, more(0, 30))
+    before = s3.files()
+    times = itertools.count()
+    s3.asked.fault = lambda method, path: (
+        500 * (method == "PUT" and path.endswith(name) and next(times) < tries.TRIES)
+    )
+    with pytest.raises(StorageError, match=f"{name}: (writing|copying) failed 5 times"):
+        put(s3, more(30, 60), mode="overwrite")
+    assert s3.files() == before
+    put(s3, more(30, 60), mode="overwrite")
+    assert sorted(s3.open().columns(["x"])["x"].tolist()) == list(range(30, 60))
+
+
+def test_a_few_failures_do_no_harm(s3, tmp_path):
+    lock, faults = threading.Lock(), itertools.cycle([0, 0, 503, 0, 500])
+
+    def fault(method, path):
+        with lock:
+            return next(faults)
+
+    s3.asked.fault = fault
+    for number, options in enumerate(WAYS.values()):
+        put(s3, more(30 * number, 30 * number + 30), **options)
+        options = {"label": "species", "shards": 2, **options}
+        write(more(30 * number, 30 * number + 30), tmp_path / "birds", **options)
+    s3.asked.fault = lambda method, path: 0
+    assert s3.files() == files(tmp_path / "birds")
+
+
+def test_what_is_no_longer_needed_and_stays_is_told(s3):
+    put(s3, more(0, 30))
+    s3.asked.fault = lambda method, path: 403 if method == "DELETE" and "-of-" in path else 0
+    with pytest.raises(CommittedError, match="'train' is written, but .* could not be removed"):
+        put(s3, more(0, 60), mode="overwrite", shards=3)
+    assert len(s3.open()) == 60
+
+
+def interrupted(place, examples, other):
+    """Examples during whose reading another process writes."""
+    yield from examples
+    other()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_another_writer_is_noticed_and_loses_nothing(target, split, is_there):
+    if is_there:
+        put(target, more(0, 30), "val")
+    after = {}
+
+    def other():
+        put(target, more(30, 60), split, shards=2)
+        after.update(target.files())
+
+    with pytest.raises(DatasetError, match=f"{target.url}: another process has changed"):
+        put(target, interrupted(target, more(60, 90), other))
+    assert after == target.files()
+    assert len(target.open(split=split)) == 30
+
+
+def test_another_writer_that_comes_while_shards_are_brought(memory, monkeypatch):
+    put(memory, more(0, 30), "val")
+    real, after = MemoryFileSystem.put_file, {}
+
+    def put_file(self, local, path, **options):
+        monkeypatch.setattr(MemoryFileSystem, "put_file", real)
+        put(memory, more(30, 60), "train")
+        after.update(memory.files())
+        real(self, local, path, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", put_file)
+    with pytest.raises(DatasetError, match="another process has changed the dataset"):
+        put(memory, more(60, 90), "test")
+    assert memory.files() == after
+    assert len(memory.open(split="train")) == 30
+
+
+@pytest.mark.parametrize("way", ["first", "append"])
+def test_what_may_not_be_written_is_found_out_at_once(s3, way):
+    put(s3, more(0, 30), "val" if way == "first" else "train")
+    before = s3.files()
+    s3.asked.fault = lambda method, path: 403 if method == "PUT" else 0
+    examples = iter(more(30, 60))
+    with pytest.raises(AccessRefusedError, match=f"{s3.url}.*refused"):
+        put(s3, examples, **WAYS[way])
+    assert len(list(examples)) == 30
+    s3.asked.fault = lambda method, path: 0
+    assert s3.files() == before
+
+
+def test_a_bucket_that_is_not_there_is_found_out_at_once(s3):
+    examples = iter(more(0, 30))
+    s3.url = "s3://nobody/birds"
+    with pytest.raises(StorageError, match="s3://nobody/birds"):
+        put(s3, examples)
+    assert len(list(examples)) == 30
+
+
+def test_a_web_server_cannot_be_written_to(web):
+    with pytest.raises(StorageError, match=f"{web.url}.*writing failed"):
+        put(web, more(0, 3))
+
+
+def test_errors_speak_of_the_url_and_leave_nothing_here(target, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    put(target, more(0, 30))
+    with pytest.raises(DatasetExistsError, match=f"^{target.url}: there is a split 'train'"):
+        put(target, more(0, 30))
+    with pytest.raises(DatasetError, match=f"^{target.url}: compression is GZIP, but"):
+        put(target, more(0, 30), mode="append", compression="GZIP")
+    with pytest.raises(DatasetError, match=f"^{target.url}: there are no examples"):
+        put(target, [], "test")
+    target.put("birds-val.tfrecord-00000-of-00002", b"1")
+    with pytest.raises(DatasetExistsError, match=f"^{target.url}/birds-val.tfrecord-0.*belongs to"):
+        put(target, more(0, 30), "val")
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+class Shelf(MemoryFileSystem):
+    """A driver that cannot copy."""
+
+    protocol = "shelf"
+
+    def cp_file(self, path1, path2, **options):
+        raise NotImplementedError
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return MemoryFileSystem._strip_protocol(path.replace("shelf://", "memory://"))
+
+
+def test_a_driver_that_cannot_copy(memory, tmp_path):
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    memory.url = memory.url.replace("memory", "shelf")
+    for number, options in enumerate(STEPS.values()):
+        put(memory, more(100 * number, 100 * number + 90), **options)
+        options = {"label": "species", "shards": 2, **options}
+        write(more(100 * number, 100 * number + 90), tmp_path / "birds", **options)
+        assert memory.files() == files(tmp_path / "birds")
+
+
+# The command line.
+
+
+def storage_arguments(place):
+    for name, value in place.options.items():
+        yield from (
+            "--storage-option",
+            f"{name}={value if name != 'client_kwargs' else json.dumps(value)}",
+        )
+
+
+def test_the_command_line_writes_to_s3(s3, tmp_path, capsys):
+    lines = [json.dumps(each) for each in more(0, 60)]
+    (tmp_path / "birds.jsonl").write_text("\n".join(lines))
+    command = ["write", str(tmp_path / "birds.jsonl"), s3.url, "--label", "species"]
+    command += [*storage_arguments(s3), "--val-fraction", "0.3", "--shards", "2"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith(f"{s3.url}: x, species, noise")
+    assert len(s3.open(split="train+val")) == 60
+    assert main(command) == 1
+    assert f"error: {s3.url}: there is a split 'train' already" in capsys.readouterr().err
+    assert main([*command, "--mode", "append", "--quiet"]) == 0
+    assert len(s3.open(split="train+val")) == 120
+    main(
+        [
+            "write",
+            *command[1:3],
+            "--split",
+            "other",
+            "--mode",
+            "append",
+            "-q",
+            *storage_arguments(s3),
+        ]
+    )
+    assert len(s3.open(split="other")) == 60
+
+
+def test_the_command_line_says_what_is_refused(s3, tmp_path, capsys):
+    (tmp_path / "birds.jsonl").write_text(json.dumps(more(0, 1)[0]))
+    endpoint = json.dumps(s3.options["client_kwargs"])
+    command = ["write", str(tmp_path / "birds.jsonl"), s3.url]
+    assert main([*command, "--storage-option", f"client_kwargs={endpoint}"]) == 1
+    assert f"covey: error: {s3.url}" in (told := capsys.readouterr().err)
+    assert "credentials" in told
+    assert s3.files() == {}

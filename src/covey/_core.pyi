@@ -177,6 +177,13 @@ class Decoder:
         The same for records that lie in buffers, of whose frames as much is checked as `check` says.
         """
 
+def sort_by_class(
+    which: NDArray[uint32], next: NDArray[uint64], first: int, out: NDArray[Any]
+) -> None:
+    """
+    Writes the numbers of records, from `first` on, each to the next place of its class; `next` is moved on.
+    """
+
 REACH_PLAIN: int = 0
 
 REACH_MEMBERS: int = 1

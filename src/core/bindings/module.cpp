@@ -12,6 +12,7 @@ NB_MODULE(_core, m) {
   covey::register_encoder(m);
   covey::register_examples(m);
   covey::register_decoder(m);
+  covey::register_classes(m);
   covey::register_rowcheck(m);
   covey::register_gather(m);
   covey::register_survey(m);

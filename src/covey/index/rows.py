@@ -176,15 +176,10 @@ def sort_by_class(classes: NDArray[np.int64], table: NDArray[Any], ordered: NDAr
         ordered: The array.
     """
     labels = np.ascontiguousarray(table["label"])
-    following = table["first"].astype(np.int64)
+    following = table["first"].copy()  # it is moved on
     begin = 0
     for part in _parts(classes):
-        which = _find(labels, part)
-        order = np.argsort(which, kind="stable")
-        many = np.bincount(which, minlength=len(labels))
-        rank = np.arange(len(part)) - np.repeat(np.cumsum(many) - many, many)
-        ordered[np.repeat(following, many) + rank] = order + begin
-        following += many
+        _core.sort_by_class(_find(labels, part), following, begin, ordered)
         begin += len(part)
 
 
@@ -198,14 +193,12 @@ def _count(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return found + low, many[found]
 
 
-def _find(labels: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[Any]:
-    """The place of each of a part among all labels, in as few bytes as it takes."""
-    # numpy sorts two bytes by counting.
-    small = np.uint16 if len(labels) <= 2**16 else np.int64
+def _find(labels: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The place of each of a part among all labels."""
     low, high = int(labels[0]), int(labels[-1])
     if high - low > 4 * len(part):
-        return np.searchsorted(labels, part).astype(small)
-    places = np.zeros(high - low + 1, small)
+        return np.searchsorted(labels, part).astype(np.uint32)
+    places = np.zeros(high - low + 1, np.uint32)
     places[labels - low] = np.arange(len(labels))
     return places[part - low]
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from covey import _core
-from covey.errors import DatasetError, ExampleError, FeatureError, FormatError
+from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.features import Features
 from covey.features.surveys import survey_block, survey_kinds
 from covey.index import BY_FILE, About, Index, class_table, number_dtype, row_dtype, sort_by_class
@@ -225,18 +225,8 @@ def _assemble(
     for number, each in enumerate(scanned):
         part = rows[begin : begin + each.records]
         begin += each.records
-        places = each.places.table(streamed=streamed)
-        if len(places) and int(places["length"].max()) >= 2**32:
-            raise FormatError(
-                f"{shards[number].name}: a record is over 4 GiB, more than an index holds"
-            )
         part["shard"] = number
-        part["length"] = places["length"]
-        part["offset"] = places["offset"]
-        if compressed:
-            part["within"] = places["within"]
-        if streamed and each.compression is None:
-            part["within"], part["offset"] = places["offset"], 0
+        each.places.fill(part, streamed=streamed)
         if each.labels is not None:
             part["label"] = each.labels if final is None else final[each.labels]
     classes = by_class = sums = None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.errors import FormatError
 from covey.records.block import FRAME_BYTES, HEADER_BYTES, Block
 
 # One row per record: what RecordReader.read_at takes, and how long the record is.
@@ -41,14 +42,15 @@ class Places:
         self.members: Members = []
         """To be filled by whoever reads a compressed file."""
         self._compression = compression
-        self._tables = [np.zeros(0, PLACE_DTYPE)]
+        # Of each block: where it begins, and where in it its records are, and their lengths.
+        self._blocks: list[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]] = []
+
+    def __len__(self) -> int:
+        return sum(len(lengths) for _, _, lengths in self._blocks)
 
     def add(self, block: Block) -> None:
         """Note the records of the next block."""
-        table = np.zeros(len(block), PLACE_DTYPE)
-        table["offset"] = block.offsets - np.uint64(HEADER_BYTES) + np.uint64(block.position)
-        table["length"] = block.lengths
-        self._tables.append(table)
+        self._blocks.append((block.position, block.offsets, block.lengths))
 
     def can_skip(self) -> bool:
         """Whether every record can be reached without reading all that comes before it."""
@@ -56,7 +58,8 @@ class Places:
             return True
         if self._compression != "GZIP":
             return False
-        places = self._join()
+        places = np.zeros(len(self), PLACE_DTYPE)
+        self._fill(places)
         before, _ = np.array(self.members, np.uint64).T
         ends = places["offset"] + places["length"] + np.uint64(FRAME_BYTES)
         # The last member ends with the last record, as far as anybody knows.
@@ -69,28 +72,37 @@ class Places:
         longest = int((following - before).max())
         return full and whole and longest <= longest_member(places["length"])
 
-    def table(self, *, streamed: bool | None = None) -> NDArray[Any]:
-        """All of them: an array of (offset, within, length).
-
-        Args:
-            streamed: Whether to count through the whole of a compressed file; by default only where
-                its records cannot be reached otherwise.
-        """
-        places = self._join()
-        if self._compression is None or not len(places):
-            return places
-        places = places.copy()
-        if streamed if streamed is not None else not self.can_skip():
-            places["within"] = places["offset"]
-            places["offset"] = 0
-            return places
-        before, offset = np.array(self.members, np.uint64).T
-        member = np.searchsorted(before, places["offset"], side="right") - 1
-        places["within"] = places["offset"] - before[member]
-        places["offset"] = offset[member]
+    def table(self) -> NDArray[Any]:
+        """All of them: an array of (offset, within, length)."""
+        places = np.zeros(len(self), PLACE_DTYPE)
+        self.fill(places, streamed=not self.can_skip())
         return places
 
-    def _join(self) -> NDArray[Any]:
-        if len(self._tables) > 1:
-            self._tables = [np.concatenate(self._tables)]
-        return self._tables[0]
+    def fill(self, rows: NDArray[Any], *, streamed: bool) -> None:
+        """Fill the fields ``offset``, ``length`` and, if it is there, ``within`` of rows.
+
+        Args:
+            rows: As many as there are records.
+            streamed: Whether to count through the whole of a file, as if it could only be read
+                from its beginning.
+        """
+        self._fill(rows)
+        if streamed:
+            rows["within"], rows["offset"] = rows["offset"].copy(), 0
+        elif self._compression is not None and len(rows):
+            before, offset = np.array(self.members, np.uint64).T
+            member = np.searchsorted(before, rows["offset"], side="right") - 1
+            rows["within"] = rows["offset"] - before[member]
+            rows["offset"] = offset[member]
+
+    def _fill(self, rows: NDArray[Any]) -> None:
+        """The same, counted through the (decompressed) file."""
+        most = np.iinfo(rows.dtype["length"]).max
+        begin = 0
+        for position, offsets, lengths in self._blocks:
+            if len(lengths) and int(lengths.max()) > most:
+                raise FormatError("a record is over 4 GiB, more than an index can hold")
+            part = rows[begin : begin + len(lengths)]
+            part["length"] = lengths
+            part["offset"] = offsets + np.uint64(position) - np.uint64(HEADER_BYTES)
+            begin += len(lengths)
