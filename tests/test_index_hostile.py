@@ -328,7 +328,7 @@ def row_changes():
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(kinds, st.lists(damages(), min_size=1, max_size=2))
 def test_a_damaged_index_gives_the_right_examples_or_an_error(elsewhere, kind, changes):
     found = elsewhere(kind, *deduplicated(changes))
@@ -342,21 +342,21 @@ def deduplicated(changes):
     return tuple(by_file.values())
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(kinds, st.sampled_from(FILES[1:]), row_changes(), st.booleans())
 def test_forged_rows_give_the_right_examples_or_an_error(elsewhere, kind, file, rows, map_files):
     found = elsewhere(kind, Change(file, "rows", rows, forged=True), map_files=map_files)
     assert found == "right" or found.startswith("error: ")
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(kinds, places, odd_json)
 def test_a_forged_description_gives_the_right_examples_or_an_error(elsewhere, kind, place, value):
     found = elsewhere(kind, Change("index.json", "json", (place, value), forged=True))
     assert found == "right" or found.startswith("error: ")
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(kinds, places, odd_json)
 def test_forged_features_are_no_crash(elsewhere, kind, place, value):
     found = elsewhere(kind, Change("index.json", "json", ("features", (place, value)), forged=True))

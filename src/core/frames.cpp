@@ -9,13 +9,6 @@ namespace covey {
 namespace {
 
 template <class T>
-T load(const std::uint8_t* data) noexcept {
-  T value;
-  std::memcpy(&value, data, sizeof value);
-  return value;
-}
-
-template <class T>
 void store(std::uint8_t* out, T value) noexcept {
   std::memcpy(out, &value, sizeof value);
 }

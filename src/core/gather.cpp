@@ -1,7 +1,5 @@
 #include "gather.h"
 
-#include <cstring>
-
 #include "frames.h"
 #include "prefetch.h"
 
@@ -10,13 +8,6 @@ namespace {
 
 // Rows lie anywhere: memory is asked for so many of them ahead.
 constexpr std::size_t kRowsAhead = 8;
-
-template <class T>
-T load(const std::uint8_t* data) noexcept {
-  T value;
-  std::memcpy(&value, data, sizeof value);
-  return value;
-}
 
 Fault fault_of(FaultCode code, std::size_t row, std::uint64_t offset = 0, std::uint64_t found = 0,
                std::uint64_t expected = 0) noexcept {

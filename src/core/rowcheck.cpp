@@ -1,18 +1,9 @@
 #include "rowcheck.h"
 
-#include <cstring>
-
 #include "frames.h"
 
 namespace covey {
 namespace {
-
-template <class T>
-T load(const std::uint8_t* data) noexcept {
-  T value;
-  std::memcpy(&value, data, sizeof value);
-  return value;
-}
 
 // No place is that far in any file, and no sum of such a place and a length wraps around.
 constexpr std::uint64_t kFarthest = std::uint64_t{1} << 62;

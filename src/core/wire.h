@@ -10,6 +10,14 @@
 
 namespace covey {
 
+// A number that lies anywhere.
+template <class T>
+T load(const std::uint8_t* data) noexcept {
+  T value;
+  std::memcpy(&value, data, sizeof value);
+  return value;
+}
+
 // A stretch of bytes that somebody else owns.
 struct Bytes {
   const std::uint8_t* begin = nullptr;

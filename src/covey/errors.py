@@ -9,7 +9,7 @@
     │   └── ExampleError           a record is no tf.train.Example, or does not fit its features
     ├── FeatureError           a schema, or a value that is to be written, is wrong
     │   └── DuplicateKeyError      two examples have the same key
-    ├── DatasetError           a dataset cannot be written as asked
+    ├── DatasetError           a dataset cannot be read or written as asked
     │   ├── DatasetExistsError     there is one already
     │   └── CommittedError         it is written, but not all of it is in its place yet
     ├── SourceError            a source cannot be read, or an item of it
@@ -115,7 +115,7 @@ class DuplicateKeyError(FeatureError):
 
 
 class DatasetError(CoveyError, ValueError):
-    """A dataset cannot be written as asked."""
+    """A dataset cannot be read or written as asked."""
 
 
 class DatasetExistsError(DatasetError, FileExistsError):

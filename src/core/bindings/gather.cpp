@@ -59,7 +59,7 @@ class Gather {
     }
     const auto held = shards_;
     std::vector<Bytes> records;
-    raise_if(tables_.locate(ids.data(), ids.shape(0), *held, records));
+    raise_if(locate(ids, *held, records));
     return decoder.run(records, wanted, dense, [&](const std::vector<ColumnOut>& out) -> Fault {
       if (label < 0) return {};
       const void* const labels = out[static_cast<std::size_t>(label)].dense;
@@ -71,11 +71,17 @@ class Gather {
   nb::list slice(ArrayArg<std::int64_t> ids, bool verify) const {
     const auto held = shards_;
     std::vector<Bytes> records;
-    raise_if(tables_.locate(ids.data(), ids.shape(0), *held, records));
+    raise_if(locate(ids, *held, records));
     return to_bytes(records, verify);
   }
 
  private:
+  Fault locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards,
+               std::vector<Bytes>& records) const {
+    nb::gil_scoped_release release;
+    return tables_.locate(ids.data(), ids.shape(0), shards, records);
+  }
+
   static std::shared_ptr<const Mapping> map(nb::tuple fields, bool keep_open, bool scattered) {
     const nb::bytes path = nb::cast<nb::bytes>(fields[1]);
     const auto size = nb::cast<std::size_t>(fields[2]);

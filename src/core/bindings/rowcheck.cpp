@@ -23,8 +23,11 @@ void register_rowcheck(nb::module_& m) {
             layout.length = length;
             layout.offset = offset;
             const bool has_within = reach != static_cast<int>(Reach::plain);
-            if (shard + 4 > stride || length + 4 > stride || offset + 8 > stride ||
-                (has_within && within + 8 > stride)) {
+            const auto inside = [stride](std::size_t field, std::size_t size) {
+              return size <= stride && field <= stride - size;
+            };
+            if (!inside(shard, 4) || !inside(length, 4) || !inside(offset, 8) ||
+                (has_within && !inside(within, 8))) {
               throw nb::value_error("fields do not fit a row");
             }
             std::vector<ShardExtent> shards(records.shape(0));

@@ -155,13 +155,14 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
     storage = open_storage(target) if not is_remote(target) else None
     folders = {layout.path, *(split.files.folder for split in layout.splits.values())}
     for folder in folders:
-        if storage is None or layout.storage.is_remote:
-            same = target.rstrip("/") == folder.rstrip("/")
-        else:
-            same = os.path.realpath(target) == os.path.realpath(folder)
-        if same:
+        here, there = target.rstrip("/"), folder.rstrip("/")
+        if storage is not None and not layout.storage.is_remote:
+            here, there = os.path.realpath(target), os.path.realpath(folder)
+        # Within the folder it would be found when the folder is opened.
+        if here == there or here.startswith((f"{there}/", f"{there}{os.sep}")):
             raise DatasetError(
-                f"{target}: this is what is to be repaired, and stays as it is; give another folder"
+                f"{target}: this is, or is in, what is to be repaired, which stays as it is; give "
+                "another folder"
             )
     for split in splits if storage is not None else ():
         try:

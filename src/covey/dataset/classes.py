@@ -49,7 +49,7 @@ class ClassTable:
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
-    @property
+    @cached_property
     def labels(self) -> NDArray[np.int64]:
         """The number of each class."""
         return np.ascontiguousarray(self._table["label"])
@@ -81,8 +81,8 @@ class ClassTable:
             DatasetError: If no record is of such a class.
         """
         number = self._number(label)
-        place = int(np.searchsorted(self._table["label"], number)) if number is not None else 0
-        if number is None or place >= len(self) or int(self._table["label"][place]) != number:
+        place = int(np.searchsorted(self.labels, number)) if number is not None else 0
+        if number is None or place >= len(self) or int(self.labels[place]) != number:
             few = ", ".join(map(repr, map(self._name, self._table["label"][:8].tolist())))
             more = " and more" if len(self) > 8 else ""
             raise DatasetError(f"there is no record of class {label!r}; there are {few}{more}")

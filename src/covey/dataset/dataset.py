@@ -16,12 +16,15 @@ from covey.errors import DatasetError, FormatError
 from covey.features import Features
 from covey.features.batches import row_of
 from covey.gather import Gatherer
+from covey.labels import is_text, texts_of
+from covey.records import Skipped
 
 # Records that are decoded at once when all are gone through.
 _ROWS_AT_ONCE = 256
+_BYTES_AT_ONCE = 16 << 20
 
 
-class Dataset(Sequence[dict[str, Any]]):
+class Dataset:
     """Examples by their numbers, as :func:`covey.open` gives them.
 
     ``ds[17]`` is an example, ``ds[10:20]`` and ``ds[[5, 3, 5]]`` are examples by column. It can be
@@ -59,8 +62,7 @@ class Dataset(Sequence[dict[str, Any]]):
         self._numbering = numbering
         self._pixels = pixels
         # A label that is one int64 is compared with the index whenever it is decoded.
-        column = None if label is None else features.column_of(label)
-        self._label_column = -1 if column is None else column
+        self._label_column = self._find_label(features)
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -96,21 +98,69 @@ class Dataset(Sequence[dict[str, Any]]):
         columns = self._decode(self.features, ids.reshape(-1))
         return columns if ids.ndim else row_of(columns, 0)
 
+    def _find_label(self, features: Features) -> int:
+        """Where the label is among what is decoded, if it can be compared with the index."""
+        column = None if self.label is None else features.column_of(self.label)
+        return -1 if column is None else column
+
     def _decode(self, features: Features, ids: Ids) -> dict[str, Any]:
-        label = self._label_column if features is self.features else -1
+        same = features is self.features
+        label = self._label_column if same else self._find_label(features)
         taken = self._selection.take(ids)
         columns = self._gatherer.decode(features, taken, label=label)
+        if self._text_numbers and self.label in features:
+            self._check_texts(self._find(features, columns), taken)
         if not self._pixels:
             return columns
         return decode_images(features, columns, lambda row: self._gatherer.place(int(taken[row])))
 
+    @cached_property
+    def _text_numbers(self) -> dict[str, int]:
+        """The numbers that the index has for labels which are texts; empty if they are not."""
+        kind = None if self.label is None else self.features.get(self.label)
+        if self._names is None or kind is None or not is_text(kind) or self._numbering is not None:
+            return {}
+        return {text: number for number, text in enumerate(self._names)}
+
+    def _find(self, features: Features, columns: dict[str, Any]) -> Any:
+        """The column of the label."""
+        assert self.label is not None
+        found: Any = columns
+        for key in features.path_of(self.label):
+            found = found[key]
+        return found
+
+    def _check_texts(self, column: Any, taken: Ids) -> None:
+        """Compare labels that are texts with the index, as the native core does with numbers."""
+        found = [self._text_numbers.get(text) for text in texts_of(column)]
+        expected = self._gatherer.labels(taken).tolist()
+        for row, (text, number) in enumerate(zip(found, expected, strict=True)):
+            if text != number:
+                raise DatasetError(
+                    f"{self._gatherer.place(int(taken[row]))}: its class is {column[row]!r}, but "
+                    f"the index says {number}; the shard was changed, or the index is another's: "
+                    "run `covey index` to make it anew"
+                )
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The examples, in order."""
-        for begin in range(0, len(self), _ROWS_AT_ONCE):
-            end = min(begin + _ROWS_AT_ONCE, len(self))
-            columns = self._decode(self.features, np.arange(begin, end, dtype=np.int64))
-            for row in range(end - begin):
+        for ids in self._stretches():
+            columns = self._decode(self.features, ids)
+            for row in range(len(ids)):
                 yield row_of(columns, row)
+
+    def _stretches(self) -> Iterator[Ids]:
+        """All numbers in order, as many at once as are not too large together."""
+        for begin in range(0, len(self), _ROWS_AT_ONCE):
+            ids = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(self)), dtype=np.int64)
+            sizes = np.cumsum(self._gatherer.lengths(self._selection.take(ids)))
+            cuts = np.flatnonzero(np.diff(sizes // _BYTES_AT_ONCE)) + 1
+            yield from np.split(ids, cuts)
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What ``on_error="skip"`` has left out."""
+        return tuple(part for table in self._gatherer.tables for part in table.index.skipped)
 
     def columns(self, names: Iterable[str] | str | None = None) -> dict[str, Any]:
         """All examples by column.
@@ -164,7 +214,7 @@ class Dataset(Sequence[dict[str, Any]]):
         Args:
             label: The number of a class, its name, or a list of either.
         """
-        wanted = [label] if isinstance(label, (int, str, bytes, np.integer)) else label
+        wanted: Any = label if isinstance(label, (list, tuple, range, np.ndarray)) else [label]
         chosen = [self._records(self.classes.position(each)) for each in wanted]
         numbers = np.concatenate([np.zeros(0, np.int64), *chosen])
         return self._with(self._selection.take(np.unique(numbers)))
@@ -189,10 +239,7 @@ class Dataset(Sequence[dict[str, Any]]):
             ids: Their numbers, as in ``ds[ids]``.
         """
         numbers = parse_ids(ids, len(self)).reshape(-1)
-        taken = self._selection.take(numbers)
-        if self._selection.is_all:  # then nobody has checked them yet
-            taken = Selection(len(self), numbers=np.arange(len(self))).take(taken)
-        return self._with(taken)
+        return self._with(self._selection.take(numbers, check=True))
 
     def _with(self, numbers: Ids) -> Dataset:
         return Dataset(
@@ -251,5 +298,5 @@ class RawRecords(Sequence[bytes]):
         return self._dataset._gatherer.records(self._dataset._selection.take(ids))
 
     def __iter__(self) -> Iterator[bytes]:
-        for begin in range(0, len(self), _ROWS_AT_ONCE):
-            yield from self[begin : begin + _ROWS_AT_ONCE]
+        for ids in self._dataset._stretches():
+            yield from self._read(ids)

@@ -22,7 +22,10 @@ from covey.sources.tfrecords import begins_like_records
 from covey.storage import Storage, open_storage
 from covey.writing.commit import recover
 
-_RECORDS = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$|\.(gz|gzip|zlib)$", re.IGNORECASE)
+# Names that say that a file has records; into others one must look.
+_RECORDS = re.compile(
+    r"\.(tfrecords?|tfrec)([-.]?\d+(-of-\d+)?)?(\.(gz|gzip|zlib|z))?$", re.IGNORECASE
+)
 _INDEX = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
 _PATTERN = re.compile(r"[*?\[]")
 
@@ -210,10 +213,11 @@ def _inner_dataset(storage: Storage, folder: str, files: Sequence[str]) -> str |
 def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
     """Those that have records in them, of the files of a folder and the folders in it."""
     found = [each for each in files if not _INDEX.search(each)]
-    named = [each for each in found if _RECORDS.search(storage.name(each))]
-    if named or storage.is_remote:
-        return named
-    return [each for each in found if _begins_like_records(each)]
+    if storage.is_remote:
+        return [each for each in found if _RECORDS.search(storage.name(each))]
+    return [
+        each for each in found if _RECORDS.search(storage.name(each)) or _begins_like_records(each)
+    ]
 
 
 def _begins_like_records(path: str) -> bool:

@@ -56,8 +56,8 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         decode_images: Give images as pixels, which needs Pillow, and not as encoded bytes.
         verify: Check the checksums of what is read.
         map_files: Map shards into memory; False reads them, which is slower.
-        on_error: ``"skip"`` leaves damaged records out of an index that is made; such an index is
-            not kept.
+        on_error: ``"skip"`` looks through all records, whatever index there is, and leaves out the
+            damaged ones, which ``ds.skipped`` lists.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
         cache_bytes: How much of remote or unpacked shards is kept on disk; see docs/remote.md.
         threads: How many index; all cores by default.
@@ -66,8 +66,8 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> _ = write(birds, "birds", split="train", label="species", shuffle=False, progress=False)
     >>> ds = open("birds", split="train")
-    >>> len(ds), ds.classes.names, ds[1]["species"]
-    (3, ('owl', 'wren'), 1)
+    >>> len(ds), ds.classes.names, ds.classes.counts.tolist()
+    (3, ('owl', 'wren'), [2, 1])
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")

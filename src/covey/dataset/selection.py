@@ -39,20 +39,26 @@ class Selection:
     def __len__(self) -> int:
         return self._length
 
-    def take(self, ids: Ids) -> Ids:
+    def take(self, ids: Ids, *, check: bool = False) -> Ids:
         """The numbers, among all records, of those that are so numbered here.
+
+        Args:
+            ids: The numbers; those below 0 count from the end.
+            check: Whether to check them even where whoever reads them does that.
 
         Raises:
             IndexError: If there are none.
         """
-        if self.is_all:
-            return ids  # whoever reads them checks them
+        if self.is_all and not check:
+            return ids
         ids = np.where(ids < 0, ids + len(self), ids)
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self)):
             wrong = ids[(ids < 0) | (ids >= len(self))][0]
             raise IndexError(f"there is no record {wrong}; there are {len(self)}")
         if self._numbers is not None:
             return self._numbers[ids]
+        if self.is_all:
+            return ids
         if len(self._begins) == 1:
             shifted: Ids = ids + self._begins[0]
             return shifted

@@ -44,6 +44,30 @@ DTYPES = (*NUMBERS, *STRINGS)
 MOST_BYTES = 1 << 31
 
 
+def parse_dtype(dtype: Any) -> str:
+    """The name of a dtype: a name, a numpy dtype, or a Python type.
+
+    >>> parse_dtype(np.uint8), parse_dtype(str), parse_dtype(float)
+    ('uint8', 'str', 'float32')
+    """
+    if dtype is None:
+        raise FeatureError(f"dtype is None, must be one of {', '.join(DTYPES)}")
+    python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
+    if isinstance(dtype, type) and dtype in python:
+        return python[dtype]
+    if isinstance(dtype, str) and dtype in STRINGS:
+        return dtype
+    if isinstance(dtype, str) and dtype == "string":
+        return "bytes"
+    try:
+        name = str(np.dtype(dtype).name)
+    except (TypeError, ValueError):
+        name = str(dtype)
+    if name not in DTYPES:
+        raise FeatureError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One key of an Example."""

@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.features.arrays import RaggedArray
 from covey.features.columns import (
-    DTYPES,
     STRINGS,
     Column,
     Layout,
     Shape,
     check_shape,
+    parse_dtype,
 )
 from covey.features.memory import PACKED, arrange, item_size, pack, row_of_string, unpack
 
@@ -53,30 +53,6 @@ class _Required:
 
 REQUIRED = _Required()
 """The default of a feature that every example must have."""
-
-
-def parse_dtype(dtype: Any) -> str:
-    """The name of a dtype: a name, a numpy dtype, or a Python type.
-
-    >>> parse_dtype(np.uint8), parse_dtype(str), parse_dtype(float)
-    ('uint8', 'str', 'float32')
-    """
-    if dtype is None:
-        raise FeatureError(f"dtype is None, must be one of {', '.join(DTYPES)}")
-    python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
-    if isinstance(dtype, type) and dtype in python:
-        return python[dtype]
-    if isinstance(dtype, str) and dtype in STRINGS:
-        return dtype
-    if isinstance(dtype, str) and dtype == "string":
-        return "bytes"
-    try:
-        name = str(np.dtype(dtype).name)
-    except (TypeError, ValueError):
-        name = str(dtype)
-    if name not in DTYPES:
-        raise FeatureError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
-    return name
 
 
 class MisfitError(FeatureError):

@@ -20,7 +20,7 @@ from covey.features.columns import (
     check_shape,
     check_value_shape,
 )
-from covey.features.kinds import REQUIRED, Feature, MisfitError, parse_dtype
+from covey.features.kinds import REQUIRED, Feature, MisfitError
 
 
 def _empty(default: Any) -> Any:

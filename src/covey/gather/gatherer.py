@@ -90,6 +90,10 @@ class Gatherer(ForkAware):
                 self._opened = Opened(self.tables, self._cache_bytes)
             return self._opened
 
+    def _let_go(self) -> Opened | None:
+        opened, self._opened = self._opened, None
+        return opened
+
     def close(self) -> None:
         """Close all files, and let go of all maps."""
         self._closed = True
@@ -182,6 +186,11 @@ class Gatherer(ForkAware):
         numbered: NDArray[np.int64] = shards + self._first_shard[table]
         return numbered
 
+    def lengths(self, ids: Ids) -> NDArray[np.int64]:
+        """The bytes of records."""
+        rows, _ = self.rows(ids)
+        return rows["length"].astype(np.int64)
+
     def labels(self, ids: Ids) -> NDArray[np.int64]:
         """The classes of records, as the index has them."""
         rows, _ = self.rows(ids)
@@ -207,7 +216,7 @@ class Gatherer(ForkAware):
         row = index.rows[within]
         shards = index.about.shards
         shard = min(int(row["shard"]), len(shards) - 1)
-        before = sum(each.records for each in shards[:shard])
+        before = index.first_records[shard]
         streamed = index.about.streamed
         offset = int(row["within"] if streamed else row["offset"])
         return Place(self.tables[table].files.paths[shard], within - before, offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,16 @@ class Members:
     """The most bytes that one may decompress to."""
 
 
+class _Kept:
+    """The descriptors that all datasets of this process keep together, at the most."""
+
+    count = 0
+
+    @classmethod
+    def release(cls, count: int) -> None:
+        cls.count -= count
+
+
 class Opened:
     """What one process has open."""
 
@@ -33,7 +44,10 @@ class Opened:
         self.shards = LocalShards(tables, cache_bytes)
         self.gather = _core.Gather([_native(table) for table in tables])
         self._members: dict[tuple[int, int], Members] = {}
-        self._keep_open = len(self.shards) <= _descriptors()
+        self._keep_open = _Kept.count + len(self.shards) <= _descriptors()
+        if self._keep_open:
+            _Kept.count += len(self.shards)
+            weakref.finalize(self, _Kept.release, len(self.shards))
         size = sum(shard.bytes for table in tables for shard in table.index.about.shards)
         self._scattered = size > _memory() // 2
 
@@ -62,8 +76,8 @@ class Opened:
         found = self._members.get(key)
         if found is None:
             shards = table.index.about.shards
-            first = sum(each.records for each in shards[:shard])
-            rows = table.index.rows[first : first + shards[shard].records]
+            first, end = table.index.first_records[shard : shard + 2]
+            rows = table.index.rows[first:end]
             starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
             edges = np.append(starts, shards[shard].bytes)
             found = self._members[key] = Members(edges, longest_member(rows["length"]))

@@ -99,6 +99,9 @@ class LocalShards:
             for table in tables
             for path, shard in zip(table.files.paths, table.index.about.shards, strict=True)
         ]
+        self._first: dict[int, int] = {}
+        for number, (table, _, _) in enumerate(self._where):
+            self._first.setdefault(id(table), number)
         self._opened: dict[int, LocalShard] = {}
         # Each with the generation of the file that it is of.
         self._descriptors: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -139,7 +142,7 @@ class LocalShards:
             return _open_remote(storage, path, shard, stat)
         _refuse(changed_content(storage, path, shard))
         if table.index.about.streamed:
-            needed = _end_of_records(table, shard)
+            needed = _end_of_records(table, shard, number - self._first[id(table)])
             unpacked, size = unpack(storage, path, shard, stat, needed, self._cache_bytes)
             return LocalShard(unpacked, size, None, unpacked=True)
         return LocalShard(path, shard.bytes, None)
@@ -219,10 +222,14 @@ class LocalShards:
         taken = self._take(number)
         try:
             descriptor, _ = taken
-            if hasattr(os, "pread"):
-                return os.pread(descriptor, end - begin, begin)
             os.lseek(descriptor, begin, os.SEEK_SET)  # nobody else has the descriptor now
-            return os.read(descriptor, end - begin)
+            data = os.read(descriptor, end - begin)
+            while len(data) < end - begin:  # systems give 2 GiB at a time at the most
+                more = os.read(descriptor, end - begin - len(data))
+                if not more:
+                    break
+                data += more
+            return data
         finally:
             self._put_back(number, taken)
 
@@ -326,11 +333,10 @@ def _no_room(name: str) -> StorageError:
     )
 
 
-def _end_of_records(table: Table, shard: Shard) -> int:
+def _end_of_records(table: Table, shard: Shard, number: int) -> int:
     """Where in the data of a shard the last record ends."""
-    shards = table.index.about.shards
-    first = sum(each.records for each in shards[: shards.index(shard)])
-    last = table.index.rows[first : first + shard.records][-1:]
+    end = table.index.first_records[number + 1]
+    last = table.index.rows[end - 1 : end] if shard.records else table.index.rows[:0]
     return int((last["within"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
 
 

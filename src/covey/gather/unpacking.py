@@ -128,8 +128,11 @@ def _no_room(path: str, room: int) -> StorageError:
 
 def _make_room(folder: Path, size: int, room: int, path: str) -> None:
     """Remove what was used longest ago, until there is room; who has it mapped keeps it."""
-    found = [each for each in folder.iterdir() if not each.name.startswith(".")]
-    stats = {each: each.stat() for each in found}
+    stats: dict[Path, os.stat_result] = {}
+    for each in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process makes room, too
+            if not each.name.startswith("."):
+                stats[each] = each.stat()
     total = sum(each.st_size for each in stats.values()) + size
     for each, _ in sorted(stats.items(), key=lambda item: item[1].st_mtime_ns):
         if total <= room:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from covey import _core
 from covey.errors import FormatError
 from covey.index.about import About
 from covey.index.rows import CLASS_DTYPE, index_names, number_dtype, row_dtype
+from covey.records import Skipped
 
 # How much of a file is looked at together: no more of it than this takes memory.
 _PIECE_BYTES = 1 << 20
@@ -35,15 +38,22 @@ class Index:
     """The numbers of the records, class after class."""
     home: tuple[str, str] | None = None
     """The folder and the stem of the files that it is mapped from."""
+    skipped: tuple[Skipped, ...] = ()
+    """What was left out of it because it is damaged, if that was asked for."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def first_records(self) -> list[int]:
+        """The number of the first record of each shard, and how many there are."""
+        return [0, *accumulate(shard.records for shard in self.about.shards)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What is on disk is mapped again by whoever gets this, on the same machine.
         if self.home is not None:
             return _read_again, (self.home, self.about)
-        return Index, (self.about, self.rows, self.classes, self.by_class)
+        return Index, (self.about, self.rows, self.classes, self.by_class, None, self.skipped)
 
 
 def _read_again(home: tuple[str, str], about: About) -> Index:

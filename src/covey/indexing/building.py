@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -44,7 +44,7 @@ class ShardFiles:
     keeps_index: bool = True
     """Whether an index may be put into the folder: it is theirs, and not one far above them."""
 
-    @property
+    @cached_property
     def paths(self) -> list[str]:
         """Where each is."""
         return [self.storage.join(self.folder, name) for name in self.names]
@@ -247,4 +247,5 @@ def _assemble(
         order=order,
         streamed=streamed,
     )
-    return Index(about, rows, classes, by_class)
+    skipped = tuple(part for each in scanned for part in each.skipped)
+    return Index(about, rows, classes, by_class, skipped=skipped)

@@ -46,6 +46,9 @@ def find_or_build(
         about = _look(folder, files, stem)
         if about is None or not _is_wanted(about, indexing):
             continue
+        if indexing.on_error == "skip":  # only who reads all records knows which are damaged
+            damaged = about
+            break
         try:
             return read_index(folder, stem, about), folder
         except FormatError:  # its rows are damaged, but what it was is known

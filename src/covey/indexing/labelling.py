@@ -162,7 +162,8 @@ class FileLabels(Labeller):
     def __init__(self, names: Sequence[str]) -> None:
         classes = [class_of_file(name) for name in names]
         self._names = tuple(sorted(set(classes)))
-        self._shards = [self._names.index(name) for name in classes]
+        numbers = {name: number for number, name in enumerate(self._names)}
+        self._shards = [numbers[name] for name in classes]
 
     def of(self, block: Block, shard: int) -> NDArray[np.int64]:
         return np.full(len(block), self._shards[shard], np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,7 +168,7 @@ class Existing:
                     return list(about.shards), index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
         index = Indexing(classes.features, labeller, progress=False).build(files)
-        return list(index.about.shards), index.rows
+        return [replace(shard, version="") for shard in index.about.shards], index.rows
 
 
 def _grown(features: Features, known: Features) -> dict[str, Feature]:

@@ -145,10 +145,8 @@ class Mirror:
             CommittedError: If it is written, but something that is no longer needed is still there.
         """
         after = self._snapshot()
-        changed = sorted(
-            (name for name, state in after.items() if self._before.get(name) != state),
-            key=_place_in_line,
-        )
+        changed = [name for name in sorted(after) if self._before.get(name) != after[name]]
+        changed.sort(key=_place_in_line)
         large = [name for name in changed if not name.endswith(_SMALL)]
         hidden: list[str] = []
         brought: list[str] = []
@@ -254,5 +252,6 @@ class Mirror:
 
 
 def _place_in_line(name: str) -> int:
-    """Shards and arrays first, what describes them later, what describes the dataset last."""
-    return next((i for i, each in enumerate(reversed(_SMALL), 1) if name.endswith(each)), 0)
+    """Shards first, then arrays, then what describes them, and last what describes the dataset."""
+    line = (".npy", *reversed(_SMALL))
+    return next((place for place, each in enumerate(line, 1) if name.endswith(each)), 0)
