@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from written import fresh_process
 
 import covey
 from covey import Features, RecordWriter
@@ -47,3 +50,25 @@ def as_lists(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == object:
         return [as_lists(each) for each in value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+class Elsewhere:
+    """Runs functions in another process, which is begun anew when one of them has killed it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, action: Callable[..., Any], *args: Any) -> Any:
+        if self._run is None:
+            self._run = self._stack.enter_context(fresh_process())
+        try:
+            return self._run(action, *args)
+        except BrokenProcessPool:
+            self.close()
+            raise AssertionError(f"{action.__name__}: the process was killed") from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._run = None
+        self._stack.close()

@@ -5,7 +5,7 @@ All is done in another process, so that a crash there is a failure here and not 
 
 import json
 import struct
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from opened import opened, put
-from written import fresh_process, write
+from opened import Elsewhere, opened, put
+from written import write
 
 from covey import CoveyError, _core
 from covey.index.about import _checksum
@@ -255,40 +255,23 @@ def compare(ds):
     return "right"
 
 
-class Elsewhere:
-    """Another process, which is begun anew when it was killed."""
-
-    def __init__(self, path):
-        self.folders = {kind: make(path / kind, kind) for kind in KINDS}
-        self._context = self._run = None
-
-    def __call__(self, kind, *changes, **options):
-        if self._run is None:
-            self._context = fresh_process()
-            self._run = self._context.__enter__()
-        try:
-            return self._run(judge, self.folders[kind], changes, options)
-        except BrokenProcessPool:
-            self.close()
-            return "it crashed"
-
-    def close(self):
-        if self._context is not None:
-            self._context.__exit__(None, None, None)
-        self._run = self._context = None
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return {kind: make(tmp_path_factory.mktemp(kind), kind) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
+def judged(tmp_path_factory, folders):
+    """What is read of a dataset of a kind, after its index was changed."""
+    with pytest.MonkeyPatch.context() as patch, closing(Elsewhere()) as run:
         patch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        found = Elsewhere(tmp_path_factory.mktemp("hostile"))
-        yield found
-        found.close()
+        yield lambda kind, *changes, **options: run(judge, folders[kind], changes, options)
 
 
 @pytest.fixture(autouse=True)
-def _cache(elsewhere, tmp_path, monkeypatch):
+def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path))
 
 
@@ -330,8 +313,8 @@ def row_changes():
 
 @settings(max_examples=200)
 @given(kinds, st.lists(damages(), min_size=1, max_size=2))
-def test_a_damaged_index_gives_the_right_examples_or_an_error(elsewhere, kind, changes):
-    found = elsewhere(kind, *deduplicated(changes))
+def test_a_damaged_index_gives_the_right_examples_or_an_error(judged, kind, changes):
+    found = judged(kind, *deduplicated(changes))
     assert found == "right" or found.startswith("error: ")
 
 
@@ -344,22 +327,22 @@ def deduplicated(changes):
 
 @settings(max_examples=200)
 @given(kinds, st.sampled_from(FILES[1:]), row_changes(), st.booleans())
-def test_forged_rows_give_the_right_examples_or_an_error(elsewhere, kind, file, rows, map_files):
-    found = elsewhere(kind, Change(file, "rows", rows, forged=True), map_files=map_files)
+def test_forged_rows_give_the_right_examples_or_an_error(judged, kind, file, rows, map_files):
+    found = judged(kind, Change(file, "rows", rows, forged=True), map_files=map_files)
     assert found == "right" or found.startswith("error: ")
 
 
 @settings(max_examples=150)
 @given(kinds, places, odd_json)
-def test_a_forged_description_gives_the_right_examples_or_an_error(elsewhere, kind, place, value):
-    found = elsewhere(kind, Change("index.json", "json", (place, value), forged=True))
+def test_a_forged_description_gives_the_right_examples_or_an_error(judged, kind, place, value):
+    found = judged(kind, Change("index.json", "json", (place, value), forged=True))
     assert found == "right" or found.startswith("error: ")
 
 
 @settings(max_examples=80)
 @given(kinds, places, odd_json)
-def test_forged_features_are_no_crash(elsewhere, kind, place, value):
-    found = elsewhere(kind, Change("index.json", "json", ("features", (place, value)), forged=True))
+def test_forged_features_are_no_crash(judged, kind, place, value):
+    found = judged(kind, Change("index.json", "json", ("features", (place, value)), forged=True))
     assert found.startswith(("right", "error: ", "wrong", "KeyError: 'x'"))
 
 
@@ -368,11 +351,10 @@ def test_forged_features_are_no_crash(elsewhere, kind, place, value):
 @pytest.mark.parametrize(
     "value", [True, False, None, "GZIP", "ZLIB", "x", "@file", {}, {"by": "key"}, ["a", "b", "c"]]
 )
-def test_a_forged_field(elsewhere, kind, name, value):
-    folder = elsewhere.folders[kind]
-    content = json.loads(folder.sound["index.json"])
+def test_a_forged_field(judged, folders, kind, name, value):
+    content = json.loads(folders[kind].sound["index.json"])
     place = [each for each in leaves(content) if each and each[0] != "features"].index((name,))
-    found = elsewhere(kind, Change("index.json", "json", (place, value), forged=True))
+    found = judged(kind, Change("index.json", "json", (place, value), forged=True))
     # Other names, or other ways to tell, of the same classes cannot be found out.
     allowed = (
         ("right", "error: ") if name != "class_texts" else ("right", "error: ", "wrong labels")
@@ -401,9 +383,9 @@ def test_a_forged_field(elsewhere, kind, name, value):
     ids=range(14),
 )
 @pytest.mark.parametrize("file", FILES[1:])
-def test_headers_that_no_array_has(elsewhere, file, header):
+def test_headers_that_no_array_has(judged, file, header):
     for kind in ("plain", "foreign"):
-        assert elsewhere(kind, Change(file, "header", (header,))) == "right"
+        assert judged(kind, Change(file, "header", (header,))) == "right"
 
 
 @pytest.mark.parametrize(
@@ -420,9 +402,9 @@ def test_headers_that_no_array_has(elsewhere, file, header):
         b'{"covey_index": 2}',
     ],
 )
-def test_descriptions_that_are_none(elsewhere, text):
+def test_descriptions_that_are_none(judged, text):
     for kind in KINDS:
-        assert elsewhere(kind, Change("index.json", "text", (text,))) == "right"
+        assert judged(kind, Change("index.json", "text", (text,))) == "right"
 
 
 def test_a_folder_is_left_with_a_sound_index(tmp_path):

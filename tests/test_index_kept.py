@@ -6,11 +6,12 @@ import os
 import shutil
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
-from opened import numbers, opened, put, put_numbers
-from written import files, fresh_process, shard_paths, write
+from opened import Elsewhere, numbers, opened, put, put_numbers
+from written import files, shard_paths, write
 
 import covey
 from covey import CorruptRecordError, CoveyError, DatasetError, RecordReader
@@ -370,10 +371,8 @@ def changed_while_open(folder, tmp_path, change, map_files, used):
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
-    """Runs functions in another process, which what they do may kill."""
-    with pytest.MonkeyPatch.context() as patch, fresh_process() as run:
+    with pytest.MonkeyPatch.context() as patch, closing(Elsewhere()) as run:
         patch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        run(os.getpid)
         yield run
 
 

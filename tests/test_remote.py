@@ -99,7 +99,7 @@ def make_covey(folder, compression=None, big=False):
 def make_tfds(folder):
     import tensorflow_datasets as tfds
 
-    class Birds(tfds.core.GeneratorBasedBuilder):
+    class Birds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("2.0.0")
         name = "birds"
         pkg_dir_path = None
@@ -924,9 +924,7 @@ STEPS = [
     {},
     {"split": "test", "shards": 1},
     {"mode": "append"},
-    {"mode": "overwrite", "shards": 4, "seed": 1},  # the same names again
-    {"mode": "overwrite", "shards": 1, "compression": "GZIP"},
-    {"mode": "append"},
+    {"mode": "overwrite", "shards": 4, "compression": "GZIP"},  # by the same names
 ]
 
 
@@ -943,14 +941,14 @@ def test_what_is_written_is_the_same_as_on_disk(target, tmp_path):
     assert ours.classes.counts.tolist() == theirs.classes.counts.tolist()
 
 
-def test_a_version_is_written_where_tfds_has_it(target, tmp_path):
-    target.url += "/2.1.0"
-    put(target, more(0, 9))
+def test_a_version_is_written_where_tfds_has_it(memory, tmp_path):
+    memory.url += "/2.1.0"
+    put(memory, more(0, 9))
     write(more(0, 9), tmp_path / "birds/2.1.0", label="species", shards=2)
-    assert {name.removeprefix("2.1.0/"): data for name, data in target.files().items()} == files(
+    assert {name.removeprefix("2.1.0/"): data for name, data in memory.files().items()} == files(
         tmp_path / "birds/2.1.0"
     )
-    assert target.open().classes.counts.tolist() == [3, 3, 3]
+    assert memory.open().classes.counts.tolist() == [3, 3, 3]
 
 
 def test_tfds_and_tensorflow_read_what_was_written(s3, tmp_path):
@@ -1075,6 +1073,24 @@ def test_if_anything_fails_the_old_dataset_is_there_and_nothing_else(memory, way
     assert memory.open(split="test" if way == "another" else "train").labels.size >= 30
 
 
+def test_if_the_last_step_fails_new_names_of_classes_go_too(memory):
+    put(memory, more(0, 30))
+    before = memory.files()
+    batch = [{"x": n, "colour": f"colour {n % 2}"} for n in range(9)]
+    real = MemoryFileSystem.put_file
+
+    def put_file(self, local, path, **options):
+        if path.endswith("dataset_info.json"):
+            raise PermissionError("no more")
+        return real(self, local, path, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "put_file", put_file)
+        with pytest.raises(AccessRefusedError, match="no more"):
+            put(memory, batch, label="colour", mode="overwrite")
+    assert memory.files() == before
+
+
 @pytest.mark.parametrize("way", ["another", "append", "overwrite"])
 def test_if_the_server_is_gone_while_shards_are_brought_the_old_dataset_is_whole(way):
     _, are_new = changes(WAYS[way])
@@ -1109,7 +1125,7 @@ def test_a_few_failures_do_no_harm(s3, tmp_path):
             return next(faults)
 
     s3.asked.fault = fault
-    for number, options in enumerate([{}, {"mode": "append"}, {"mode": "overwrite"}]):
+    for number, options in enumerate([{}, {"mode": "append"}]):
         put(s3, more(30 * number, 30 * number + 30), **options)
         options = {"label": "species", "shards": 2, **options}
         write(more(30 * number, 30 * number + 30), tmp_path / "birds", **options)
@@ -1168,14 +1184,13 @@ def test_another_writer_that_comes_while_shards_are_brought(memory, monkeypatch)
     assert len(memory.open(split="train")) == 30
 
 
-@pytest.mark.parametrize("way", ["first", "append"])
-def test_what_may_not_be_written_is_found_out_at_once(s3, way):
-    put(s3, more(0, 30), "val" if way == "first" else "train")
+def test_what_may_not_be_written_is_found_out_at_once(s3):
+    put(s3, more(0, 30))
     before = s3.files()
     s3.asked.fault = lambda method, path: 403 if method == "PUT" else 0
     examples = iter(more(30, 60))
     with pytest.raises(AccessRefusedError, match=f"{s3.url}.*refused"):
-        put(s3, examples, **WAYS[way])
+        put(s3, examples, mode="append")
     assert len(list(examples)) == 30
     s3.asked.fault = lambda method, path: 0
     assert s3.files() == before

@@ -158,11 +158,14 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
         here, there = target.rstrip("/"), folder.rstrip("/")
         if storage is not None and not layout.storage.is_remote:
             here, there = os.path.realpath(target), os.path.realpath(folder)
-        # Within the folder it would be found when the folder is opened.
-        if here == there or here.startswith((f"{there}/", f"{there}{os.sep}")):
+        if here == there:
             raise DatasetError(
-                f"{target}: this is, or is in, what is to be repaired, which stays as it is; give "
-                "another folder"
+                f"{target}: this is what is to be repaired, and stays as it is; give another folder"
+            )
+        if folder == layout.path and here.startswith((f"{there}/", f"{there}{os.sep}")):
+            raise DatasetError(
+                f"{target}: it is in what is to be repaired, and would be found when that is "
+                "opened; give another folder"
             )
     for split in splits if storage is not None else ():
         try:

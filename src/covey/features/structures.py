@@ -19,6 +19,7 @@ from covey.features.columns import (
     as_array,
     check_shape,
     check_value_shape,
+    parse_dtype,
 )
 from covey.features.kinds import REQUIRED, Feature, MisfitError
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError
+from covey.errors import DatasetError, StorageError
 from covey.gather.shards import LocalShards, Table
 from covey.records.places import longest_member
 
@@ -63,6 +63,13 @@ class Opened:
             if not self.shards.unpack_again(numbers):
                 raise
             self.map(numbers)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"{os.fsdecode(error.filename)}: it cannot be mapped into memory "
+                f"({error.strerror}); open the dataset with map_files=False"
+            ) from None
         except _core.Fault as fault:
             _, _, number, _, expected, _ = fault.args
             raise DatasetError(

@@ -228,6 +228,8 @@ class Mirror:
                 for name in reversed(done):
                     if name in self._texts:
                         self._storage.write(self._path(name), self._texts[name])
+                        if name == INFO_FILE:  # some storages call it another state
+                            self._version = self._info_version()
                     elif self._aside(name)[1] in hidden:
                         self._copy(self._aside(name)[0], name)
             raise
