@@ -63,8 +63,6 @@ class Opened:
             if not self.shards.unpack_again(numbers):
                 raise
             self.map(numbers)
-        except FileNotFoundError:
-            raise
         except OSError as error:
             raise StorageError(
                 f"{os.fsdecode(error.filename)}: it cannot be mapped into memory "
