@@ -1,11 +1,18 @@
 """Settings of all tests, those in docstrings included."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 # Before TensorFlow is imported by any test: it is a judge here, and should be a quiet one.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+# Nothing is left in, or taken from, the cache of whoever runs the tests.
+os.environ["COVEY_CACHE"] = tempfile.mkdtemp(prefix="covey-test-cache-")
+atexit.register(shutil.rmtree, os.environ["COVEY_CACHE"], ignore_errors=True)
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -50,6 +50,7 @@ def run_python(code: str) -> str:
 
 def test_public_names():
     assert covey.__all__ == [
+        "AccessRefusedError",
         "Block",
         "ClassLabel",
         "ClassTable",
@@ -65,6 +66,8 @@ def test_public_names():
         "Feature",
         "FeatureError",
         "Features",
+        "FileChangedError",
+        "FileMissingError",
         "FormatError",
         "Image",
         "Indexed",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from covey.dataset import ClassTable, Dataset, open  # noqa: A004
     from covey.errors import (
+        AccessRefusedError,
         ClosedError,
         CommittedError,
         CorruptRecordError,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
         DuplicateKeyError,
         ExampleError,
         FeatureError,
+        FileChangedError,
+        FileMissingError,
         FormatError,
         SkippedRecordsWarning,
         SourceError,
@@ -74,6 +77,7 @@ _MODULES = (
 )
 
 __all__ = [
+    "AccessRefusedError",
     "Block",
     "ClassLabel",
     "ClassTable",
@@ -89,6 +93,8 @@ __all__ = [
     "Feature",
     "FeatureError",
     "Features",
+    "FileChangedError",
+    "FileMissingError",
     "FormatError",
     "Image",
     "Indexed",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,15 @@ class Shard:
 def fingerprint(path: str | os.PathLike[str]) -> int:
     """The checksum of a file's first and last bytes."""
     with open(path, "rb") as file:
-        crc = _core.crc32c(file.read(_FINGERPRINT_BYTES))
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - _FINGERPRINT_BYTES))
-        return _core.crc32c(file.read(_FINGERPRINT_BYTES), crc)
+        return fingerprint_of(file, os.fstat(file.fileno()).st_size)
+
+
+def fingerprint_of(file: BinaryIO, size: int) -> int:
+    """The same of a file that is open."""
+    file.seek(0)
+    crc = _core.crc32c(file.read(_FINGERPRINT_BYTES))
+    file.seek(max(0, size - _FINGERPRINT_BYTES))
+    return _core.crc32c(file.read(_FINGERPRINT_BYTES), crc)
 
 
 @dataclass(frozen=True, slots=True)

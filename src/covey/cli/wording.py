@@ -30,6 +30,7 @@ def in_terms_of_options(message: str) -> str:
         name = f"--{found[1].replace('_', '-')}"
         return f"{name} {value}" if value else name
 
+    message = message.replace("storage_options=", "--storage-option NAME=VALUE")
     message = message.replace("give it a default", "give it one with --default NAME=VALUE")
     return _ARGUMENT.sub(option, message)
 

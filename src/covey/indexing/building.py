@@ -23,11 +23,8 @@ from covey.labels import Classes, guess_label
 from covey.pipeline import run_ahead
 from covey.progress import Progress
 from covey.records.reader import OnError
-from covey.shards import Shard, fingerprint
+from covey.shards import Shard, fingerprint, fingerprint_of
 from covey.storage import Stat, Storage
-
-# How much of a remote shard's beginning and end its fingerprint looks at.
-_ENDS = 1 << 12
 
 GUESS = object()
 """In place of a label: whatever is most likely one."""
@@ -194,13 +191,8 @@ def shard_fingerprint(storage: Storage, path: str, size: int) -> int:
     """What tells when another file has taken a shard's place."""
     if not storage.is_remote:
         return fingerprint(path)
-    blocks = storage.open_blocks(path)
-    try:
-        begins = np.array([0, max(0, size - _ENDS)], np.int64)
-        blocks.ensure(begins, np.minimum(begins + _ENDS, size))
-        return fingerprint(blocks.path)
-    finally:
-        blocks.close()
+    with storage.open_stream(path) as stream:
+        return fingerprint_of(stream, size)
 
 
 def _assemble(

@@ -14,6 +14,8 @@ that has it mapped, and several processes need no locks: they write the same byt
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -147,9 +149,11 @@ def create(folder: str, size: int) -> None:
         with open(new / DATA, "wb") as file:
             file.truncate(size)
         os.rename(new, folder)
-    except OSError:
+    except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
-        if not os.path.isdir(folder):
+        # Another one was there, though it may be gone again.
+        was_there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        if not was_there and not os.path.isdir(folder):
             raise
 
 
@@ -165,7 +169,8 @@ def discard(folder: str) -> bool:
     if os.path.isdir(gone):
         shutil.rmtree(gone, ignore_errors=True)
     else:
-        os.unlink(gone)
+        with contextlib.suppress(FileNotFoundError):  # another process has seen it, too
+            os.unlink(gone)
     return True
 
 

@@ -223,16 +223,38 @@ class Mirror:
                 new = self._aside(name)[1]
                 if new not in hidden or not self._copy(new, name):
                     self._storage.upload(os.fspath(self.folder / name), self._path(name))
-        except BaseException:
-            with contextlib.suppress(OSError):  # the error that led here is the one to tell
-                for name in reversed(done):
-                    if name in self._texts:
-                        self._storage.write(self._path(name), self._texts[name])
-                        if name == INFO_FILE:  # some storages call it another state
-                            self._version = self._info_version()
-                    elif self._aside(name)[1] in hidden:
-                        self._copy(self._aside(name)[0], name)
-            raise
+        except BaseException as error:
+            left = [name for name in reversed(done) if not self._put_back(name, hidden)]
+            if not left:
+                raise
+            # The only copies that are left of them are not removed.
+            kept = {self._aside(name)[0] for name in left}
+            hidden[:] = [name for name in hidden if name not in kept]
+            raise DatasetError(
+                f"{shown(self._url)}: split {self._split!r} is not written ({error}), and "
+                f"{len(left)} files of the old one could not be put back; they are in "
+                f"{self._hidden}.old: copy them back, or write the split again"
+            ) from error
+
+    def _put_back(self, name: str, hidden: list[str]) -> bool:
+        """Put back what was there under a name; False if that fails, too."""
+        try:
+            if name in self._texts:
+                self._storage.write(self._path(name), self._texts[name])
+                if name == INFO_FILE:  # some storages call it another state
+                    self._version = self._info_version()
+            elif self._aside(name)[1] in hidden:
+                self._copy(self._aside(name)[0], name)
+        except OSError:
+            return self._is_as_before(name)
+        return True
+
+    def _is_as_before(self, name: str) -> bool:
+        """Whether a small file was not changed at all."""
+        try:
+            return name in self._texts and self._storage.read(self._path(name)) == self._texts[name]
+        except OSError:
+            return False
 
     def _take_back(self, names: list[str]) -> None:
         """Remove what was brought, as far as that can be done, and nobody else needs it."""

@@ -21,7 +21,7 @@ from covey.metadata import check_split_name
 from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
-from covey.storage import is_remote
+from covey.storage import LocalStorage, is_remote
 from covey.writing.commit import Staging, failing_well, locked
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
@@ -194,7 +194,7 @@ def write(
             mirror.publish()
     else:
         # Absolute, for whatever makes the examples may change the folder it works in.
-        folder = Path(os.path.abspath(text))
+        folder = Path(LocalStorage().clean(text))
         written = job.write(intake, folder, split, mode, name, progress)
     return replace(written, path=text, seconds=time.perf_counter() - started)
 
