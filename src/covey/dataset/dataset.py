@@ -95,8 +95,9 @@ class Dataset:
             CorruptRecordError, ExampleError: If a record is damaged, saying which.
         """
         ids = parse_ids(key, len(self))
-        columns = self._decode(self.features, ids.reshape(-1))
-        return columns if ids.ndim else row_of(columns, 0)
+        if ids.ndim:
+            return self._decode(self.features, ids)
+        return row_of(self._decode(self.features, ids.reshape(1)), 0)
 
     def _find_label(self, features: Features) -> int:
         """Where the label is among what is decoded, if it can be compared with the index."""

@@ -77,6 +77,8 @@ def parse_ids(key: Any, length: int) -> Ids:
     Raises:
         IndexError, TypeError: If they are none.
     """
+    if type(key) is np.ndarray and key.dtype == np.int64 and key.ndim == 1:
+        return key  # the usual case in a hurry
     if isinstance(key, slice):
         return np.arange(*key.indices(length), dtype=np.int64)
     if hasattr(key, "__index__") and not isinstance(key, (bool, np.ndarray)):
