@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from covey import _core
+from covey.records.block import HEADER_BYTES
 from covey.records.streams import StreamError
 
 Compression = Literal["GZIP", "ZLIB"] | None
@@ -20,6 +21,9 @@ Compression = Literal["GZIP", "ZLIB"] | None
 # Compressed bytes that are taken from a file at once. What zlib does not use of them it copies, so
 # that large pieces of strongly compressed data would cost more than they save.
 _INPUT_BYTES = 1 << 16
+
+# What is looked at to find out about a file.
+_HEAD_BYTES = 4096
 
 # Ten bytes: magic, deflate, no flags, no time, no extra flags, and an operating system that is
 # "unknown", so that the same records give the same bytes on every machine.
@@ -61,6 +65,18 @@ def detect_compression(head: bytes) -> Compression:
         if len(inflated) < 12 or _begins_a_record(inflated):
             return "ZLIB"
     return None
+
+
+def read_head(file: BinaryIO, *, is_pipe: bool) -> bytes:
+    """How a file begins, as far as is needed to find out; it is not sought back."""
+    head = b""
+    while len(head) < _HEAD_BYTES:
+        # What has arrived is enough to tell by; a live pipe may not have more for a while.
+        piece = getattr(file, "read1", file.read)(_HEAD_BYTES - len(head))
+        head += piece
+        if not piece or (is_pipe and len(head) >= HEADER_BYTES):
+            break
+    return head
 
 
 def _begins_a_record(head: bytes) -> bool:

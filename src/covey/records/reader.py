@@ -21,6 +21,7 @@ from covey.records.compression import (
     Inflater,
     detect_compression,
     parse_compression,
+    read_head,
 )
 from covey.records.places import Members, Places
 from covey.records.streams import MappedStream, PieceStream, Stream, StreamError
@@ -29,7 +30,6 @@ OnError = Literal["raise", "skip"]
 PathOrFile = str | os.PathLike[str] | BinaryIO
 
 _PIECE_BYTES = 1 << 20
-_HEAD_BYTES = 4096
 _UNLIMITED = 2**63
 _MOST_OFFSET = 2**62
 
@@ -115,13 +115,7 @@ class RecordReader:
         return bool(getattr(self._file, "seekable", lambda: False)())
 
     def _detect(self) -> Compression:
-        head = b""
-        while len(head) < _HEAD_BYTES:
-            # What has arrived is enough to tell by; a live pipe may not have more for a while.
-            piece = getattr(self._file, "read1", self._file.read)(_HEAD_BYTES - len(head))
-            head += piece
-            if not piece or (self._start is None and len(head) >= HEADER_BYTES):
-                break
+        head = read_head(self._file, is_pipe=self._start is None)
         if self._start is None:
             self._peeked = head  # a pipe: these bytes come first when it is read
         else:

@@ -21,11 +21,11 @@ from covey.records.compression import (
     Inflater,
     detect_compression,
     parse_compression,
+    read_head,
 )
 from covey.records.streams import WINDOW_BYTES, MappedStream, PieceStream, Stream, StreamError
 
 _PIECE_BYTES = 1 << 20
-_HEAD_BYTES = 4096
 _MEMBER = b"\x1f\x8b\x08"
 # The bits of a GZIP header's flags that must not be set.
 _RESERVED_FLAGS = 0xE0
@@ -200,13 +200,7 @@ class DamagedFile:
         return read
 
     def _detect(self) -> Compression:
-        head = b""
-        while len(head) < _HEAD_BYTES:
-            # What has arrived is enough to tell by; a live pipe may not have more for a while.
-            piece = getattr(self._file, "read1", self._file.read)(_HEAD_BYTES - len(head))
-            head += piece
-            if not piece or (self._start is None and len(head) >= HEADER_BYTES):
-                break
+        head = read_head(self._file, is_pipe=self._start is None)
         if self._start is None:
             self._peeked = head
             return detect_compression(head)
