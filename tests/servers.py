@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 from moto.server import ThreadedMotoServer
+
+from covey.storage import blocks, tries
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -153,3 +156,16 @@ def s3_server() -> Iterator[dict[str, object]]:
         }
     finally:
         server.stop()
+
+
+def stand_alone(monkeypatch, tmp_path):
+    """Nothing of this machine's settings, no waiting, and a cache of its own."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "COVEY_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tries, "BASE_SECONDS", 0.002)
+    monkeypatch.setattr(blocks, "_TOUCH_SECONDS", 0.0)

@@ -26,7 +26,7 @@ from aiobotocore.session import AioSession
 from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 from opened import as_lists, opened
-from servers import folder_server, range_server
+from servers import folder_server, range_server, stand_alone
 from written import files, fresh_process, shard_paths, write
 
 from covey import ClassLabel, Image, RecordReader, RecordWriter
@@ -41,7 +41,7 @@ from covey.errors import (
 )
 from covey.gather import shards as gather_shards
 from covey.gather.shards import LocalShards
-from covey.storage import blocks, cache_folder, sparse, tries
+from covey.storage import cache_folder, sparse, tries
 
 COUNTER = itertools.count()
 BLOCK = sparse.BLOCK_BYTES
@@ -52,16 +52,7 @@ BIG = range(1000, 1300)
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
-    """Nothing of this machine's settings, no waiting, and a cache of its own."""
-    for name in list(os.environ):
-        if name.startswith(("AWS_", "COVEY_")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tries, "BASE_SECONDS", 0.002)
-    monkeypatch.setattr(blocks, "_TOUCH_SECONDS", 0.0)
+    stand_alone(monkeypatch, tmp_path)
 
 
 # Datasets on the local disk.

@@ -27,7 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import folder_server, range_server, s3_server
+from servers import folder_server, range_server, s3_server, stand_alone
 
 from covey.errors import (
     AccessRefusedError,
@@ -59,16 +59,7 @@ COUNTER = itertools.count()
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
-    """Nothing of this machine's settings, no waiting, and a cache of its own."""
-    for name in list(os.environ):
-        if name.startswith(("AWS_", "COVEY_")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tries, "BASE_SECONDS", 0.002)
-    monkeypatch.setattr(blocks, "_TOUCH_SECONDS", 0.0)
+    stand_alone(monkeypatch, tmp_path)
 
 
 def content(size, seed=0):

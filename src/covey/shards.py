@@ -19,7 +19,7 @@ from covey.records.block import FRAME_BYTES
 from covey.shuffle.ordering import Ordered, Part
 
 # How much of the beginning and of the end of a shard its fingerprint looks at.
-_FINGERPRINT_BYTES = 1 << 12
+FINGERPRINT_BYTES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ def fingerprint(path: str | os.PathLike[str]) -> int:
 def fingerprint_of(file: BinaryIO, size: int) -> int:
     """The same of a file that is open."""
     file.seek(0)
-    crc = _core.crc32c(file.read(_FINGERPRINT_BYTES))
-    file.seek(max(0, size - _FINGERPRINT_BYTES))
-    return _core.crc32c(file.read(_FINGERPRINT_BYTES), crc)
+    crc = _core.crc32c(file.read(FINGERPRINT_BYTES))
+    file.seek(max(0, size - FINGERPRINT_BYTES))
+    return _core.crc32c(file.read(FINGERPRINT_BYTES), crc)
 
 
 @dataclass(frozen=True, slots=True)

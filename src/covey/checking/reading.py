@@ -53,11 +53,6 @@ def read_shard(
                 yield found[done - found.first :]
 
 
-def loses(damage: Damage) -> bool:
-    """Whether a damage loses records, and not only what a GZIP member says of itself."""
-    return damage.bytes != 0 or not damage.reason.endswith("its records are sound by their own")
-
-
 @contextmanager
 def _opened(storage: Storage, path: str) -> Iterator[str | BinaryIO]:
     if not storage.is_remote:

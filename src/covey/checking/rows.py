@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.checking.examples import Looked
-from covey.checking.reading import loses
 from covey.checking.report import Problems
 from covey.index import About
 from covey.records.block import HEADER_BYTES
@@ -63,7 +62,7 @@ class RowCheck:
     def pass_over(self, damage: Damage) -> None:
         """A part of the shard is damaged."""
         self._damaged = True
-        self._lost = self._lost or loses(damage)
+        self._lost = self._lost or damage.lost
 
     def compare(self, looked: Looked) -> None:
         """Compare the rows of the records that follow."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.checking.examples import Examples
-from covey.checking.reading import find_compression, loses, read_shard
+from covey.checking.reading import find_compression, read_shard
 from covey.checking.report import Problem
 from covey.errors import CoveyError, DatasetError
 from covey.indexing import ShardFiles
@@ -85,7 +85,7 @@ class Saving:
     def _read(self, found: SoundShard, path: str) -> None:
         for each in read_shard(self.files.storage, path, found.compression):
             if isinstance(each, Damage):
-                if loses(each):
+                if each.lost:
                     self._lose(found, each.record, each.offset, each.reason)
                 continue
             looked = self.examples.look(each, found.name)

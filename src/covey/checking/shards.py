@@ -10,7 +10,7 @@ from functools import partial
 
 from covey.checking.examples import Examples, Looked
 from covey.checking.indexes import Found
-from covey.checking.reading import find_compression, loses, read_shard
+from covey.checking.reading import find_compression, read_shard
 from covey.checking.report import Problems
 from covey.checking.rows import RowCheck
 from covey.errors import CoveyError
@@ -98,7 +98,7 @@ class ShardCheck:
                 if isinstance(each, Damage):
                     problems.add(name, each.reason, record=each.record, offset=each.offset)
                     damaged = True
-                    numbered += loses(each)
+                    numbered += each.lost
                     if rows is not None:
                         rows.pass_over(each)
                     continue

@@ -34,6 +34,11 @@ def explain_fault(fault: _core.Fault, where: Place) -> CoveyError:
     reason = (
         f"{code.removesuffix('_checksum')} checksum is {found:#010x}, expected {expected:#010x}"
     )
+    return damaged(where, reason)
+
+
+def damaged(where: Place, reason: str) -> CorruptRecordError:
+    """An error about a record that is damaged."""
     return CorruptRecordError(
         f"{where}: {reason}; run `covey verify` to list the damage",
         name=where.name,

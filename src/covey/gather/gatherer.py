@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError, CorruptRecordError, FormatError
+from covey.errors import ClosedError, FormatError
 from covey.features import Features
 from covey.features.explain import Place
-from covey.gather.faults import explain_fault
+from covey.gather.faults import damaged, explain_fault
 from covey.gather.members import MemberError, inflate_member
 from covey.gather.opened import Opened
 from covey.gather.shards import Held, Table
@@ -55,13 +55,13 @@ class Gatherer(ForkAware):
         cache_bytes: int | None = None,
     ) -> None:
         self.tables = tuple(tables)
-        self._options = {"verify": verify, "map_files": map_files, "cache_bytes": cache_bytes}
         self._verify = verify
         self._cache_bytes = cache_bytes
         self._first_record = np.cumsum([0, *(len(each.index) for each in tables)]).tolist()
         shards = [len(each.index.about.shards) for each in tables]
         self._first_shard = np.cumsum([0, *shards]).tolist()
         members = [_has_members(each) for each in tables]
+        self._map_files = map_files
         self._maps = map_files and not any(members)
         self._members = members
         self._opened: Opened | None = None
@@ -77,7 +77,12 @@ class Gatherer(ForkAware):
         return list(self._first_record[:-1])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.tables, self._options)
+        options = {
+            "verify": self._verify,
+            "map_files": self._map_files,
+            "cache_bytes": self._cache_bytes,
+        }
+        return _restore, (self.tables, options)
 
     def _open(self) -> Opened:
         opened = self._opened
@@ -308,14 +313,7 @@ class Gatherer(ForkAware):
         try:
             return inflate_member(data, members.longest)
         except MemberError as error:
-            where = self.place(number)
-            raise CorruptRecordError(
-                f"{where}: {error}; run `covey verify` to list the damage",
-                name=where.name,
-                record=where.record,
-                offset=where.offset,
-                reason=str(error),
-            ) from None
+            raise damaged(self.place(number), str(error)) from None
 
     def _stretches(
         self, rows: NDArray[Any], shards: NDArray[np.int64]

@@ -18,7 +18,7 @@ from covey.gather.unpacking import release, unpack
 from covey.index import Index
 from covey.indexing import ShardFiles, changed_content, changed_state
 from covey.records.block import FRAME_BYTES
-from covey.shards import Shard, fingerprint
+from covey.shards import FINGERPRINT_BYTES, Shard, fingerprint
 from covey.storage import LocalBlocks, Stat, Storage, cache_limit, fetch_many
 
 # How often remote blocks that are removed at once are fetched again.
@@ -30,9 +30,6 @@ _OPEN_FILES = 64
 # Remote shards that are opened at the same time, and what of the cache there must be for each.
 _AT_ONCE = 8
 _BYTES_FOR_EACH = 2 << 20
-
-# How much of a shard's beginning and end its fingerprint looks at.
-_ENDS = 1 << 12
 
 _NOTHING = np.zeros(0, np.int64)
 
@@ -311,8 +308,8 @@ def _open_remote(storage: Storage, path: str, shard: Shard, stat: Stat) -> Local
 
 def _begins_and_ends_like(blocks: LocalBlocks, shard: Shard) -> bool:
     """Whether the fingerprint of a remote file is that of a shard."""
-    begins = np.array([0, max(0, shard.bytes - _ENDS)], np.int64)
-    ends = np.minimum(begins + _ENDS, shard.bytes)
+    begins = np.array([0, max(0, shard.bytes - FINGERPRINT_BYTES)], np.int64)
+    ends = np.minimum(begins + FINGERPRINT_BYTES, shard.bytes)
     for _ in range(_TRIES):
         generation = blocks.generation
         blocks.ensure(begins, ends)

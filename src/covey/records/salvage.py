@@ -35,6 +35,8 @@ class Damage:
     bytes: int | None
     """How much was passed over; None for all up to the end."""
     reason: str
+    lost: bool = True
+    """Whether records are lost; if not, only what a GZIP member says of itself is wrong."""
 
 
 def salvage(
@@ -199,7 +201,7 @@ class _Salvage:
             self._begin(stretch.end, gap.reason)
         elif self._told < gap.member:  # a damage in it is reason enough for its checksum
             reason = f"{gap.reason}; its records are sound by their own"
-            yield Damage(self._file.name, self._record, stretch.end, 0, reason)
+            yield Damage(self._file.name, self._record, stretch.end, 0, reason, lost=False)
 
     def _begin(self, at: int, reason: str) -> None:
         self._open = Damage(self._file.name, self._record, at, None, reason)
