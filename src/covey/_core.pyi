@@ -214,6 +214,50 @@ class RowCheck:
     def is_done(self) -> bool:
         """Whether all rows were there."""
 
+PLAN_SPANS: int = 65536
+
+class Share:
+    """What one of several ranks takes of a plan."""
+
+    def __init__(self, origin: int, rank: int, world: int, split: bool) -> None: ...
+
+class Plan:
+    """Which records a batch has, as a function of its number alone."""
+
+    def draw(
+        self, step: int, count: int, share: Share
+    ) -> tuple[NDArray[int64], NDArray[int64] | None]:
+        """
+        The records of some steps, a row each; and the labels of their classes, if there are any.
+        """
+
+    def records_of(self, step: int, share: Share) -> int:
+        """How many records a step has."""
+
+    def reweighted(self, batch: int, quotas: NDArray[uint64] | None) -> Plan:
+        """The same plan up to a batch, and with other quotas from it on."""
+
+    def count(self, batches: int) -> NDArray[uint64]:
+        """How many of the first batches have each class."""
+
+def balanced_plan(
+    seed: int,
+    labels: NDArray[int64],
+    first: NDArray[uint64],
+    records: NDArray[uint64],
+    by_class: NDArray[Any],
+    wide: bool,
+    classes_per_batch: int,
+    records_per_class: int,
+    quotas: NDArray[uint64] | None,
+) -> Plan:
+    """Batches of some classes with equally many records of each."""
+
+def epoch_plan(seed: int, records: int, batch_size: int, rest: int, shuffled: bool) -> Plan:
+    """
+    All records once an epoch; `rest` is 0 for a shorter last batch, 1 for none, 2 for one that is filled from the next epoch.
+    """
+
 def read_records(
     buffers: list[Any],
     sources: NDArray[uint32] | None,

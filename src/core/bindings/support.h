@@ -24,6 +24,7 @@ void register_encoder(nb::module_& m);
 void register_examples(nb::module_& m);
 void register_decoder(nb::module_& m);
 void register_gather(nb::module_& m);
+void register_plan(nb::module_& m);
 void register_rowcheck(nb::module_& m);
 void register_classes(nb::module_& m);
 void register_survey(nb::module_& m);

@@ -1,0 +1,203 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace covey {
+namespace {
+
+constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+
+void check(bool condition, const char* message) {
+  if (!condition) throw nb::value_error(message);
+}
+
+template <class T>
+std::size_t items(const View& view) {
+  check(view.size() % sizeof(T) == 0, "an array is not whole items");
+  return view.size() / sizeof(T);
+}
+
+template <class T>
+const T* as(const View& view) {
+  return reinterpret_cast<const T*>(view.data());
+}
+
+std::vector<std::uint64_t> parse_quotas(nb::handle given, std::size_t classes,
+                                        std::size_t per_batch) {
+  if (given.is_none()) return {};
+  const View view(given);
+  check(items<std::uint64_t>(view) == classes, "one quota per class");
+  std::vector<std::uint64_t> quotas(classes);
+  std::memcpy(quotas.data(), view.data(), view.size());
+  const std::uint64_t most = WeightedSchedule::kSpans * WeightedSchedule::span(classes, per_batch);
+  std::uint64_t sum = 0;
+  for (const std::uint64_t quota : quotas) {
+    check(quota <= most, "a quota is too large");
+    sum += quota;
+    check(sum <= most * per_batch, "quotas are too large");
+  }
+  check(sum == most * per_batch, "quotas are too small");
+  return quotas;
+}
+
+PyPlan balanced_plan(std::uint64_t seed, nb::handle labels, nb::handle first, nb::handle records,
+                     nb::handle by_class, bool wide, std::size_t classes_per_batch,
+                     std::size_t records_per_class, nb::handle quotas) {
+  std::vector<View> views;
+  for (const nb::handle each : {labels, first, records, by_class}) views.emplace_back(each);
+  ClassList classes;
+  classes.count = items<std::int64_t>(views[0]);
+  classes.labels = as<std::int64_t>(views[0]);
+  classes.first = as<std::uint64_t>(views[1]);
+  classes.records = as<std::uint64_t>(views[2]);
+  classes.by_class = views[3].data();
+  classes.wide = wide;
+  check(items<std::uint64_t>(views[1]) == classes.count &&
+            items<std::uint64_t>(views[2]) == classes.count,
+        "one item per class");
+  check(classes.count < std::numeric_limits<std::uint32_t>::max(), "too many classes");
+  check(classes_per_batch >= 1 && classes_per_batch <= classes.count, "too many classes a batch");
+  check(records_per_class >= 1 && records_per_class < kMost, "too few records a class");
+  const std::size_t all = wide ? items<std::uint64_t>(views[3]) : items<std::uint32_t>(views[3]);
+  for (std::size_t i = 0; i < classes.count; ++i) {
+    check(classes.records[i] >= 1 && classes.records[i] <= all &&
+              classes.first[i] <= all - classes.records[i],
+          "the records of a class are not there");
+  }
+  auto plan =
+      std::make_shared<const BalancedPlan>(seed, classes, classes_per_batch, records_per_class,
+                                           parse_quotas(quotas, classes.count, classes_per_batch));
+  return PyPlan(std::move(plan), std::move(views));
+}
+
+PyPlan epoch_plan(std::uint64_t seed, std::uint64_t records, std::size_t batch_size, int rest,
+                  bool shuffled) {
+  check(rest >= 0 && rest <= 2, "rest must be 0, 1 or 2");
+  check(batch_size >= 1 && records >= 1 && records < kMost && batch_size < kMost,
+        "there must be records");
+  check(static_cast<Rest>(rest) != Rest::drop || batch_size <= records, "there is no full batch");
+  return PyPlan(std::make_shared<const EpochPlan>(seed, records, batch_size,
+                                                  static_cast<Rest>(rest), shuffled),
+                {});
+}
+
+// An array of rows.
+nb::object rows(Buffer<std::int64_t>&& buffer, std::size_t count, std::size_t columns) {
+  std::int64_t* const data = buffer.release();
+  nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+  return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>>(data, {count, columns}, owner));
+}
+
+}  // namespace
+
+void PyPlan::check_step(std::uint64_t step, const Share& share) const {
+  const std::uint64_t most =
+      kMost / std::max<std::uint64_t>(plan_->units(), plan_->records_per_unit());
+  const bool fits = share.world >= 1 && share.rank < share.world && share.world <= kMost &&
+                    share.origin < most && step < (most - share.origin) / share.world;
+  if (!fits) throw nb::index_error("there is no such step");
+}
+
+nb::tuple PyPlan::draw(std::uint64_t step, std::size_t count, const Share& share) const {
+  check_step(step + count, share);
+  const std::size_t units = plan_->units_of(share.batch(step));
+  const auto [begin, end] = share.units(units);
+  const std::size_t k = plan_->records_per_unit(), taken = end - begin;
+  check(taken == 0 || count <= kMost / 8 / taken / k, "too many batches at once");
+  Buffer<std::int64_t> ids, labels;
+  ids.extend(count * taken * k);
+  labels.extend(count * taken);
+  bool alike = true;
+  {
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < count && alike; ++i) {
+      const std::uint64_t batch = share.batch(step + i);
+      alike = plan_->units_of(batch) == units;
+      if (!alike) break;
+      plan_->draw(batch, begin, end, ids.data() + i * taken * k, labels.data() + i * taken);
+    }
+  }
+  check(alike, "batches have different lengths");
+  nb::object named = nb::none();
+  if (plan_->knows_labels()) named = rows(std::move(labels), count, taken);
+  return nb::make_tuple(rows(std::move(ids), count, taken * k), named);
+}
+
+std::size_t PyPlan::records_of(std::uint64_t step, const Share& share) const {
+  check_step(step, share);
+  const auto [begin, end] = share.units(plan_->units_of(share.batch(step)));
+  return (end - begin) * plan_->records_per_unit();
+}
+
+const BalancedPlan& PyPlan::balanced() const {
+  const auto* const found = dynamic_cast<const BalancedPlan*>(plan_.get());
+  check(found != nullptr, "this plan has no classes");
+  return *found;
+}
+
+PyPlan PyPlan::reweighted(std::uint64_t batch, nb::handle quotas) const {
+  check_step(batch, {});
+  const BalancedPlan& plan = balanced();
+  auto parsed = parse_quotas(quotas, plan.classes(), plan.units());
+  PyPlan other = *this;
+  other.plan_ = std::make_shared<const BalancedPlan>(plan.reweighted(batch, std::move(parsed)));
+  return other;
+}
+
+Array<std::uint64_t> PyPlan::count(std::uint64_t batches) const {
+  check_step(batches, {});
+  const std::vector<std::uint64_t> found = balanced().count(batches);
+  Buffer<std::uint64_t> visits;
+  visits.append(found.data(), found.size());
+  return to_numpy(std::move(visits));
+}
+
+void register_plan(nb::module_& m) {
+  m.attr("PLAN_SPANS") = WeightedSchedule::kSpans;
+
+  nb::class_<Share>(m, "Share", "What one of several ranks takes of a plan.")
+      .def(
+          "__init__",
+          [](Share* self, std::uint64_t origin, std::uint64_t rank, std::uint64_t world,
+             bool split) {
+            check(rank < world, "there is no such rank");
+            new (self) Share{origin, rank, world, split};
+          },
+          nb::arg("origin"), nb::arg("rank"), nb::arg("world"), nb::arg("split"),
+          nb::sig("def __init__(self, origin: int, rank: int, world: int, split: bool) -> None"));
+
+  nb::class_<PyPlan>(m, "Plan", "Which records a batch has, as a function of its number alone.")
+      .def("draw", &PyPlan::draw, nb::arg("step"), nb::arg("count"), nb::arg("share"),
+           nb::sig("def draw(self, step: int, count: int, share: Share) -> "
+                   "tuple[NDArray[int64], NDArray[int64] | None]"),
+           "The records of some steps, a row each; and the labels of their classes, if there are "
+           "any.")
+      .def("records_of", &PyPlan::records_of, nb::arg("step"), nb::arg("share"),
+           nb::sig("def records_of(self, step: int, share: Share) -> int"),
+           "How many records a step has.")
+      .def("reweighted", &PyPlan::reweighted, nb::arg("batch"), nb::arg("quotas").none(),
+           nb::sig("def reweighted(self, batch: int, quotas: NDArray[uint64] | None) -> Plan"),
+           "The same plan up to a batch, and with other quotas from it on.")
+      .def("count", &PyPlan::count, nb::arg("batches"),
+           nb::sig("def count(self, batches: int) -> NDArray[uint64]"),
+           "How many of the first batches have each class.");
+
+  m.def("balanced_plan", &balanced_plan, nb::arg("seed"), nb::arg("labels"), nb::arg("first"),
+        nb::arg("records"), nb::arg("by_class"), nb::arg("wide"), nb::arg("classes_per_batch"),
+        nb::arg("records_per_class"), nb::arg("quotas").none(),
+        nb::sig("def balanced_plan(seed: int, labels: NDArray[int64], first: NDArray[uint64], "
+                "records: NDArray[uint64], by_class: NDArray[Any], wide: bool, "
+                "classes_per_batch: int, records_per_class: int, "
+                "quotas: NDArray[uint64] | None) -> Plan"),
+        "Batches of some classes with equally many records of each.");
+  m.def("epoch_plan", &epoch_plan, nb::arg("seed"), nb::arg("records"), nb::arg("batch_size"),
+        nb::arg("rest"), nb::arg("shuffled"),
+        nb::sig("def epoch_plan(seed: int, records: int, batch_size: int, rest: int, "
+                "shuffled: bool) -> Plan"),
+        "All records once an epoch; `rest` is 0 for a shorter last batch, 1 for none, 2 for one "
+        "that is filled from the next epoch.");
+}
+
+}  // namespace covey

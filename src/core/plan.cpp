@@ -1,0 +1,116 @@
+#include "plan.h"
+
+#include <algorithm>
+
+namespace covey {
+namespace {
+
+// What a seed is the key of.
+enum Stream : std::uint64_t { kClasses = 1, kRecords = 2, kEpochs = 3 };
+
+// Units that are drawn without asking for memory.
+constexpr std::size_t kFew = 64;
+
+// Room for what is drawn: on the stack, if it is not much.
+class Room {
+ public:
+  explicit Room(std::size_t count) : more_(count > kFew ? count : 0) {}
+  std::uint64_t* data() noexcept { return more_.empty() ? few_ : more_.data(); }
+
+ private:
+  std::uint64_t few_[kFew];
+  std::vector<std::uint64_t> more_;
+};
+
+}  // namespace
+
+BalancedPlan::BalancedPlan(std::uint64_t seed, const ClassList& classes,
+                           std::size_t classes_per_batch, std::size_t records_per_class,
+                           std::vector<std::uint64_t> quotas)
+    : Plan(classes_per_batch, records_per_class), seed_(seed), classes_(classes) {
+  auto schedule = make_schedule(0, std::move(quotas));
+  parts_.push_back(std::make_shared<const Part>(Part{0, std::move(schedule), {}}));
+}
+
+std::shared_ptr<const Schedule> BalancedPlan::make_schedule(
+    std::uint64_t begin, std::vector<std::uint64_t> quotas) const {
+  const std::uint64_t key = derive(derive(seed_, kClasses), begin);
+  if (quotas.empty()) return std::make_shared<EvenSchedule>(key, classes_.count, units());
+  return std::make_shared<WeightedSchedule>(key, std::move(quotas), units());
+}
+
+BalancedPlan BalancedPlan::reweighted(std::uint64_t batch,
+                                      std::vector<std::uint64_t> quotas) const {
+  BalancedPlan other = *this;
+  while (other.parts_.size() > 1 && other.parts_.back()->begin >= batch) other.parts_.pop_back();
+  if (batch == 0) other.parts_.clear();
+  Part part{batch, make_schedule(batch, std::move(quotas)), {}};
+  if (batch > 0) part.visits = other.count(batch);
+  other.parts_.push_back(std::make_shared<const Part>(std::move(part)));
+  return other;
+}
+
+const BalancedPlan::Part& BalancedPlan::part_of(std::uint64_t batch) const noexcept {
+  std::size_t at = parts_.size() - 1;
+  while (parts_[at]->begin > batch) --at;
+  return *parts_[at];
+}
+
+void BalancedPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
+                        std::int64_t* labels) const {
+  const Part& part = part_of(batch);
+  const std::uint64_t key = derive(seed_, kRecords);
+  const std::uint64_t each = records_per_unit();
+  Room classes(units()), visits(units()), records(each);
+  part.schedule->draw(batch - part.begin, classes.data(), visits.data());
+  for (std::size_t unit = begin; unit < end; ++unit) {
+    const std::uint64_t which = classes.data()[unit];
+    const std::uint64_t visit =
+        visits.data()[unit] + (part.visits.empty() ? 0 : part.visits[which]);
+    const std::int64_t label = classes_.labels[which];
+    const std::uint64_t of_class = derive(key, static_cast<std::uint64_t>(label));
+    Draws(of_class, classes_.records[which], each).draw(visit, records.data(), nullptr);
+    for (std::uint64_t i = 0; i < each; ++i) {
+      *ids++ = classes_.id(classes_.first[which] + records.data()[i]);
+    }
+    *labels++ = label;
+  }
+}
+
+std::vector<std::uint64_t> BalancedPlan::count(std::uint64_t batches) const {
+  std::vector<std::uint64_t> visits(classes_.count);
+  if (batches == 0) return visits;
+  const Part& part = part_of(batches - 1);
+  if (!part.visits.empty()) visits = part.visits;
+  part.schedule->count(batches - part.begin, visits.data());
+  return visits;
+}
+
+std::size_t EpochPlan::units_of(std::uint64_t batch) const noexcept {
+  if (rest_ != Rest::shorter) return units();
+  const std::uint64_t begin = batch % batches() * units();
+  return static_cast<std::size_t>(std::min<std::uint64_t>(units(), records_ - begin));
+}
+
+void EpochPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
+                     std::int64_t*) const {
+  const std::uint64_t key = derive(seed_, kEpochs);
+  if (shuffled_ && rest_ == Rest::fill) {
+    Room drawn(units());
+    Draws(key, records_, units()).draw(batch, drawn.data(), nullptr);
+    for (std::size_t i = begin; i < end; ++i) {
+      *ids++ = static_cast<std::int64_t>(drawn.data()[i]);
+    }
+    return;
+  }
+  const bool straddles = rest_ == Rest::fill;
+  const std::uint64_t epoch = straddles ? 0 : batch / batches();
+  const std::uint64_t first = (straddles ? batch : batch % batches()) * units();
+  const Permutation order(derive(key, epoch), shuffled_ ? records_ : 1);
+  for (std::size_t i = begin; i < end; ++i) {
+    const std::uint64_t place = (first + i) % records_;
+    *ids++ = static_cast<std::int64_t>(shuffled_ ? order(place) : place);
+  }
+}
+
+}  // namespace covey

@@ -1,0 +1,140 @@
+// Plans: which records a batch has, as a function of its number alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "draws.h"
+#include "schedule.h"
+
+namespace covey {
+
+// A batch is a number of units, which are classes with some records each, or single records.
+class Plan {
+ public:
+  Plan(std::size_t units, std::size_t records_per_unit) noexcept
+      : units_(units), records_per_unit_(records_per_unit) {}
+  virtual ~Plan() = default;
+
+  // Of a full batch; and the records of each unit.
+  std::size_t units() const noexcept { return units_; }
+  std::size_t records_per_unit() const noexcept { return records_per_unit_; }
+
+  // The units that a batch has: the last one of an epoch may have fewer.
+  virtual std::size_t units_of(std::uint64_t batch) const noexcept {
+    (void)batch;
+    return units_;
+  }
+
+  // The records of the units [begin, end) of a batch; and the label of each unit, in `labels`, if
+  // the plan knows it.
+  virtual void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
+                    std::int64_t* labels) const = 0;
+  virtual bool knows_labels() const noexcept { return false; }
+
+ private:
+  std::size_t units_;
+  std::size_t records_per_unit_;
+};
+
+// The classes of records; whoever makes it keeps the memory.
+struct ClassList {
+  std::size_t count = 0;
+  const std::int64_t* labels = nullptr;
+  const std::uint64_t* first = nullptr;    // of each class, where in `by_class` its records are
+  const std::uint64_t* records = nullptr;  // and how many of them, at least one
+  const void* by_class = nullptr;
+  bool wide = false;  // whether those are 64-bit numbers, and not 32-bit ones
+
+  std::int64_t id(std::uint64_t place) const noexcept {
+    return wide ? static_cast<std::int64_t>(static_cast<const std::uint64_t*>(by_class)[place])
+                : static_cast<std::int64_t>(static_cast<const std::uint32_t*>(by_class)[place]);
+  }
+};
+
+// Batches of some classes with equally many records of each.
+class BalancedPlan final : public Plan {
+ public:
+  // Quotas by class, as for WeightedSchedule, or none.
+  BalancedPlan(std::uint64_t seed, const ClassList& classes, std::size_t classes_per_batch,
+               std::size_t records_per_class, std::vector<std::uint64_t> quotas);
+
+  // The same up to a batch, and with other quotas from it on.
+  BalancedPlan reweighted(std::uint64_t batch, std::vector<std::uint64_t> quotas) const;
+
+  void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
+            std::int64_t* labels) const override;
+  bool knows_labels() const noexcept override { return true; }
+
+  std::size_t classes() const noexcept { return classes_.count; }
+
+  // How many of the first `batches` have each class.
+  std::vector<std::uint64_t> count(std::uint64_t batches) const;
+
+ private:
+  // A schedule, from the batch at which it begins.
+  struct Part {
+    std::uint64_t begin;
+    std::shared_ptr<const Schedule> schedule;
+    std::vector<std::uint64_t> visits;  // by class, before it; empty if there were none
+  };
+
+  const Part& part_of(std::uint64_t batch) const noexcept;
+  std::shared_ptr<const Schedule> make_schedule(std::uint64_t begin,
+                                                std::vector<std::uint64_t> quotas) const;
+
+  std::uint64_t seed_;
+  ClassList classes_;
+  std::vector<std::shared_ptr<const Part>> parts_;
+};
+
+// What becomes of the records that do not fill the last batch of an epoch.
+enum class Rest : std::uint8_t {
+  shorter,  // they are a smaller batch
+  drop,     // they are left out
+  fill,     // the batch is filled from the next epoch, with other records
+};
+
+// All records once an epoch, in an order that is another one each time, or always the same.
+class EpochPlan final : public Plan {
+ public:
+  EpochPlan(std::uint64_t seed, std::uint64_t records, std::size_t batch_size, Rest rest,
+            bool shuffled) noexcept
+      : Plan(batch_size, 1), seed_(seed), records_(records), rest_(rest), shuffled_(shuffled) {}
+
+  std::size_t units_of(std::uint64_t batch) const noexcept override;
+  void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
+            std::int64_t* labels) const override;
+
+ private:
+  std::uint64_t batches() const noexcept {  // of an epoch
+    return (records_ + (rest_ == Rest::drop ? 0 : units() - 1)) / units();
+  }
+
+  std::uint64_t seed_;
+  std::uint64_t records_;
+  Rest rest_;
+  bool shuffled_;
+};
+
+// What one of several ranks takes of a plan: its units of every batch, or batches of its own.
+struct Share {
+  std::uint64_t origin = 0;  // the batch at which this arrangement begins
+  std::uint64_t rank = 0;
+  std::uint64_t world = 1;
+  bool split = true;
+
+  std::uint64_t batch(std::uint64_t step) const noexcept {
+    return origin + (split ? step : step * world + rank);
+  }
+  std::pair<std::size_t, std::size_t> units(std::size_t all) const noexcept {
+    if (!split) return {0, all};
+    return {static_cast<std::size_t>(all * rank / world),
+            static_cast<std::size_t>(all * (rank + 1) / world)};
+  }
+};
+
+}  // namespace covey
