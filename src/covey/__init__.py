@@ -20,7 +20,8 @@ if TYPE_CHECKING:
         repair,
         verify,
     )
-    from covey.dataset import ClassTable, Dataset, open  # noqa: A004
+    from covey.classes import ClassTable
+    from covey.dataset import Dataset, open  # noqa: A004
     from covey.errors import (
         AccessRefusedError,
         ClosedError,
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
         FileChangedError,
         FileMissingError,
         FormatError,
+        PlanError,
         SkippedRecordsWarning,
+        SmallClassesWarning,
         SourceError,
         StorageError,
     )
@@ -70,6 +73,7 @@ _MODULES = (
     "covey.streaming",
     "covey.sources",
     "covey.shards",
+    "covey.classes",
     "covey.writing.items",
     "covey.writing.write",
     "covey.dataset",
@@ -100,6 +104,7 @@ __all__ = [
     "Indexed",
     "Info",
     "LeftOut",
+    "PlanError",
     "Problem",
     "Ragged",
     "RaggedArray",
@@ -110,6 +115,7 @@ __all__ = [
     "Shard",
     "Skipped",
     "SkippedRecordsWarning",
+    "SmallClassesWarning",
     "Source",
     "SourceError",
     "Sparse",

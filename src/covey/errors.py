@@ -12,6 +12,7 @@
     ├── DatasetError           a dataset cannot be read or written as asked
     │   ├── DatasetExistsError     there is one already
     │   └── CommittedError         it is written, but not all of it is in its place yet
+    ├── PlanError              batches cannot be drawn as asked
     ├── SourceError            a source cannot be read, or an item of it
     └── StorageError           a file, here or behind a URL, cannot be read or written
         ├── FileMissingError       there is no such file
@@ -129,6 +130,10 @@ class CommittedError(DatasetError):
     """
 
 
+class PlanError(CoveyError, ValueError):
+    """Batches cannot be drawn as asked."""
+
+
 class StorageError(CoveyError, OSError):
     """A file, here or behind a URL, cannot be read or written."""
 
@@ -147,6 +152,10 @@ class FileChangedError(StorageError):
 
 class SkippedRecordsWarning(UserWarning):
     """Damaged records were left out, as ``on_error="skip"`` asked."""
+
+
+class SmallClassesWarning(UserWarning):
+    """Some classes have fewer examples than a batch is to have of each."""
 
 
 def _restore(kind: type[CoveyError], message: str, attributes: dict[str, object]) -> CoveyError:

@@ -14,7 +14,7 @@ from covey import _core
 from covey.checking.looking import choose_splits, named
 from covey.checking.reading import find_compression
 from covey.checking.states import State, find_state
-from covey.dataset.classes import ClassTable
+from covey.classes import ClassTable
 from covey.dataset.layout import Layout, find_layout
 from covey.errors import CoveyError
 from covey.features import Features

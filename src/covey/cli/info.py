@@ -12,7 +12,7 @@ from covey.cli.wording import table
 if TYPE_CHECKING:
     from covey import Feature
     from covey.checking import Info, SplitOverview
-    from covey.dataset import ClassTable
+    from covey.classes import ClassTable
 
 WHAT = "show the features, splits, sizes and classes of a dataset"
 

@@ -1,7 +1,6 @@
 """Datasets that are open: random access to examples, with known classes."""
 
-from covey.dataset.classes import ClassTable
 from covey.dataset.dataset import Dataset
 from covey.dataset.opening import open  # noqa: A004
 
-__all__ = ["ClassTable", "Dataset", "open"]
+__all__ = ["Dataset", "open"]

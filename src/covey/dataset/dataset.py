@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.dataset.classes import ClassTable
+from covey.classes import ClassTable
 from covey.dataset.pixels import decode_images
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, FormatError

@@ -31,12 +31,32 @@ class ClassTable:
         self._names = names
 
     @classmethod
-    def of(cls, labels: NDArray[np.int64], names: Sequence[str] | None) -> ClassTable:
+    def of(cls, labels: NDArray[np.int64], names: Sequence[str] | None = None) -> ClassTable:
         """The classes of records that have these labels."""
         table = class_table(labels)
         by_class = np.zeros(len(labels), number_dtype(len(labels)))
         sort_by_class(labels, table, by_class)
         return cls(table, by_class, names)
+
+    @classmethod
+    def parse(cls, labels: Any) -> ClassTable:
+        """The classes of what has these labels: whole numbers, or texts.
+
+        >>> ClassTable.parse(["owl", "wren", "owl"]).names
+        ('owl', 'wren')
+        """
+        array = np.asarray(labels)
+        if array.ndim != 1:
+            raise DatasetError(f"labels have the shape {array.shape}, must have one dimension")
+        if array.dtype.kind in "iu" and array.dtype != np.uint64:
+            return cls.of(array.astype(np.int64, copy=False))
+        if array.dtype.kind in "b" or len(array) == 0:
+            return cls.of(array.astype(np.int64))
+        if array.dtype.kind in "US":
+            names, numbers = np.unique(array, return_inverse=True)
+            decoded = [str(each) if array.dtype.kind == "U" else each.decode() for each in names]
+            return cls.of(numbers.astype(np.int64), decoded)
+        raise DatasetError(f"labels are of {array.dtype}, must be whole numbers or texts")
 
     def __len__(self) -> int:
         return len(self._table)
@@ -55,6 +75,16 @@ class ClassTable:
         return np.ascontiguousarray(self._table["label"])
 
     @property
+    def by_class(self) -> NDArray[Any]:
+        """The numbers of all records, class after class."""
+        return self._by_class
+
+    @property
+    def firsts(self) -> NDArray[np.uint64]:
+        """Where in ``by_class`` the records of each begin."""
+        return np.ascontiguousarray(self._table["first"])
+
+    @property
     def counts(self) -> NDArray[np.int64]:
         """How many records each has."""
         return self._table["records"].astype(np.int64)
@@ -67,6 +97,10 @@ class ClassTable:
     def _name(self, label: int) -> str:
         known = self._names is not None and 0 <= label < len(self._names)
         return self._names[label] if known and self._names is not None else str(label)
+
+    def name(self, position: int) -> str:
+        """The name of the class at a position."""
+        return self._name(int(self._table["label"][position]))
 
     def records(self, position: int) -> NDArray[np.int64]:
         """The numbers of the records of the class at a position, in order."""

@@ -1,0 +1,154 @@
+"""What all plans have in common: batches by number, and their parts for ranks."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.errors import PlanError
+
+Ids = NDArray[np.int64]
+Mode = Literal["split", "own"]
+Self = TypeVar("Self", bound="Plan")
+
+MODES = ("split", "own")
+
+
+class Plan(ABC):
+    """Batches of record ids, by their numbers.
+
+    Step 0 is batch 0, unless :meth:`for_rank` says otherwise.
+    """
+
+    rank = 0
+    """Which of the ranks this is the plan of,"""
+    world = 1
+    """of how many,"""
+    mode: Mode = "split"
+    """and what each takes."""
+
+    is_endless = True
+    """Whether batches go on beyond an epoch as if it had no end, or stop there."""
+
+    seed: int
+
+    def __init__(self, native: _core.Plan, units: int) -> None:
+        self._native = native
+        self._units = units  # of a batch: what ranks can share
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """How many steps an epoch has, on each rank; on the first one, if they differ."""
+
+    def batch(self, step: int) -> Ids:
+        """The ids of the records of a step, in order."""
+        ids, _ = self._draw(check_step(step), 1)
+        return np.asarray(ids[0])
+
+    def batches(self, start: int, stop: int) -> Any:
+        """The same of the steps ``[start, stop)``: an array with a row for each.
+
+        If the last batch of an epoch is shorter and among them, it is a list of arrays.
+        """
+        start, stop = check_step(start), check_step(stop)
+        if stop <= start or self._are_alike(start, stop):
+            return self._draw(start, max(0, stop - start))[0]
+        each = [self.batch(step) for step in range(start, stop)]
+        return np.stack(each) if len({len(ids) for ids in each}) == 1 else each
+
+    def _are_alike(self, start: int, stop: int) -> bool:
+        """Whether batches are known to have all the same length."""
+        return True
+
+    def _draw(self, start: int, count: int) -> tuple[Ids, Ids | None]:
+        try:
+            return self._native.draw(start, count, self.share())
+        except (IndexError, TypeError):
+            raise PlanError(f"there is no step {start + count}: it is too far away") from None
+
+    def for_rank(self: Self, rank: int, world: int, mode: Mode = "split") -> Self:
+        """The part of the plan that one of several processes takes.
+
+        Args:
+            rank: Which one, from 0.
+            world: How many there are.
+            mode: ``"split"``: step s of all ranks together is batch s, each has some classes of it
+                (or some records, if there are no classes). ``"own"``: each rank has whole batches;
+                step s is batch s * world + rank.
+        """
+        rank, world = whole("rank", rank, 0), whole("world", world, 1)
+        if rank >= world:
+            raise PlanError(f"rank is {rank}, must be below world, which is {world}")
+        if mode not in MODES:
+            raise PlanError(f"mode is {mode!r}, must be 'split' or 'own'")
+        if mode == "split" and world > self._units:
+            raise PlanError(
+                f"a batch has {self._units} parts, which cannot be split over {world} ranks; have "
+                "larger batches, or mode='own'"
+            )
+        other = copy.copy(self)
+        for name in ("steps_per_epoch",):  # what is known of this rank only
+            other.__dict__.pop(name, None)
+        other.rank, other.world, other.mode = rank, world, mode
+        return other
+
+    @property
+    def batches_per_step(self) -> int:
+        """How many batches all ranks together take in a step."""
+        return self.world if self.mode == "own" else 1
+
+    def share(self, origin: int = 0) -> _core.Share:
+        """What this rank takes, as the native core has it, from a batch on."""
+        return _core.Share(origin, self.rank, self.world, self.mode == "split")
+
+    @property
+    def native(self) -> _core.Plan:
+        """The plan as the native core has it, of all ranks."""
+        return self._native
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What must be the same for batches to be the same, for whoever resumes."""
+        return self._describe()
+
+    @abstractmethod
+    def _describe(self) -> dict[str, Any]: ...
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self.description.items())
+        ranks = f", rank {self.rank} of {self.world} ({self.mode})" if self.world > 1 else ""
+        return f"<{type(self).__name__}: {told}{ranks}>"
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number that somebody passes.
+
+    Raises:
+        PlanError: If it is none, or not within bounds.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, (bool, np.bool_)) or number < least or (most or number) < number:
+        bound = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise PlanError(f"{name} is {value!r}, must be a whole number, {bound}")
+    return number
+
+
+def check_step(step: Any) -> int:
+    """The number of a step."""
+    return whole("step", step, 0)
+
+
+def check_seed(seed: Any) -> int:
+    """A seed."""
+    return whole("seed", seed, 0, 2**64 - 1)

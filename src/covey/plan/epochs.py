@@ -1,0 +1,104 @@
+"""Plans without classes: all records once an epoch, shuffled or in order."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from covey import _core
+from covey.errors import PlanError
+from covey.plan.base import Plan, check_seed, whole
+
+Last = Literal["short", "drop", "fill"]
+
+# In the order of the native core's.
+LAST = ("short", "drop", "fill")
+
+
+class _EpochPlan(Plan):
+    _shuffled: bool
+
+    def __init__(self, records: int, batch_size: int, seed: int, last: Last) -> None:
+        self.records = whole("the number of records", records, 1)
+        self.batch_size = whole("batch_size", batch_size, 1, 2**40)
+        self.seed = check_seed(seed)
+        if last not in LAST:
+            raise PlanError(f"last is {last!r}, must be one of {', '.join(map(repr, LAST))}")
+        if last == "drop" and records < batch_size:
+            raise PlanError(
+                f"batch_size is {batch_size}, but there are only {records} records, and last is "
+                "'drop': there would be no batch"
+            )
+        self.last = last
+        self.is_endless = last == "fill"
+        native = _core.epoch_plan(
+            self.seed, self.records, self.batch_size, LAST.index(last), self._shuffled
+        )
+        super().__init__(native, self.batch_size)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches an epoch has, of all ranks together."""
+        if self.last == "drop":
+            return self.records // self.batch_size
+        return -(-self.records // self.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        behind = 0 if self.is_endless or self.mode == "split" else self.rank
+        return -(-(self.batches_per_epoch - behind) // self.batches_per_step)
+
+    def _are_alike(self, start: int, stop: int) -> bool:
+        # Whether no epoch ends among them.
+        first, end = start * self.batches_per_step, stop * self.batches_per_step
+        return self.last != "short" or first // self.batches_per_epoch == (
+            end // self.batches_per_epoch
+        )
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "kind": "shuffled" if self._shuffled else "sequential",
+            "seed": self.seed,
+            "records": self.records,
+            "batch_size": self.batch_size,
+            "last": self.last,
+        }
+
+
+class ShuffledPlan(_EpochPlan):
+    """All records once an epoch, in an order that is another one each time.
+
+    Args:
+        records: How many there are.
+        batch_size: How many a batch has.
+        seed: Which orders.
+        last: What becomes of those that do not fill the last batch of an epoch: ``"short"``, they
+            are a smaller one; ``"drop"``, they are left out; ``"fill"``, the batch is filled from
+            the next epoch, which goes on behind it: all batches are full, no record comes twice in
+            one, and each as often as any other.
+
+    >>> epoch = ShuffledPlan(5, 2, seed=1).batches(0, 3)
+    >>> [ids.tolist() for ids in epoch]
+    [[1, 0], [3, 4], [2]]
+    """
+
+    _shuffled = True
+
+    def __init__(
+        self, records: int, batch_size: int, seed: int = 0, *, last: Last = "short"
+    ) -> None:
+        super().__init__(records, batch_size, seed, last)
+
+
+class SequentialPlan(_EpochPlan):
+    """All records once an epoch, in their order.
+
+    Args:
+        records: How many there are.
+        batch_size: How many a batch has.
+        last: As for :class:`ShuffledPlan`.
+    """
+
+    _shuffled = False
+
+    def __init__(self, records: int, batch_size: int, *, last: Last = "short") -> None:
+        super().__init__(records, batch_size, 0, last)
