@@ -30,6 +30,9 @@ struct RowTables::Row {
     return load<std::uint32_t>(bytes + table->shard);
   }
   std::uint64_t length() const noexcept { return load<std::uint32_t>(bytes + table->length); }
+  std::int64_t label() const noexcept {
+    return table->labelled ? load<std::int64_t>(bytes + table->label) : 0;
+  }
   std::uint64_t offset() const noexcept { return load<std::uint64_t>(bytes + table->offset); }
 };
 
@@ -100,12 +103,20 @@ std::vector<std::size_t> RowTables::missing(const std::int64_t* ids, std::size_t
   return found;
 }
 
+void RowTables::read_labels(const std::int64_t* ids, std::size_t count,
+                            std::int64_t* out) const noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    Row row;
+    out[i] = find(ids[i], row) ? row.label() : 0;
+  }
+}
+
 Fault RowTables::check_labels(const std::int64_t* ids, std::size_t count,
                               const std::int64_t* labels) const {
   for (std::size_t i = 0; i < count; ++i) {
     Row row;
     if (!find(ids[i], row) || !row.table->labelled) continue;
-    const auto expected = load<std::int64_t>(row.bytes + row.table->label);
+    const std::int64_t expected = row.label();
     if (labels[i] != expected) {
       return fault_of(FaultCode::label, i, 0, static_cast<std::uint64_t>(labels[i]),
                       static_cast<std::uint64_t>(expected));

@@ -48,6 +48,9 @@ class RowTables {
   std::vector<std::size_t> missing(const std::int64_t* ids, std::size_t count,
                                    const Mappings& shards) const;
 
+  // The classes of records, as their rows say; 0 where there are none. Numbers are of records.
+  void read_labels(const std::int64_t* ids, std::size_t count, std::int64_t* out) const noexcept;
+
   // Whether records have the classes that their rows say.
   Fault check_labels(const std::int64_t* ids, std::size_t count, const std::int64_t* labels) const;
 

@@ -296,6 +296,34 @@ class Gather:
     def slice(self, ids: NDArray[int64], verify: bool) -> list[bytes]:
         """Records as bytes."""
 
+class Ahead:
+    """The batches of a plan, made ahead by native threads."""
+
+    def __init__(
+        self,
+        gather: Gather,
+        decoder: Decoder,
+        plan: Plan,
+        share: Share,
+        steps: int,
+        check: int,
+        label: int,
+        add_labels: bool,
+        check_classes: bool,
+        numbers: NDArray[int64] | None,
+        threads: int,
+        depth: int,
+        allocate: Callable[[int], tuple[NDArray[Any], ...]],
+        recycle: bool,
+    ) -> None: ...
+    def next(self) -> tuple[NDArray[Any], ...] | None:
+        """
+        The columns of the next step, and its classes; None if it is a shorter one, or something is amiss.
+        """
+
+    def close(self) -> None:
+        """Ends the threads."""
+
 class Survey:
     """What records hold, for inferring a schema."""
 

@@ -14,6 +14,7 @@ class PyDecoder {
   nb::list decode_places(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
                          ArrayArg<std::uint64_t> lengths, int check, nb::list dense) const;
 
+  const Decoder& decoder() const noexcept { return decoder_; }
   bool is_one_int64(std::size_t column) const noexcept;
 
   // Decodes records whose memory the caller keeps alive; `dense` has an array for every column of

@@ -1,9 +1,6 @@
-#include "../gather.h"
+#include "gather.h"
 
 #include <cerrno>
-#include <memory>
-
-#include "decoder.h"
 
 namespace covey {
 namespace {
@@ -26,126 +23,118 @@ nb::list to_bytes(const std::vector<Bytes>& records, bool verify) {
   return result;
 }
 
-// The records of an index, by their numbers.
-class Gather {
- public:
-  // From tuples (rows, count, stride, shard, length, offset, label or -1, shards).
-  explicit Gather(nb::list tables) : tables_(parse(tables)) {
-    shards_ = std::make_shared<const Mappings>(tables_.shards());
+std::shared_ptr<const Mapping> map(nb::tuple fields, bool keep_open, bool scattered) {
+  const nb::bytes path = nb::cast<nb::bytes>(fields[1]);
+  const auto size = nb::cast<std::size_t>(fields[2]);
+  auto mapping = std::make_shared<const Mapping>(std::string(path.c_str(), path.size()), size,
+                                                 keep_open, scattered);
+  if (mapping->error() > 0) {
+    errno = mapping->error();
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, fields[1].ptr());
+    throw nb::python_error();
   }
-  Gather(const Gather&) = delete;
-
-  // From tuples (number, path, size), or (number, None, 0) to let go of a shard.
-  void set_shards(nb::list given, bool keep_open, bool scattered) {
-    Mappings shards = *shards_;
-    for (nb::handle each : given) {
-      const auto fields = nb::cast<nb::tuple>(each);
-      const auto number = nb::cast<std::size_t>(fields[0]);
-      if (number >= shards.size()) throw nb::index_error("there is no such shard");
-      shards[number] = fields[1].is_none() ? nullptr : map(fields, keep_open, scattered);
-    }
-    shards_ = std::make_shared<const Mappings>(std::move(shards));
+  if (mapping->error() != 0) {
+    Fault fault;
+    fault.code = FaultCode::cut;
+    fault.offset = nb::cast<std::size_t>(fields[0]);
+    fault.expected = size;
+    raise_if(fault);
   }
+  return mapping;
+}
 
-  std::vector<std::size_t> missing(ArrayArg<std::int64_t> ids) const {
-    return tables_.missing(ids.data(), ids.shape(0), *shards_);
-  }
-
-  nb::list decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
-                  std::ptrdiff_t label, nb::list dense) const {
-    const Check wanted = parse_check(check);
-    if (label >= 0 && !decoder.is_one_int64(static_cast<std::size_t>(label))) {
-      throw nb::value_error("the label must be a column of one int64");
-    }
-    const auto held = shards_;
-    std::vector<Bytes> records;
-    raise_if(locate(ids, *held, records));
-    return decoder.run(records, wanted, dense, [&](const std::vector<ColumnOut>& out) -> Fault {
-      if (label < 0) return {};
-      const void* const labels = out[static_cast<std::size_t>(label)].dense;
-      return tables_.check_labels(ids.data(), ids.shape(0),
-                                  static_cast<const std::int64_t*>(labels));
-    });
-  }
-
-  nb::list slice(ArrayArg<std::int64_t> ids, bool verify) const {
-    const auto held = shards_;
-    std::vector<Bytes> records;
-    raise_if(locate(ids, *held, records));
-    return to_bytes(records, verify);
-  }
-
- private:
-  Fault locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards,
-               std::vector<Bytes>& records) const {
-    nb::gil_scoped_release release;
-    return tables_.locate(ids.data(), ids.shape(0), shards, records);
-  }
-
-  static std::shared_ptr<const Mapping> map(nb::tuple fields, bool keep_open, bool scattered) {
-    const nb::bytes path = nb::cast<nb::bytes>(fields[1]);
-    const auto size = nb::cast<std::size_t>(fields[2]);
-    auto mapping = std::make_shared<const Mapping>(std::string(path.c_str(), path.size()), size,
-                                                   keep_open, scattered);
-    if (mapping->error() > 0) {
-      errno = mapping->error();
-      PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, fields[1].ptr());
-      throw nb::python_error();
-    }
-    if (mapping->error() != 0) {
-      Fault fault;
-      fault.code = FaultCode::cut;
-      fault.offset = nb::cast<std::size_t>(fields[0]);
-      fault.expected = size;
-      raise_if(fault);
-    }
-    return mapping;
-  }
-
-  RowTables parse(nb::list given) {
-    std::vector<RowTable> tables;
-    std::size_t records = 0, shards = 0;
-    for (nb::handle each : given) {
-      const auto fields = nb::cast<nb::tuple>(each);
-      if (fields.size() != 8) throw nb::value_error("a table has eight fields");
-      const auto number = [&](int i) { return nb::cast<std::size_t>(fields[i]); };
-      views_.emplace_back(fields[0]);
-      RowTable table;
-      table.rows = views_.back().data();
-      table.count = number(1);
-      table.stride = number(2);
-      table.shard = number(3);
-      table.length = number(4);
-      table.offset = number(5);
-      const auto label = nb::cast<std::ptrdiff_t>(fields[6]);
-      table.labelled = label >= 0;
-      table.label = table.labelled ? static_cast<std::size_t>(label) : 0;
-      table.shards = number(7);
-      table.first_record = records;
-      table.first_shard = shards;
-      records += table.count;
-      shards += table.shards;
-      const bool fits = table.stride > 0 && views_.back().size() / table.stride >= table.count &&
-                        inside(table.shard, 4, table) && inside(table.length, 4, table) &&
-                        inside(table.offset, 8, table) && inside(table.label, 8, table);
-      if (!fits) throw nb::value_error("rows do not fit their buffer");
-      tables.push_back(table);
-    }
-    return RowTables(std::move(tables));
-  }
-
-  static bool inside(std::size_t field, std::size_t size, const RowTable& table) {
-    return size <= table.stride && field <= table.stride - size;
-  }
-
-  std::vector<View> views_;
-  RowTables tables_;
-  // It never changes: whoever reads from it holds it, and another takes its place meanwhile. The
-  // GIL guards the pointer.
-  std::shared_ptr<const Mappings> shards_;
-};
+bool inside(std::size_t field, std::size_t size, const RowTable& table) {
+  return size <= table.stride && field <= table.stride - size;
+}
 
 }  // namespace
+
+PyGather::PyGather(nb::list tables) : tables_(parse(tables)) {
+  shards_ = std::make_shared<const Mappings>(tables_.shards());
+}
+
+std::shared_ptr<const Mappings> PyGather::shards() const {
+  const std::lock_guard guard(lock_);
+  return shards_;
+}
+
+void PyGather::set_shards(nb::list given, bool keep_open, bool scattered) {
+  Mappings shards = *this->shards();
+  for (nb::handle each : given) {
+    const auto fields = nb::cast<nb::tuple>(each);
+    const auto number = nb::cast<std::size_t>(fields[0]);
+    if (number >= shards.size()) throw nb::index_error("there is no such shard");
+    shards[number] = fields[1].is_none() ? nullptr : map(fields, keep_open, scattered);
+  }
+  auto others = std::make_shared<const Mappings>(std::move(shards));
+  const std::lock_guard guard(lock_);
+  shards_.swap(others);
+}
+
+std::vector<std::size_t> PyGather::missing(ArrayArg<std::int64_t> ids) const {
+  return tables_.missing(ids.data(), ids.shape(0), *shards());
+}
+
+nb::list PyGather::decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
+                          std::ptrdiff_t label, nb::list dense) const {
+  const Check wanted = parse_check(check);
+  if (label >= 0 && !decoder.is_one_int64(static_cast<std::size_t>(label))) {
+    throw nb::value_error("the label must be a column of one int64");
+  }
+  const auto held = shards();
+  std::vector<Bytes> records;
+  raise_if(locate(ids, *held, records));
+  return decoder.run(records, wanted, dense, [&](const std::vector<ColumnOut>& out) -> Fault {
+    if (label < 0) return {};
+    const void* const labels = out[static_cast<std::size_t>(label)].dense;
+    return tables_.check_labels(ids.data(), ids.shape(0), static_cast<const std::int64_t*>(labels));
+  });
+}
+
+nb::list PyGather::slice(ArrayArg<std::int64_t> ids, bool verify) const {
+  const auto held = shards();
+  std::vector<Bytes> records;
+  raise_if(locate(ids, *held, records));
+  return to_bytes(records, verify);
+}
+
+Fault PyGather::locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards,
+                       std::vector<Bytes>& records) const {
+  nb::gil_scoped_release release;
+  return tables_.locate(ids.data(), ids.shape(0), shards, records);
+}
+
+RowTables PyGather::parse(nb::list given) {
+  std::vector<RowTable> tables;
+  std::size_t records = 0, shards = 0;
+  for (nb::handle each : given) {
+    const auto fields = nb::cast<nb::tuple>(each);
+    if (fields.size() != 8) throw nb::value_error("a table has eight fields");
+    const auto number = [&](int i) { return nb::cast<std::size_t>(fields[i]); };
+    views_.emplace_back(fields[0]);
+    RowTable table;
+    table.rows = views_.back().data();
+    table.count = number(1);
+    table.stride = number(2);
+    table.shard = number(3);
+    table.length = number(4);
+    table.offset = number(5);
+    const auto label = nb::cast<std::ptrdiff_t>(fields[6]);
+    table.labelled = label >= 0;
+    table.label = table.labelled ? static_cast<std::size_t>(label) : 0;
+    table.shards = number(7);
+    table.first_record = records;
+    table.first_shard = shards;
+    records += table.count;
+    shards += table.shards;
+    const bool fits = table.stride > 0 && views_.back().size() / table.stride >= table.count &&
+                      inside(table.shard, 4, table) && inside(table.length, 4, table) &&
+                      inside(table.offset, 8, table) && inside(table.label, 8, table);
+    if (!fits) throw nb::value_error("rows do not fit their buffer");
+    tables.push_back(table);
+  }
+  return RowTables(std::move(tables));
+}
 
 void register_gather(nb::module_& m) {
   m.def(
@@ -162,31 +151,31 @@ void register_gather(nb::module_& m) {
               "offsets: NDArray[uint64], lengths: NDArray[uint64], verify: bool) -> list[bytes]"),
       "Records that lie in buffers, each in its frame, as bytes.");
 
-  nb::class_<Gather>(m, "Gather", "The records of an index, by their numbers.")
+  nb::class_<PyGather>(m, "Gather", "The records of an index, by their numbers.")
       .def(nb::init<nb::list>(), nb::arg("tables"),
            nb::sig("def __init__(self, "
                    "tables: list[tuple[Any, int, int, int, int, int, int, int]]) -> None"))
-      .def("set_shards", &Gather::set_shards, nb::arg("shards"), nb::arg("keep_open"),
+      .def("set_shards", &PyGather::set_shards, nb::arg("shards"), nb::arg("keep_open"),
            nb::arg("scattered"),
            nb::sig("def set_shards(self, shards: list[tuple[int, bytes | None, int]], "
                    "keep_open: bool, scattered: bool) -> None"),
            "Maps the files of shards, (number, path, size), or lets go of them (path is None).")
       .def(
           "missing",
-          [](const Gather& gather, ArrayArg<std::int64_t> ids) {
+          [](const PyGather& gather, ArrayArg<std::int64_t> ids) {
             nb::list numbers;
             for (std::size_t each : gather.missing(ids)) numbers.append(each);
             return numbers;
           },
           nb::arg("ids"), nb::sig("def missing(self, ids: NDArray[int64]) -> list[int]"),
           "The shards of records that were not given yet.")
-      .def("decode", &Gather::decode, nb::arg("decoder"), nb::arg("ids"), nb::arg("check"),
+      .def("decode", &PyGather::decode, nb::arg("decoder"), nb::arg("ids"), nb::arg("check"),
            nb::arg("label"), nb::arg("dense"),
            nb::sig("def decode(self, decoder: Decoder, ids: NDArray[int64], check: int, "
                    "label: int, dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),
            "Decodes records as `Decoder.decode_places` does, and compares column `label`, if not "
            "-1, with the rows.")
-      .def("slice", &Gather::slice, nb::arg("ids"), nb::arg("verify"),
+      .def("slice", &PyGather::slice, nb::arg("ids"), nb::arg("verify"),
            nb::sig("def slice(self, ids: NDArray[int64], verify: bool) -> list[bytes]"),
            "Records as bytes.");
 }

@@ -16,5 +16,6 @@ NB_MODULE(_core, m) {
   covey::register_rowcheck(m);
   covey::register_plan(m);
   covey::register_gather(m);
+  covey::register_ahead(m);
   covey::register_survey(m);
 }

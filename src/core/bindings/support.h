@@ -25,6 +25,7 @@ void register_examples(nb::module_& m);
 void register_decoder(nb::module_& m);
 void register_gather(nb::module_& m);
 void register_plan(nb::module_& m);
+void register_ahead(nb::module_& m);
 void register_rowcheck(nb::module_& m);
 void register_classes(nb::module_& m);
 void register_survey(nb::module_& m);

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.classes import ClassTable
-from covey.dataset.pixels import decode_images
+from covey.features.pixels import decode_images
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, FormatError
 from covey.features import Features

@@ -1,0 +1,90 @@
+#include "ahead.h"
+
+#include <chrono>
+#include <utility>
+
+namespace covey {
+
+Ahead::Ahead(Work work, std::uint64_t steps, std::size_t threads)
+    : work_(std::move(work)), steps_(steps) {
+  try {
+    for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  } catch (...) {  // the system has no more of them
+    stop();
+    throw;
+  }
+}
+
+void Ahead::stop() {
+  {
+    const std::lock_guard guard(lock_);
+    stopped_ = true;
+  }
+  may_work_.notify_all();
+  may_take_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Ahead::give(std::size_t set) {
+  bool wake = false;
+  {
+    const std::lock_guard guard(lock_);
+    free_.push_back(set);
+    ++sets_;
+    // To wake a thread costs the consumer more than to take a batch: it is done when there is some
+    // work for it.
+    wake = sleeping_ > 0 && 2 * free_.size() >= sets_;
+  }
+  if (wake) may_work_.notify_one();
+}
+
+std::optional<Ahead::Result> Ahead::take(std::chrono::milliseconds longest) {
+  std::unique_lock guard(lock_);
+  const auto is_there = [this] {
+    return taken_ < claimed_ && begun_[taken_ % begun_.size()].state != State::open;
+  };
+  if (!is_there()) {
+    if (sleeping_ > 0 && !free_.empty()) may_work_.notify_all();
+    consumer_waits_ = true;
+    may_take_.wait_for(guard, longest, [&] { return is_there() || stopped_; });
+    consumer_waits_ = false;
+    if (!is_there()) return std::nullopt;
+  }
+  const Step& step = begun_[taken_++ % begun_.size()];
+  --sets_;
+  return Result{step.set, step.state == State::done};
+}
+
+void Ahead::run() {
+  std::unique_lock guard(lock_);
+  for (;;) {
+    ++sleeping_;
+    may_work_.wait(guard, [this] { return stopped_ || claimed_ == steps_ || !free_.empty(); });
+    --sleeping_;
+    if (stopped_ || claimed_ == steps_) return;
+    const std::uint64_t step = claimed_;
+    const std::size_t set = free_.back();
+    free_.pop_back();
+    // As many steps are under way as there are sets at the most; the ring grows with them.
+    if (claimed_ - taken_ == begun_.size()) {
+      std::vector<Step> larger(2 * begun_.size() + 8);
+      for (std::uint64_t i = taken_; i < claimed_; ++i) {
+        larger[i % larger.size()] = begun_[i % begun_.size()];
+      }
+      begun_ = std::move(larger);
+    }
+    begun_[claimed_++ % begun_.size()] = {set, State::open};
+    guard.unlock();
+    bool done = false;
+    try {
+      done = work_(step, set);
+    } catch (...) {  // no memory: the consumer will try itself, and hear of it
+    }
+    guard.lock();
+    begun_[step % begun_.size()].state = done ? State::done : State::failed;
+    if (consumer_waits_ && step == taken_) may_take_.notify_one();
+  }
+}
+
+}  // namespace covey
