@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.classes import ClassTable
-from covey.features.pixels import decode_images
+from covey.dataset.loading import Loadable
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, FormatError
 from covey.features import Features
 from covey.features.batches import row_of
+from covey.features.explain import Place
+from covey.features.pixels import decode_images
 from covey.gather import Gatherer
 from covey.labels import is_text, texts_of
+from covey.loader.examples import Direct
 from covey.records import Skipped
 
 # Records that are decoded at once when all are gone through.
@@ -24,7 +27,7 @@ _ROWS_AT_ONCE = 256
 _BYTES_AT_ONCE = 16 << 20
 
 
-class Dataset:
+class Dataset(Loadable):
     """Examples by their numbers, as :func:`covey.open` gives them.
 
     ``ds[17]`` is an example, ``ds[10:20]`` and ``ds[[5, 3, 5]]`` are examples by column. It can be
@@ -52,10 +55,8 @@ class Dataset:
         numbering: tuple[NDArray[np.int64], ...] | None = None,
         pixels: bool = False,
     ) -> None:
-        self.features = features
-        """What an example holds."""
-        self.label = label
-        """The feature that tells the class; None if there are no classes."""
+        self._features = features
+        self._label = label
         self._gatherer = gatherer
         self._names = names
         self._selection = selection
@@ -63,6 +64,16 @@ class Dataset:
         self._pixels = pixels
         # A label that is one int64 is compared with the index whenever it is decoded.
         self._label_column = self._find_label(features)
+
+    @property
+    def features(self) -> Features:
+        """What an example holds."""
+        return self._features
+
+    @property
+    def label(self) -> str | None:
+        """The feature that tells the class; None if there are no classes."""
+        return self._label
 
     def __len__(self) -> int:
         return len(self._selection)
@@ -96,24 +107,30 @@ class Dataset:
         """
         ids = parse_ids(key, len(self))
         if ids.ndim:
-            return self._decode(self.features, ids)
-        return row_of(self._decode(self.features, ids.reshape(1)), 0)
+            return self._show(self.features, ids)
+        return row_of(self._show(self.features, ids.reshape(1)), 0)
+
+    def _show(self, features: Features, ids: Ids) -> dict[str, Any]:
+        """Examples by column; images as pixels, if they were asked for."""
+        columns = self.decode(features, ids)
+        if not self._pixels:
+            return columns
+        return decode_images(features, columns, lambda row: self.place(int(ids[row])))
 
     def _find_label(self, features: Features) -> int:
         """Where the label is among what is decoded, if it can be compared with the index."""
-        column = None if self.label is None else features.column_of(self.label)
+        column = None if self._label is None else features.column_of(self._label)
         return -1 if column is None else column
 
-    def _decode(self, features: Features, ids: Ids) -> dict[str, Any]:
+    def decode(self, features: Features, ids: Ids) -> dict[str, Any]:
+        """Some features of examples, by column, as they are stored: images are not decoded."""
         same = features is self.features
         label = self._label_column if same else self._find_label(features)
         taken = self._selection.take(ids)
         columns = self._gatherer.decode(features, taken, label=label)
         if self._text_numbers and self.label in features:
             self._check_texts(self._find(features, columns), taken)
-        if not self._pixels:
-            return columns
-        return decode_images(features, columns, lambda row: self._gatherer.place(int(taken[row])))
+        return columns
 
     @cached_property
     def _text_numbers(self) -> dict[str, int]:
@@ -146,7 +163,7 @@ class Dataset:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The examples, in order."""
         for ids in self._stretches():
-            columns = self._decode(self.features, ids)
+            columns = self._show(self.features, ids)
             for row in range(len(ids)):
                 yield row_of(columns, row)
 
@@ -171,7 +188,7 @@ class Dataset:
         """
         wanted = [names] if isinstance(names, str) else names
         features = self.features if wanted is None else self.features.select(wanted)
-        return self._decode(features, np.arange(len(self), dtype=np.int64))
+        return self._show(features, np.arange(len(self), dtype=np.int64))
 
     @property
     def raw(self) -> RawRecords:
@@ -251,6 +268,42 @@ class Dataset:
             selection=Selection(len(self._gatherer), numbers=numbers),
             numbering=self._numbering,
             pixels=self._pixels,
+        )
+
+    # What loaders need.
+
+    def numbers_of(self, ids: Ids) -> NDArray[np.int64]:
+        """The numbers of the classes of examples."""
+        if self._numbering is not None:
+            return np.asarray(self.labels[ids])
+        return self._gatherer.labels(self._selection.take(ids))
+
+    def place(self, number: int) -> Place:
+        """Where an example is."""
+        return self._gatherer.place(int(self._selection.take(np.array([number]))[0]))
+
+    @cached_property
+    def _numbers(self) -> Ids | None:
+        return None if self._selection.is_all else self._selection.all()
+
+    def direct(self, features: Features, ids: Ids) -> Direct | None:
+        """What the native core needs to read examples by itself; None if it cannot."""
+        if features.direct is None or self._numbering is not None:
+            return None
+        found = self._gatherer.direct(self._selection.take(ids))
+        if found is None:
+            return None
+        gather, check = found
+        decoder, columns = features.direct
+        return Direct(
+            gather,
+            decoder,
+            check,
+            label=self._find_label(features),
+            has_labels=self.label is not None,
+            numbers=self._numbers,
+            check_classes=self.label is not None,
+            columns=columns,
         )
 
     def _check_labelled(self) -> None:

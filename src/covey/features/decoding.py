@@ -19,6 +19,10 @@ from covey.records import Block
 Run = Callable[[_core.Decoder, list[Any]], list[Any]]
 """Lets a decoder decode some records, into arrays where it has some."""
 
+Direct = tuple[_core.Decoder, tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]]
+"""A decoder that fills arrays, and nothing more is to be done; and of each the shape of a row, and
+the type."""
+
 
 class Decoding:
     """Decodes records by column, with flat names.
@@ -93,3 +97,11 @@ class Decoding:
         if index is None or self._allocations[index] != ((), np.dtype(np.int64)):
             return None
         return index
+
+    @property
+    def direct(self) -> Direct | None:
+        """The native decoder, if the arrays that it fills are the columns."""
+        if not self._is_direct:
+            return None
+        columns = ((shape, dtype) for shape, dtype in self._allocations if dtype is not None)
+        return self._decoder, tuple(columns)

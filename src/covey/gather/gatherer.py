@@ -123,7 +123,7 @@ class Gatherer(ForkAware):
             out: As for :meth:`Features.decode_batch`.
         """
         opened = self._open()
-        check = _core.CHECK_FRAME if self._verify else _core.CHECK_NOTHING
+        check = self._check
 
         def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
             if self._maps:
@@ -140,6 +140,22 @@ class Gatherer(ForkAware):
             return grown
 
         return features.decode_with(run, len(ids), lambda row: self.place(int(ids[row])), out=out)
+
+    def direct(self, ids: Ids) -> tuple[_core.Gather, int] | None:
+        """What the native core needs to read records by itself, and how much it should check.
+
+        None if shards are not mapped, or must be fetched first. The shards of some records are
+        mapped now; of others, the native core tells that they are not.
+        """
+        opened = self._open()
+        if not self._maps or opened.shards.is_remote:
+            return None
+        opened.map(opened.gather.missing(ids))
+        return opened.gather, self._check
+
+    @property
+    def _check(self) -> int:
+        return _core.CHECK_FRAME if self._verify else _core.CHECK_NOTHING
 
     def records(self, ids: Ids) -> list[bytes]:
         """The bytes of records."""

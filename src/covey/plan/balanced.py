@@ -130,14 +130,33 @@ class BalancedPlan(Plan):
                 same.
         """
         quotas = None if class_weights is None else self._quotas(class_weights)
-        return self._with(((check_step(batch), quotas),))
+        return self._change(check_step(batch), quotas)
 
-    def _with(self, changes: Iterable[Change]) -> BalancedPlan:
-        other = copy.copy(self)
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """How weights have changed: from which batch on, and the quotas that they came to."""
+        return self._changes
+
+    def with_changes(self, changes: Iterable[Change]) -> BalancedPlan:
+        """The same plan with the changes of another one, instead of its own.
+
+        Raises:
+            PlanError: If they are not those of such a plan.
+        """
+        plan = self._change(0, None)
+        plan._changes = ()
         for batch, quotas in changes:
-            other._native = other._native.reweighted(batch, quotas)
-            kept = tuple(each for each in other._changes if each[0] < batch)
-            other._changes = (*kept, (batch, quotas))
+            plan = plan._change(batch, quotas)
+        return plan
+
+    def _change(self, batch: int, quotas: NDArray[np.uint64] | None) -> BalancedPlan:
+        other = copy.copy(self)
+        try:
+            other._native = self._native.reweighted(batch, quotas)
+        except (ValueError, IndexError) as error:
+            raise PlanError(f"weights from batch {batch} on cannot be: {error}") from None
+        kept = tuple(each for each in self._changes if each[0] < batch)
+        other._changes = (*kept, (batch, quotas))
         return other
 
     # Epochs.
@@ -158,7 +177,7 @@ class BalancedPlan(Plan):
         first = self._changes[0] if self._changes else (1, None)
         if first[0] > 0 or first[1] is None:
             return -(-int(wanted.max()) * len(wanted) // self.classes_per_batch)
-        plan, never = self._with((first,))._native, first[1] == 0
+        plan, never = self.with_changes((first,))._native, first[1] == 0
 
         def enough(batches: int) -> bool:
             return bool((never | (plan.count(batches) >= wanted)).all())

@@ -1,0 +1,64 @@
+"""What a loader needs to know of a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.features import Features
+from covey.features.explain import Place
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """What the native core needs to read examples by itself."""
+
+    gather: _core.Gather
+    decoder: _core.Decoder
+    check: int
+    """How much of a frame is checked."""
+    label: int
+    """The column that holds the class, or -1;"""
+    has_labels: bool
+    """in which case the index may have it."""
+    numbers: Ids | None
+    """The numbers of examples among all records, if they are others."""
+    check_classes: bool
+    """Whether what the index says of classes is still to be compared with its rows."""
+    columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+    """The shape and type of a row of each column."""
+
+
+class Examples(Protocol):
+    """Examples by their numbers: a dataset."""
+
+    @property
+    def features(self) -> Features:
+        """What an example holds."""
+
+    @property
+    def label(self) -> str | None:
+        """What tells the class."""
+
+    def decode(self, features: Features, ids: Ids) -> dict[str, Any]:
+        """Examples by column, as they are stored: images are not decoded."""
+
+    def numbers_of(self, ids: Ids) -> Ids:
+        """The numbers of the classes of examples."""
+
+    def place(self, number: int) -> Place:
+        """Where an example is, for messages."""
+
+    def direct(self, features: Features, ids: Ids) -> Direct | None:
+        """What the native core needs to read examples by itself; None if it cannot.
+
+        Args:
+            features: What of them.
+            ids: Those that are wanted first: their files are opened now.
+        """

@@ -1,0 +1,280 @@
+"""A loader: where somebody is in a plan, and the batches from there on."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from covey.errors import ClosedError, PlanError
+from covey.loader import state as states
+from covey.loader.producing import Making, NativeProducer, Producer, ThreadedProducer
+from covey.loader.recipe import Recipe
+from covey.plan import BalancedPlan, Plan
+from covey.plan.balanced import Weights
+from covey.plan.base import check_step, whole
+from covey.storage.forks import ForkAware
+
+Buffers = Literal["fresh", "recycled"]
+
+# Examples that are looked for in files before the first batch is made: their shards are opened.
+_STEPS_LOOKED_AHEAD = 4
+
+
+class Loader:
+    """The batches of a plan; :meth:`covey.Dataset.batches` and its neighbours make it.
+
+    A loop goes on where the last one stopped, to the end of the epoch. The loader knows how many
+    batches were handed over, whatever was made ahead::
+
+        for epoch in range(10):
+            for x, y in loader:
+                ...
+
+    Args:
+        recipe: What a batch is made of.
+        plan: Which examples it has.
+        threads: How many make batches ahead; 0 makes each when it is asked for.
+        prefetch: How many batches are made ahead.
+        buffers: ``"fresh"``: batches may be kept. ``"recycled"``: a batch is overwritten when the
+            next one is asked for.
+        again: Makes the same loader in another process.
+
+    One loop can be shared by threads, each batch goes to one of them. A loader can be pickled; in a
+    forked child it goes on by itself.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        plan: Plan,
+        *,
+        threads: int | None = None,
+        prefetch: int | None = None,
+        buffers: Buffers = "fresh",
+        again: Callable[[], Loader],
+    ) -> None:
+        self._recipe = recipe
+        self._plan = plan
+        self._threads = _cores() if threads is None else whole("threads", threads, 0, 1024)
+        least = max(2, 2 * self._threads)
+        self._prefetch = least if prefetch is None else whole("prefetch", prefetch, 1, 2**20)
+        if buffers not in ("fresh", "recycled"):
+            raise PlanError(f"buffers is {buffers!r}, must be 'fresh' or 'recycled'")
+        self._buffers = buffers
+        self._again = again
+        self._batch = 0  # the next one, of all ranks together
+        self._loop: weakref.ref[Loop] | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """Which examples batches have."""
+        return self._plan
+
+    def __len__(self) -> int:
+        """The steps of an epoch."""
+        return self._plan.steps_per_epoch
+
+    def __repr__(self) -> str:
+        return f"<covey.Loader at step {self.step:,} of {self._plan!r}>"
+
+    # Where it is.
+
+    @property
+    def step(self) -> int:
+        """How many steps there were."""
+        each = self._plan.batches_per_step
+        if self._plan.is_endless:
+            return self._batch // each
+        epoch, within = divmod(self._batch, self._epoch)
+        return epoch * -(-self._epoch // each) + -(-within // each)
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs there were."""
+        return self._batch // self._epoch
+
+    @property
+    def _epoch(self) -> int:
+        """The batches of an epoch, of all ranks together."""
+        plan = self._plan
+        if plan.is_endless:
+            return plan.steps_per_epoch * plan.batches_per_step
+        return plan.batches_per_epoch  # type: ignore[attr-defined, no-any-return]
+
+    def seek(self, step: int) -> None:
+        """Go to a step; it is the next one."""
+        step = check_step(step)
+        each = self._plan.batches_per_step
+        batch = step * each
+        if not self._plan.is_endless:
+            epoch, within = divmod(step, -(-self._epoch // each))
+            batch = epoch * self._epoch + within * each
+        self._move(batch)
+
+    def state(self) -> dict[str, Any]:
+        """Where it is, for :meth:`load_state`: a small JSON object, the same on all ranks."""
+        return states.save(self._plan, self._batch)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go to where another loader was, which had any number of threads, and of ranks.
+
+        Raises:
+            PlanError: If that was a loader of other batches.
+        """
+        plan, batch = states.load(self._plan, state)
+        self._move(batch)
+        self._plan = plan
+
+    def set_class_weights(self, class_weights: Weights | None) -> None:
+        """Draw classes by other weights from the next step on, also in a loop that runs.
+
+        The state remembers it. Of several ranks, all must do the same at the same step.
+
+        Args:
+            class_weights: As for :meth:`covey.Dataset.batches`; None for equally many of all.
+        """
+        if not isinstance(self._plan, BalancedPlan):
+            raise PlanError("these batches are not drawn by classes, which could have weights")
+        self._plan = self._plan.reweighted(class_weights, batch=self._batch)
+
+    def _move(self, batch: int) -> None:
+        self.close()
+        self._batch = batch
+
+    # Batches.
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches up to the end of the epoch."""
+        plan, each = self._plan, self._plan.batches_per_step
+        end = (self._batch // self._epoch + 1) * self._epoch
+        if plan.is_endless:
+            return self._begin(-(-(end - self._batch) // each), None)
+        # Of the last batches, some ranks may have none; all begin the next epoch together.
+        behind = plan.rank if plan.mode == "own" else 0
+        return self._begin(max(0, -(-(end - self._batch - behind) // each)), end)
+
+    def take(self, steps: int) -> Iterator[Any]:
+        """The next batches, so many, however long an epoch is."""
+        if not self._plan.is_endless:
+            raise PlanError(
+                "epochs of these batches end with what is left; loop over the loader, or pass "
+                "last='fill'"
+            )
+        return self._begin(check_step(steps), None)
+
+    def _begin(self, steps: int, end: int | None) -> Loop:
+        self.close()
+        loop = Loop(self, steps, end)
+        self._loop = weakref.ref(loop)
+        return loop
+
+    def close(self) -> None:
+        """End the loop that runs, if there is one, and its threads."""
+        loop = None if self._loop is None else self._loop()
+        if loop is not None:
+            loop.close()
+
+    def _produce(self, steps: int) -> Producer:
+        """What makes the next batches."""
+        making = Making(self._recipe, self._plan, self._batch)
+        prefetch = min(self._prefetch, max(steps, 1))
+        threads = min(self._threads, max(steps, 1))
+        if self._recipe.is_plain:
+            first = making.first(min(steps, _STEPS_LOOKED_AHEAD))
+            direct = self._recipe.examples.direct(self._recipe.features, first)
+            if direct is not None:
+                return NativeProducer(
+                    making,
+                    direct,
+                    self._plan,
+                    steps=steps,
+                    threads=threads,
+                    prefetch=prefetch,
+                    recycle=self._buffers == "recycled",
+                )
+        return ThreadedProducer(making, steps=steps, threads=threads, prefetch=prefetch)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._again, self.state())
+
+
+def _restore(again: Callable[[], Loader], state: dict[str, Any]) -> Loader:
+    loader = again()
+    loader.load_state(state)
+    return loader
+
+
+class Loop(ForkAware):
+    """One loop over a loader, which it moves on."""
+
+    def __init__(self, loader: Loader, steps: int, end: int | None) -> None:
+        super().__init__()
+        self._loader = loader
+        self._left = steps
+        self._end = end  # where the loader is afterwards, if that is not where the last batch was
+        self._plan = loader._plan
+        self._producer: Producer | None = None
+        self._closed = False
+
+    def __iter__(self) -> Loop:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            loader = self._loader
+            if self._closed:
+                if self._left == 0:
+                    raise StopIteration
+                raise ClosedError(
+                    "this loop was ended by another one over the same loader, or by moving or "
+                    "closing it"
+                )
+            if self._left == 0:
+                if self._end is not None:
+                    loader._batch = self._end
+                self._finish()
+                raise StopIteration
+            if self._plan is not loader._plan:  # it has other weights
+                self._drop()
+                self._plan = loader._plan
+            if self._producer is None:
+                self._producer = loader._produce(self._left)
+            try:
+                batch = self._producer.next()
+            except BaseException:
+                self._drop()  # what comes next is begun anew
+                raise
+            self._left -= 1
+            loader._batch += self._plan.batches_per_step
+            return batch
+
+    def _drop(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def _finish(self) -> None:
+        self._closed = True
+        self._drop()
+
+    def _let_go(self) -> object:
+        # The threads are the parent's; what comes next is made by others.
+        producer, self._producer = self._producer, None
+        return producer
+
+    def close(self) -> None:
+        """End the loop, and its threads."""
+        with self._lock:
+            self._finish()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_closed"):
+            self._finish()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

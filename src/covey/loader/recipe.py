@@ -1,0 +1,190 @@
+"""What a batch is made of: which features, which hooks, and in which form it is handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import FeatureError
+from covey.features import Features, Image
+from covey.features.batches import row_of
+from covey.features.pixels import decode_images
+from covey.loader.examples import Examples
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How columns become a batch.
+
+    Args:
+        examples: Where they come from.
+        wanted: The features of x: one, which is x itself; several, which are a dict; or None for
+            all but the label.
+        as_dict: Hand over a dict with the label in it, and not (x, y).
+        transform, batch_transform: What is done with each example, and with a batch.
+        decode_images: Whether images are decoded,
+        image_size: and their size then.
+    """
+
+    examples: Examples
+    wanted: str | Sequence[str] | None = None
+    as_dict: bool = False
+    transform: Callable[[dict[str, Any]], Any] | None = None
+    batch_transform: Callable[..., Any] | None = None
+    decode_images: bool = True
+    image_size: tuple[int, int] | None = None
+
+    names: tuple[str, ...] = field(init=False)
+    """The features of x."""
+    features: Features = field(init=False)
+    """What is decoded: those, and the label if it can be compared with the index."""
+
+    def __post_init__(self) -> None:
+        features, label = self.examples.features, self.examples.label
+        if self.wanted is None:
+            names = tuple(name for name in features if name != label)
+        else:
+            names = (self.wanted,) if isinstance(self.wanted, str) else tuple(self.wanted)
+        if not names and self.wanted is not None:
+            raise FeatureError("features is an empty list; name at least one")
+        decoded = features.select(names)
+        if label is not None and label in features and label not in names:
+            # Its last column, so that columns of one feature are (x, y) as they come.
+            with_label = features.select((*names, label))
+            if with_label.column_of(label) is not None:
+                decoded = with_label
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "features", decoded)
+        if self.image_size is not None and not self.has_images:
+            raise FeatureError(
+                f"image_size is {self.image_size}, but none of the features {', '.join(names)} is "
+                "an image that is decoded"
+            )
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are images to decode."""
+        kinds = [self.features[name] for name in self.names]
+        return self.decode_images and any(isinstance(kind, Image) for kind in kinds)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is done to columns that needs Python."""
+        return self.transform is None and self.batch_transform is None and not self.has_images
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether there is a y."""
+        return self.examples.label is not None
+
+    def make(self, ids: Ids, classes: Ids | None) -> Any:
+        """The batch of some examples.
+
+        Args:
+            ids: Their numbers.
+            classes: The numbers of their classes, if they are known.
+        """
+        columns: Any = self.examples.decode(self.features, ids)
+        if self.has_images:
+            columns = decode_images(
+                self.features,
+                columns,
+                lambda row: self.examples.place(int(ids[row])),
+                size=self.image_size,
+            )
+        if self.transform is not None:
+            columns = self._transform(columns, ids)
+        y = None
+        if self.is_labelled:
+            y = self.examples.numbers_of(ids) if classes is None else classes
+        return self.hand_over(columns, y)
+
+    def _transform(self, columns: dict[str, Any], ids: Ids) -> Any:
+        assert self.transform is not None
+        done = []
+        for row in range(len(ids)):
+            try:
+                done.append(self.transform(row_of(columns, row)))
+            except Exception as error:
+                if hasattr(error, "add_note"):  # since Python 3.11
+                    error.add_note(f"in transform= of {self.examples.place(int(ids[row]))}")
+                raise
+        return _collate(done)
+
+    def hand_over(self, columns: Any, y: Ids | None) -> Any:
+        """A batch in the form that was asked for."""
+        x = self._x(columns)
+        if self.as_dict:
+            batch = dict(x) if isinstance(x, Mapping) else {self.names[0]: x}
+            if y is not None:
+                batch[self._label_key] = y
+            return batch if self.batch_transform is None else self.batch_transform(batch)
+        if y is None:
+            return x if self.batch_transform is None else self.batch_transform(x)
+        return (x, y) if self.batch_transform is None else self.batch_transform(x, y)
+
+    @property
+    def _label_key(self) -> str:
+        label = self.examples.label
+        return label if label is not None and label in self.examples.features else "label"
+
+    def _x(self, columns: Any) -> Any:
+        if not isinstance(columns, Mapping):  # a transform gives something else
+            return columns
+        if isinstance(self.wanted, str):
+            return _at(columns, self.features.path_of(self.wanted))
+        label = self.examples.label
+        if label is not None and label in self.features and label not in self.names:
+            columns = _without(columns, self.features.path_of(label))
+        if self.wanted is None and not self.as_dict and len(columns) == 1:
+            (only,) = columns.values()
+            return only
+        return columns
+
+
+def _at(columns: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        if not isinstance(columns, Mapping) or key not in columns:
+            raise FeatureError(f"transform= gives no {'/'.join(path)!r}, which is to be x")
+        columns = columns[key]
+    return columns
+
+
+def _without(columns: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The same columns but one; nothing is changed that others have."""
+    first, *rest = path
+    kept = dict(columns)
+    if not rest:
+        kept.pop(first, None)
+    elif first in kept:
+        kept[first] = _without(kept[first], rest)
+        if not kept[first]:
+            del kept[first]
+    return kept
+
+
+def _collate(examples: Sequence[Any]) -> Any:
+    """Examples as columns: arrays if all have one shape, else lists."""
+    first = examples[0]
+    if isinstance(first, Mapping):
+        keys = list(first)
+        for each in examples:
+            if not isinstance(each, Mapping) or set(each) != set(keys):
+                found = list(each) if isinstance(each, Mapping) else type(each).__name__
+                raise FeatureError(
+                    f"transform= gives {keys} for one example and {found} for another; must give "
+                    "the same for all"
+                )
+        return {key: _collate([each[key] for each in examples]) for key in keys}
+    if isinstance(first, (str, bytes)):
+        return list(examples)
+    arrays = [np.asarray(each) for each in examples]
+    if len({(each.shape, each.dtype) for each in arrays}) == 1:
+        return np.stack(arrays)
+    return list(examples) if len({each.shape for each in arrays}) > 1 else np.stack(arrays)
