@@ -19,27 +19,49 @@ void reorder(Iterator begin, Iterator end, std::vector<std::uint64_t> tail) {
 
 void Draws::draw(std::uint64_t number, std::uint64_t* things, std::uint64_t* rounds) const {
   const std::uint64_t slot = number * take_;
-  std::uint64_t round = slot / size_, place = slot % size_;
+  const std::uint64_t round = slot / size_, place = slot % size_;
   for (std::uint64_t i = 0; rounds != nullptr && i < take_; ++i) {
     rounds[i] = round + (place + i) / size_;
   }
+  if (take_ > size_) return draw_repeating(number, things);
   if (is_chained()) return draw_chained(round, place, things);
-  for (std::uint64_t left = take_; left > 0; ++round, place = 0) {
-    const std::uint64_t count = std::min(left, size_ - place);
-    fill(round, place, count, things);
-    things += count;
-    left -= count;
-  }
+  const std::uint64_t count = std::min(take_, size_ - place);
+  fill(round, place, count, things);
+  if (count < take_) fill(round + 1, 0, take_ - count, things + count);
 }
 
 void Draws::draw_chained(std::uint64_t round, std::uint64_t place, std::uint64_t* things) const {
-  Order order = whole(round);
-  for (std::uint64_t i = 0; i < take_; ++i, ++place) {
-    if (place == size_) {
-      order = next(order, ++round);
-      place = 0;
+  const Order order = whole(round);
+  const auto begin = order.begin() + static_cast<std::ptrdiff_t>(place);
+  const std::uint64_t count = std::min(take_, size_ - place);
+  std::copy_n(begin, count, things);
+  if (count == take_) return;
+  const Order following = next(Order(begin, order.end()), round + 1);
+  std::copy_n(following.begin(), take_ - count, things + count);
+}
+
+void Draws::draw_repeating(std::uint64_t number, std::uint64_t* things) const {
+  // Each draw depends on the one before, which leaves it the tail of a round; but the last one that
+  // begins with a round does not.
+  const std::uint64_t period = size_ / std::gcd(size_, take_);
+  Order order;
+  for (std::uint64_t i = number - number % period; i <= number; ++i) {
+    const std::uint64_t slot = i * take_, end = slot + take_;
+    const std::uint64_t begun = slot % size_ == 0 ? 0 : size_ - slot % size_;
+    const Order tail(order.end() - static_cast<std::ptrdiff_t>(begun), order.end());
+    if (i == number) std::copy(tail.begin(), tail.end(), things);
+    std::uint64_t at = begun;
+    for (std::uint64_t round = (slot + begun) / size_; at < take_; ++round) {
+      const bool is_last = (round + 1) * size_ >= end;
+      if (!is_last && i < number) {  // nobody looks at it
+        at += size_;
+        continue;
+      }
+      order = next(is_last ? tail : Order(), round);
+      const std::uint64_t count = std::min(size_, take_ - at);
+      if (i == number) std::copy_n(order.begin(), count, things + at);
+      at += count;
     }
-    things[i] = order[place];
   }
 }
 
@@ -53,7 +75,7 @@ void Draws::fill(std::uint64_t round, std::uint64_t place, std::uint64_t count,
                  std::uint64_t* things) const {
   const Permutation order = base(round);
   std::uint64_t reordered = 0;
-  if (place < take_ && take_ <= size_ && straddling(round) != 0) {
+  if (place < take_ && straddling(round) != 0) {
     const Order first = head(round, order);
     reordered = std::min(count, take_ - place);
     std::copy_n(first.begin() + static_cast<std::ptrdiff_t>(place), reordered, things);
@@ -72,21 +94,25 @@ Draws::Order Draws::head(std::uint64_t round, const Permutation& base) const {
 }
 
 Draws::Order Draws::whole(std::uint64_t round) const {
-  // The last round that begins with a draw depends on none before it.
-  const std::uint64_t period = take_ / std::gcd(size_, take_);
-  std::uint64_t at = round - round % period;
-  Order order = next({}, at);
-  while (at < round) order = next(order, ++at);
-  return order;
+  // Back to a round whose straddling draw has nothing of the one before that was reordered.
+  std::uint64_t at = round;
+  while (straddling(at) > size_ - take_) --at;
+  Order order(size_);
+  const std::uint64_t shared = straddling(at);
+  if (shared != 0) base(at - 1).fill(0, size_, order.data());
+  for (;; ++at) {
+    const auto tail = static_cast<std::ptrdiff_t>(straddling(at));
+    order = next(Order(order.end() - tail, order.end()), at);
+    if (at == round) return order;
+  }
 }
 
-Draws::Order Draws::next(const Order& before, std::uint64_t round) const {
+Draws::Order Draws::next(const Order& tail, std::uint64_t round) const {
   Order order(size_);
   base(round).fill(0, size_, order.data());
-  const auto shared = static_cast<std::ptrdiff_t>(straddling(round));
-  if (shared != 0) {
-    reorder(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(take_),
-            Order(before.end() - shared, before.end()));
+  if (!tail.empty()) {
+    const auto count = static_cast<std::ptrdiff_t>(std::min(take_, size_));
+    reorder(order.begin(), order.begin() + count, tail);
   }
   return order;
 }

@@ -6,23 +6,48 @@
 namespace covey {
 namespace {
 
-constexpr std::uint64_t kSpans = WeightedSchedule::kSpans;
-constexpr int kBits = 16;
-static_assert(kSpans == std::uint64_t{1} << kBits);
+// Things that come so often in all are dealt to 2^Bits places round a circle: each place gets the
+// same number, and of what is left over, the places from `start` on get one each. Places are
+// numbered by reversed bits.
+template <int Bits>
+struct Circle {
+  static constexpr std::uint64_t kPlaces = std::uint64_t{1} << Bits;
 
-constexpr std::uint64_t reverse_bits(std::uint64_t number) noexcept {
-  std::uint64_t reversed = 0;
-  for (int i = 0; i < kBits; ++i) reversed |= ((number >> i) & 1) << (kBits - 1 - i);
-  return reversed;
-}
+  std::uint64_t often;
+  std::uint64_t start;
 
-// How many of the places first, first + step, ... on a circle of kSpans, one turn round, are among
-// the `length` from `start`; the step divides kSpans.
-constexpr std::uint64_t count_on_arc(std::uint64_t first, std::uint64_t step, std::uint64_t start,
-                                     std::uint64_t length) noexcept {
-  const std::uint64_t to_first = (first - start) % step;  // also right below 0: step is 2^n
-  return to_first < length ? (length - to_first - 1) / step + 1 : 0;
-}
+  static constexpr std::uint64_t reverse(std::uint64_t number) noexcept {
+    std::uint64_t reversed = 0;
+    for (int i = 0; i < Bits; ++i) reversed |= ((number >> i) & 1) << (Bits - 1 - i);
+    return reversed;
+  }
+
+  // How many the place of a number gets.
+  std::uint64_t at(std::uint64_t number) const noexcept {
+    const bool more = (reverse(number) - start) % kPlaces < often % kPlaces;
+    return often / kPlaces + (more ? 1 : 0);
+  }
+
+  // How many those of all numbers below this get.
+  std::uint64_t before(std::uint64_t number) const noexcept {
+    const std::uint64_t left = often % kPlaces;
+    std::uint64_t count = number * (often / kPlaces), begin = 0;
+    // A run of 2^n numbers that begins at a multiple of 2^n lies evenly round the circle.
+    for (int n = Bits - 1; n >= 0; --n) {
+      const std::uint64_t run = std::uint64_t{1} << n, step = kPlaces >> n;
+      if ((number & run) == 0) continue;
+      const std::uint64_t first = (reverse(begin) - start) % step;  // also right below 0
+      if (first < left) count += (left - first - 1) / step + 1;
+      begin += run;
+    }
+    return count;
+  }
+};
+
+using Blocks = Circle<10>;
+using Spans = Circle<6>;
+static_assert(Blocks::kPlaces == WeightedSchedule::kBlocks);
+static_assert(Spans::kPlaces == WeightedSchedule::kSpansPerBlock);
 
 }  // namespace
 
@@ -41,51 +66,62 @@ WeightedSchedule::WeightedSchedule(std::uint64_t key, std::vector<std::uint64_t>
       quotas_(std::move(quotas)),
       per_batch_(per_batch),
       span_(span(quotas_.size(), per_batch)) {
-  starts_.reserve(quotas_.size());
+  starts_.resize(quotas_.size());
+  const Permutation order(derive(key, kBlocks), quotas_.size());
   std::uint64_t start = 0;
-  for (const std::uint64_t quota : quotas_) {
-    starts_.push_back(static_cast<std::uint16_t>(start % kSpans));
-    start += quota % kSpans;
+  for (std::uint64_t i = 0; i < quotas_.size(); ++i) {
+    const std::uint64_t thing = order(i);
+    starts_[thing] = static_cast<std::uint16_t>(start % kBlocks);
+    start += quotas_[thing] % kBlocks;
   }
   step_ = span_ * 618 / 1000 + 1;
   while (std::gcd(step_, span_) != 1) ++step_;
 }
 
-std::uint64_t WeightedSchedule::within(std::uint64_t thing, std::uint64_t span) const noexcept {
-  const std::uint64_t place = reverse_bits(span % kSpans);
-  const bool more = (place - starts_[thing]) % kSpans < quotas_[thing] % kSpans;
-  return quotas_[thing] / kSpans + (more ? 1 : 0);
+std::uint64_t WeightedSchedule::before(std::uint64_t thing, const Block& block,
+                                       std::uint64_t span) const noexcept {
+  const Blocks blocks{quotas_[thing], starts_[thing]};
+  const std::uint64_t in_cycle = block.number % kBlocks;
+  const Spans spans{blocks.at(in_cycle), block.starts[thing]};
+  return block.number / kBlocks * quotas_[thing] + blocks.before(in_cycle) +
+         spans.before(span % kSpansPerBlock);
 }
 
-std::uint64_t WeightedSchedule::before(std::uint64_t thing, std::uint64_t span) const noexcept {
-  const std::uint64_t quota = quotas_[thing], spans = span % kSpans;
-  std::uint64_t count = span / kSpans * quota + spans * (quota / kSpans);
-  // Of the spans [0, spans): a run of 2^n that begins at a multiple of 2^n lies evenly round the
-  // circle.
-  std::uint64_t begin = 0;
-  for (int n = kBits - 1; n >= 0; --n) {
-    const std::uint64_t run = std::uint64_t{1} << n;
-    if ((spans & run) == 0) continue;
-    count += count_on_arc(reverse_bits(begin), kSpans >> n, starts_[thing], quota % kSpans);
-    begin += run;
+std::shared_ptr<const WeightedSchedule::Block> WeightedSchedule::lay_out_block(
+    std::uint64_t number) const {
+  auto made = std::make_shared<Block>();
+  made->number = number;
+  made->starts.resize(quotas_.size());
+  const Permutation order(derive(derive(key_, kBlocks + 1), number), quotas_.size());
+  std::uint64_t start = 0;
+  for (std::uint64_t i = 0; i < quotas_.size(); ++i) {
+    const std::uint64_t thing = order(i);
+    made->starts[thing] = static_cast<std::uint8_t>(start % kSpansPerBlock);
+    start += Blocks{quotas_[thing], starts_[thing]}.at(number % kBlocks) % kSpansPerBlock;
   }
-  return count;
+  return made;
 }
 
 std::shared_ptr<const WeightedSchedule::Span> WeightedSchedule::lay_out(
     std::uint64_t number) const {
-  const std::uint64_t classes = quotas_.size();
+  const std::uint64_t classes = quotas_.size(), block = number / kSpansPerBlock;
   auto made = std::make_shared<Span>();
   made->number = number;
   made->places.resize(span_ * per_batch_);
-  const std::uint64_t key = derive(key_, number);
+  for (const auto& recent : recent_) {
+    if (recent != nullptr && recent->block->number == block) made->block = recent->block;
+  }
+  if (made->block == nullptr) made->block = lay_out_block(block);
+  const std::uint64_t key = derive(derive(key_, kBlocks + 2), number);
   const Permutation order(key, classes);
   // The first column stands for any time, so that rows do not always break at the same.
   const std::uint64_t first = derive(key, classes) % span_;
   std::uint64_t row = 0, time = first;
   for (std::uint64_t i = 0; i < classes; ++i) {
     const std::uint64_t thing = order(i);
-    for (std::uint64_t left = within(thing, number); left > 0; --left) {
+    const std::uint64_t of_block = Blocks{quotas_[thing], starts_[thing]}.at(block % kBlocks);
+    const Spans spans{of_block, made->block->starts[thing]};
+    for (std::uint64_t left = spans.at(number % kSpansPerBlock); left > 0; --left) {
       made->places[time * per_batch_ + row].thing = static_cast<std::uint32_t>(thing);
       time = (time + step_) % span_;
       if (time == first) ++row;
@@ -111,15 +147,14 @@ void WeightedSchedule::draw(std::uint64_t batch, std::uint64_t* classes,
   const Place* const places = span->places.data() + batch % span_ * per_batch_;
   for (std::uint64_t i = 0; i < per_batch_; ++i) {
     classes[i] = places[i].thing;
-    visits[i] = before(places[i].thing, number) + places[i].before;
+    visits[i] = before(places[i].thing, *span->block, number) + places[i].before;
   }
 }
 
 void WeightedSchedule::count(std::uint64_t batches, std::uint64_t* visits) const {
   const std::uint64_t number = batches / span_, rest = batches % span_;
-  for (std::uint64_t i = 0; i < quotas_.size(); ++i) visits[i] += before(i, number);
-  if (rest == 0) return;
   const std::shared_ptr<const Span> span = find(number);
+  for (std::uint64_t i = 0; i < quotas_.size(); ++i) visits[i] += before(i, *span->block, number);
   for (std::uint64_t i = 0; i < rest * per_batch_; ++i) ++visits[span->places[i].thing];
 }
 

@@ -43,12 +43,15 @@ class EvenSchedule final : public Schedule {
 
 // Classes as often as they were given quotas.
 //
-// Time is cut into spans of as many batches as all classes would need once. kSpans of them are a
-// cycle, in which a class comes exactly `quota` times: in every span quota / kSpans times, and in
-// quota % kSpans of the spans once more. Which of them, is laid out round a circle of kSpans: the
-// first class takes as many spans as it needs, the next goes on behind it, and so on; so every span
-// gets equally many. Spans are numbered round the circle with their bits reversed, so that what a
-// class takes of the circle is spread evenly in time.
+// Time is cut into spans of as many batches as all classes would need once; kSpansPerBlock of them
+// are a block, and kBlocks of these a cycle, in which a class comes exactly `quota` times.
+//
+// In every block it comes quota / kBlocks times, and in quota % kBlocks of them once more. Which of
+// them, is laid out round a circle of all blocks: one class takes as many as it needs, another goes
+// on behind it, and so on; so every block gets equally many. Blocks are numbered round the circle
+// with their bits reversed, so that what a class takes of it is spread evenly in time. What a class
+// has of a block goes to its spans in the same way, but the order round that circle is another one
+// in every block: any two classes meet as often as chance has it.
 //
 // In a span, classes are put in a shuffled order, each as often as it comes, and dealt into rows of
 // one place per batch: batch t gets what is in column t of all rows. A class comes no more often
@@ -56,7 +59,9 @@ class EvenSchedule final : public Schedule {
 // about 0.618 of the whole, so that the neighbouring places of one class are far apart in time.
 class WeightedSchedule final : public Schedule {
  public:
-  static constexpr std::uint64_t kSpans = 1 << 16;
+  static constexpr std::uint64_t kBlocks = 1 << 10;
+  static constexpr std::uint64_t kSpansPerBlock = 1 << 6;
+  static constexpr std::uint64_t kSpans = kBlocks * kSpansPerBlock;
 
   // The batches of a span.
   static std::uint64_t span(std::uint64_t classes, std::uint64_t per_batch) noexcept {
@@ -70,24 +75,29 @@ class WeightedSchedule final : public Schedule {
   void count(std::uint64_t batches, std::uint64_t* visits) const override;
 
  private:
+  struct Block {
+    std::uint64_t number;
+    std::vector<std::uint8_t> starts;  // where on its circle each class begins
+  };
   struct Place {
     std::uint32_t thing;
     std::uint32_t before;  // how often it was there before in this span
   };
   struct Span {
     std::uint64_t number;
+    std::shared_ptr<const Block> block;
     std::vector<Place> places;  // by batch
   };
 
-  // How often a class comes before a span.
-  std::uint64_t before(std::uint64_t thing, std::uint64_t span) const noexcept;
-  std::uint64_t within(std::uint64_t thing, std::uint64_t span) const noexcept;
+  // How often a class comes before a span; `block` is the one that it is in.
+  std::uint64_t before(std::uint64_t thing, const Block& block, std::uint64_t span) const noexcept;
+  std::shared_ptr<const Block> lay_out_block(std::uint64_t number) const;
   std::shared_ptr<const Span> lay_out(std::uint64_t number) const;
   std::shared_ptr<const Span> find(std::uint64_t number) const;
 
   std::uint64_t key_;
   std::vector<std::uint64_t> quotas_;
-  std::vector<std::uint16_t> starts_;  // where on the circle each begins
+  std::vector<std::uint16_t> starts_;  // where on the circle of blocks each begins
   std::uint64_t per_batch_;
   std::uint64_t span_;
   std::uint64_t step_;  // between columns that follow each other in time

@@ -231,6 +231,10 @@ class Plan:
         The records of some steps, a row each; and the labels of their classes, if there are any.
         """
 
+    @property
+    def last_batch(self, /) -> int:
+        """The last batch that can be drawn."""
+
     def records_of(self, step: int, share: Share) -> int:
         """How many records a step has."""
 

@@ -45,18 +45,28 @@ class ClassTable:
         >>> ClassTable.parse(["owl", "wren", "owl"]).names
         ('owl', 'wren')
         """
-        array = np.asarray(labels)
+        try:
+            array = np.asarray(labels)
+        except ValueError:  # lists of different lengths
+            array = np.zeros((), object)
         if array.ndim != 1:
             raise DatasetError(f"labels have the shape {array.shape}, must have one dimension")
-        if array.dtype.kind in "iu" and array.dtype != np.uint64:
+        if (array.dtype.kind in "iub" and array.dtype != np.uint64) or len(array) == 0:
             return cls.of(array.astype(np.int64, copy=False))
-        if array.dtype.kind in "b" or len(array) == 0:
-            return cls.of(array.astype(np.int64))
-        if array.dtype.kind in "US":
-            names, numbers = np.unique(array, return_inverse=True)
-            decoded = [str(each) if array.dtype.kind == "U" else each.decode() for each in names]
-            return cls.of(numbers.astype(np.int64), decoded)
-        raise DatasetError(f"labels are of {array.dtype}, must be whole numbers or texts")
+        # Lists, and tables of pandas, may have anything in them: also numbers beside texts.
+        given = labels if array.dtype.kind in "US" and array is not labels else array.tolist()
+        kinds = {type(each) for each in given}
+        if kinds <= {str, np.str_} or kinds <= {bytes, np.bytes_}:
+            names, numbers = np.unique(np.array(list(given)), return_inverse=True)
+            texts = [
+                each if isinstance(each, str) else each.decode(errors="surrogateescape")
+                for each in names.tolist()
+            ]
+            return cls.of(numbers.astype(np.int64), texts)
+        if kinds == {int} and all(-(2**63) <= each < 2**63 for each in given):
+            return cls.of(np.array(given, np.int64))
+        found = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise DatasetError(f"labels are of the types {found}; must be all whole numbers or texts")
 
     def __len__(self) -> int:
         return len(self._table)

@@ -92,16 +92,21 @@ nb::object rows(Buffer<std::int64_t>&& buffer, std::size_t count, std::size_t co
 
 }  // namespace
 
+std::uint64_t PyPlan::last_batch() const noexcept {
+  return kMost / std::max<std::uint64_t>(plan_->units(), plan_->records_per_unit());
+}
+
 void PyPlan::check_step(std::uint64_t step, const Share& share) const {
-  const std::uint64_t most =
-      kMost / std::max<std::uint64_t>(plan_->units(), plan_->records_per_unit());
+  const std::uint64_t most = last_batch();
   const bool fits = share.world >= 1 && share.rank < share.world && share.world <= kMost &&
                     share.origin < most && step < (most - share.origin) / share.world;
   if (!fits) throw nb::index_error("there is no such step");
 }
 
 nb::tuple PyPlan::draw(std::uint64_t step, std::size_t count, const Share& share) const {
-  check_step(step + count, share);
+  check_step(step, share);
+  check_step(count, share);
+  check_step(step + count, share);  // both are far from overflowing
   const std::size_t units = plan_->units_of(share.batch(step));
   const auto [begin, end] = share.units(units);
   const std::size_t k = plan_->records_per_unit(), taken = end - begin;
@@ -174,6 +179,8 @@ void register_plan(nb::module_& m) {
                    "tuple[NDArray[int64], NDArray[int64] | None]"),
            "The records of some steps, a row each; and the labels of their classes, if there are "
            "any.")
+      .def_prop_ro("last_batch", &PyPlan::last_batch, nb::sig("def last_batch(self, /) -> int"),
+                   "The last batch that can be drawn.")
       .def("records_of", &PyPlan::records_of, nb::arg("step"), nb::arg("share"),
            nb::sig("def records_of(self, step: int, share: Share) -> int"),
            "How many records a step has.")

@@ -22,6 +22,8 @@ class PyPlan {
   PyPlan reweighted(std::uint64_t batch, nb::handle quotas) const;
   Array<std::uint64_t> count(std::uint64_t batches) const;
 
+  std::uint64_t last_batch() const noexcept;
+
   // Steps are numbers that can be multiplied with what a plan has.
   void check_step(std::uint64_t step, const Share& share) const;
 

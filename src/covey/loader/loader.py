@@ -105,7 +105,7 @@ class Loader:
 
     def seek(self, step: int) -> None:
         """Go to a step; it is the next one."""
-        step = check_step(step)
+        step = check_step(step, self._plan)
         each = self._plan.batches_per_step
         batch = step * each
         if not self._plan.is_endless:
@@ -162,7 +162,7 @@ class Loader:
                 "epochs of these batches end with what is left; loop over the loader, or pass "
                 "last='fill'"
             )
-        return self._begin(check_step(steps), None)
+        return self._begin(check_step(steps, self._plan), None)
 
     def _begin(self, steps: int, end: int | None) -> Loop:
         self.close()

@@ -67,10 +67,8 @@ class BalancedPlan(Plan):
         self.examples_per_class = whole("examples_per_class", examples_per_class, 1, 2**32)
         self.seed = check_seed(seed)
         if total_examples_per_class is not None:
-            whole("total_examples_per_class", total_examples_per_class, 1)
-        if steps_per_epoch not in ("classes", "examples"):
-            whole("steps_per_epoch", steps_per_epoch, 1)
-        self._epoch = steps_per_epoch
+            whole("total_examples_per_class", total_examples_per_class, 1, 2**62)
+        self._epoch = _parse_epoch(steps_per_epoch)
         self._eligible = choose(
             table,
             self.examples_per_class,
@@ -108,7 +106,7 @@ class BalancedPlan(Plan):
 
     def classes(self, step: int) -> Ids:
         """The labels of the classes of a step, in order."""
-        _, labels = self._draw(check_step(step), 1)
+        _, labels = self._draw(check_step(step, self), 1)
         assert labels is not None
         return np.asarray(labels[0])
 
@@ -130,7 +128,7 @@ class BalancedPlan(Plan):
                 same.
         """
         quotas = None if class_weights is None else self._quotas(class_weights)
-        return self._change(check_step(batch), quotas)
+        return self._change(check_step(batch, self), quotas)
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -157,14 +155,16 @@ class BalancedPlan(Plan):
             raise PlanError(f"weights from batch {batch} on cannot be: {error}") from None
         kept = tuple(each for each in self._changes if each[0] < batch)
         other._changes = (*kept, (batch, quotas))
+        if batch == 0:  # an epoch is as long as the first weights make it
+            other.__dict__.pop("steps_per_epoch", None)
         return other
 
     # Epochs.
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        if not isinstance(self._epoch, str):
-            return int(self._epoch)
+        if isinstance(self._epoch, int):
+            return self._epoch
         counts = self._eligible.counts
         wanted = np.ones_like(counts)
         if self._epoch == "examples":
@@ -197,7 +197,7 @@ class BalancedPlan(Plan):
         >>> print(BalancedPlan([0, 0, 0, 1, 1, 1, 2, 2, 2], 2, 2, seed=1).coverage(3))
         3 steps: 100.0% of the classes (2 times each), 100.0% of the examples (1 to 2 times each)
         """
-        visits = self._native.count(check_step(steps) * self.batches_per_step)
+        visits = self._native.count(check_step(steps, self) * self.batches_per_step)
         return cover(steps, visits, self._eligible.counts, self.examples_per_class)
 
     # What is needed to go on.
@@ -214,3 +214,13 @@ class BalancedPlan(Plan):
             # Also of classes that other records have become.
             "sum": _core.crc32c(eligible.counts, _core.crc32c(eligible.labels)),
         }
+
+
+def _parse_epoch(steps: Any) -> Epoch:
+    if isinstance(steps, str):
+        if steps not in ("classes", "examples"):
+            raise PlanError(
+                f"steps_per_epoch is {steps!r}, must be a number, 'classes' or 'examples'"
+            )
+        return steps  # type: ignore[return-value]
+    return whole("steps_per_epoch", steps, 1, 2**62)

@@ -50,7 +50,7 @@ class Plan(ABC):
 
     def batch(self, step: int) -> Ids:
         """The ids of the records of a step, in order."""
-        ids, _ = self._draw(check_step(step), 1)
+        ids, _ = self._draw(check_step(step, self), 1)
         return np.asarray(ids[0])
 
     def batches(self, start: int, stop: int) -> Any:
@@ -58,7 +58,7 @@ class Plan(ABC):
 
         If the last batch of an epoch is shorter and among them, it is a list of arrays.
         """
-        start, stop = check_step(start), check_step(stop)
+        start, stop = check_step(start, self), check_step(stop, self)
         if stop <= start or self._are_alike(start, stop):
             return self._draw(start, max(0, stop - start))[0]
         each = [self.batch(step) for step in range(start, stop)]
@@ -69,10 +69,7 @@ class Plan(ABC):
         return True
 
     def _draw(self, start: int, count: int) -> tuple[Ids, Ids | None]:
-        try:
-            return self._native.draw(start, count, self.share())
-        except (IndexError, TypeError):
-            raise PlanError(f"there is no step {start + count}: it is too far away") from None
+        return self._native.draw(start, count, self.share())
 
     def for_rank(self: Self, rank: int, world: int, mode: Mode = "split") -> Self:
         """The part of the plan that one of several processes takes.
@@ -110,6 +107,11 @@ class Plan(ABC):
         return _core.Share(origin, self.rank, self.world, self.mode == "split")
 
     @property
+    def last_step(self) -> int:
+        """The last step that there is: numbers of records in a row are below 2^62."""
+        return int(self._native.last_batch) // self.world - 1
+
+    @property
     def native(self) -> _core.Plan:
         """The plan as the native core has it, of all ranks."""
         return self._native
@@ -144,9 +146,9 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     return number
 
 
-def check_step(step: Any) -> int:
-    """The number of a step."""
-    return whole("step", step, 0)
+def check_step(step: Any, plan: Plan) -> int:
+    """The number of a step; of one that can be reckoned with."""
+    return whole("step", step, 0, plan.last_step)
 
 
 def check_seed(seed: Any) -> int:

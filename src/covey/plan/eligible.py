@@ -58,7 +58,7 @@ def choose(
         raise PlanError(f"small_classes is {small_classes!r}, must be one of {allowed}")
     positions = np.arange(len(table), dtype=np.int64)
     if class_list is not None:
-        if isinstance(class_list, (str, bytes)):
+        if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
             raise PlanError(f"class_list is {class_list!r}, must be a list of classes")
         found = np.array([table.position(each) for each in class_list], np.int64)
         positions = np.unique(found)

@@ -18,7 +18,7 @@ class _EpochPlan(Plan):
     _shuffled: bool
 
     def __init__(self, records: int, batch_size: int, seed: int, last: Last) -> None:
-        self.records = whole("the number of records", records, 1)
+        self.records = whole("the number of records", records, 1, 2**61)
         self.batch_size = whole("batch_size", batch_size, 1, 2**40)
         self.seed = check_seed(seed)
         if last not in LAST:

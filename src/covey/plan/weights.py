@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.classes import ClassTable
-from covey.errors import PlanError
+from covey.errors import DatasetError, PlanError
 from covey.plan.eligible import Eligible
 
 NAMED = ("sqrt", "size")
@@ -46,7 +45,14 @@ def _of_all(given: Any, table: ClassTable) -> NDArray[np.float64]:
     if isinstance(given, Mapping):
         weights = np.ones(len(table))
         for label, weight in given.items():
-            weights[table.position(label)] = weight
+            try:
+                weights[table.position(label)] = weight
+            except (TypeError, ValueError) as error:
+                if isinstance(error, DatasetError):  # there is no such class
+                    raise
+                raise PlanError(
+                    f"the weight of class {label!r} is {weight!r}, must be a number, 0 or more"
+                ) from None
         return weights
     try:
         weights = np.asarray(given, np.float64)
@@ -80,35 +86,42 @@ def quotas_of(weights: NDArray[np.float64], classes_per_batch: int) -> NDArray[n
         )
     span = -(-len(weights) // classes_per_batch)
     most = _core.PLAN_SPANS * span
-    ideal = _fill_up(weights / weights.max(), most * classes_per_batch, most)
+    total = most * classes_per_batch
+    # One for each that has a weight, and the rest in proportion: a class is as good as never more
+    # than that one above its share, and every one comes.
+    ideal = _fill_up(_as_integers(weights), total - positive, most - 1)
     quotas = np.floor(ideal).astype(np.int64)
-    quotas[(quotas == 0) & (weights > 0)] = 1
-    left = most * classes_per_batch - int(quotas.sum())
-    # What is left goes to those that were rounded off most, and comes from those with most.
-    while left != 0:
-        room = (quotas < most) & (weights > 0) if left > 0 else quotas > 1
-        order = np.argsort(-(ideal - quotas) if left > 0 else -quotas, kind="stable")
-        chosen = order[room[order]][: abs(left)]
-        quotas[chosen] += 1 if left > 0 else -1
-        left -= len(chosen) if left > 0 else -len(chosen)
-    return quotas.astype(np.uint64)
+    # What rounding has left goes to those that have lost most by it.
+    left = total - positive - int(quotas.sum())
+    order = np.argsort(quotas - ideal, kind="stable")
+    chosen = order[(quotas[order] < most - 1) & (weights[order] > 0)][:left]
+    quotas[chosen] += 1
+    return (quotas + (weights > 0)).astype(np.uint64)
 
 
-def _fill_up(weights: NDArray[np.float64], total: int, most: int) -> NDArray[np.float64]:
+# Weights are compared as integers, so that sums of them are exact: batches must not depend on the
+# order in which a processor adds.
+_FINEST = 2.0**40
+
+
+def _as_integers(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    scaled = np.rint(weights / weights.max() * _FINEST).astype(np.int64)
+    return np.where(weights > 0, np.maximum(scaled, 1), 0)
+
+
+def _fill_up(weights: NDArray[np.int64], total: int, most: int) -> NDArray[np.float64]:
     """Shares of a total in proportion to weights, none of which is more than ``most``."""
     order = np.argsort(-weights, kind="stable")
-    sorted_weights = weights[order]
-    # Summed from the smallest, so that what is left of the heavy ones is exact enough.
-    rest = np.cumsum(sorted_weights[::-1])[::-1]
+    rest = np.cumsum(weights[order][::-1])[::-1]
     # With the i heaviest at their most, do the others fit?
     i = np.arange(len(weights))
-    left = np.maximum(total - i * float(most), 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        next_share = np.where(rest > 0, sorted_weights * left / rest, 0.0)
-    capped = int(np.argmax(next_share <= most)) if (next_share <= most).any() else len(weights)
+    left = np.maximum(total - i * most, 0).astype(np.float64)
+    share = weights[order] * (left / np.maximum(rest, 1))
+    capped = int(np.argmax(share <= most)) if (share <= most).any() else len(weights)
     shares: NDArray[np.float64] = np.full(len(weights), float(most))
     if capped < len(weights):
-        scale = left[capped] / math.fsum(sorted_weights[capped:].tolist())
-        shares[order[capped:]] = sorted_weights[capped:] * scale
+        shares[order[capped:]] = weights[order[capped:]] * (
+            left[capped] / max(int(rest[capped]), 1)
+        )
     np.minimum(shares, float(most), out=shares)
     return shares
