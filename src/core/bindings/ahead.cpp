@@ -102,13 +102,15 @@ class PyAhead {
       (void)ahead_.release();  // its threads are those of another process
       return;
     }
+    closed_ = true;
     if (ahead_ == nullptr) return;
-    nb::gil_scoped_release release;
+    const GilReleased released;
     ahead_->stop();
   }
 
   // The next batch; None if it could not be made so.
   nb::object next() {
+    check_open();
     if (taken_ == steps_) throw nb::index_error("there are no more batches");
     reclaim();
     const Ahead::Result result = ahead_ != nullptr ? take() : make_now();
@@ -123,6 +125,10 @@ class PyAhead {
   }
 
  private:
+  void check_open() const {
+    if (closed_) throw nb::value_error("these batches were closed");
+  }
+
   bool make(std::uint64_t step, std::size_t set) const {
     const auto shards = gather_.shards();
     std::uint8_t* const* columns;
@@ -137,10 +143,11 @@ class PyAhead {
     std::optional<Ahead::Result> result = ahead_->take(milliseconds(0));
     while (!result) {
       {
-        nb::gil_scoped_release release;
+        const GilReleased released;
         result = ahead_->take(kPatience);
       }
       if (!result && PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!result) check_open();
     }
     --kept_;
     return *result;
@@ -155,7 +162,7 @@ class PyAhead {
       free_.pop_back();
     }
     --kept_;
-    nb::gil_scoped_release release;
+    const GilReleased released;
     return {set, make(taken_, set)};
   }
 
@@ -225,6 +232,7 @@ class PyAhead {
   std::size_t depth_;
   nb::callable allocate_;
   bool recycle_;
+  bool closed_ = false;
   decltype(getpid()) process_;
 
   mutable std::mutex lock_;

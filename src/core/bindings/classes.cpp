@@ -34,7 +34,7 @@ void register_classes(nb::module_& m) {
         const std::size_t room = view.size() / size;
         bool fits;
         {
-          nb::gil_scoped_release release;
+          const GilReleased released;
           fits = size == 4 ? sort(which, next, first, static_cast<std::uint32_t*>(numbers), room)
                            : sort(which, next, first, static_cast<std::uint64_t*>(numbers), room);
         }

@@ -25,7 +25,7 @@ class PyDecoder {
     const std::vector<View> views = prepare(records.size(), dense, out);
     Fault fault;
     {
-      nb::gil_scoped_release release;
+      const GilReleased released;
       fault = decoder_.decode(records, check, out);
       if (!fault) fault = also(out);
     }

@@ -83,7 +83,7 @@ class PyEncoder {
     check_columns(set);
     Frames frames;
     {
-      nb::gil_scoped_release release;
+      const GilReleased released;
       frames = encoder_.encode(set.columns, begin, end, bytes);
     }
     return to_tuple(std::move(frames));
@@ -98,7 +98,7 @@ class PyEncoder {
     }
     Frames frames;
     {
-      nb::gil_scoped_release release;
+      const GilReleased released;
       frames = encoder_.encode_rows(set.columns, order.data(), order.size());
     }
     return to_tuple(std::move(frames));
@@ -108,7 +108,7 @@ class PyEncoder {
     check_columns(set);
     Buffer<std::uint64_t> lengths;
     {
-      nb::gil_scoped_release release;
+      const GilReleased released;
       encoder_.measure_rows(set.columns, 0, set.rows, lengths.extend(set.rows));
     }
     return to_numpy(std::move(lengths));

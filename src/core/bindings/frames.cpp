@@ -46,7 +46,7 @@ nb::tuple scan(nb::handle data, std::size_t limit, int verify) {
   const View view(data);
   Scan found;
   {
-    nb::gil_scoped_release release;
+    const GilReleased released;
     found = scan_frames(view.data(), view.size(), limit, static_cast<Verify>(verify));
   }
   nb::object fault = found.fault ? nb::object(fault_args(found.fault)) : nb::none();
@@ -59,7 +59,7 @@ nb::tuple find(nb::handle data, std::size_t begin, std::size_t end, std::uint64_
   const View view(data);
   Found found;
   {
-    nb::gil_scoped_release release;
+    const GilReleased released;
     found = find_frame(view.data(), view.size(), begin, end, most, ended);
   }
   return nb::make_tuple(found.position, found.needed);
@@ -67,7 +67,7 @@ nb::tuple find(nb::handle data, std::size_t begin, std::size_t end, std::uint64_
 
 std::size_t end_of_frame(nb::handle data, bool ended) {
   const View view(data);
-  nb::gil_scoped_release release;
+  const GilReleased released;
   return find_end(view.data(), view.size(), ended);
 }
 
@@ -77,7 +77,7 @@ nb::tuple copy(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> off
       from_buffers(buffers, sources, offsets, lengths, kHeaderBytes, kFooterBytes);
   Frames frames;
   {
-    nb::gil_scoped_release release;
+    const GilReleased released;
     frames = copy_frames(records.places);
   }
   return to_tuple(std::move(frames));

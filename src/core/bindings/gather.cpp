@@ -8,7 +8,7 @@ namespace {
 nb::list to_bytes(const std::vector<Bytes>& records, bool verify) {
   Fault fault;
   {
-    nb::gil_scoped_release release;
+    const GilReleased released;
     for (std::size_t i = 0; verify && i < records.size() && !fault; ++i) {
       fault = verify_header(records[i].begin, records[i].size());
       if (!fault) fault = verify_data(records[i].begin, records[i].size());
@@ -100,7 +100,7 @@ nb::list PyGather::slice(ArrayArg<std::int64_t> ids, bool verify) const {
 
 Fault PyGather::locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards,
                        std::vector<Bytes>& records) const {
-  nb::gil_scoped_release release;
+  const GilReleased released;
   return tables_.locate(ids.data(), ids.shape(0), shards, records);
 }
 

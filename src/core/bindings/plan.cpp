@@ -116,7 +116,7 @@ nb::tuple PyPlan::draw(std::uint64_t step, std::size_t count, const Share& share
   labels.extend(count * taken);
   bool alike = true;
   {
-    nb::gil_scoped_release release;
+    const GilReleased released;
     for (std::size_t i = 0; i < count && alike; ++i) {
       const std::uint64_t batch = share.batch(step + i);
       alike = plan_->units_of(batch) == units;

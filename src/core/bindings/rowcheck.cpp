@@ -48,7 +48,7 @@ void register_rowcheck(nb::module_& m) {
             const View view(rows);
             Fault fault;
             {
-              nb::gil_scoped_release release;
+              const GilReleased released;
               fault = self.add(view.data(), view.size() / self.stride());
             }
             raise_if(fault);

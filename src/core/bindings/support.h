@@ -5,8 +5,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "../buffer.h"
@@ -38,6 +40,28 @@ nb::tuple fault_args(const Fault& fault);
 inline void raise_if(const Fault& fault) {
   if (fault) raise_fault(fault_args(fault));
 }
+
+// Lets other threads run Python as long as this lives.
+//
+// When the interpreter ends, Python before 3.14 ends a daemon thread that asks to run again, by
+// unwinding its stack, which C++ takes for a failure of the whole process. Such a thread waits here
+// instead until the process is over.
+class GilReleased {
+ public:
+  GilReleased() noexcept : state_(PyEval_SaveThread()) {}
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+  ~GilReleased() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+
+ private:
+  PyThreadState* state_;
+};
 
 // A bytes-like object, held as long as this lives.
 class View {

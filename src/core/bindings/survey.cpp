@@ -44,7 +44,7 @@ void register_survey(nb::module_& m) {
             const Records records = from_buffers(buffers, nb::none(), offsets, lengths, 0, 0);
             Fault fault;
             {
-              nb::gil_scoped_release release;
+              const GilReleased released;
               for (std::size_t i = 0; i < records.places.size() && !fault; ++i) {
                 fault = survey.add(records.places[i]);
                 fault.row = i;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -88,7 +88,7 @@ class Loadable(Examples, ABC):
             classes_per_batch,
             examples_per_class,
             seed,
-            class_list=class_list,
+            class_list=given["class_list"],
             total_examples_per_class=total_examples_per_class,
             small_classes=small_classes,
             class_weights=class_weights,
@@ -176,7 +176,7 @@ class Loadable(Examples, ABC):
 def _options(given: dict[str, Any]) -> dict[str, Any]:
     """What a method was called with, so that another process can call it again."""
     options = {name: value for name, value in given.items() if name != "self"}
-    if options.get("class_list") is not None and not isinstance(options["class_list"], str):
+    if isinstance(options.get("class_list"), Iterator):  # it can be gone through only once
         options["class_list"] = list(options["class_list"])
     return options
 

@@ -7,6 +7,7 @@ members, and those that must not be mapped, are read instead.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError, FormatError
+from covey.errors import ClosedError, DatasetError, FormatError, StorageError
 from covey.features import Features
 from covey.features.explain import Place
 from covey.gather.faults import damaged, explain_fault
@@ -145,12 +146,13 @@ class Gatherer(ForkAware):
         """What the native core needs to read records by itself, and how much it should check.
 
         None if shards are not mapped, or must be fetched first. The shards of some records are
-        mapped now; of others, the native core tells that they are not.
+        mapped now, if they can be; of others, the native core tells that they are not.
         """
         opened = self._open()
         if not self._maps or opened.shards.is_remote:
             return None
-        opened.map(opened.gather.missing(ids))
+        with contextlib.suppress(DatasetError, StorageError):  # whoever needs them hears of it
+            opened.map(opened.gather.missing(ids))
         return opened.gather, self._check
 
     @property

@@ -162,7 +162,8 @@ class Loader:
                 "epochs of these batches end with what is left; loop over the loader, or pass "
                 "last='fill'"
             )
-        return self._begin(check_step(steps, self._plan), None)
+        left = max(0, self._plan.last_step - self.step)
+        return self._begin(min(whole("steps", steps, 0), left), None)
 
     def _begin(self, steps: int, end: int | None) -> Loop:
         self.close()
@@ -247,7 +248,8 @@ class Loop(ForkAware):
                 self._drop()  # what comes next is begun anew
                 raise
             self._left -= 1
-            loader._batch += self._plan.batches_per_step
+            at = loader._batch + self._plan.batches_per_step
+            loader._batch = at if self._end is None else min(at, self._end)
             return batch
 
     def _drop(self) -> None:

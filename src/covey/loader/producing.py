@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.errors import ClosedError
 from covey.loader.examples import Direct
 from covey.loader.recipe import Recipe
 from covey.pipeline import run_ahead
@@ -108,7 +109,10 @@ class NativeProducer:
         _RUNNING.add(self)
 
     def next(self) -> Any:
-        columns = self._ahead.next()
+        try:
+            columns = self._ahead.next()
+        except ValueError:
+            raise ClosedError("the interpreter is ending, and with it the threads") from None
         step = self._step
         self._step = step + 1
         if columns is None:
@@ -160,14 +164,20 @@ class ThreadedProducer:
         self._executor = (
             ThreadPoolExecutor(threads, thread_name_prefix="covey-loader") if threads else None
         )
-        tasks = (partial(making, step) for step in range(steps))
-        self._batches: Iterator[Any] = run_ahead(tasks, self._executor, max(prefetch - 1, 0))
+        self._making = making
+        tasks = (partial(self._make, step) for step in range(steps))
+        self._batches = run_ahead(tasks, self._executor, max(prefetch - 1, 0))
+
+    def _make(self, step: int) -> Any:
+        # When the interpreter ends, it waits for all that was begun: nobody wants it any more.
+        if not threading.main_thread().is_alive():
+            raise ClosedError("the interpreter is ending")
+        return self._making(step)
 
     def next(self) -> Any:
         return next(self._batches)
 
     def close(self) -> None:
-        with closing(self._batches):  # type: ignore[type-var]
-            pass
+        self._batches.close()
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)

@@ -98,7 +98,7 @@ class Recipe:
                 lambda row: self.examples.place(int(ids[row])),
                 size=self.image_size,
             )
-        if self.transform is not None:
+        if self.transform is not None and len(ids):
             columns = self._transform(columns, ids)
         y = None
         if self.is_labelled:
@@ -132,7 +132,9 @@ class Recipe:
     @property
     def _label_key(self) -> str:
         label = self.examples.label
-        return label if label is not None and label in self.examples.features else "label"
+        if label is not None and label in self.examples.features:
+            return label
+        return "label" if "label" not in self.names else "class"
 
     def _x(self, columns: Any) -> Any:
         if not isinstance(columns, Mapping):  # a transform gives something else
@@ -142,10 +144,12 @@ class Recipe:
         label = self.examples.label
         if label is not None and label in self.features and label not in self.names:
             columns = _without(columns, self.features.path_of(label))
-        if self.wanted is None and not self.as_dict and len(columns) == 1:
-            (only,) = columns.values()
-            return only
-        return columns
+        if self.wanted is not None or self.as_dict:
+            return columns
+        x: Any = columns
+        while isinstance(x, Mapping) and len(x) == 1:
+            (x,) = x.values()
+        return columns if isinstance(x, Mapping) else x
 
 
 def _at(columns: Any, path: Sequence[str]) -> Any:

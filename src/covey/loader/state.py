@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from covey.errors import PlanError
 from covey.plan import BalancedPlan, Plan
+from covey.plan.balanced import Change
 
 FORMAT = 1
 
@@ -38,7 +39,8 @@ def load(plan: Plan, state: Mapping[str, Any]) -> tuple[Plan, int]:
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         raise PlanError("this is no state of a loader that this version of covey knows")
     batch, described = state.get("batch"), state.get("plan")
-    if type(batch) is not int or batch < 0 or not isinstance(described, Mapping):
+    last = plan.native.last_batch
+    if type(batch) is not int or not 0 <= batch < last or not isinstance(described, Mapping):
         raise PlanError(f"the state of a loader is damaged: its batch is {batch!r}")
     for name, expected in plan.description.items():
         if described.get(name) != expected:
@@ -47,11 +49,20 @@ def load(plan: Plan, state: Mapping[str, Any]) -> tuple[Plan, int]:
                 f"{expected!r}; make the loader as it was, of the same data"
             )
     if isinstance(plan, BalancedPlan):
-        changes = []
-        for begin, packed in state.get("weights", ()):
-            changes.append((int(begin), _unpack(packed)))
-        return plan.with_changes(changes), batch
+        return plan.with_changes(_changes(state.get("weights", []), last)), batch
     return plan, batch
+
+
+def _changes(given: Any, last: int) -> list[Change]:
+    changes: list[Change] = []
+    for each in given if isinstance(given, list) else [None]:
+        pair = each if isinstance(each, (list, tuple)) and len(each) == 2 else (None, None)
+        begin, packed = pair
+        least = changes[-1][0] + 1 if changes else 0
+        if type(begin) is not int or not least <= begin < last:
+            raise PlanError(f"the state of a loader is damaged: weights are {str(each)[:60]!r}")
+        changes.append((begin, _unpack(packed)))
+    return changes
 
 
 def _pack(quotas: NDArray[np.uint64] | None) -> str | None:
