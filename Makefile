@@ -33,7 +33,7 @@ format: $(VENV)/lint.stamp ## Lay the code out.
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-bench: $(VENV)/test.stamp $(VENV)/covey.stamp ## Measure against others; prints what RESULTS.md holds.
+bench: $(VENV)/bench.stamp $(VENV)/covey.stamp ## Measure against others; prints what RESULTS.md holds.
 	$(BIN)/python -m benchmarks
 
 sanitize: build/sanitize/native_tests ## Run the native tests under ASan and UBSan.

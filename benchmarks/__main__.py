@@ -1,4 +1,4 @@
-"""Run all measurements: python -m benchmarks [--rounds 5] [--only codec memory writing reading]."""
+"""Run all measurements: python -m benchmarks [--rounds 5] [--only codec memory loading ...]."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=["codec", "memory", "writing", "reading"])
+    parts = ["codec", "memory", "writing", "reading", "loading"]
+    parser.add_argument("--only", nargs="*", choices=parts)
     options = parser.parse_args()
-    wanted = options.only or ["codec", "memory", "writing", "reading"]
+    wanted = options.only or parts
 
-    from benchmarks import codec, memory, reading, writing
+    from benchmarks import codec, loading, memory, reading, writing
     from benchmarks.data import large, small
     from benchmarks.measure import machine
 
@@ -30,6 +31,8 @@ def main() -> None:
         writing.run(small(), options.rounds)
     if "reading" in wanted:
         reading.run(small(), options.rounds)
+    if "loading" in wanted:
+        loading.run(small(), large, options.rounds)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
@@ -218,62 +219,75 @@ class Loop(ForkAware):
         self._plan = loader._plan
         self._producer: Producer | None = None
         self._closed = False
+        # One thread at a time; but a signal handler, or a hook, may come back in the same one.
+        self._turn = threading.RLock()
+        self._is_busy = False
 
     def __iter__(self) -> Loop:
         return self
 
     def __next__(self) -> Any:
-        with self._lock:
-            loader = self._loader
-            if self._closed:
-                if self._left == 0:
-                    raise StopIteration
-                raise ClosedError(
-                    "this loop was ended by another one over the same loader, or by moving or "
-                    "closing it"
-                )
+        with self._turn:
             if self._left == 0:
-                if self._end is not None:
-                    loader._batch = self._end
-                self._finish()
+                if not self._closed and self._end is not None:
+                    self._loader._batch = self._end
+                self.close()
                 raise StopIteration
+            self._check_open()
+            loader = self._loader
             if self._plan is not loader._plan:  # it has other weights
                 self._drop()
                 self._plan = loader._plan
-            if self._producer is None:
-                self._producer = loader._produce(self._left)
+            self._is_busy = True
             try:
+                if self._producer is None:
+                    self._producer = loader._produce(self._left)
                 batch = self._producer.next()
             except BaseException:
+                self._is_busy = False
                 self._drop()  # what comes next is begun anew
+                self._check_open()
                 raise
+            self._is_busy = False
+            if self._closed:
+                self._drop()
+                self._check_open()
             self._left -= 1
             at = loader._batch + self._plan.batches_per_step
             loader._batch = at if self._end is None else min(at, self._end)
             return batch
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(
+                "this loop was ended: another one over the same loader was begun, or the loader "
+                "was moved or closed"
+            )
 
     def _drop(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
 
-    def _finish(self) -> None:
-        self._closed = True
-        self._drop()
-
     def _let_go(self) -> object:
         # The threads are the parent's; what comes next is made by others.
+        self._turn = threading.RLock()
+        self._is_busy = False
         producer, self._producer = self._producer, None
         return producer
 
     def close(self) -> None:
         """End the loop, and its threads."""
-        with self._lock:
-            self._finish()
+        with self._turn:
+            self._closed = True
+            if not self._is_busy:
+                self._drop()
+            elif self._producer is not None:  # of this thread: it ends when that comes back
+                self._producer.interrupt()
 
     def __del__(self) -> None:
-        if hasattr(self, "_closed"):
-            self._finish()
+        if hasattr(self, "_is_busy"):
+            self._drop()
 
 
 def _cores() -> int:

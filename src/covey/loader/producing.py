@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError
+from covey.errors import ClosedError, FormatError
 from covey.loader.examples import Direct
 from covey.loader.recipe import Recipe
 from covey.pipeline import run_ahead
@@ -26,6 +26,9 @@ class Producer(Protocol):
 
     def next(self) -> Any:
         """The next batch."""
+
+    def interrupt(self) -> None:
+        """Make nothing more, whatever is under way: :meth:`next` will not give anything."""
 
     def close(self) -> None:
         """Stop making them; waits for what is under way."""
@@ -44,11 +47,37 @@ class Making:
         self.recipe = recipe
         self._plan = plan.native
         self.share = plan.share(origin)
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Give up what is being made, and all that comes."""
+        self._stopped = True
+
+    def _go_on(self) -> None:
+        # When the interpreter ends, it waits for all that was begun, which nobody wants any more.
+        if self._stopped or not threading.main_thread().is_alive():
+            raise ClosedError("nobody waits for this batch any more")
 
     def __call__(self, step: int) -> Any:
+        self._go_on()
         ids, labels = self._plan.draw(step, 1, self.share)
-        each = None if labels is None else np.repeat(labels[0], ids.shape[1] // labels.shape[1])
-        return self.recipe.make(ids[0], each)
+        classes = None
+        if labels is not None:
+            classes = np.repeat(labels[0], ids.shape[1] // max(1, labels.shape[1]))
+            self._check(ids[0], classes)
+        return self.recipe.make(ids[0], classes, self._go_on)
+
+    def _check(self, ids: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
+        """Compare what an index says of a class with what it says of its records."""
+        try:
+            sound = np.array_equal(self.recipe.examples.numbers_of(ids), classes)
+        except IndexError:
+            sound = False
+        if not sound:
+            raise FormatError(
+                f"the index has records in the classes {np.unique(classes)[:5]} that are not of "
+                "them; make it anew with `covey index`"
+            )
 
     def first(self, steps: int) -> NDArray[np.int64]:
         """The examples of the first steps."""
@@ -119,6 +148,9 @@ class NativeProducer:
             return self._making(step)
         return columns if self._hand_over is None else self._hand_over(columns)
 
+    def interrupt(self) -> None:
+        self._ahead.close()
+
     def close(self) -> None:
         self._ahead.close()
 
@@ -165,19 +197,25 @@ class ThreadedProducer:
             ThreadPoolExecutor(threads, thread_name_prefix="covey-loader") if threads else None
         )
         self._making = making
+        self._workers: set[int] = set()
         tasks = (partial(self._make, step) for step in range(steps))
         self._batches = run_ahead(tasks, self._executor, max(prefetch - 1, 0))
 
     def _make(self, step: int) -> Any:
-        # When the interpreter ends, it waits for all that was begun: nobody wants it any more.
-        if not threading.main_thread().is_alive():
-            raise ClosedError("the interpreter is ending")
+        self._workers.add(threading.get_ident())
         return self._making(step)
 
     def next(self) -> Any:
         return next(self._batches)
 
-    def close(self) -> None:
-        self._batches.close()
+    def interrupt(self) -> None:
+        self._making.stop()
         if self._executor is not None:
-            self._executor.shutdown(wait=True, cancel_futures=True)
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        self.interrupt()
+        self._batches.close()
+        # The garbage collector may come here in one of the threads themselves.
+        if self._executor is not None and threading.get_ident() not in self._workers:
+            self._executor.shutdown(wait=True)

@@ -83,12 +83,13 @@ class Recipe:
         """Whether there is a y."""
         return self.examples.label is not None
 
-    def make(self, ids: Ids, classes: Ids | None) -> Any:
+    def make(self, ids: Ids, classes: Ids | None, go_on: Callable[[], None]) -> Any:
         """The batch of some examples.
 
         Args:
             ids: Their numbers.
             classes: The numbers of their classes, if they are known.
+            go_on: Raises if nobody wants the batch any more.
         """
         columns: Any = self.examples.decode(self.features, ids)
         if self.has_images:
@@ -99,16 +100,17 @@ class Recipe:
                 size=self.image_size,
             )
         if self.transform is not None and len(ids):
-            columns = self._transform(columns, ids)
+            columns = self._transform(columns, ids, go_on)
         y = None
         if self.is_labelled:
             y = self.examples.numbers_of(ids) if classes is None else classes
         return self.hand_over(columns, y)
 
-    def _transform(self, columns: dict[str, Any], ids: Ids) -> Any:
+    def _transform(self, columns: dict[str, Any], ids: Ids, go_on: Callable[[], None]) -> Any:
         assert self.transform is not None
         done = []
         for row in range(len(ids)):
+            go_on()
             try:
                 done.append(self.transform(row_of(columns, row)))
             except Exception as error:
