@@ -1,4 +1,4 @@
-"""Draw a dataset of many classes, write it, and read it back.
+"""Draw a dataset of many classes, write it, read it back, and draw balanced batches of it.
 
 Every class is a character of a font, every example that character a little rotated, scaled and
 shifted: hundreds of classes with a handful of examples each, which is what similarity learning is
@@ -8,6 +8,7 @@ about. Nothing is downloaded; the font comes with a Python package.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 import unicodedata
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 import covey
+from covey.cli import main as run_command
 
 SIDE = 28
 RANGES = [(0x21, 0x7F), (0xC0, 0x250), (0x370, 0x400), (0x400, 0x530), (0x1E00, 0x1F00)]
@@ -65,6 +67,63 @@ def examples(
             yield {"image": draw(character, font, rng), "label": character}
 
 
+def read_back(ds: covey.Dataset, drawn: list[dict[str, object]], per_class: int) -> None:
+    """Read all examples in random order, and compare them with those that were written."""
+    order = np.random.default_rng(0).permutation(len(ds))
+    counts = np.zeros(len(ds.classes), int)
+    ink = 0.0
+    start = time.perf_counter()
+    for begin in range(0, len(ds), 128):
+        batch = ds[order[begin : begin + 128]]
+        np.add.at(counts, batch["label"], 1)
+        ink += float(batch["image"].mean(dtype=np.float64)) * len(batch["label"])
+    seconds = time.perf_counter() - start
+    print(
+        f"Read in random batches of 128, every checksum verified, in {seconds:.3f} s "
+        f"({counts.sum() / seconds:,.0f} examples/s)."
+    )
+    if not (counts == per_class).all():
+        raise SystemExit("Some examples were lost: this is a bug in covey.")
+    expected = float(np.mean([example["image"] for example in drawn]))
+    if abs(ink / len(drawn) - expected) > 1e-9:
+        raise SystemExit("Some pixels changed: this is a bug in covey.")
+    print(
+        f"All {counts.size} classes have their {per_class} examples, "
+        f"and the pixels are the same (mean {expected:.3f})."
+    )
+
+
+def show_class(ds: covey.Dataset, name: str) -> None:
+    """Draw three examples of one class."""
+    chosen = ds.where(label=name)
+    print(f"Of the {len(chosen)} examples of '{name}' the first three:")
+    for lines in np.hstack(chosen[:3]["image"])[::2]:
+        print("    " + "".join(" .:*#"[pixel // 52] for pixel in lines))
+
+
+def draw_batches(ds: covey.Dataset, classes: int, examples: int) -> None:
+    """Draw balanced batches: all of them are exact, and stopping changes nothing."""
+    loader = ds.batches(classes, examples, seed=0)
+    start = time.perf_counter()
+    for _, labels in loader:  # to the end of the epoch: every example is seen
+        _, counts = np.unique(labels, return_counts=True)
+        if len(counts) != classes or (counts != examples).any():
+            raise SystemExit("A batch is not balanced: this is a bug in covey.")
+    seconds = time.perf_counter() - start
+    print(
+        f"Each of the {len(loader)} batches of an epoch has exactly {classes} classes with "
+        f"{examples} examples of each ({len(loader) / seconds:,.0f} batches/s)."
+    )
+
+    saved = json.dumps(loader.state())
+    resumed = ds.batches(classes, examples, seed=0)  # in another process, as a rule
+    resumed.load_state(json.loads(saved))
+    for (x, y), (same_x, same_y) in zip(loader.take(10), resumed.take(10), strict=True):
+        if not (np.array_equal(x, same_x) and np.array_equal(y, same_y)):
+            raise SystemExit("A batch has changed: this is a bug in covey.")
+    print(f"Resumed from {saved}, the next 10 are the same.")
+
+
 def main() -> None:
     """Do it, and say what happened."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -79,55 +138,24 @@ def main() -> None:
     print(f"Drawing {len(classes)} characters of Roboto, {options.per_class} times each.")
     drawn = list(examples(classes, font, options.per_class, seed=0))
 
+    folder = options.output / "glyphs"
     written = covey.write(
-        drawn,
-        options.output / "glyphs",
-        split="train",
-        label="label",
-        shards=options.shards,
-        mode="overwrite",
+        drawn, folder, split="train", label="label", shards=options.shards, mode="overwrite"
     )
     print("Written, shuffled, in the layout of TFDS, with an index:")
     print(written)
-    folder = options.output / "glyphs"
     for path in sorted(folder.iterdir()):
         print(f"    {path.stat().st_size:>12,}  {path.name}")
 
-    start = time.perf_counter()
     ds = covey.open(folder, split="train")
-    opened = time.perf_counter() - start
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(ds))
-    counts = np.zeros(len(classes), int)
-    ink = 0.0
-    start = time.perf_counter()
-    for begin in range(0, len(ds), 128):
-        batch = ds[order[begin : begin + 128]]
-        np.add.at(counts, batch["label"], 1)
-        ink += float(batch["image"].mean(dtype=np.float64)) * len(batch["label"])
-    seconds = time.perf_counter() - start
-    print(
-        f"Opened in {opened * 1000:.1f} ms, and read in random batches of 128, every checksum "
-        f"verified, in {seconds:.3f} s ({counts.sum() / seconds:,.0f} examples/s)."
-    )
-    if not (counts == options.per_class).all():
-        raise SystemExit("Some examples were lost: this is a bug in covey.")
-    expected = float(np.mean([example["image"] for example in drawn]))
-    if abs(ink / len(drawn) - expected) > 1e-9:
-        raise SystemExit("Some pixels changed: this is a bug in covey.")
-    print(
-        f"All {counts.size} classes have their {options.per_class} examples, "
-        f"and the pixels are the same (mean {expected:.3f})."
-    )
-    show_class(ds, str(drawn[-1]["label"]))
+    read_back(ds, drawn, options.per_class)
+    show_class(ds, classes[-1])
+    draw_batches(ds, min(32, len(classes)), min(4, options.per_class))
 
-
-def show_class(ds: covey.Dataset, name: str) -> None:
-    """Draw three examples of one class."""
-    chosen = ds.where(label=name)
-    print(f"Of the {len(chosen)} examples of '{name}' the first three:")
-    for lines in np.hstack(chosen[:3]["image"])[::2]:
-        print("    " + "".join(" .:*#"[pixel // 52] for pixel in lines))
+    command = ["sample", str(folder), "--save", str(options.output / "sample.png")]
+    command += ["-p", str(min(8, len(classes))), "-k", str(min(4, options.per_class))]
+    print(f"$ covey {' '.join(command)}")
+    raise SystemExit(run_command(command))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ FLOW = [
     "dataset",
     "checking",
     "writer",
+    "contact_sheet",
     "cli",
 ]
 

@@ -7,13 +7,16 @@ below. Nothing heavy is imported before a command runs, so that help comes at on
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import covey
-from covey.cli import index, info, repair, verify, write, write_options
+from covey.cli import index, info, repair, sample, verify, write, write_options
 from covey.cli.wording import in_terms_of_options, tell
 from covey.errors import CoveyError
 
@@ -34,6 +37,7 @@ class Command:
 COMMANDS = (
     Command("write", write.WHAT, write_options.configure, write.run),
     Command("info", info.WHAT, info.configure, info.run),
+    Command("sample", sample.WHAT, sample.configure, sample.run),
     Command("verify", verify.WHAT, verify.configure, verify.run),
     Command("repair", repair.WHAT, repair.configure, repair.run),
     Command("index", index.WHAT, index.configure, index.run),
@@ -51,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 after Ctrl-C. What is no valid command ends the program with 2, as argparse does.
     """
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_ESCAPING)
     try:
         status: int = options.run(options) or 0
         sys.stdout.flush()
@@ -65,6 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"error: {in_terms_of_options(str(error))}")
         return 1
     return status
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """What the output cannot have, as JSON writes it: names of classes may be any text."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+_ESCAPING = "covey.escape"
+codecs.register_error(_ESCAPING, _escape)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,6 +20,9 @@ Self = TypeVar("Self", bound="Plan")
 
 MODES = ("split", "own")
 
+# Classes, or records, that are drawn at once: more is a mistake rather than a wish.
+_MOST_AT_ONCE = 2**32
+
 
 class Plan(ABC):
     """Batches of record ids, by their numbers.
@@ -69,6 +72,8 @@ class Plan(ABC):
         return True
 
     def _draw(self, start: int, count: int) -> tuple[Ids, Ids | None]:
+        if count > _MOST_AT_ONCE // self._units:
+            raise PlanError(f"{count} batches are too many at once; ask for some at a time")
         return self._native.draw(start, count, self.share())
 
     def for_rank(self: Self, rank: int, world: int, mode: Mode = "split") -> Self:
@@ -109,7 +114,7 @@ class Plan(ABC):
     @property
     def last_step(self) -> int:
         """The last step that there is: numbers of records in a row are below 2^62."""
-        return int(self._native.last_batch) // self.world - 1
+        return int(self._native.last_batch) // self.world - 2
 
     @property
     def native(self) -> _core.Plan:
@@ -140,7 +145,8 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
         number = operator.index(value)
     except TypeError:
         number = least - 1
-    if isinstance(value, (bool, np.bool_)) or number < least or (most or number) < number:
+    too_much = most is not None and number > most
+    if isinstance(value, (bool, np.bool_)) or number < least or too_much:
         bound = f"{least} or more" if most is None else f"from {least} to {most}"
         raise PlanError(f"{name} is {value!r}, must be a whole number, {bound}")
     return number

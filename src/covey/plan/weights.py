@@ -87,41 +87,35 @@ def quotas_of(weights: NDArray[np.float64], classes_per_batch: int) -> NDArray[n
     span = -(-len(weights) // classes_per_batch)
     most = _core.PLAN_SPANS * span
     total = most * classes_per_batch
-    # One for each that has a weight, and the rest in proportion: a class is as good as never more
-    # than that one above its share, and every one comes.
-    ideal = _fill_up(_as_integers(weights), total - positive, most - 1)
+    # One for each that has a weight, and the rest in proportion: no class is more than that one
+    # above its share, and every one comes.
+    ideal = _fill_up(weights / weights.max(), total - positive, most - 1)
     quotas = np.floor(ideal).astype(np.int64)
     # What rounding has left goes to those that have lost most by it.
     left = total - positive - int(quotas.sum())
     order = np.argsort(quotas - ideal, kind="stable")
-    chosen = order[(quotas[order] < most - 1) & (weights[order] > 0)][:left]
-    quotas[chosen] += 1
+    if left >= 0:
+        chosen = order[(quotas[order] < most - 1) & (weights[order] > 0)][:left]
+    else:  # a share was rounded up to a whole number
+        chosen = order[quotas[order] > 0][left:]
+    quotas[chosen] += 1 if left >= 0 else -1
     return (quotas + (weights > 0)).astype(np.uint64)
 
 
-# Weights are compared as integers, so that sums of them are exact: batches must not depend on the
-# order in which a processor adds.
-_FINEST = 2.0**40
+def _fill_up(weights: NDArray[np.float64], total: int, most: int) -> NDArray[np.float64]:
+    """Shares of a total in proportion to weights, none of which is more than ``most``.
 
-
-def _as_integers(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    scaled = np.rint(weights / weights.max() * _FINEST).astype(np.int64)
-    return np.where(weights > 0, np.maximum(scaled, 1), 0)
-
-
-def _fill_up(weights: NDArray[np.int64], total: int, most: int) -> NDArray[np.float64]:
-    """Shares of a total in proportion to weights, none of which is more than ``most``."""
+    Sums are taken one by one (``cumsum``), from the lightest: they must not depend on how a processor
+    likes to add, and a weight may be next to nothing beside another.
+    """
     order = np.argsort(-weights, kind="stable")
     rest = np.cumsum(weights[order][::-1])[::-1]
     # With the i heaviest at their most, do the others fit?
-    i = np.arange(len(weights))
-    left = np.maximum(total - i * most, 0).astype(np.float64)
-    share = weights[order] * (left / np.maximum(rest, 1))
-    capped = int(np.argmax(share <= most)) if (share <= most).any() else len(weights)
+    left = np.maximum(total - np.arange(len(weights)) * most, 0).astype(np.float64)
+    scale = np.divide(left, rest, out=np.zeros(len(weights)), where=rest > 0)
+    fits = weights[order] * scale <= most
+    capped = int(np.argmax(fits)) if fits.any() else len(weights)
     shares: NDArray[np.float64] = np.full(len(weights), float(most))
     if capped < len(weights):
-        shares[order[capped:]] = weights[order[capped:]] * (
-            left[capped] / max(int(rest[capped]), 1)
-        )
-    np.minimum(shares, float(most), out=shares)
+        shares[order[capped:]] = weights[order[capped:]] * scale[capped]
     return shares

@@ -1,0 +1,571 @@
+"""covey sample: the batch that it lists, and the contact sheet that it saves."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from opened import opened, put
+from PIL import Image as Pillow
+from PIL import ImageFont
+from written import write
+
+import covey
+from covey.cli import main
+from covey.contact_sheet import GAP, SIDE, Row, draw_sheet
+from covey.storage import open_storage
+
+NAMES = ("crow", "owl", "wren")
+BACKGROUND = (236, 236, 236)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys, *arguments, code=0):
+    """What a command prints, and what it says besides."""
+    assert main(["sample", *map(str, arguments)]) == code
+    found = capsys.readouterr()
+    assert "Traceback" not in found.err
+    return found
+
+
+def draw(capsys, *arguments, code=0):
+    """The batch, as JSON tells it."""
+    return json.loads(run(capsys, *arguments, "--json", code=code).out)
+
+
+def ids_of(found):
+    return [number for each in found["classes"] for number in each["ids"]]
+
+
+def refusal(capsys, *arguments):
+    with pytest.raises(SystemExit) as end:
+        main(["sample", *arguments])
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+def pixels(number, *shape):
+    """An image that is like no other."""
+    return np.random.default_rng(number).integers(0, 256, shape).astype(np.uint8)
+
+
+def write_images(path="birds", *, shape=(28, 28), count=60, split="train", **options):
+    examples = [{"image": pixels(n, *shape), "bird": NAMES[n % 3]} for n in range(count)]
+    write(examples, path, split, label="bird", **options)
+    return path
+
+
+def write_numbers(path="birds", count=60, classes=12):
+    write({"x": np.arange(count), "label": np.arange(count) % classes}, path, label="label")
+    return path
+
+
+def png(array, **options):
+    file = io.BytesIO()
+    Pillow.fromarray(array).save(file, "png", **options)
+    return file.getvalue()
+
+
+def sheet_of(path):
+    with Pillow.open(path) as sheet:
+        return sheet.convert("RGB")
+
+
+def cell(sheet, row, column, *, columns, side):
+    """What a sheet has in a cell; they are counted from its right, for names stand at its left."""
+    right = sheet.width - GAP - (columns - 1 - column) * (side + GAP)
+    top = GAP + row * (side + GAP)
+    return sheet.crop((right - side, top, right, top + side))
+
+
+def enlarged(array, factor):
+    """Pixels as squares of pixels, in colour."""
+    array = array if array.ndim == 3 else array[:, :, np.newaxis]
+    array = np.broadcast_to(array, (*array.shape[:2], 3))
+    return array.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def assert_shows(path, images, *, side, shown):
+    """A sheet has these images in its rows, each as it should be shown."""
+    sheet = sheet_of(path)
+    columns = len(images[0])
+    assert sheet.height == GAP + len(images) * (side + GAP)
+    for row, each in enumerate(images):
+        for column, image in enumerate(each):
+            found = cell(sheet, row, column, columns=columns, side=side)
+            np.testing.assert_array_equal(np.asarray(found), shown(image))
+
+
+# The batch.
+
+
+@pytest.mark.parametrize("weights", [None, "sqrt", "size"])
+@pytest.mark.parametrize(("seed", "step"), [(0, 0), (7, 3), (2**64 - 1, 10**12)])
+def test_the_batch_is_that_of_the_plan(capsys, seed, step, weights):
+    write_numbers(count=150)
+    more = [] if weights is None else ["--class-weights", weights]
+    found = draw(capsys, "birds", "-p", 5, "-k", 3, "--seed", seed, "--step", step, *more)
+    plan = opened("birds").batches(5, 3, seed=seed, class_weights=weights).plan
+    assert ids_of(found) == plan.batch(step).tolist()
+    assert [each["label"] for each in found["classes"]] == plan.classes(step).tolist()
+    assert (found["seed"], found["step"], found["label"]) == (seed, step, "label")
+    assert found["sheet"] is None
+
+
+def test_the_batch_is_that_of_the_loader(capsys):
+    write_numbers()
+    found = draw(capsys, "birds", "-p", 4, "-k", 2, "--step", 9)
+    loader = opened("birds").batches(4, 2)
+    loader.seek(9)
+    x, y = next(iter(loader))
+    assert opened("birds")[ids_of(found)]["x"].tolist() == x.tolist()
+    assert y.tolist() == [each["label"] for each in found["classes"] for _ in range(2)]
+
+
+def test_a_line_for_each_class(capsys):
+    write_images(count=2000)
+    found = draw(capsys, "birds", "-p", 2, "-k", 3, "--no-save")["classes"]
+    said = run(capsys, "birds", "-p", 2, "-k", 3, "--no-save").out.splitlines()
+    assert said[0] == "birds: batch 0 of seed 0: 2 classes of 'bird', 3 examples each"
+    assert said[1].split() == ["class", "label", "examples"]
+    assert [line.split() for line in said[2:]] == [
+        [each["name"], str(each["label"]), *map(str, each["ids"])] for each in found
+    ]
+    dataset = opened("birds")
+    for each in found:
+        assert each["name"] == NAMES[each["label"]]
+        assert (dataset.labels[each["ids"]] == each["label"]).all()
+    assert os.listdir() == ["birds"]
+
+
+def test_eight_classes_with_four_examples_or_all_that_there_are(capsys):
+    write_numbers("many")
+    write_numbers("few", classes=3)
+    assert [len(each["ids"]) for each in draw(capsys, "many")["classes"]] == [4] * 8
+    assert [len(each["ids"]) for each in draw(capsys, "few")["classes"]] == [4] * 3
+
+
+def test_of_one_split_or_of_all(capsys):
+    write_images()
+    write_images(split="test", count=9)
+    of_test = draw(capsys, "birds", "-k", 3, "--split", "test", "--no-save")
+    assert sorted(ids_of(of_test)) == [*range(9)]
+    of_all = draw(capsys, "birds", "-k", 23, "--no-save")
+    assert of_all["split"] == "all"
+    assert sorted(ids_of(of_all)) == [*range(69)]
+    assert "no split 'val'" in run(capsys, "birds", "--split", "val", code=1).err
+
+
+def test_classes_of_another_feature(capsys):
+    put(
+        Path("x.tfrecord"),
+        ({"x": n % 4, "y": n % 5} for n in range(40)),
+        {"x": "int64", "y": "int64"},
+    )
+    found = draw(capsys, "x.tfrecord", "--label", "y", "--no-progress")
+    assert (found["label"], len(found["classes"])) == ("y", 5)
+
+
+def test_small_classes_are_told(capsys):
+    write_numbers(count=24)
+    found = run(capsys, "birds", "-k", 3, "--json")
+    assert re.search(r"^covey: 12 classes have fewer than 3 examples: '0' \(2\), .*\n$", found.err)
+    assert [len(each["ids"]) for each in json.loads(found.out)["classes"]] == [3] * 8
+
+
+def test_names_as_they_fit_a_line(capsys):
+    names = ["x" * 90, "owl\nwren", "Жар-птица", "owl"]
+    put(
+        Path("x.tfrecord"),
+        ({"x": n, "label": names[n % 4]} for n in range(16)),
+        {"x": "int64", "label": "str"},
+    )
+    said = run(capsys, "x.tfrecord", "--no-progress").out.splitlines()
+    found = sorted(re.fullmatch(r"  (.*?) +\d+ +\d+ +\d+ +\d+ +\d+", line)[1] for line in said[2:])
+    assert found == ["owl", "owl?wren", f"{'x' * 37}...", "Жар-птица"]
+    drawn = draw(capsys, "x.tfrecord", "--no-progress")
+    assert sorted(each["name"] for each in drawn["classes"]) == sorted(names)
+
+
+def test_what_is_behind_a_url(capsys):
+    storage = open_storage("memory://sample")
+    write_images("here")
+    for name in os.listdir("here"):
+        storage.upload(f"here/{name}", f"memory://sample/birds/1.0.0/{name}")
+    path = "memory://sample/birds/1.0.0"
+    found = draw(capsys, path, "--storage-option", "x=1", "--save", "there.png")
+    assert found["classes"] == draw(capsys, "here")["classes"]
+    assert found["sheet"] == {"file": "there.png", "feature": "image"}
+    with open("there.png", "rb") as there, open("here-sample.png", "rb") as here:
+        assert there.read() == here.read()
+    assert draw(capsys, path)["sheet"]["file"] == "birds-sample.png"
+
+
+# The sheet.
+
+
+@pytest.mark.parametrize(
+    ("shape", "factor"),
+    [((28, 28), 4), ((28, 28, 1), 4), ((32, 32, 3), 4), ((50, 50), 2), ((SIDE, SIDE, 3), 1)],
+)
+def test_small_images_are_enlarged_by_a_whole_factor(capsys, shape, factor):
+    write_images(shape=shape)
+    found = draw(capsys, "birds", "-p", 3, "-k", 5)
+    assert found["sheet"] == {"file": "birds-sample.png", "feature": "image"}
+    dataset = opened("birds")
+    images = [dataset[each["ids"]]["image"] for each in found["classes"]]
+    side = shape[0] * factor
+    assert_shows("birds-sample.png", images, side=side, shown=lambda image: enlarged(image, factor))
+    assert sheet_of("birds-sample.png").width > 5 * (side + GAP)
+
+
+@pytest.mark.parametrize(("height", "width"), [(300, 200), (129, 128), (100, 1000), (1, 2000)])
+def test_large_images_are_made_smaller_and_keep_their_shape(capsys, height, width):
+    write_images(shape=(height, width, 3), count=9)
+    found = draw(capsys, "birds", "-p", 3, "-k", 2)
+    dataset = opened("birds")
+    scale = SIDE / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+
+    def shown(image):
+        whole = Pillow.new("RGB", (SIDE, SIDE), BACKGROUND)
+        small = Pillow.fromarray(image).resize(size, Pillow.Resampling.LANCZOS)
+        whole.paste(small, ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2))
+        return np.asarray(whole)
+
+    images = [dataset[each["ids"]]["image"] for each in found["classes"]]
+    assert_shows("birds-sample.png", images, side=SIDE, shown=shown)
+
+
+def test_images_of_all_sizes_share_a_sheet(capsys):
+    shapes = [(28, 28), (64, 10), (1, 1), (300, 300), (0, 7), (5, 127)]
+    examples = [{"image": pixels(n, *shapes[n % 6]), "label": n % 6} for n in range(12)]
+    write(examples, "birds", label="label")
+    found = draw(capsys, "birds", "-p", 6, "-k", 2)
+    sheet = sheet_of("birds-sample.png")
+    expected = {0: (112, 112), 1: (20, 128), 2: (128, 128), 3: (128, 128), 4: None, 5: (127, 5)}
+    for row, each in enumerate(found["classes"]):
+        for column in range(2):
+            there = np.asarray(cell(sheet, row, column, columns=2, side=SIDE)) != BACKGROUND
+            rows, columns = (np.flatnonzero(there.any(axis=(axis, 2))) for axis in (1, 0))
+            size = (np.ptp(columns) + 1, np.ptp(rows) + 1) if len(rows) else None
+            assert size == expected[each["label"]]
+
+
+def test_encoded_images(capsys):
+    features = {"photo": covey.Image(), "label": "int64"}
+    images = [pixels(n, 20, 20, 3) for n in range(12)]
+    write(
+        [{"photo": image, "label": n % 4} for n, image in enumerate(images)],
+        "birds",
+        label="label",
+        features=features,
+    )
+    found = draw(capsys, "birds", "-p", 4, "-k", 3)
+    assert found["sheet"]["feature"] == "photo"
+    dataset = opened("birds", decode_images=True)
+    shown = [dataset[each["ids"]]["photo"] for each in found["classes"]]
+    assert_shows("birds-sample.png", shown, side=120, shown=lambda image: enlarged(image, 6))
+
+
+def test_encoded_images_that_nothing_calls_so(capsys):
+    """In the records of somebody else, bytes are bytes; those of an image show what they are."""
+    kinds = {"a": "bytes", "image/encoded": "bytes", "label": "int64"}
+    images = [pixels(n, 16, 16) for n in range(6)]
+    examples = [
+        {"a": b"no image", "image/encoded": png(each), "label": n % 2}
+        for n, each in enumerate(images)
+    ]
+    put(Path("photos-00000.tfrecord"), examples, kinds)
+    found = draw(capsys, "*.tfrecord", "-k", 3, "--no-progress", "--save", "sheet.PNG")
+    assert found["sheet"] == {"file": "sheet.PNG", "feature": "image/encoded"}
+    shown = [[images[number] for number in each["ids"]] for each in found["classes"]]
+    assert_shows("sheet.PNG", shown, side=128, shown=lambda image: enlarged(image, 8))
+
+
+def test_photos_as_covey_write_takes_them(capsys):
+    for n in range(8):
+        os.makedirs(f"photos/{NAMES[n % 2]}", exist_ok=True)
+        Pillow.fromarray(pixels(n, 200, 100, 3)).save(f"photos/{NAMES[n % 2]}/{n}.jpg")
+    assert main(["write", "photos", "birds", "--split", "train", "--quiet"]) == 0
+    assert draw(capsys, "birds")["sheet"]["feature"] == "image"
+    found = cell(sheet_of("birds-sample.png"), 1, 3, columns=4, side=SIDE)
+    assert (np.asarray(found)[:, :32] == BACKGROUND[0]).all()
+    assert np.asarray(found)[:, 32:96].std() > 10
+
+
+def test_transparent_and_deep_images(capsys):
+    alpha = np.zeros((32, 32, 4), np.uint8)
+    alpha[:16] = (255, 0, 0, 255)
+    grey = np.zeros((32, 32, 2), np.uint8)
+    grey[:16] = (7, 255)
+    deep = np.full((32, 32), 0x1234, np.uint16)
+    write([{"image": alpha, "label": 0}], "rgba", label="label")
+    kinds = {"image": covey.Image(), "label": "int64"}
+    write([{"image": png(grey), "label": 0}], "la", label="label", features=kinds)
+    kinds = {"image": covey.Image((None, None, 1), "uint16"), "label": "int64"}
+    write([{"image": deep, "label": 0}], "deep", label="label", features=kinds)
+    for name, above, below in (
+        ("rgba", (255, 0, 0), BACKGROUND),
+        ("la", (7, 7, 7), BACKGROUND),
+        ("deep", (0x12,) * 3, (0x12,) * 3),
+    ):
+        draw(capsys, name, "-k", 1)
+        found = np.asarray(cell(sheet_of(f"{name}-sample.png"), 0, 0, columns=1, side=SIDE))
+        assert (found[:64] == above).all()
+        assert (found[64:] == below).all()
+
+
+@pytest.mark.parametrize(("size", "shape"), [(784, (28, 28)), (3072, (32, 32, 3)), (64, (8, 8))])
+def test_flat_images(capsys, size, shape):
+    images = pixels(0, 4, size)
+    write({"x": images, "label": [0, 0, 1, 1]}, "birds", label="label")
+    found = draw(capsys, "birds", "-k", 2)
+    dataset = opened("birds")
+    shown = [dataset[each["ids"]]["x"].reshape(2, *shape) for each in found["classes"]]
+    factor = SIDE // shape[0]
+    assert_shows(
+        "birds-sample.png",
+        shown,
+        side=factor * shape[0],
+        shown=lambda image: enlarged(image, factor),
+    )
+
+
+def test_what_is_no_image(capsys):
+    columns = {
+        "vector": pixels(0, 8, 63),
+        "tiny": pixels(0, 8, 49),
+        "one": pixels(0, 8),
+        "layers": pixels(0, 8, 20, 20, 2),
+        "wide": pixels(0, 8, 28, 28).astype(np.int16),
+        "text": [b"PNG"] * 8,
+        "label": np.arange(8) % 2,
+    }
+    write(columns, "birds", label="label")
+    assert draw(capsys, "birds")["sheet"] is None
+    assert os.listdir() == ["birds"]
+    found = run(capsys, "birds", "--save", "sheet.png", code=1)
+    assert "none of the features vector, tiny, one, layers, wide, text, label is an im" in found.err
+    assert len(found.out.splitlines()) == 4
+    found = run(capsys, "birds", "--feature", "wide", code=1)
+    assert "feature 'wide' is no image but int16 (28, 28); and no other is one" in found.err
+    assert os.listdir() == ["birds"]
+
+
+def test_which_of_several_images(capsys):
+    columns = {
+        "flat": pixels(0, 4, 64),
+        "seen": {"left": pixels(1, 4, 9, 9), "right": pixels(2, 4, 9, 9, 4)},
+        "label": [0, 0, 1, 1],
+    }
+    write(columns, "birds", label="label")
+    assert draw(capsys, "birds")["sheet"]["feature"] == "seen/left"
+    for name in ("flat", "seen/left", "seen/right"):
+        assert draw(capsys, "birds", "--feature", name)["sheet"]["feature"] == name
+    said = run(capsys, "birds", "--feature", "label", code=1).err
+    assert "no image but int64; images are seen/left, seen/right, flat" in said
+    found = run(capsys, "birds", "--feature", "above", code=1)
+    assert "there is no feature 'above'; the features are flat, seen/left, seen/rig" in found.err
+    assert found.out == ""
+
+
+def test_a_sheet_is_not_larger_than_can_be_looked_at(capsys):
+    columns = {"x": np.zeros((4290, 8, 8), np.uint8), "label": np.arange(4290) % 65}
+    write(columns, "birds", label="label")
+    found = run(capsys, "birds", "-p", 65, "-k", 33, "--json")
+    assert len(json.loads(found.out)["classes"]) == 65
+    assert found.err == (
+        "covey: birds-sample.png has the first 64 classes, and 32 examples of each\n"
+    )
+    sheet = sheet_of("birds-sample.png")
+    assert sheet.height == GAP + 64 * (SIDE + GAP)
+    assert 0 < sheet.width - 32 * (SIDE + GAP) < 100
+
+
+# Its names.
+
+
+def row(name, label=0):
+    return Row(name, label, [Pillow.new("L", (SIDE, SIDE))])
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn"),
+    [
+        ("M\u00fcller", "Muller"),
+        ("Mu\u0308ller", "Muller"),
+        ("\u0416", "\\u0416"),
+        ("a\nb\x00", "a\\nb\\x00"),
+        ("\udcff", "\\udcff"),
+        ("\U0001f426", "\\U0001f426"),
+    ],
+)
+def test_names_are_drawn_as_the_font_can(name, drawn):
+    assert draw_sheet([row(name)]).tobytes() == draw_sheet([row(drawn)]).tobytes()
+    assert draw_sheet([row(name)]).tobytes() != draw_sheet([row("")]).tobytes()
+
+
+def test_long_names_are_cut():
+    long, longer = draw_sheet([row("owl " * 15)]), draw_sheet([row("owl " * 10**6)])
+    assert long.tobytes() == longer.tobytes()
+    assert draw_sheet([row("\u6f22" * 70)]).width <= SIDE + 200
+    assert SIDE + 100 < long.width <= SIDE + 200
+    assert long.tobytes() != draw_sheet([row("owl " * 4)]).tobytes()
+
+
+def test_classes_without_names_have_their_numbers_once():
+    with_name, without = draw_sheet([row("owl", 7)]), draw_sheet([row("7", 7)])
+    assert with_name.width > without.width
+    assert draw_sheet([row("owl", 8)]).tobytes() != with_name.tobytes()
+
+
+def test_names_without_freetype(monkeypatch):
+    plain = ImageFont.load_default_imagefont()
+
+    def load_default(size=None):
+        if size is not None:
+            raise ImportError("The _imagingft C module is not installed")
+        return plain
+
+    monkeypatch.setattr(ImageFont, "load_default", load_default)
+    test_long_names_are_cut()
+    test_names_are_drawn_as_the_font_can("\u0416", "\\u0416")
+    test_names_are_drawn_as_the_font_can("a\nb", "a\\nb")
+
+
+# Where it goes, and what goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("birds", "birds"), ("birds/", "birds"), ("./birds/dataset_info.json", "birds")],
+)
+def test_the_sheet_is_called_as_the_dataset(capsys, path, name):
+    write_images()
+    assert f"are in {name}-sample.png\n" in run(capsys, path).out
+    assert os.path.exists(f"{name}-sample.png")
+
+
+def test_the_sheet_is_called_as_the_folder_that_is_here(capsys, monkeypatch):
+    write_images("my birds/2.0.0")
+    monkeypatch.chdir("my birds/2.0.0")
+    assert draw(capsys, ".")["sheet"]["file"] == "my-birds-sample.png"
+
+
+def test_quiet(capsys):
+    write_images()
+    assert run(capsys, "birds", "-q") == ("", "")
+    assert sheet_of("birds-sample.png").height == GAP + 3 * (112 + GAP)
+
+
+def test_where_the_sheet_goes(capsys):
+    write_images()
+    said = run(capsys, "birds", "--save", "birds/sheet.jpg").out
+    assert said.endswith("the images of 'image' are in birds/sheet.jpg\n")
+    with Pillow.open("birds/sheet.jpg") as sheet:
+        assert sheet.format == "JPEG"
+    found = run(capsys, "birds", "--save", "no/where.png", code=1)
+    assert "no/where.png: the contact sheet cannot be saved there: No such file" in found.err
+    assert found.out.count("\n") == 5
+    assert os.listdir() == ["birds"]
+
+
+def test_what_is_no_command(capsys):
+    assert "must end with .png or .jpg" in refusal(capsys, "birds", "--save", "sheet.txt")
+    assert "not allowed with" in refusal(capsys, "birds", "--save", "x.png", "--no-save")
+    assert "1 or more" in refusal(capsys, "birds", "-p", "0")
+    assert "1 or more" in refusal(capsys, "birds", "-k", "many")
+    assert "invalid choice" in refusal(capsys, "birds", "--class-weights", "log")
+    assert "must be NAME=VALUE" in refusal(capsys, "birds", "--storage-option", "anon")
+    assert "PATH" in refusal(capsys)
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["sample", "--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert "uint8 tensors of shape (h, w)" in said
+    assert "covey sample " in said.partition("examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-p", "13"], "classes_per_batch is 13, but there are only 12 classes"),
+        (["--seed", "-1"], "seed is -1, must be"),
+        (["--step", "-1"], "step is -1, must be"),
+        (["--step", str(10**30)], f"step is {10**30}, must be"),
+    ],
+)
+def test_there_is_no_such_batch(capsys, arguments, message):
+    write_numbers()
+    found = run(capsys, "birds", *arguments, code=1)
+    assert found.err.startswith(f"covey: error: {message}")
+    assert found.out == ""
+
+
+def test_there_is_nothing_to_draw_from(capsys):
+    assert "there is no such file or folder" in run(capsys, "nowhere", code=1).err
+    write([{"x": 1}], "birds")
+    assert "nothing tells the classes of these examples" in run(capsys, "birds", code=1).err
+
+
+def test_an_image_is_damaged(capsys):
+    features = covey.Features({"image": covey.Image(), "label": "int64"})
+    good = png(pixels(0, 8, 8))
+    examples = [{"image": each, "label": 0} for each in (good, good[:40])]
+    put(Path("x.tfrecord"), examples, features)
+    found = run(capsys, "x.tfrecord", "-k", 2, "--no-progress", code=1)
+    assert re.search(r"x\.tfrecord: record 1.*: feature 'image': .* no image", found.err)
+    assert found.out.count("\n") == 3
+    assert not os.path.exists("x-sample.png")
+
+
+def test_without_pillow(capsys, monkeypatch):
+    write_images()
+    expected = draw(capsys, "birds", "--no-save")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    found = run(capsys, "birds", "--json")
+    assert json.loads(found.out) == expected
+    assert found.err.startswith("covey: no contact sheet is saved: ")
+    assert "pip install 'covey[images]'" in found.err
+    found = run(capsys, "birds", "--save", "sheet.png", "--json", code=1)
+    assert json.loads(found.out) == expected
+    assert "covey: error: " in found.err
+    assert os.listdir() == ["birds"]
+
+
+def test_in_a_process_of_its_own():
+    write_images()
+    command = [sys.executable, "-m", "covey", "sample", "birds", "-p", "2", "-k", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 5
+    assert done.stderr == ""
+    assert os.path.exists("birds-sample.png")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("utf-8", "é🐦"), ("latin-1", r"é\ud83d\udc26"), ("ascii", None)]
+)
+def test_names_that_the_output_cannot_have(encoding, shown):
+    write([{"x": n, "label": "é🐦"} for n in range(4)], "birds", label="label")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+
+    def printed(*more):
+        command = [sys.executable, "-m", "covey", "sample", "birds", *more]
+        done = subprocess.run(command, capture_output=True, check=True, env=environment)
+        return done.stdout.decode(encoding)
+
+    assert printed().splitlines()[2].split()[0] == (shown or r"\u00e9\ud83d\udc26")
+    assert json.loads(printed("--json"))["classes"][0]["name"] == "é🐦"
