@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from covey.cli.reading import add_output, add_path, print_json, storage_options
-from covey.cli.wording import table
+from covey.cli.wording import WIDTH, describe_kind, shorten, table
 
 if TYPE_CHECKING:
-    from covey import Feature
     from covey.checking import Info, SplitOverview
     from covey.classes import ClassTable
 
@@ -27,8 +26,6 @@ _KINDS = {
     "datum": "a dataset of datum",
     "TFRecords": "TFRecord files",
 }
-# The width of a terminal, and of what stands before the bars of a histogram.
-_WIDTH = 80
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,26 +50,13 @@ def run(options: argparse.Namespace) -> None:
 
 def _lines(found: Info) -> Iterator[str]:
     if found.features:
-        kinds = [[name, _describe(kind)] for name, kind in found.features.items()]
+        kinds = [[name, describe_kind(kind)] for name, kind in found.features.items()]
         width = max(len("feature"), *(len(name) for name, _ in kinds))
         yield f"  {'feature':{width}}  kind{' (of the first record)' if found.is_guess else ''}"
         yield from (f"  {name:{width}}  {kind}" for name, kind in kinds)
     yield _splits(found)
     for split in found.splits:
         yield from _about_split(split, found)
-
-
-def _describe(kind: Feature) -> str:
-    """A feature in few words."""
-    from covey import ClassLabel, Tensor
-
-    if isinstance(kind, ClassLabel):
-        return f"ClassLabel of {kind.num_classes:,} classes" if kind.num_classes else "ClassLabel"
-    if isinstance(kind, Tensor):
-        shape = f" {kind.shape}" if kind.shape else ""
-        return f"{kind.dtype}{shape}".replace("None", "any")
-    text = str(kind)
-    return text if len(text) <= _WIDTH - 20 else f"{text[: _WIDTH - 23]}..."
 
 
 def _splits(found: Info) -> str:
@@ -123,23 +107,17 @@ def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]
         yield f"  {bins[0][0]:,} examples{' each' if len(classes) > 1 else ''}"
         return
     for which, (class_name, records) in _balance(classes).items():
-        yield f"  {which:8}  {records:>9,}  {_short(class_name)}"
+        yield f"  {which:8}  {records:>9,}  {shorten(class_name)}"
     names = [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high, _ in bins]
     width = max(len("examples"), *map(len, names))
     counts = [f"{count:,}" for *_, count in bins]
     count_width = max(len("classes"), *map(len, counts))
-    room = _WIDTH - width - count_width - 6
+    room = WIDTH - width - count_width - 6
     most = max(count for *_, count in bins)
     yield f"  {'examples':>{width}}  {'classes':>{count_width}}"
     for text, count, (*_, many) in zip(names, counts, bins, strict=True):
         bar = "#" * -(-many * room // most)
         yield f"  {text:>{width}}  {count:>{count_width}}  {bar}".rstrip()
-
-
-def _short(name: str) -> str:
-    """The name of a class, as it fits a line."""
-    printable = "".join(each if each.isprintable() else "?" for each in name)
-    return printable if len(printable) <= 40 else f"{printable[:37]}..."
 
 
 def _balance(classes: ClassTable) -> dict[str, tuple[str, int]]:
@@ -162,7 +140,7 @@ def _to_dict(found: Info) -> dict[str, Any]:
     return {
         "path": found.path,
         "kind": found.kind,
-        "features": {name: _describe(kind) for name, kind in (found.features or {}).items()},
+        "features": {name: describe_kind(kind) for name, kind in (found.features or {}).items()},
         "features_of_first_record_only": found.is_guess,
         "splits": {split.name: _split_to_dict(split) for split in found.splits},
     }

@@ -9,10 +9,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from covey.cli.arguments import positive
-from covey.cli.info import _describe as describe_kind
-from covey.cli.info import _short as shorten
 from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
-from covey.cli.wording import table, tell
+from covey.cli.wording import describe_kind, shorten, table, tell
 from covey.errors import FeatureError
 
 if TYPE_CHECKING:

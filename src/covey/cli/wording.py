@@ -5,6 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from covey import Feature
+
+# Of a terminal.
+WIDTH = 80
 
 # In messages for those who call functions: `mode='append'`, `pass label=`.
 _ARGUMENT = re.compile(
@@ -62,3 +69,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append(f"  {'  '.join(cells)}")
     return "\n".join(lines)
+
+
+def shorten(name: str) -> str:
+    """The name of a class, as it fits a line."""
+    printable = "".join(each if each.isprintable() else "?" for each in name)
+    return printable if len(printable) <= 40 else f"{printable[:37]}..."
+
+
+def describe_kind(kind: Feature) -> str:
+    """A feature in few words."""
+    from covey import ClassLabel, Tensor
+
+    if isinstance(kind, ClassLabel):
+        return f"ClassLabel of {kind.num_classes:,} classes" if kind.num_classes else "ClassLabel"
+    if isinstance(kind, Tensor):
+        shape = f" {kind.shape}" if kind.shape else ""
+        return f"{kind.dtype}{shape}".replace("None", "any")
+    text = str(kind)
+    return text if len(text) <= WIDTH - 20 else f"{text[: WIDTH - 23]}..."

@@ -105,8 +105,8 @@ def quotas_of(weights: NDArray[np.float64], classes_per_batch: int) -> NDArray[n
 def _fill_up(weights: NDArray[np.float64], total: int, most: int) -> NDArray[np.float64]:
     """Shares of a total in proportion to weights, none of which is more than ``most``.
 
-    Sums are taken one by one (``cumsum``), from the lightest: they must not depend on how a processor
-    likes to add, and a weight may be next to nothing beside another.
+    Sums are taken one by one (``cumsum``), from the lightest: they must not depend on how a
+    processor likes to add, and a weight may be next to nothing beside another.
     """
     order = np.argsort(-weights, kind="stable")
     rest = np.cumsum(weights[order][::-1])[::-1]
