@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace covey {
+namespace {
+
+constexpr std::chrono::microseconds kNap{100};
+
+}  // namespace
 
 Ahead::Ahead(Work work, std::uint64_t steps, std::size_t threads)
     : work_(std::move(work)), steps_(steps) {
@@ -16,14 +21,15 @@ Ahead::Ahead(Work work, std::uint64_t steps, std::size_t threads)
 }
 
 void Ahead::stop() {
+  std::vector<std::thread> ending;
   {
     const std::lock_guard guard(lock_);
     stopped_ = true;
+    ending.swap(threads_);  // if two stop it at once, one waits for them
   }
   may_work_.notify_all();
   may_take_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  for (std::thread& thread : ending) thread.join();
 }
 
 void Ahead::give(std::size_t set) {
@@ -39,21 +45,31 @@ void Ahead::give(std::size_t set) {
   if (wake) may_work_.notify_one();
 }
 
-std::optional<Ahead::Result> Ahead::take(std::chrono::milliseconds longest) {
+std::optional<Ahead::Result> Ahead::poll() {
+  const std::lock_guard guard(lock_);
+  if (!is_there()) return std::nullopt;
+  return take();
+}
+
+std::optional<Ahead::Result> Ahead::wait(std::chrono::milliseconds longest) {
+  const auto may_go_on = [this] { return is_there() || stopped_; };
   std::unique_lock guard(lock_);
-  const auto is_there = [this] {
-    return taken_ < claimed_ && begun_[taken_ % begun_.size()].state != State::open;
-  };
-  if (!is_there()) {
-    if (sleeping_ > 0 && !free_.empty()) may_work_.notify_all();
+  if (sleeping_ > 0 && !free_.empty()) may_work_.notify_all();
+  // To be woken for every batch costs the threads more than to make a small one: at first nobody
+  // is asked to, and some batches will be there after a nap.
+  if (!may_take_.wait_for(guard, kNap, may_go_on)) {
     consumer_waits_ = true;
-    may_take_.wait_for(guard, longest, [&] { return is_there() || stopped_; });
+    may_take_.wait_for(guard, longest, may_go_on);
     consumer_waits_ = false;
-    if (!is_there()) return std::nullopt;
   }
+  if (!is_there()) return std::nullopt;
+  return take();
+}
+
+Ahead::Result Ahead::take() {
   const Step& step = begun_[taken_++ % begun_.size()];
   --sets_;
-  return Result{step.set, step.state == State::done};
+  return {step.set, step.state == State::done};
 }
 
 void Ahead::run() {

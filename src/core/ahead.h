@@ -37,8 +37,11 @@ class Ahead {
   // Lets a set of buffers be written into.
   void give(std::size_t set);
 
-  // The result of the next step; none if it takes longer than that. There must be a set for it.
-  std::optional<Result> take(std::chrono::milliseconds longest);
+  // The result of the next step, if it is there.
+  std::optional<Result> poll();
+
+  // The same, if it comes within that time. There must be a set for it.
+  std::optional<Result> wait(std::chrono::milliseconds longest);
 
   // Ends the threads, each after the step that it is at.
   void stop();
@@ -50,6 +53,10 @@ class Ahead {
     State state;
   };
 
+  bool is_there() const noexcept {
+    return taken_ < claimed_ && begun_[taken_ % begun_.size()].state != State::open;
+  }
+  Result take();
   void run();
 
   const Work work_;

@@ -14,7 +14,7 @@ namespace covey {
 constexpr std::size_t kFuseFrom = 8192;
 
 // Records lie anywhere: memory is asked for so many of them ahead.
-constexpr std::size_t kAhead = 4;
+constexpr std::size_t kAhead = 6;
 
 // One record on its way: where its columns lie, and what is wrong with it.
 struct Decoder::Row {

@@ -63,6 +63,9 @@ void BalancedPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end,
   const std::uint64_t each = records_per_unit();
   Room classes(units()), visits(units()), records(each);
   part.schedule->draw(batch - part.begin, classes.data(), visits.data());
+  // Classes and records lie anywhere: their memory is asked for before it is needed.
+  for (std::size_t unit = begin; unit < end; ++unit) classes_.prefetch(classes.data()[unit]);
+  std::int64_t* places = ids;
   for (std::size_t unit = begin; unit < end; ++unit) {
     const std::uint64_t which = classes.data()[unit];
     const std::uint64_t visit =
@@ -71,10 +74,13 @@ void BalancedPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end,
     const std::uint64_t of_class = derive(key, static_cast<std::uint64_t>(label));
     Draws(of_class, classes_.records[which], each).draw(visit, records.data(), nullptr);
     for (std::uint64_t i = 0; i < each; ++i) {
-      *ids++ = classes_.id(classes_.first[which] + records.data()[i]);
+      const std::uint64_t place = classes_.first[which] + records.data()[i];
+      classes_.prefetch_id(place);
+      *places++ = static_cast<std::int64_t>(place);
     }
     *labels++ = label;
   }
+  for (; ids < places; ++ids) *ids = classes_.id(static_cast<std::uint64_t>(*ids));
 }
 
 std::vector<std::uint64_t> BalancedPlan::count(std::uint64_t batches) const {

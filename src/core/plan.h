@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "draws.h"
+#include "prefetch.h"
 #include "schedule.h"
 
 namespace covey {
@@ -48,6 +49,15 @@ struct ClassList {
   const std::uint64_t* records = nullptr;  // and how many of them, at least one
   const void* by_class = nullptr;
   bool wide = false;  // whether those are 64-bit numbers, and not 32-bit ones
+
+  void prefetch(std::uint64_t which) const noexcept {
+    prefetch_line(labels + which);
+    prefetch_line(first + which);
+    prefetch_line(records + which);
+  }
+  void prefetch_id(std::uint64_t place) const noexcept {
+    prefetch_line(static_cast<const std::uint8_t*>(by_class) + place * (wide ? 8 : 4));
+  }
 
   std::int64_t id(std::uint64_t place) const noexcept {
     return wide ? static_cast<std::int64_t>(static_cast<const std::uint64_t*>(by_class)[place])

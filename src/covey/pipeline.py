@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -49,6 +51,50 @@ def run_ahead(
         # Also when the consumer leaves early: nothing is done that nobody wants.
         for future in waiting:
             future.cancel()
+
+
+class DaemonThreads(Executor):
+    """Threads for :func:`run_ahead` that nobody waits for when the interpreter ends.
+
+    Those of ``concurrent.futures`` would first do all that was submitted.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_work, args=(self._tasks,), name=f"{name}-{i}", daemon=True)
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def task() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._tasks.put(task)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads, after what was submitted and not cancelled."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        if wait and threading.current_thread() not in self._threads:
+            for thread in self._threads:
+                thread.join()
+
+
+def _work(tasks: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # it holds what it is about, and the next may be long in coming
 
 
 class Behind:

@@ -140,11 +140,11 @@ class PyAhead {
   }
 
   Ahead::Result take() {
-    std::optional<Ahead::Result> result = ahead_->take(milliseconds(0));
+    std::optional<Ahead::Result> result = ahead_->poll();
     while (!result) {
       {
         const GilReleased released;
-        result = ahead_->take(kPatience);
+        result = ahead_->wait(kPatience);
       }
       if (!result && PyErr_CheckSignals() != 0) throw nb::python_error();
       if (!result) check_open();

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import io
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -11,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
-from covey.features.columns import Column, Shape, as_array, check_shape
+from covey.features.columns import Column, Shape, as_array, check_shape, check_value_shape
 from covey.features.kinds import REQUIRED, Feature
 
 FORMATS = ("png", "jpeg")
+# Pillow's names for images of 8 bits, a letter for each channel.
+_EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,7 @@ class Image(Feature):
 
     def decode(self, data: bytes) -> NDArray[Any]:
         """Decode an image into pixels, (height, width, channels), of this feature's shape."""
-        pixels = _decode(data, self.shape[2])
-        return np.asarray(Column("image", self.dtype, self.shape).coerce(pixels))
+        return read_pixels(self, data)
 
 
 def import_pillow() -> Any:
@@ -101,21 +105,134 @@ def _encode(pixels: NDArray[Any], format: str) -> bytes:
     return out.getvalue()
 
 
-def _decode(data: bytes, channels: int | None = None) -> NDArray[Any]:
-    """Decode an image into (height, width, channels)."""
-    from_pillow = import_pillow()
+def read_pixels(
+    feature: Image,
+    data: bytes,
+    size: tuple[int, int] | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Decode an image into pixels, (height, width, channels), of a feature's shape.
+
+    Args:
+        feature: What the encoded image must be.
+        data: The encoded image.
+        size: Height and width to resize it to: bilinear, averaging over what is scaled down.
+        out: An array of the feature's dtype, which is filled and returned if its shape is the
+            result's; if not, the result is an array of its own.
+    """
+    pillow = import_pillow()
     try:
-        with from_pillow.open(io.BytesIO(data)) as image:
-            mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(channels or 0)
-            if image.mode in ("P", "CMYK", "YCbCr", "1") and mode is None:
-                mode = "RGB" if image.mode != "1" else "L"
-            if mode is not None and image.mode != mode and not image.mode.startswith("I"):
-                image = image.convert(mode)
-            pixels = np.asarray(image)
-    except (OSError, ValueError, SyntaxError, from_pillow.DecompressionBombError) as error:
+        with pillow.open(io.BytesIO(data)) as image:
+            pixels = _read_jpeg(feature, data, image, size, out)
+            if pixels is not None:
+                return pixels
+            pixels = _read(feature, data, image, size)
+    except FeatureError:
+        raise
+    except pillow.UnidentifiedImageError:  # which would name an address in memory
+        raise FeatureError(f"these {len(data)} bytes are no image that can be read") from None
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise FeatureError(
             f"these {len(data)} bytes are no image that can be read: {error}"
         ) from None
-    if pixels.dtype == np.int32:  # how Pillow holds 16-bit grey
-        pixels = pixels.astype(np.uint16)
+    if out is None or out.shape != pixels.shape:
+        out = np.empty(pixels.shape, feature.dtype)
+    out[...] = pixels
+    return out
+
+
+def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None) -> NDArray[Any]:
+    """The pixels of an image that Pillow has opened."""
+    mode = _mode(feature, image)
+    if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
+        raise FeatureError(
+            "an image of 16 bits in several channels, of which Pillow reads 8 bits; leave images "
+            "encoded, and decode this one with tf.io.decode_png(data, dtype=tf.uint16)"
+        )
+    if mode != image.mode:
+        image = image.convert(mode)
+    if size == (image.height, image.width):
+        size = None
+    if mode not in _EIGHT_BITS:
+        column = Column("image", feature.dtype, feature.shape)
+        pixels: NDArray[Any] = column.coerce(_with_channels(np.asarray(image)))
+        return pixels if size is None else _resize(pixels, size)
+    check_value_shape((image.height, image.width, len(mode)), feature.shape)
+    return _with_channels(np.asarray(image if size is None else _scale(image, size)))
+
+
+def _mode(feature: Image, image: Any) -> str:
+    """What an image is converted to, in Pillow's words: the channels are the feature's."""
+    mode = str(image.mode)
+    if mode.startswith("I"):  # 16 bits, which a conversion would lose
+        return mode
+    fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
+    return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
+
+
+def _with_channels(pixels: NDArray[Any]) -> NDArray[Any]:
     return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
+
+
+def _is_deep(data: bytes) -> bool:
+    """Whether this is a PNG of 16 bits."""
+    return data.startswith(b"\x89PNG") and data[24:25] == b"\x10"
+
+
+def _resize(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """Resize what has more than 8 bits: as floats, for which every Pillow can do it."""
+    channels = np.moveaxis(pixels, 2, 0).astype(np.float32)
+    resized = [np.asarray(_scale(import_pillow().fromarray(each), size)) for each in channels]
+    rounded: NDArray[Any] = np.rint(np.stack(resized, 2))
+    return rounded
+
+
+def _scale(image: Any, size: tuple[int, int]) -> Any:
+    # Not from a coarser decoding of a JPEG, which is fast (`draft`), but is off by several levels
+    # at sharp edges.
+    return image.resize(size[::-1], import_pillow().Resampling.BILINEAR)
+
+
+def _read_jpeg(
+    feature: Image,
+    data: bytes,
+    image: Any,
+    size: tuple[int, int] | None,
+    out: NDArray[Any] | None,
+) -> NDArray[Any] | None:
+    """The pixels of a JPEG that simplejpeg decodes as Pillow would, straight to where they go.
+
+    Of all else there are none: Pillow resizes what it decoded itself as fast, and where something
+    is wrong with an image, it says whether it can be read and why not.
+    """
+    simplejpeg = _find_simplejpeg()
+    shape = (image.height, image.width, len(image.mode))
+    if (
+        simplejpeg is None
+        or image.format != "JPEG"
+        or image.mode not in ("L", "RGB")
+        or image.mode != _mode(feature, image)
+        or feature.dtype != "uint8"
+        or size not in (None, shape[:2])
+    ):
+        return None
+    check_value_shape(shape, feature.shape)
+    # Its size is bounded: Pillow has opened the image, and refuses to open huge ones.
+    pixels = np.empty(shape, np.uint8) if out is None or out.shape != shape else out
+    try:
+        colors = "GRAY" if image.mode == "L" else "RGB"
+        found = simplejpeg.decode_jpeg(data, colors, buffer=pixels)
+    except ValueError:
+        return None
+    return pixels if found.shape == shape else None
+
+
+@functools.cache
+def _find_simplejpeg() -> Any:
+    """The package simplejpeg, if it is installed and gives the pixels that Pillow gives."""
+    from PIL import features
+
+    # Both are libjpeg-turbo then; other libraries round differently.
+    if not features.check_feature("libjpeg_turbo"):
+        return None
+    return importlib.import_module("simplejpeg") if importlib.util.find_spec("simplejpeg") else None

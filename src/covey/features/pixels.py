@@ -6,15 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey.errors import ExampleError, FeatureError
 from covey.features import Features, Image
 from covey.features.explain import Place
-from covey.features.images import import_pillow
+from covey.features.images import import_pillow, read_pixels
 
 
 def decode_images(
-    features: Features, columns: Mapping[str, Any], place: Callable[[int], Place]
+    features: Features,
+    columns: Mapping[str, Any],
+    place: Callable[[int], Place],
+    *,
+    size: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """The same columns with images as pixels: one array if all have one shape, else a list.
 
@@ -22,8 +27,10 @@ def decode_images(
         features: Of the columns.
         columns: With encoded images.
         place: Tells where the record of a row is, for messages.
+        size: Height and width that images are resized to; each column is one array then.
     """
     import_pillow()  # says what is missing, which is no record's fault
+    size = None if size is None else _check_size(size)
     nested = dict(columns)
     for name, feature in features.items():
         if not isinstance(feature, Image):
@@ -33,17 +40,39 @@ def decode_images(
         for parent in parents:
             parent_of[parent] = dict(parent_of[parent])
             parent_of = parent_of[parent]
-        parent_of[last] = _decode(name, feature, parent_of[last], place)
+        parent_of[last] = _decode(name, feature, parent_of[last], place, size)
     return nested
 
 
-def _decode(name: str, feature: Image, encoded: Any, place: Callable[[int], Place]) -> Any:
-    if len(encoded) == 0 and None not in feature.shape:
-        return np.zeros((0, *(size or 0 for size in feature.shape)), feature.dtype)
-    images = []
+def _check_size(size: Any) -> tuple[int, int]:
+    if not isinstance(size, (tuple, list)) or [
+        isinstance(each, (int, np.integer)) and each > 0 for each in size
+    ] != [True, True]:
+        raise FeatureError(f"size of images is {size!r}, must be (height, width), each 1 or more")
+    return int(size[0]), int(size[1])
+
+
+def _decode(
+    name: str,
+    feature: Image,
+    encoded: Any,
+    place: Callable[[int], Place],
+    size: tuple[int, int] | None,
+) -> Any:
+    shape = feature.shape if size is None else (*size, feature.shape[2])
+    stacked = size is not None or None not in shape
+    rows = len(encoded)
+    if rows == 0 and stacked:
+        return np.zeros((0, *(length or 0 for length in shape)), feature.dtype)
+    # Made once an image has shown that the schema tells the truth.
+    out: NDArray[Any] | None = None
+    images: list[NDArray[Any]] = []
     for row, each in enumerate(encoded):
         try:
-            images.append(feature.decode(bytes(each)))
+            if out is None:
+                images.append(read_pixels(feature, bytes(each), size))
+            else:
+                _check_channels(read_pixels(feature, bytes(each), size, out[row]), out)
         except FeatureError as error:
             where = place(row)
             raise ExampleError(
@@ -52,6 +81,21 @@ def _decode(name: str, feature: Image, encoded: Any, place: Callable[[int], Plac
                 record=where.record,
                 feature=name,
             ) from None
-    if len({(image.shape, image.dtype) for image in images}) == 1:
-        return np.stack(images)
-    return images
+        if row == 0 and rows > 1 and stacked:
+            out = np.empty((rows, *images[0].shape), feature.dtype)
+            out[0] = images[0]
+    if out is not None:
+        return out
+    if rows == 1:
+        return images[0][np.newaxis]
+    return np.stack(images) if len({image.shape for image in images}) == 1 else images
+
+
+def _check_channels(image: NDArray[Any], out: NDArray[Any]) -> None:
+    """Make sure that an image was decoded into an array; all else about it was checked before."""
+    found, expected = image.shape[2], out.shape[3]
+    if found != expected:
+        raise FeatureError(
+            f"the image has {found} channels, the first one of the batch has {expected}; resized "
+            f"images are one array: fix the channels, as in Image(shape=(None, None, {expected}))"
+        )

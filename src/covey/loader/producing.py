@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,7 +15,7 @@ from covey import _core
 from covey.errors import ClosedError, FormatError
 from covey.loader.examples import Direct
 from covey.loader.recipe import Recipe
-from covey.pipeline import run_ahead
+from covey.pipeline import DaemonThreads, run_ahead
 from covey.plan import Plan
 
 
@@ -54,8 +52,7 @@ class Making:
         self._stopped = True
 
     def _go_on(self) -> None:
-        # When the interpreter ends, it waits for all that was begun, which nobody wants any more.
-        if self._stopped or not threading.main_thread().is_alive():
+        if self._stopped:
             raise ClosedError("nobody waits for this batch any more")
 
     def __call__(self, step: int) -> Any:
@@ -84,8 +81,8 @@ class Making:
         return np.concatenate([self._plan.draw(step, 1, self.share)[0][0] for step in range(steps)])
 
 
-# What native threads still run when the interpreter ends would use what it takes away.
-_RUNNING: weakref.WeakSet[NativeProducer] = weakref.WeakSet()
+# What threads still run when the interpreter ends would use what it takes away.
+_RUNNING: weakref.WeakSet[NativeProducer | ThreadedProducer] = weakref.WeakSet()
 
 
 @atexit.register
@@ -193,29 +190,20 @@ class ThreadedProducer:
     """
 
     def __init__(self, making: Making, *, steps: int, threads: int, prefetch: int) -> None:
-        self._executor = (
-            ThreadPoolExecutor(threads, thread_name_prefix="covey-loader") if threads else None
-        )
         self._making = making
-        self._workers: set[int] = set()
-        tasks = (partial(self._make, step) for step in range(steps))
-        self._batches = run_ahead(tasks, self._executor, max(prefetch - 1, 0))
-
-    def _make(self, step: int) -> Any:
-        self._workers.add(threading.get_ident())
-        return self._making(step)
+        self._threads = DaemonThreads(threads, "covey-loader") if threads else None
+        tasks = (partial(making, step) for step in range(steps))
+        self._batches = run_ahead(tasks, self._threads, max(prefetch - 1, 0))
+        _RUNNING.add(self)
 
     def next(self) -> Any:
         return next(self._batches)
 
     def interrupt(self) -> None:
         self._making.stop()
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         self.interrupt()
         self._batches.close()
-        # The garbage collector may come here in one of the threads themselves.
-        if self._executor is not None and threading.get_ident() not in self._workers:
-            self._executor.shutdown(wait=True)
+        if self._threads is not None:
+            self._threads.shutdown()

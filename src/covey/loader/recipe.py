@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
-from covey.features import Features, Image
+from covey.features import ClassLabel, Features, Image, Tensor
 from covey.features.batches import row_of
 from covey.features.pixels import decode_images
 from covey.loader.examples import Examples
@@ -57,6 +57,9 @@ class Recipe:
         if label is not None and label in features and label not in names:
             # Its last column, so that columns of one feature are (x, y) as they come.
             with_label = features.select((*names, label))
+            kind = features[label]
+            if isinstance(kind, ClassLabel):  # its numbers are compared with those of the index
+                with_label = with_label.replace({label: Tensor("int64", default=kind.default)})
             if with_label.column_of(label) is not None:
                 decoded = with_label
         object.__setattr__(self, "names", names)

@@ -112,10 +112,10 @@ def _fill_up(weights: NDArray[np.float64], total: int, most: int) -> NDArray[np.
     rest = np.cumsum(weights[order][::-1])[::-1]
     # With the i heaviest at their most, do the others fit?
     left = np.maximum(total - np.arange(len(weights)) * most, 0).astype(np.float64)
-    scale = np.divide(left, rest, out=np.zeros(len(weights)), where=rest > 0)
-    fits = weights[order] * scale <= most
+    part = np.divide(weights[order], rest, out=np.zeros(len(weights)), where=rest > 0)
+    fits = part * left <= most
     capped = int(np.argmax(fits)) if fits.any() else len(weights)
     shares: NDArray[np.float64] = np.full(len(weights), float(most))
-    if capped < len(weights):
-        shares[order[capped:]] = weights[order[capped:]] * scale[capped]
+    if capped < len(weights) and rest[capped] > 0:
+        shares[order[capped:]] = weights[order[capped:]] / rest[capped] * left[capped]
     return shares

@@ -1,0 +1,442 @@
+"""Encoded images become pixels: those of Pillow and TensorFlow, whatever decodes them."""
+
+import io
+import sys
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import PIL.features
+import PIL.Image
+import pytest
+import simplejpeg
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covey.errors import ExampleError, FeatureError
+from covey.features import Features, Image, StringArray, images
+from covey.features.explain import Place
+from covey.features.pixels import decode_images
+
+BILINEAR = PIL.Image.Resampling.BILINEAR
+JPEGS = {
+    "baseline": {},
+    "444": {"subsampling": 0},
+    "422": {"subsampling": 1},
+    "420": {"subsampling": 2},
+    "progressive": {"progressive": True},
+    "optimized": {"optimize": True},
+    "restarting": {"restart_marker_blocks": 1},
+    "rgb": {"keep_rgb": True},
+    "turned": {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"},
+}
+
+
+@pytest.fixture(params=["Pillow", "simplejpeg"])
+def decoder(request, monkeypatch):
+    if request.param == "Pillow":
+        monkeypatch.setattr(images, "_find_simplejpeg", lambda: None)
+    return request.param
+
+
+@pytest.fixture
+def buffers(monkeypatch):
+    """Where simplejpeg was told to put pixels."""
+    told = []
+
+    def decode_jpeg(*args, **options):
+        told.append(options["buffer"])
+        return original(*args, **options)
+
+    original = simplejpeg.decode_jpeg
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", decode_jpeg)
+    return told
+
+
+def place(row):
+    return Place("birds.tfrecord", row, 100 * row)
+
+
+def draw(shape, seed=0, dtype=np.uint8):
+    """Waves and some noise, of which all channels differ."""
+    height, width, channels = shape
+    y, x, c = np.mgrid[:height, :width, :channels]
+    noise = np.random.default_rng(seed).uniform(-0.2, 0.2, shape)
+    waves = np.sin(x / 5 + c) + np.cos(y / 7 + seed) + noise
+    return ((waves + 3) / 6 * np.iinfo(dtype).max).astype(dtype)
+
+
+def encode(pixels, format="jpeg", mode=None, **options):
+    image = PIL.Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    out = io.BytesIO()
+    (image if mode is None else image.convert(mode)).save(out, format, **options)
+    return out.getvalue()
+
+
+def pillow(data, mode=None, size=None):
+    """What Pillow itself makes of an image."""
+    with PIL.Image.open(io.BytesIO(data)) as image:
+        image = image if mode is None else image.convert(mode)
+        found = np.asarray(image if size is None else image.resize(size[::-1], BILINEAR))
+    return found if found.ndim == 3 else found[:, :, np.newaxis]
+
+
+def decode(encoded, feature=None, **options):
+    features = Features({"image": feature or Image()})
+    return decode_images(features, {"image": StringArray.of(encoded)}, place, **options)["image"]
+
+
+def failure(encoded, feature=None, **options):
+    with pytest.raises(ExampleError) as raised:
+        decode(encoded, feature, **options)
+    return raised.value
+
+
+# Decoders.
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("form", JPEGS)
+def test_a_jpeg_is_what_pillow_makes_of_it(form, channels, decoder):
+    for height, width in ((1, 1), (7, 5), (33, 17), (48, 64)):
+        data = encode(draw((height, width, channels)), **JPEGS[form])
+        (found,) = decode([data])
+        assert found.dtype == np.uint8
+        assert (found == pillow(data)).all()
+
+
+@given(
+    height=st.integers(1, 40),
+    width=st.integers(1, 40),
+    quality=st.integers(1, 100),
+    subsampling=st.integers(0, 2),
+    progressive=st.booleans(),
+    noise=st.integers(0, 2**32 - 1),
+)
+def test_simplejpeg_and_pillow_agree(height, width, quality, subsampling, progressive, noise):
+    pixels = np.random.default_rng(noise).integers(0, 256, (height, width, 3), np.uint8)
+    data = encode(pixels, quality=quality, subsampling=subsampling, progressive=progressive)
+    found = np.empty_like(pixels)
+    simplejpeg.decode_jpeg(data, "RGB", buffer=found)
+    assert (found == pillow(data)).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_tensorflow_decodes_the_same(channels, decoder):
+    encoded = [encode(draw((40, 50, channels), n)) for n in range(3)]
+    theirs = [tf.io.decode_jpeg(each, dct_method="INTEGER_ACCURATE").numpy() for each in encoded]
+    assert (decode(encoded) == np.stack(theirs)).all()
+    encoded = [encode(draw((40, 50, channels), n), "png") for n in range(3)]
+    assert (decode(encoded) == [tf.io.decode_png(each).numpy() for each in encoded]).all()
+
+
+def test_a_jpeg_is_decoded_to_where_it_goes(buffers):
+    encoded = [encode(draw((20, 30, 3), n)) for n in range(4)]
+    found = decode(encoded, Image((20, 30, 3)))
+    assert len(buffers) == 4
+    assert all(np.shares_memory(*pair) for pair in zip(buffers[1:], found[1:], strict=True))
+    assert (found == [pillow(each) for each in encoded]).all()
+
+
+def test_what_simplejpeg_is_not_asked(buffers):
+    color, grey = encode(draw((20, 30, 3))), encode(draw((20, 30, 1)))
+    inks = encode(draw((20, 30, 3)), mode="CMYK")
+    assert (decode([inks]) == pillow(inks, "RGB")).all()
+    assert (decode([grey], Image((None, None, 3))) == pillow(grey, "RGB")).all()
+    assert (decode([color], Image((None, None, 1))) == pillow(color, "L")).all()
+    assert (decode([color], Image((None, None, 4))) == pillow(color, "RGBA")).all()
+    assert (decode([color], Image(dtype="uint16")) == pillow(color)).all()
+    assert (decode([color], size=(10, 10)) == pillow(color, size=(10, 10))).all()
+    assert buffers == []
+    assert (decode([color], size=(20, 30)) == pillow(color)).all()
+    assert len(buffers) == 1
+
+
+@pytest.fixture
+def _look_again():
+    images._find_simplejpeg.cache_clear()
+    yield
+    images._find_simplejpeg.cache_clear()
+
+
+@pytest.mark.usefixtures("_look_again")
+def test_without_simplejpeg(monkeypatch):
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    data = encode(draw((20, 30, 3)))
+    assert (decode([data]) == pillow(data)).all()
+    assert images._find_simplejpeg() is None
+
+
+@pytest.mark.usefixtures("_look_again")
+def test_simplejpeg_is_left_alone_if_pillow_has_another_library(monkeypatch, buffers):
+    monkeypatch.setattr(PIL.features, "check_feature", lambda name: name != "libjpeg_turbo")
+    data = encode(draw((20, 30, 3)))
+    assert (decode([data]) == pillow(data)).all()
+    assert buffers == []
+
+
+# Resizing.
+
+FORMS = {
+    "grey": (1, "png", None),
+    "color": (3, "png", None),
+    "transparent": (4, "png", None),
+    "grey and transparent": (4, "png", "LA"),
+    "palette": (3, "png", "P"),
+    "jpeg": (3, "jpeg", None),
+    "grey jpeg": (1, "jpeg", None),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", [(12, 9), (24, 32), (50, 80), (1, 1), (24, 60)])
+def test_images_of_all_shapes_become_one_array(form, size, decoder):
+    channels, kind, mode = FORMS[form]
+    shapes = [(24, 32, channels), (60, 31, channels), (3, 90, channels), (150, 160, channels)]
+    encoded = [encode(draw(shape), kind, mode) for shape in shapes]
+    converted = "RGB" if mode == "P" else None
+    found = decode(encoded, size=size)
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.uint8
+    assert (found == [pillow(each, converted, size) for each in encoded]).all()
+
+
+@pytest.mark.parametrize("size", [(16, 20), (37, 29), (90, 120)])
+def test_tensorflow_resizes_the_same(size):
+    pixels = [draw((61, 83, 3), 1), draw((40, 30, 3), 2)]
+    found = decode([encode(each, "png") for each in pixels], size=size)
+    theirs = [tf.image.resize(each, size, antialias=True).numpy() for each in pixels]
+    assert np.abs(found - np.stack(theirs)).max() < 1.1  # Pillow rounds twice, TensorFlow never
+
+
+def test_resizing_down_averages():
+    board = np.indices((64, 64)).sum(0)[:, :, np.newaxis] % 2 * 255
+    found = decode([encode(board.astype(np.uint8), "png")], size=(8, 8))
+    assert np.abs(found.astype(int) - 127).max() <= 2
+
+
+@pytest.mark.parametrize("size", [(16, 20), (90, 120)])
+def test_16_bits_are_resized_as_16_bits(size):
+    feature = Image((None, None, 1), "uint16")
+    pixels = [draw((40, 30, 1), 1, np.uint16), draw((61, 83, 1), 2, np.uint16)]
+    encoded = [encode(each, "png") for each in pixels]
+    found = decode(encoded, feature, size=size)
+    assert found.dtype == np.uint16
+    theirs = [tf.image.resize(each.astype(np.float32), size, antialias=True) for each in pixels]
+    assert np.abs(found - np.stack(theirs)).max() < 0.6
+    assert (decode(encoded[:1], feature, size=(40, 30))[0] == pixels[0]).all()
+
+
+def test_8_bits_in_a_feature_of_16():
+    data = encode(draw((40, 30, 3)), "png")
+    found = decode([data, data], Image((None, None, 3), "uint16"), size=(20, 15))
+    assert found.dtype == np.uint16
+    assert (found == pillow(data, size=(20, 15))).all()
+
+
+@pytest.mark.parametrize("size", [None, (5, 6)])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_colors_of_16_bits_are_refused(size, channels):
+    pixels = np.random.default_rng(0).integers(0, 1 << 16, (8, 9, channels), np.uint16)
+    data = tf.io.encode_png(pixels).numpy()
+    error = failure([data], Image(dtype="uint16"), size=size)
+    assert "an image of 16 bits in several channels" in str(error)
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_colors_of_16_bits_in_a_feature_of_8(channels):
+    pixels = np.random.default_rng(0).integers(0, 1 << 16, (8, 9, channels), np.uint16)
+    data = tf.io.encode_png(pixels).numpy()
+    assert (decode([data]) == tf.io.decode_png(data, dtype=tf.uint8).numpy()).all()
+
+
+def test_numbers_too_large_for_a_feature_are_refused():
+    data = encode(np.full((4, 5, 1), 256, np.uint16), "png")
+    assert "is 256, must be from 0 to 255" in str(failure([data]))
+    assert "is 256, must be from 0 to 255" in str(failure([data], size=(2, 2)))
+
+
+def test_channels_of_the_feature_hold_for_all(decoder):
+    encoded = [encode(draw((9, 8, c)), f) for c, f in ((1, "png"), (3, "jpeg"), (4, "png"))]
+    for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
+        found = decode(encoded, Image((None, None, channels)), size=(5, 6))
+        assert (found == [pillow(each, mode, (5, 6)) for each in encoded]).all()
+
+
+def test_channels_that_differ_are_refused():
+    encoded = [encode(draw((9, 8, c)), "png") for c in (3, 3, 1)]
+    error = failure(encoded, size=(5, 6))
+    assert str(error) == (
+        "birds.tfrecord: record 2 at byte 200: feature 'image': the image has 1 channels, the "
+        "first one of the batch has 3; resized images are one array: fix the channels, as in "
+        "Image(shape=(None, None, 3))"
+    )
+    assert (error.name, error.record, error.feature) == ("birds.tfrecord", 2, "image")
+    assert [each.shape for each in decode(encoded)] == [(9, 8, 3), (9, 8, 3), (9, 8, 1)]
+
+
+def test_the_shape_of_the_feature_is_that_before_resizing(decoder):
+    for kind in ("png", "jpeg"):
+        data = encode(draw((9, 8, 3)), kind)
+        assert decode([data], Image((9, 8, 3)), size=(5, 6)).shape == (1, 5, 6, 3)
+        error = failure([data], Image((5, 6, 3)), size=(5, 6))
+        assert "has shape (9, 8, 3), expected (5, 6, 3)" in str(error)
+
+
+def test_no_images():
+    assert decode([]) == []
+    assert decode([], Image((4, 5, 3))).shape == (0, 4, 5, 3)
+    found = decode([], Image((None, None, 3), "uint16"), size=(5, 6))
+    assert (found.shape, found.dtype) == ((0, 5, 6, 3), np.uint16)
+    assert decode([], size=(5, 6)).shape == (0, 5, 6, 0)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, -1), (5,), (5, 6, 3), 5, (5.0, 6.0), "56"])
+def test_sizes_that_are_none(size):
+    with pytest.raises(FeatureError, match=r"must be \(height, width\)"):
+        decode([encode(draw((9, 8, 3)))], size=size)
+
+
+# Columns.
+
+
+def test_only_images_are_decoded_and_nothing_is_changed():
+    features = Features({"a": {"b": Image(), "c": "int64"}, "d": "bytes", "e": Image()})
+    data = encode(draw((9, 8, 3)))
+    columns = {"a": {"b": [data], "c": np.ones(1, np.int64)}, "d": [data], "e": [data]}
+    found = decode_images(features, columns, place, size=(3, 4))
+    assert found["a"]["b"].shape == found["e"].shape == (1, 3, 4, 3)
+    assert found["d"] == [data]
+    assert found["a"]["c"] is columns["a"]["c"]
+    assert columns["a"]["b"] == columns["e"] == [data]
+
+
+@pytest.mark.parametrize("shape", [(9, 8, 3), (None, None, None)])
+def test_pixels_can_be_written_to(shape, decoder):
+    one, other = encode(draw((9, 8, 3))), encode(draw((7, 8, 3)), "png")
+    for found in (decode([one], Image(shape)), decode([one, one], Image(shape))):
+        assert isinstance(found, np.ndarray)
+        assert found.flags.writeable
+    assert all(each.flags.writeable for each in decode([one, other]))
+    assert decode([one, other], size=(3, 3)).flags.writeable
+    assert Image().decode(one).flags.writeable
+
+
+def test_one_image_is_decoded_alike(decoder):
+    for channels in (1, 3, None):
+        feature = Image((None, None, channels))
+        for data in (encode(draw((9, 8, 3))), encode(draw((9, 8, 4)), "png")):
+            assert (decode([data], feature)[0] == feature.decode(data)).all()
+
+
+def test_threads_do_not_meet(decoder):
+    encoded = [encode(draw((60, 80, 3), n), "jpeg" if n % 3 else "png") for n in range(24)]
+    plain, small = decode(encoded), decode(encoded, size=(20, 30))
+    with ThreadPoolExecutor(4) as pool:
+        same = pool.map(lambda _: (decode(encoded) == plain).all(), range(8))
+        resized = pool.map(lambda _: (decode(encoded, size=(20, 30)) == small).all(), range(8))
+        assert [*same, *resized] == [True] * 16
+
+
+# Damage.
+
+
+def outcome(data, **options):
+    """Pixels, or what is said against them."""
+    try:
+        return decode([data], **options).tolist()
+    except ExampleError as error:
+        return str(error)
+
+
+def test_damage_is_the_same_to_both_decoders(monkeypatch):
+    rng = np.random.default_rng(0)
+    forms = set(JPEGS) - {"turned"}  # of which Pillow would warn
+    whole = [encode(draw((16, 20, n)), **JPEGS[form]) for form in sorted(forms) for n in (1, 3)]
+    read = 0
+    for number in range(600):
+        data = bytearray(whole[number % len(whole)])
+        for at in rng.integers(0, len(data), 2):
+            data[at] = rng.integers(256)
+        found = outcome(bytes(data))
+        with monkeypatch.context() as patch:
+            patch.setattr(images, "_find_simplejpeg", lambda: None)
+            assert outcome(bytes(data)) == found
+        read += isinstance(found, list)
+    assert 50 < read < 550
+
+
+@pytest.mark.parametrize("size", [None, (4, 4)])
+@pytest.mark.parametrize("format", ["jpeg", "png"])
+def test_an_image_that_is_cut_off_is_named(format, size, decoder):
+    data = encode(draw((40, 50, 3)), format)
+    error = failure([data, data, data[: len(data) - 100]], size=size)
+    assert (error.name, error.record, error.feature) == ("birds.tfrecord", 2, "image")
+    assert "record 2 at byte 200: feature 'image'" in str(error)
+    assert "image file is truncated" in str(error)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"no image"])
+def test_bytes_that_are_no_image(data, decoder):
+    assert str(failure([data])) == (
+        f"birds.tfrecord: record 0 at byte 0: feature 'image': these {len(data)} bytes are no "
+        "image that can be read"
+    )
+
+
+def claim(data, height, width):
+    """The same image with a header that lies about its size."""
+    if data.startswith(b"\x89PNG"):
+        header = b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + data[24:29]
+        return data[:12] + header + zlib.crc32(header).to_bytes(4, "big") + data[33:]
+    at = data.index(b"\xff\xc0") + 5
+    return data[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + data[at + 4 :]
+
+
+@pytest.mark.parametrize("size", [None, (4, 4)])
+@pytest.mark.parametrize("format", ["jpeg", "png"])
+def test_a_header_that_claims_too_much(format, size, decoder, buffers):
+    data = claim(encode(draw((8, 8, 3)), format), 65000, 65000)
+    error = failure([data], size=size)
+    assert "exceeds limit" in str(error)
+    assert "decompression bomb" in str(error)
+    assert buffers == []
+
+
+def test_a_header_that_lies(decoder):
+    lie = claim(encode(draw((8, 8, 3)), "png"), 600, 800)
+    assert "image file is truncated" in str(failure([lie]))
+    assert "has shape (600, 800, 3)" in str(failure([lie], Image((8, 8, 3))))
+    lie = claim(encode(draw((8, 8, 3)), "jpeg"), 600, 800)
+    assert (decode([lie]) == pillow(lie)).all()  # which fills it up with grey
+    assert "has shape (600, 800, 3)" in str(failure([lie], Image((8, 8, 3))))
+
+
+def test_the_limit_is_pillows(monkeypatch, decoder, buffers):
+    data = encode(draw((40, 50, 3)))
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 40 * 50 // 2 - 1)
+    assert "exceeds limit" in str(failure([data]))
+    assert buffers == []
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 40 * 50)
+    assert decode([data]).shape == (1, 40, 50, 3)
+
+
+def test_a_second_header_is_not_trusted(decoder):
+    large, small = encode(draw((40, 50, 3))), encode(draw((8, 8, 3)))
+    frame = large[large.index(b"\xff\xc0") :][:19]
+    at = small.index(b"\xff\xc0")
+    error = failure([small[:at] + frame + small[at:]])
+    assert "no image that can be read" in str(error)
+
+
+def test_a_decoder_that_sees_another_size_is_not_trusted(monkeypatch):
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, buffer: buffer[:4])
+    data = encode(draw((8, 8, 3)))
+    assert (decode([data]) == pillow(data)).all()
+
+
+def test_a_schema_that_lies_costs_no_memory():
+    encoded = [encode(draw((8, 8, 1)), "png")] * 1000
+    error = failure(encoded, Image((40000, 50000, 1)))
+    assert "has shape (8, 8, 1), expected (40000, 50000, 1)" in str(error)
