@@ -217,7 +217,7 @@ class Gatherer(ForkAware):
     def labels(self, ids: Ids) -> NDArray[np.int64]:
         """The classes of records, as the index has them."""
         rows, _ = self.rows(ids)
-        return np.asarray(rows["label"])
+        return np.ascontiguousarray(rows["label"])
 
     def _check_labels(self, ids: Ids, found: NDArray[np.int64] | None) -> None:
         if found is None:

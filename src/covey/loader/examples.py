@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +34,11 @@ class Direct:
     """Whether what the index says of classes is still to be compared with its rows."""
     columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
     """The shape and type of a row of each column."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The memory of one example."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.columns)
 
 
 class Examples(Protocol):

@@ -22,6 +22,10 @@ Buffers = Literal["fresh", "recycled"]
 # Examples that are looked for in files before the first batch is made: their shards are opened.
 _STEPS_LOOKED_AHEAD = 4
 
+# Batches that are made ahead, and the bytes of them.
+_BATCHES_AHEAD = 16
+_BYTES_AHEAD = 16 << 20
+
 
 class Loader:
     """The batches of a plan; :meth:`covey.Dataset.batches` and its neighbours make it.
@@ -59,8 +63,7 @@ class Loader:
         self._recipe = recipe
         self._plan = plan
         self._threads = _cores() if threads is None else whole("threads", threads, 0, 1024)
-        least = max(2, 2 * self._threads)
-        self._prefetch = least if prefetch is None else whole("prefetch", prefetch, 1, 2**20)
+        self._prefetch = None if prefetch is None else whole("prefetch", prefetch, 1, 2**20)
         if buffers not in ("fresh", "recycled"):
             raise PlanError(f"buffers is {buffers!r}, must be 'fresh' or 'recycled'")
         self._buffers = buffers
@@ -181,10 +184,10 @@ class Loader:
     def _produce(self, steps: int) -> Producer:
         """What makes the next batches."""
         making = Making(self._recipe, self._plan, self._batch)
-        prefetch = min(self._prefetch, max(steps, 1))
         threads = min(self._threads, max(steps, 1))
         if self._recipe.is_plain:
-            first = making.first(min(steps, _STEPS_LOOKED_AHEAD))
+            looked = min(steps, _STEPS_LOOKED_AHEAD)
+            first = making.first(looked)
             direct = self._recipe.examples.direct(self._recipe.features, first)
             if direct is not None:
                 return NativeProducer(
@@ -193,10 +196,19 @@ class Loader:
                     self._plan,
                     steps=steps,
                     threads=threads,
-                    prefetch=prefetch,
+                    prefetch=self._ahead(direct.row_bytes * len(first) // looked),
                     recycle=self._buffers == "recycled",
                 )
-        return ThreadedProducer(making, steps=steps, threads=threads, prefetch=prefetch)
+        return ThreadedProducer(making, steps=steps, threads=threads, prefetch=self._ahead(None))
+
+    def _ahead(self, batch_bytes: int | None) -> int:
+        """How many batches are made ahead: of small ones more, as they are soon used up."""
+        if self._prefetch is not None:
+            return self._prefetch
+        few = max(2, 2 * self._threads)
+        if batch_bytes is None:
+            return few
+        return max(few, min(_BATCHES_AHEAD, _BYTES_AHEAD // max(1, batch_bytes)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._again, self.state())

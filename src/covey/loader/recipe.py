@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,12 @@ class Recipe:
     """What is decoded: those, and the label if it can be compared with the index."""
 
     def __post_init__(self) -> None:
+        for name in ("transform", "batch_transform"):
+            hook = getattr(self, name)
+            if hook is not None and not callable(hook):
+                raise FeatureError(f"{name} is {hook!r}, must be a function")
+        if self.wanted is not None and not isinstance(self.wanted, Iterable):
+            raise FeatureError(f"features is {self.wanted!r}, must be a name or a list of names")
         features, label = self.examples.features, self.examples.label
         if self.wanted is None:
             names = tuple(name for name in features if name != label)

@@ -15,6 +15,9 @@ from covey.plan.eligible import Eligible
 
 NAMED = ("sqrt", "size")
 
+_HUGE = 1e280
+_LEAST = float(np.nextafter(0.0, 1.0))
+
 
 def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     """The weight of each eligible class.
@@ -89,7 +92,7 @@ def quotas_of(weights: NDArray[np.float64], classes_per_batch: int) -> NDArray[n
     total = most * classes_per_batch
     # One for each that has a weight, and the rest in proportion: no class is more than that one
     # above its share, and every one comes.
-    ideal = _fill_up(weights / weights.max(), total - positive, most - 1)
+    ideal = _fill_up(weights, total - positive, most - 1)
     quotas = np.floor(ideal).astype(np.int64)
     # What rounding has left goes to those that have lost most by it.
     left = total - positive - int(quotas.sum())
@@ -108,6 +111,8 @@ def _fill_up(weights: NDArray[np.float64], total: int, most: int) -> NDArray[np.
     Sums are taken one by one (``cumsum``), from the lightest: they must not depend on how a
     processor likes to add, and a weight may be next to nothing beside another.
     """
+    if weights.max() > _HUGE:  # their sum might be none any more
+        weights = np.where(weights > 0, np.maximum(weights / 2.0**60, _LEAST), 0.0)
     order = np.argsort(-weights, kind="stable")
     rest = np.cumsum(weights[order][::-1])[::-1]
     # With the i heaviest at their most, do the others fit?
@@ -116,6 +121,7 @@ def _fill_up(weights: NDArray[np.float64], total: int, most: int) -> NDArray[np.
     fits = part * left <= most
     capped = int(np.argmax(fits)) if fits.any() else len(weights)
     shares: NDArray[np.float64] = np.full(len(weights), float(most))
-    if capped < len(weights) and rest[capped] > 0:
-        shares[order[capped:]] = weights[order[capped:]] / rest[capped] * left[capped]
+    if capped < len(weights):
+        others = order[capped:]
+        shares[others] = weights[others] / max(rest[capped], _LEAST) * left[capped]
     return shares
