@@ -138,7 +138,6 @@ def against_others(data: Data, table: Table, rounds: int, count: int) -> None:
             f"{other / seconds['covey']:.0f}x",
         )
         loader.close()
-        opponent.close()
 
 
 def overhead(data: Data, table: Table) -> None:

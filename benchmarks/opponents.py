@@ -35,9 +35,6 @@ class Opponent:
         for batch in self.batches():
             yield np.asarray(self.label_of(batch))
 
-    def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 def versions() -> str:
     names = ("tensorflow-cpu", "torch", "grain", "array_record", "pytorch-metric-learning")
@@ -55,6 +52,7 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
         lambda: similarity(paths, data, p, k),
         lambda batch: batch["label"],
     )
+    shutil.rmtree(FOLDER / "contiguous")
     if data.name == "large":
         return
     paths = write(data, "aligned", aligned(data.columns["label"], k, 64))
@@ -66,6 +64,7 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
         lambda: tuned(paths, data, p, k),
         lambda batch: batch["label"],
     )
+    shutil.rmtree(FOLDER / "aligned")
     labels = data.columns["label"]
     path = array_record(data)
     write(data, "shuffled", np.array_split(np.arange(data.rows), SHARDS))
@@ -98,6 +97,7 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
         lambda batch: batch[1],
     )
     os.unlink(path)
+    shutil.rmtree(folder)
 
 
 def write(data: Data, name: str, parts: list[Ids]) -> list[str]:
@@ -220,9 +220,10 @@ class Records:
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
-        image, label = parse(self._source[index])
-        return image.copy(), label  # torch wants to write into it
+    def __getitems__(self, ids: list[int]) -> list[tuple[NDArray[np.uint8], int]]:
+        # All at once, which array_record does ten times faster than one by one.
+        parsed = map(parse, self._source.__getitems__(ids))
+        return [(image.copy(), label) for image, label in parsed]  # torch wants to write into it
 
 
 def per_class(labels: Ids, p: int, k: int) -> Any:
@@ -267,8 +268,10 @@ def torch_memory(images: NDArray[np.uint8], labels: Ids, p: int, k: int) -> Iter
 
 
 def grain(path: str, labels: Ids, p: int, k: int, workers: int) -> Iterable[Any]:
+    import absl.flags  # type: ignore[import-untyped]
     import grain.python as pygrain
 
+    absl.flags.FLAGS.mark_as_parsed()  # its workers want to see them
     plan = covey.plan.BalancedPlan(labels, p, k, seed=1)
 
     class Sampler:
@@ -290,6 +293,7 @@ def grain(path: str, labels: Ids, p: int, k: int, workers: int) -> Iterable[Any]
     return pygrain.DataLoader(  # type: ignore[no-any-return]
         data_source=pygrain.ArrayRecordDataSource(path),
         sampler=Sampler(),
+        shard_options=pygrain.NoSharding(),
         operations=[Parse(), pygrain.Batch(p * k, drop_remainder=True)],
         worker_count=workers,
     )
