@@ -25,11 +25,9 @@ class Room {
 }  // namespace
 
 BalancedPlan::BalancedPlan(std::uint64_t seed, const ClassList& classes,
-                           std::size_t classes_per_batch, std::size_t records_per_class,
-                           std::vector<std::uint64_t> quotas)
+                           std::size_t classes_per_batch, std::size_t records_per_class)
     : Plan(classes_per_batch, records_per_class), seed_(seed), classes_(classes) {
-  auto schedule = make_schedule(0, std::move(quotas));
-  parts_.push_back(std::make_shared<const Part>(Part{0, std::move(schedule), {}}));
+  parts_.push_back(std::make_shared<const Part>(Part{0, make_schedule(0, {}), {}}));
 }
 
 std::shared_ptr<const Schedule> BalancedPlan::make_schedule(

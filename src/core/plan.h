@@ -68,11 +68,10 @@ struct ClassList {
 // Batches of some classes with equally many records of each.
 class BalancedPlan final : public Plan {
  public:
-  // Quotas by class, as for WeightedSchedule, or none.
   BalancedPlan(std::uint64_t seed, const ClassList& classes, std::size_t classes_per_batch,
-               std::size_t records_per_class, std::vector<std::uint64_t> quotas);
+               std::size_t records_per_class);
 
-  // The same up to a batch, and with other quotas from it on.
+  // The same up to a batch, and from it on with quotas by class, as for WeightedSchedule, or none.
   BalancedPlan reweighted(std::uint64_t batch, std::vector<std::uint64_t> quotas) const;
 
   void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,

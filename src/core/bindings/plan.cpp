@@ -44,7 +44,7 @@ std::vector<std::uint64_t> parse_quotas(nb::handle given, std::size_t classes,
 
 PyPlan balanced_plan(std::uint64_t seed, nb::handle labels, nb::handle first, nb::handle records,
                      nb::handle by_class, bool wide, std::size_t classes_per_batch,
-                     std::size_t records_per_class, nb::handle quotas) {
+                     std::size_t records_per_class) {
   std::vector<View> views;
   for (const nb::handle each : {labels, first, records, by_class}) views.emplace_back(each);
   ClassList classes;
@@ -193,11 +193,10 @@ void register_plan(nb::module_& m) {
 
   m.def("balanced_plan", &balanced_plan, nb::arg("seed"), nb::arg("labels"), nb::arg("first"),
         nb::arg("records"), nb::arg("by_class"), nb::arg("wide"), nb::arg("classes_per_batch"),
-        nb::arg("records_per_class"), nb::arg("quotas").none(),
+        nb::arg("records_per_class"),
         nb::sig("def balanced_plan(seed: int, labels: NDArray[int64], first: NDArray[uint64], "
                 "records: NDArray[uint64], by_class: NDArray[Any], wide: bool, "
-                "classes_per_batch: int, records_per_class: int, "
-                "quotas: NDArray[uint64] | None) -> Plan"),
+                "classes_per_batch: int, records_per_class: int) -> Plan"),
         "Batches of some classes with equally many records of each.");
   m.def("epoch_plan", &epoch_plan, nb::arg("seed"), nb::arg("records"), nb::arg("batch_size"),
         nb::arg("rest"), nb::arg("shuffled"),

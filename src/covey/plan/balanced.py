@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal
@@ -85,21 +84,23 @@ class BalancedPlan(Plan):
         quotas = None if class_weights is None else self._quotas(class_weights)
         # The quotas from each batch on.
         self._changes: tuple[Change, ...] = () if quotas is None else ((0, quotas),)
-        by_class = table.by_class
-        super().__init__(
-            _core.balanced_plan(
-                self.seed,
-                self._eligible.labels,
-                self._eligible.firsts,
-                self._eligible.counts,
-                by_class,
-                by_class.dtype.itemsize == 8,
-                self.classes_per_batch,
-                self.examples_per_class,
-                quotas,
-            ),
+        super().__init__(self.classes_per_batch)
+
+    def _make(self) -> _core.Plan:
+        by_class = self._eligible.table.by_class
+        plan = _core.balanced_plan(
+            self.seed,
+            self._eligible.labels,
+            self._eligible.firsts,
+            self._eligible.counts,
+            by_class,
+            by_class.dtype.itemsize == 8,
             self.classes_per_batch,
+            self.examples_per_class,
         )
+        for batch, quotas in self._changes:
+            plan = plan.reweighted(batch, quotas)
+        return plan
 
     def _quotas(self, class_weights: Weights) -> NDArray[np.uint64]:
         return quotas_of(parse_weights(class_weights, self._eligible), self.classes_per_batch)
@@ -148,7 +149,7 @@ class BalancedPlan(Plan):
         return plan
 
     def _change(self, batch: int, quotas: NDArray[np.uint64] | None) -> BalancedPlan:
-        other = copy.copy(self)
+        other = self._copy()
         try:
             other._native = self._native.reweighted(batch, quotas)
         except (ValueError, IndexError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from abc import ABC, abstractmethod
 from functools import cached_property
@@ -42,9 +41,20 @@ class Plan(ABC):
 
     seed: int
 
-    def __init__(self, native: _core.Plan, units: int) -> None:
-        self._native = native
+    def __init__(self, units: int) -> None:
         self._units = units  # of a batch: what ranks can share
+        self._native = self._make()
+
+    @abstractmethod
+    def _make(self) -> _core.Plan:
+        """The plan as the native core has it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._native = self._make()
 
     @property
     @abstractmethod
@@ -96,10 +106,15 @@ class Plan(ABC):
                 f"a batch has {self._units} parts, which cannot be split over {world} ranks; have "
                 "larger batches, or mode='own'"
             )
-        other = copy.copy(self)
-        for name in ("steps_per_epoch",):  # what is known of this rank only
-            other.__dict__.pop(name, None)
+        other = self._copy()
+        other.__dict__.pop("steps_per_epoch", None)  # that was of this rank
         other.rank, other.world, other.mode = rank, world, mode
+        return other
+
+    def _copy(self: Self) -> Self:
+        """The same plan, of which something may be changed."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         return other
 
     @property

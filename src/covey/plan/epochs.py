@@ -28,12 +28,13 @@ class _EpochPlan(Plan):
                 f"batch_size is {batch_size}, but there are only {records} records, and last is "
                 "'drop': there would be no batch"
             )
-        self.last = last
+        self.last: Last = last
         self.is_endless = last == "fill"
-        native = _core.epoch_plan(
-            self.seed, self.records, self.batch_size, LAST.index(last), self._shuffled
-        )
-        super().__init__(native, self.batch_size)
+        super().__init__(self.batch_size)
+
+    def _make(self) -> _core.Plan:
+        last = LAST.index(self.last)
+        return _core.epoch_plan(self.seed, self.records, self.batch_size, last, self._shuffled)
 
     @property
     def batches_per_epoch(self) -> int:
