@@ -253,7 +253,6 @@ def balanced_plan(
     wide: bool,
     classes_per_batch: int,
     records_per_class: int,
-    quotas: NDArray[uint64] | None,
 ) -> Plan:
     """Batches of some classes with equally many records of each."""
 

@@ -67,8 +67,7 @@ PyPlan balanced_plan(std::uint64_t seed, nb::handle labels, nb::handle first, nb
           "the records of a class are not there");
   }
   auto plan =
-      std::make_shared<const BalancedPlan>(seed, classes, classes_per_batch, records_per_class,
-                                           parse_quotas(quotas, classes.count, classes_per_batch));
+      std::make_shared<const BalancedPlan>(seed, classes, classes_per_batch, records_per_class);
   return PyPlan(std::move(plan), std::move(views));
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -141,7 +142,9 @@ class Loader:
         """
         if not isinstance(self._plan, BalancedPlan):
             raise PlanError("these batches are not drawn by classes, which could have weights")
-        self._plan = self._plan.reweighted(class_weights, batch=self._batch)
+        loop = None if self._loop is None else self._loop()
+        with contextlib.nullcontext() if loop is None else loop.turn:
+            self._plan = self._plan.reweighted(class_weights, batch=self._batch)
 
     def _move(self, batch: int) -> None:
         self.close()
@@ -231,15 +234,15 @@ class Loop(ForkAware):
         self._plan = loader._plan
         self._producer: Producer | None = None
         self._closed = False
-        # One thread at a time; but a signal handler, or a hook, may come back in the same one.
-        self._turn = threading.RLock()
+        # Of one thread at a time; but a signal handler, or a hook, may come back in the same one.
+        self.turn = threading.RLock()
         self._is_busy = False
 
     def __iter__(self) -> Loop:
         return self
 
     def __next__(self) -> Any:
-        with self._turn:
+        with self.turn:
             if self._left == 0:
                 if not self._closed and self._end is not None:
                     self._loader._batch = self._end
@@ -283,14 +286,14 @@ class Loop(ForkAware):
 
     def _let_go(self) -> object:
         # The threads are the parent's; what comes next is made by others.
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
         self._is_busy = False
         producer, self._producer = self._producer, None
         return producer
 
     def close(self) -> None:
         """End the loop, and its threads."""
-        with self._turn:
+        with self.turn:
             self._closed = True
             if not self._is_busy:
                 self._drop()
