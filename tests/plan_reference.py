@@ -9,31 +9,13 @@ import math
 from collections import Counter
 from fractions import Fraction
 
-import numpy as np
-
-from covey.classes import ClassTable
-from covey.index import CLASS_DTYPE
-
 WORD = 2**64 - 1
 SHUFFLED = 32  # so many are really shuffled, more go through a network
 TURNS = 10
-SPANS = 2**16
+SPANS, BLOCKS = 2**16, 2**10  # of a cycle
 
 # What a seed is the key of.
 CLASSES, RECORDS, EPOCHS = 1, 2, 3
-
-
-def classes_of(sizes, labels=None):
-    """Classes of these sizes that all share the same records, so that a million cost nothing: an id
-    is the number of an example in its class.
-    """
-    table = np.zeros(len(sizes), CLASS_DTYPE)
-    table["label"] = range(len(sizes)) if labels is None else labels
-    table["records"] = sizes
-    return ClassTable(table, NUMBERS, None)
-
-
-NUMBERS = np.arange(10**6, dtype=np.uint32)
 
 
 # Shuffled orders.
@@ -94,16 +76,21 @@ def order_of(key, size):
 
 
 def rounds(key, size, take):
-    """All rounds from the first one on, each in the order in which its things come."""
-    before = []
+    """All rounds from the first one on, each in the order in which its things come.
+
+    In a round in which a draw ends that began in an earlier one, those come first that are not in
+    the tail of that one; only the first `take` of a round change places.
+    """
+    laid = []
     for number in itertools.count():
-        order = order_of(derive(key, number), size)
-        shared = number * size % take  # of the round before, in the draw that this one begins in
-        if take <= size and shared:
-            tail = set(before[-shared:])
+        order, start = order_of(derive(key, number), size), number * size
+        end = start // take * take + take  # of the draw that has the first of this round
+        begin = end - take
+        if begin < start and end <= start + size and begin % size:
+            tail = set(laid[begin // size][begin % size :])
             # False comes before True, and equals stay as they are.
             order[:take] = sorted(order[:take], key=tail.__contains__)
-        before = order
+        laid.append(order)
         yield order
 
 
@@ -128,47 +115,54 @@ def weighted(key, quotas, per_batch):
     """Span after span: classes in a shuffled order, each as often as it comes, dealt into rows of a
     place per batch, which are numbered in steps of about 0.618 of a row.
     """
-    span = -(-len(quotas) // per_batch)
+    count = len(quotas)
+    span = -(-count // per_batch)
     step = next(
         step for step in itertools.count(span * 618 // 1000 + 1) if math.gcd(step, span) == 1
     )
-    extras = [quota % SPANS for quota in quotas]
-    starts = [sum(extras[:i]) % SPANS for i in range(len(extras))]
+    by_block = deal(order_of(derive(key, BLOCKS), count), quotas, BLOCKS)
     for number in itertools.count():
-        on_circle = int(f"{number % SPANS:016b}"[::-1], 2)
-        span_key = derive(key, number)
-        times = [(derive(span_key, len(quotas)) % span + i * step) % span for i in range(span)]
-        dealt = []
-        for thing in order_of(span_key, len(quotas)):
-            has_more = (on_circle - starts[thing]) % SPANS < extras[thing]
-            dealt += [thing] * (quotas[thing] // SPANS + has_more)
-        batches = {
-            time: [dealt[row * span + column] for row in range(per_batch)]
-            for column, time in enumerate(times)
-        }
+        block, in_block = divmod(number, SPANS // BLOCKS)
+        if in_block == 0:
+            order = order_of(derive(derive(key, BLOCKS + 1), block), count)
+            by_span = deal(order, by_block[block % BLOCKS], SPANS // BLOCKS)
+        span_key = derive(derive(key, BLOCKS + 2), number)
+        dealt = [
+            thing for thing in order_of(span_key, count) for _ in range(by_span[in_block][thing])
+        ]
+        first = derive(span_key, count) % span
+        batches = {(first + column * step) % span: dealt[column::span] for column in range(span)}
         for time in range(span):
             yield batches[time]
 
 
-def quotas_for(weights, per_batch):
-    """How often classes should come in a cycle, exactly: by weight, no more than once a batch."""
+def deal(order, often, places):
+    """Things that come so often, dealt to places round a circle, one thing behind the other; the
+    places are numbered with their bits reversed.
+    """
+    got = [[each // places for each in often] for _ in range(places)]
+    at = 0
+    for thing in order:
+        for _ in range(often[thing] % places):
+            got[at % places][thing] += 1
+            at += 1
+    bits = places.bit_length() - 1
+    return [got[int(f"{number:0{bits}b}"[::-1], 2)] for number in range(places)]
+
+
+def shares_of(weights, per_batch):
+    """How often classes should come in a cycle, exactly: by weight, no more than once a batch; what
+    one cannot take goes to the others.
+    """
     most = SPANS * -(-len(weights) // per_batch)
-    ideal = [Fraction(0)] * len(weights)
-    left, open_ = Fraction(most * per_batch), {i for i, each in enumerate(weights) if each > 0}
-    while True:
-        total = sum(Fraction(weights[i]) for i in open_)
-        over = {i for i in open_ if Fraction(weights[i]) * left / total >= most}
-        if not over:
-            break
-        for i in over:
-            ideal[i] = Fraction(most)
-        left -= most * len(over)
-        open_ -= over
-        if not open_:
-            break
-    for i in open_:
-        ideal[i] = Fraction(weights[i]) * left / total
-    return ideal
+    shares = [Fraction(0)] * len(weights)
+    left = Fraction(most * per_batch)
+    heaviest = sorted((i for i, each in enumerate(weights) if each > 0), key=lambda i: -weights[i])
+    for at, i in enumerate(heaviest):
+        whole = sum(Fraction(weights[j]) for j in heaviest[at:])
+        shares[i] = min(Fraction(most), left * Fraction(weights[i]) / whole)
+        left -= shares[i]
+    return shares
 
 
 # Plans.

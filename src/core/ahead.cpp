@@ -36,6 +36,7 @@ void Ahead::give(std::size_t set) {
   bool wake = false;
   {
     const std::lock_guard guard(lock_);
+    make_room();
     free_.push_back(set);
     ++sets_;
     // To wake a thread costs the consumer more than to take a batch: it is done when there is some
@@ -43,6 +44,17 @@ void Ahead::give(std::size_t set) {
     wake = sleeping_ > 0 && 2 * free_.size() >= sets_;
   }
   if (wake) may_work_.notify_one();
+}
+
+// As many steps are under way as there are sets, at the most.
+void Ahead::make_room() {
+  free_.reserve(sets_ + 1);
+  if (sets_ < begun_.size()) return;
+  std::vector<Step> larger(2 * sets_ + 8);
+  for (std::uint64_t i = taken_; i < claimed_; ++i) {
+    larger[i % larger.size()] = begun_[i % begun_.size()];
+  }
+  begun_ = std::move(larger);
 }
 
 std::optional<Ahead::Result> Ahead::poll() {
@@ -82,14 +94,6 @@ void Ahead::run() {
     const std::uint64_t step = claimed_;
     const std::size_t set = free_.back();
     free_.pop_back();
-    // As many steps are under way as there are sets at the most; the ring grows with them.
-    if (claimed_ - taken_ == begun_.size()) {
-      std::vector<Step> larger(2 * begun_.size() + 8);
-      for (std::uint64_t i = taken_; i < claimed_; ++i) {
-        larger[i % larger.size()] = begun_[i % begun_.size()];
-      }
-      begun_ = std::move(larger);
-    }
     begun_[claimed_++ % begun_.size()] = {set, State::open};
     guard.unlock();
     bool done = false;

@@ -57,6 +57,7 @@ class Ahead {
     return taken_ < claimed_ && begun_[taken_ % begun_.size()].state != State::open;
   }
   Result take();
+  void make_room();
   void run();
 
   const Work work_;

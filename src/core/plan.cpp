@@ -98,23 +98,19 @@ std::size_t EpochPlan::units_of(std::uint64_t batch) const noexcept {
 
 void EpochPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
                      std::int64_t*) const {
+  const bool is_stream = rest_ == Rest::fill;
   const std::uint64_t key = derive(seed_, kEpochs);
-  if (shuffled_ && rest_ == Rest::fill) {
-    Room drawn(units());
-    Draws(key, records_, units()).draw(batch, drawn.data(), nullptr);
-    for (std::size_t i = begin; i < end; ++i) {
-      *ids++ = static_cast<std::int64_t>(drawn.data()[i]);
-    }
-    return;
+  const std::uint64_t first = (is_stream ? batch : batch % batches()) * units();
+  Room places(units());
+  if (!shuffled_) {
+    for (std::size_t i = begin; i < end; ++i) places.data()[i] = (first + i) % records_;
+  } else if (is_stream) {
+    Draws(key, records_, units()).draw(batch, places.data(), nullptr);
+  } else {
+    const Permutation order(derive(key, batch / batches()), records_);
+    order.fill(first + begin, end - begin, places.data() + begin);
   }
-  const bool straddles = rest_ == Rest::fill;
-  const std::uint64_t epoch = straddles ? 0 : batch / batches();
-  const std::uint64_t first = (straddles ? batch : batch % batches()) * units();
-  const Permutation order(derive(key, epoch), shuffled_ ? records_ : 1);
-  for (std::size_t i = begin; i < end; ++i) {
-    const std::uint64_t place = (first + i) % records_;
-    *ids++ = static_cast<std::int64_t>(shuffled_ ? order(place) : place);
-  }
+  for (std::size_t i = begin; i < end; ++i) *ids++ = static_cast<std::int64_t>(places.data()[i]);
 }
 
 }  // namespace covey

@@ -1,5 +1,6 @@
 #include "schedule.h"
 
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -49,6 +50,8 @@ using Spans = Circle<6>;
 static_assert(Blocks::kPlaces == WeightedSchedule::kBlocks);
 static_assert(Spans::kPlaces == WeightedSchedule::kSpansPerBlock);
 
+std::atomic<std::uint64_t> schedules{0};
+
 }  // namespace
 
 void EvenSchedule::count(std::uint64_t batches, std::uint64_t* visits) const {
@@ -60,12 +63,30 @@ void EvenSchedule::count(std::uint64_t batches, std::uint64_t* visits) const {
   for (const std::uint64_t thing : rest) ++visits[thing];
 }
 
+struct WeightedSchedule::Block {
+  std::uint64_t number = ~std::uint64_t{0};
+  std::vector<std::uint8_t> starts;  // where on its circle each class begins
+};
+
+struct WeightedSchedule::Span {
+  struct Place {
+    std::uint32_t thing;
+    std::uint32_t before;  // how often it was there before in this span
+  };
+
+  std::uint64_t schedule = ~std::uint64_t{0};
+  std::uint64_t number = 0;
+  Block block;
+  std::vector<Place> places;  // by batch
+};
+
 WeightedSchedule::WeightedSchedule(std::uint64_t key, std::vector<std::uint64_t> quotas,
                                    std::uint64_t per_batch)
     : key_(key),
       quotas_(std::move(quotas)),
       per_batch_(per_batch),
-      span_(span(quotas_.size(), per_batch)) {
+      span_(span(quotas_.size(), per_batch)),
+      number_(schedules++) {
   starts_.resize(quotas_.size());
   const Permutation order(derive(key, kBlocks), quotas_.size());
   std::uint64_t start = 0;
@@ -87,31 +108,24 @@ std::uint64_t WeightedSchedule::before(std::uint64_t thing, const Block& block,
          spans.before(span % kSpansPerBlock);
 }
 
-std::shared_ptr<const WeightedSchedule::Block> WeightedSchedule::lay_out_block(
-    std::uint64_t number) const {
-  auto made = std::make_shared<Block>();
-  made->number = number;
-  made->starts.resize(quotas_.size());
+void WeightedSchedule::lay_out(std::uint64_t number, Block& block) const {
+  block.number = number;
+  block.starts.resize(quotas_.size());
   const Permutation order(derive(derive(key_, kBlocks + 1), number), quotas_.size());
   std::uint64_t start = 0;
   for (std::uint64_t i = 0; i < quotas_.size(); ++i) {
     const std::uint64_t thing = order(i);
-    made->starts[thing] = static_cast<std::uint8_t>(start % kSpansPerBlock);
+    block.starts[thing] = static_cast<std::uint8_t>(start % kSpansPerBlock);
     start += Blocks{quotas_[thing], starts_[thing]}.at(number % kBlocks) % kSpansPerBlock;
   }
-  return made;
 }
 
-std::shared_ptr<const WeightedSchedule::Span> WeightedSchedule::lay_out(
-    std::uint64_t number) const {
+void WeightedSchedule::lay_out(std::uint64_t number, Span& span) const {
   const std::uint64_t classes = quotas_.size(), block = number / kSpansPerBlock;
-  auto made = std::make_shared<Span>();
-  made->number = number;
-  made->places.resize(span_ * per_batch_);
-  for (const auto& recent : recent_) {
-    if (recent != nullptr && recent->block->number == block) made->block = recent->block;
-  }
-  if (made->block == nullptr) made->block = lay_out_block(block);
+  if (span.schedule != number_ || span.block.number != block) lay_out(block, span.block);
+  span.schedule = number_;
+  span.number = number;
+  span.places.resize(span_ * per_batch_);
   const std::uint64_t key = derive(derive(key_, kBlocks + 2), number);
   const Permutation order(key, classes);
   // The first column stands for any time, so that rows do not always break at the same.
@@ -120,42 +134,43 @@ std::shared_ptr<const WeightedSchedule::Span> WeightedSchedule::lay_out(
   for (std::uint64_t i = 0; i < classes; ++i) {
     const std::uint64_t thing = order(i);
     const std::uint64_t of_block = Blocks{quotas_[thing], starts_[thing]}.at(block % kBlocks);
-    const Spans spans{of_block, made->block->starts[thing]};
+    const Spans spans{of_block, span.block.starts[thing]};
     for (std::uint64_t left = spans.at(number % kSpansPerBlock); left > 0; --left) {
-      made->places[time * per_batch_ + row].thing = static_cast<std::uint32_t>(thing);
+      span.places[time * per_batch_ + row].thing = static_cast<std::uint32_t>(thing);
       time = (time + step_) % span_;
       if (time == first) ++row;
     }
   }
   std::vector<std::uint32_t> seen(classes);
-  for (Place& place : made->places) place.before = seen[place.thing]++;
-  return made;
+  for (Span::Place& place : span.places) place.before = seen[place.thing]++;
 }
 
-std::shared_ptr<const WeightedSchedule::Span> WeightedSchedule::find(std::uint64_t number) const {
-  const std::lock_guard guard(lock_);
-  if (recent_[0] != nullptr && recent_[0]->number == number) return recent_[0];
-  if (recent_[1] == nullptr || recent_[1]->number != number) recent_[1] = lay_out(number);
-  std::swap(recent_[0], recent_[1]);
-  return recent_[0];
+// Batches are mostly asked for in order: each thread keeps the span that it was in last.
+const WeightedSchedule::Span& WeightedSchedule::find(std::uint64_t number) const {
+  static thread_local Span recent;
+  if (recent.schedule != number_ || recent.number != number) lay_out(number, recent);
+  return recent;
 }
 
 void WeightedSchedule::draw(std::uint64_t batch, std::uint64_t* classes,
                             std::uint64_t* visits) const {
   const std::uint64_t number = batch / span_;
-  const std::shared_ptr<const Span> span = find(number);
-  const Place* const places = span->places.data() + batch % span_ * per_batch_;
+  const Span& span = find(number);
+  const Span::Place* const places = span.places.data() + batch % span_ * per_batch_;
   for (std::uint64_t i = 0; i < per_batch_; ++i) {
     classes[i] = places[i].thing;
-    visits[i] = before(places[i].thing, *span->block, number) + places[i].before;
+    visits[i] = before(places[i].thing, span.block, number) + places[i].before;
   }
 }
 
 void WeightedSchedule::count(std::uint64_t batches, std::uint64_t* visits) const {
   const std::uint64_t number = batches / span_, rest = batches % span_;
-  const std::shared_ptr<const Span> span = find(number);
-  for (std::uint64_t i = 0; i < quotas_.size(); ++i) visits[i] += before(i, *span->block, number);
-  for (std::uint64_t i = 0; i < rest * per_batch_; ++i) ++visits[span->places[i].thing];
+  Block block;
+  lay_out(number / kSpansPerBlock, block);
+  for (std::uint64_t i = 0; i < quotas_.size(); ++i) visits[i] += before(i, block, number);
+  if (rest == 0) return;
+  const Span& span = find(number);
+  for (std::uint64_t i = 0; i < rest * per_batch_; ++i) ++visits[span.places[i].thing];
 }
 
 }  // namespace covey

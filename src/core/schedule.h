@@ -3,8 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <vector>
 
 #include "draws.h"
@@ -75,36 +73,22 @@ class WeightedSchedule final : public Schedule {
   void count(std::uint64_t batches, std::uint64_t* visits) const override;
 
  private:
-  struct Block {
-    std::uint64_t number;
-    std::vector<std::uint8_t> starts;  // where on its circle each class begins
-  };
-  struct Place {
-    std::uint32_t thing;
-    std::uint32_t before;  // how often it was there before in this span
-  };
-  struct Span {
-    std::uint64_t number;
-    std::shared_ptr<const Block> block;
-    std::vector<Place> places;  // by batch
-  };
+  struct Block;
+  struct Span;
 
   // How often a class comes before a span; `block` is the one that it is in.
   std::uint64_t before(std::uint64_t thing, const Block& block, std::uint64_t span) const noexcept;
-  std::shared_ptr<const Block> lay_out_block(std::uint64_t number) const;
-  std::shared_ptr<const Span> lay_out(std::uint64_t number) const;
-  std::shared_ptr<const Span> find(std::uint64_t number) const;
+  void lay_out(std::uint64_t number, Block& block) const;
+  void lay_out(std::uint64_t number, Span& span) const;
+  const Span& find(std::uint64_t number) const;
 
   std::uint64_t key_;
   std::vector<std::uint64_t> quotas_;
   std::vector<std::uint16_t> starts_;  // where on the circle of blocks each begins
   std::uint64_t per_batch_;
   std::uint64_t span_;
-  std::uint64_t step_;  // between columns that follow each other in time
-
-  // The spans that were last asked for: batches are mostly asked for in order, by a few threads.
-  mutable std::mutex lock_;
-  mutable std::shared_ptr<const Span> recent_[2];
+  std::uint64_t step_;    // between columns that follow each other in time
+  std::uint64_t number_;  // of this schedule among all that there ever were
 };
 
 }  // namespace covey

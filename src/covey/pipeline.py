@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -54,47 +55,51 @@ def run_ahead(
 
 
 class DaemonThreads(Executor):
-    """Threads for :func:`run_ahead` that nobody waits for when the interpreter ends.
+    """Threads that do what is submitted, but need not have done it when the interpreter ends.
 
-    Those of ``concurrent.futures`` would first do all that was submitted.
+    Those of ``concurrent.futures`` would be waited for until all is done.
     """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._threads = [
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self.threads = [
             threading.Thread(target=_work, args=(self._tasks,), name=f"{name}-{i}", daemon=True)
             for i in range(threads)
         ]
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
-
-        def task() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:
-                future.set_exception(error)
-
-        self._tasks.put(task)
+        self._tasks.put((future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads, after what was submitted and not cancelled."""
-        for _ in self._threads:
+        """End the threads, after what was submitted and not cancelled.
+
+        One of the threads, where the garbage collector may come along, does not wait for itself.
+        """
+        for _ in self.threads:
             self._tasks.put(None)
-        if wait and threading.current_thread() not in self._threads:
-            for thread in self._threads:
+        for thread in self.threads:
+            if wait and threading.current_thread() not in self.threads:
                 thread.join()
 
 
-def _work(tasks: SimpleQueue[Callable[[], object] | None]) -> None:
+def _work(tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
     while (task := tasks.get()) is not None:
-        task()
+        _run(*task)
         del task  # it holds what it is about, and the next may be long in coming
+
+
+def _run(future: Future[Any], task: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(task())
+    except BaseException as error:
+        future.set_exception(error)
+        del future, task  # the error has this frame, which must not have the error
 
 
 class Behind:

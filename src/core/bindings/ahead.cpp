@@ -89,7 +89,6 @@ class PyAhead {
     if (options.add_labels) sizes_.push_back(sizeof(std::int64_t));
     batcher_.emplace(plan.plan(), share, gather.tables(), decoder.decoder(), options);
     if (threads == 0) return;
-    // Threads have the addresses of sets: a deque leaves them where they are.
     ahead_ = std::make_unique<Ahead>(
         [this](std::uint64_t step, std::size_t set) { return make(step, set); }, steps, threads);
     while (kept_ < depth_) ahead_->give(add());
@@ -115,12 +114,15 @@ class PyAhead {
     reclaim();
     const Ahead::Result result = ahead_ != nullptr ? take() : make_now();
     ++taken_;
-    if (!result.done) {
+    nb::object views = nb::none();
+    if (result.done) {
+      views = sets_[result.set].views();
+      lent_.push_back(result.set);
+    } else {
       give_back(result.set);
-      return nb::none();
     }
-    nb::object views = sets_[result.set].views();
-    lent_.push_back(result.set);
+    // As many are made as were asked for, while whoever has this one is at work.
+    while (ahead_ != nullptr && kept_ < depth_) ahead_->give(add());
     return views;
   }
 
@@ -133,7 +135,7 @@ class PyAhead {
     const auto shards = gather_.shards();
     std::uint8_t* const* columns;
     {
-      const std::lock_guard guard(lock_);  // of the deque, which may grow meanwhile
+      const std::lock_guard guard(lock_);  // of the list, which may grow meanwhile
       columns = sets_[set].columns.data();
     }
     return batcher_->make(step, *shards, columns);
@@ -166,18 +168,18 @@ class PyAhead {
     return {set, make(taken_, set)};
   }
 
-  // Sets that nobody has any more are used again; instead of those that are kept, there are others.
+  // Sets that nobody has any more are used again.
   void reclaim() {
-    for (auto lent = lent_.begin(); lent != lent_.end();) {
-      const bool returned = recycle_ || sets_[*lent].is_free();
-      if (returned) give_back(*lent);
-      lent = returned ? lent_.erase(lent) : lent + 1;
+    for (std::size_t i = lent_.size(); i-- > 0;) {
+      const std::size_t set = lent_[i];
+      if (!recycle_ && !sets_[set].is_free()) continue;
+      lent_.erase(lent_.begin() + static_cast<std::ptrdiff_t>(i));
+      give_back(set);
     }
     while (lent_.size() > kLent) {
       forget(lent_.front());
       lent_.pop_front();
     }
-    while (ahead_ != nullptr && kept_ < depth_) ahead_->give(add());
   }
 
   void give_back(std::size_t set) {
@@ -236,7 +238,7 @@ class PyAhead {
   decltype(getpid()) process_;
 
   mutable std::mutex lock_;
-  std::deque<Set> sets_;
+  std::vector<Set> sets_;
   std::vector<std::size_t> forgotten_;  // numbers of sets that are none any more
   std::vector<std::size_t> free_;       // without threads: those that can be written into
   std::deque<std::size_t> lent_;

@@ -19,7 +19,7 @@ from covey.features.explain import Place
 from covey.features.pixels import decode_images
 from covey.gather import Gatherer
 from covey.labels import is_text, texts_of
-from covey.loader.examples import Direct
+from covey.loader.examples import NativeSource
 from covey.records import Skipped
 
 # Records that are decoded at once when all are gone through.
@@ -272,7 +272,7 @@ class Dataset(Loadable):
 
     # What loaders need.
 
-    def numbers_of(self, ids: Ids) -> NDArray[np.int64]:
+    def labels_of(self, ids: Ids) -> NDArray[np.int64]:
         """The numbers of the classes of examples."""
         if self._numbering is not None:
             return np.asarray(self.labels[ids])
@@ -286,23 +286,23 @@ class Dataset(Loadable):
     def _numbers(self) -> Ids | None:
         return None if self._selection.is_all else self._selection.all()
 
-    def direct(self, features: Features, ids: Ids) -> Direct | None:
+    def native_source(self, features: Features, ids: Ids) -> NativeSource | None:
         """What the native core needs to read examples by itself; None if it cannot."""
-        if features.direct is None or self._numbering is not None:
+        native = features.native_decoder
+        if native is None or self._numbering is not None:
             return None
-        found = self._gatherer.direct(self._selection.take(ids))
+        found = self._gatherer.mapped(self._selection.take(ids))
         if found is None:
             return None
         gather, check = found
-        decoder, columns = features.direct
-        return Direct(
+        decoder, columns = native
+        return NativeSource(
             gather,
             decoder,
             check,
             label=self._find_label(features),
             has_labels=self.label is not None,
             numbers=self._numbers,
-            check_classes=self.label is not None,
             columns=columns,
         )
 

@@ -19,7 +19,7 @@ from covey.records import Block
 Run = Callable[[_core.Decoder, list[Any]], list[Any]]
 """Lets a decoder decode some records, into arrays where it has some."""
 
-Direct = tuple[_core.Decoder, tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]]
+NativeDecoder = tuple[_core.Decoder, tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]]
 """A decoder that fills arrays, and nothing more is to be done; and of each the shape of a row, and
 the type."""
 
@@ -99,7 +99,7 @@ class Decoding:
         return index
 
     @property
-    def direct(self) -> Direct | None:
+    def native_decoder(self) -> NativeDecoder | None:
         """The native decoder, if the arrays that it fills are the columns."""
         if not self._is_direct:
             return None

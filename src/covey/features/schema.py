@@ -24,7 +24,7 @@ from covey.errors import FeatureError
 from covey.features.batches import row_of
 from covey.features.blocks import ExampleBlock, Rows
 from covey.features.columns import Column
-from covey.features.decoding import Decoding, Direct, Run
+from covey.features.decoding import Decoding, NativeDecoder, Run
 from covey.features.encoding import Encoding
 from covey.features.explain import Place
 from covey.features.inference import infer_column_kinds, infer_kinds
@@ -385,6 +385,6 @@ class Features(Mapping[str, Feature]):
         return self._decode_with().column_of(name)
 
     @property
-    def direct(self) -> Direct | None:
+    def native_decoder(self) -> NativeDecoder | None:
         """The native decoder, if the arrays that it fills are the columns; None otherwise."""
-        return self._decode_with().direct
+        return self._decode_with().native_decoder

@@ -142,7 +142,7 @@ class Gatherer(ForkAware):
 
         return features.decode_with(run, len(ids), lambda row: self.place(int(ids[row])), out=out)
 
-    def direct(self, ids: Ids) -> tuple[_core.Gather, int] | None:
+    def mapped(self, ids: Ids) -> tuple[_core.Gather, int] | None:
         """What the native core needs to read records by itself, and how much it should check.
 
         None if shards are not mapped, or must be fetched first. The shards of some records are

@@ -17,7 +17,7 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Direct:
+class NativeSource:
     """What the native core needs to read examples by itself."""
 
     gather: _core.Gather
@@ -27,11 +27,9 @@ class Direct:
     label: int
     """The column that holds the class, or -1;"""
     has_labels: bool
-    """in which case the index may have it."""
+    """in which case the index may have it. It is compared with what a plan says."""
     numbers: Ids | None
     """The numbers of examples among all records, if they are others."""
-    check_classes: bool
-    """Whether what the index says of classes is still to be compared with its rows."""
     columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
     """The shape and type of a row of each column."""
 
@@ -55,13 +53,13 @@ class Examples(Protocol):
     def decode(self, features: Features, ids: Ids) -> dict[str, Any]:
         """Examples by column, as they are stored: images are not decoded."""
 
-    def numbers_of(self, ids: Ids) -> Ids:
+    def labels_of(self, ids: Ids) -> Ids:
         """The numbers of the classes of examples."""
 
     def place(self, number: int) -> Place:
         """Where an example is, for messages."""
 
-    def direct(self, features: Features, ids: Ids) -> Direct | None:
+    def native_source(self, features: Features, ids: Ids) -> NativeSource | None:
         """What the native core needs to read examples by itself; None if it cannot.
 
         Args:

@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 from covey.errors import ClosedError, PlanError
 from covey.loader import state as states
-from covey.loader.producing import Making, NativeProducer, Producer, ThreadedProducer
+from covey.loader.producing import (
+    Making,
+    NativeProducer,
+    Producer,
+    ThreadedProducer,
+    is_worker_of,
+    let_go,
+)
 from covey.loader.recipe import Recipe
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
@@ -71,6 +78,7 @@ class Loader:
         self._again = again
         self._batch = 0  # the next one, of all ranks together
         self._loop: weakref.ref[Loop] | None = None
+        self._turn = _Turn()
 
     @property
     def plan(self) -> Plan:
@@ -84,43 +92,35 @@ class Loader:
     def __repr__(self) -> str:
         return f"<covey.Loader at step {self.step:,} of {self._plan!r}>"
 
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # Where it is.
 
     @property
     def step(self) -> int:
         """How many steps there were."""
-        each = self._plan.batches_per_step
-        if self._plan.is_endless:
-            return self._batch // each
-        epoch, within = divmod(self._batch, self._epoch)
-        return epoch * -(-self._epoch // each) + -(-within // each)
+        return self._plan.step_at(self._batch)
 
     @property
     def epoch(self) -> int:
         """How many epochs there were."""
-        return self._batch // self._epoch
-
-    @property
-    def _epoch(self) -> int:
-        """The batches of an epoch, of all ranks together."""
-        plan = self._plan
-        if plan.is_endless:
-            return plan.steps_per_epoch * plan.batches_per_step
-        return plan.batches_per_epoch  # type: ignore[attr-defined, no-any-return]
+        return self._batch // self._plan.batches_per_epoch
 
     def seek(self, step: int) -> None:
         """Go to a step; it is the next one."""
-        step = check_step(step, self._plan)
-        each = self._plan.batches_per_step
-        batch = step * each
-        if not self._plan.is_endless:
-            epoch, within = divmod(step, -(-self._epoch // each))
-            batch = epoch * self._epoch + within * each
-        self._move(batch)
+        self._move(self._plan, self._plan.batch_at(check_step(step, self._plan)))
 
     def state(self) -> dict[str, Any]:
-        """Where it is, for :meth:`load_state`: a small JSON object, the same on all ranks."""
-        return states.save(self._plan, self._batch)
+        """Where it is, for :meth:`load_state`: a JSON object, the same on all ranks.
+
+        It is small, but for weights that were changed: each change is some bytes for every class.
+        """
+        with self._in_turn():
+            return states.save(self._plan, self._batch)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go to where another loader was, which had any number of threads, and of ranks.
@@ -128,9 +128,7 @@ class Loader:
         Raises:
             PlanError: If that was a loader of other batches.
         """
-        plan, batch = states.load(self._plan, state)
-        self._move(batch)
-        self._plan = plan
+        self._move(*states.load(self._plan, state))
 
     def set_class_weights(self, class_weights: Weights | None) -> None:
         """Draw classes by other weights from the next step on, also in a loop that runs.
@@ -140,27 +138,42 @@ class Loader:
         Args:
             class_weights: As for :meth:`covey.Dataset.batches`; None for equally many of all.
         """
-        if not isinstance(self._plan, BalancedPlan):
-            raise PlanError("these batches are not drawn by classes, which could have weights")
-        loop = None if self._loop is None else self._loop()
-        with contextlib.nullcontext() if loop is None else loop.turn:
-            self._plan = self._plan.reweighted(class_weights, batch=self._batch)
+        with self._in_turn():
+            if not isinstance(self._plan, BalancedPlan):
+                raise PlanError("these batches are not drawn by classes, which could have weights")
+            # What a loop is at, whose hook this may be, is of the old ones.
+            loop = self._running()
+            is_busy = loop is not None and loop.is_busy
+            batch = self._batch + (self._plan.batches_per_step if is_busy else 0)
+            self._plan = self._plan.reweighted(class_weights, batch=batch)
 
-    def _move(self, batch: int) -> None:
-        self.close()
-        self._batch = batch
+    def _move(self, plan: Plan, batch: int) -> None:
+        with self._in_turn():
+            self.close()
+            self._plan, self._batch = plan, batch
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Nobody else moves the loader meanwhile."""
+        if is_worker_of(self._turn):
+            raise PlanError(
+                "a hook of a loader, in one of its threads, cannot move, close or ask this loader: "
+                "whoever waits for the batch has it"
+            )
+        with self._turn.lock:
+            yield
+
+    def _running(self) -> Loop | None:
+        return None if self._loop is None else self._loop()
 
     # Batches.
 
     def __iter__(self) -> Iterator[Any]:
         """The batches up to the end of the epoch."""
-        plan, each = self._plan, self._plan.batches_per_step
-        end = (self._batch // self._epoch + 1) * self._epoch
-        if plan.is_endless:
-            return self._begin(-(-(end - self._batch) // each), None)
-        # Of the last batches, some ranks may have none; all begin the next epoch together.
-        behind = plan.rank if plan.mode == "own" else 0
-        return self._begin(max(0, -(-(end - self._batch - behind) // each)), end)
+        with self._in_turn():
+            left = self._plan.steps_left(self._batch)
+            end = None if self._plan.is_endless else self._plan.end_of_epoch(self._batch)
+            return self._begin(left, end)
 
     def take(self, steps: int) -> Iterator[Any]:
         """The next batches, so many, however long an epoch is."""
@@ -169,48 +182,50 @@ class Loader:
                 "epochs of these batches end with what is left; loop over the loader, or pass "
                 "last='fill'"
             )
-        left = max(0, self._plan.last_step - self.step)
-        return self._begin(min(whole("steps", steps, 0), left), None)
+        with self._in_turn():
+            return self._begin(whole("steps", steps, 0), None)
 
     def _begin(self, steps: int, end: int | None) -> Loop:
         self.close()
-        loop = Loop(self, steps, end)
+        there = max(0, self._plan.last_step - self.step)
+        loop = Loop(self, self._turn, min(steps, there), end)
         self._loop = weakref.ref(loop)
         return loop
 
     def close(self) -> None:
         """End the loop that runs, if there is one, and its threads."""
-        loop = None if self._loop is None else self._loop()
-        if loop is not None:
-            loop.close()
+        with self._in_turn():
+            loop = self._running()
+            if loop is not None:
+                loop.close()
 
     def _produce(self, steps: int) -> Producer:
         """What makes the next batches."""
         making = Making(self._recipe, self._plan, self._batch)
-        threads = min(self._threads, max(steps, 1))
+        threads = min(self._threads, steps)
         if self._recipe.is_plain:
             looked = min(steps, _STEPS_LOOKED_AHEAD)
             first = making.first(looked)
-            direct = self._recipe.examples.direct(self._recipe.features, first)
-            if direct is not None:
+            source = self._recipe.examples.native_source(self._recipe.features, first)
+            if source is not None:
                 return NativeProducer(
                     making,
-                    direct,
-                    self._plan,
+                    source,
                     steps=steps,
                     threads=threads,
-                    prefetch=self._ahead(direct.row_bytes * len(first) // looked),
+                    prefetch=min(steps, self._ahead(source.row_bytes * len(first) // looked)),
                     recycle=self._buffers == "recycled",
                 )
-        return ThreadedProducer(making, steps=steps, threads=threads, prefetch=self._ahead(None))
+        prefetch = 2 * threads if self._prefetch is None else self._prefetch
+        return ThreadedProducer(
+            making, steps=steps, threads=threads, prefetch=prefetch, owner=self._turn
+        )
 
-    def _ahead(self, batch_bytes: int | None) -> int:
+    def _ahead(self, batch_bytes: int) -> int:
         """How many batches are made ahead: of small ones more, as they are soon used up."""
         if self._prefetch is not None:
             return self._prefetch
-        few = max(2, 2 * self._threads)
-        if batch_bytes is None:
-            return few
+        few = self._threads + 1
         return max(few, min(_BATCHES_AHEAD, _BYTES_AHEAD // max(1, batch_bytes)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -223,54 +238,75 @@ def _restore(again: Callable[[], Loader], state: dict[str, Any]) -> Loader:
     return loader
 
 
+class _Turn(ForkAware):
+    """Whose turn it is to move a loader: one thread's at a time.
+
+    A signal handler may come back in the same one. In a forked child nobody has it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.RLock()
+
+    def _let_go(self) -> object:
+        self.lock = threading.RLock()
+        return None
+
+
 class Loop(ForkAware):
     """One loop over a loader, which it moves on."""
 
-    def __init__(self, loader: Loader, steps: int, end: int | None) -> None:
+    def __init__(self, loader: Loader, turn: _Turn, steps: int, end: int | None) -> None:
         super().__init__()
         self._loader = loader
+        self._turn = turn
         self._left = steps
         self._end = end  # where the loader is afterwards, if that is not where the last batch was
         self._plan = loader._plan
         self._producer: Producer | None = None
         self._closed = False
-        # Of one thread at a time; but a signal handler, or a hook, may come back in the same one.
-        self.turn = threading.RLock()
-        self._is_busy = False
+        self.is_busy = False
 
     def __iter__(self) -> Loop:
         return self
 
     def __next__(self) -> Any:
-        with self.turn:
+        with self._turn.lock:
             if self._left == 0:
                 if not self._closed and self._end is not None:
                     self._loader._batch = self._end
                 self.close()
                 raise StopIteration
+            if self.is_busy:  # a signal handler, or a hook, has come back in the same thread
+                raise PlanError("this loop is at a batch already, in this very thread")
             self._check_open()
-            loader = self._loader
-            if self._plan is not loader._plan:  # it has other weights
-                self._drop()
-                self._plan = loader._plan
-            self._is_busy = True
+            self.is_busy = True
             try:
-                if self._producer is None:
-                    self._producer = loader._produce(self._left)
-                batch = self._producer.next()
+                batch = self._make()
+                after = self._loader._batch + self._plan.batches_per_step
+                self._loader._batch = after if self._end is None else min(after, self._end)
+                self._left -= 1
+                return batch
             except BaseException:
-                self._is_busy = False
                 self._drop()  # what comes next is begun anew
                 self._check_open()
                 raise
-            self._is_busy = False
-            if self._closed:
-                self._drop()
-                self._check_open()
-            self._left -= 1
-            at = loader._batch + self._plan.batches_per_step
-            loader._batch = at if self._end is None else min(at, self._end)
-            return batch
+            finally:
+                self.is_busy = False
+
+    def _make(self) -> Any:
+        loader = self._loader
+        if self._plan is not loader._plan:  # it has other weights
+            self._drop()
+            self._plan = loader._plan
+        if self._producer is None:
+            self._producer = loader._produce(self._left)
+        try:
+            batch = self._producer.next()
+        except StopIteration as error:  # of a hook: it must not look like the end of the loop
+            raise RuntimeError("a hook raised StopIteration") from error
+        self._check_open()
+        return batch
 
     def _check_open(self) -> None:
         if self._closed:
@@ -286,22 +322,23 @@ class Loop(ForkAware):
 
     def _let_go(self) -> object:
         # The threads are the parent's; what comes next is made by others.
-        self.turn = threading.RLock()
-        self._is_busy = False
+        self.is_busy = False
         producer, self._producer = self._producer, None
+        if producer is not None:
+            let_go(producer)
         return producer
 
     def close(self) -> None:
         """End the loop, and its threads."""
-        with self.turn:
+        with self._turn.lock:
             self._closed = True
-            if not self._is_busy:
+            if not self.is_busy:
                 self._drop()
             elif self._producer is not None:  # of this thread: it ends when that comes back
                 self._producer.interrupt()
 
     def __del__(self) -> None:
-        if hasattr(self, "_is_busy"):
+        if hasattr(self, "is_busy"):
             self._drop()
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,9 +17,9 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError, FormatError
-from covey.loader.examples import Direct
+from covey.loader.examples import NativeSource
 from covey.loader.recipe import Recipe
-from covey.pipeline import DaemonThreads, run_ahead
+from covey.pipeline import DaemonThreads
 from covey.plan import Plan
 
 
@@ -29,7 +33,7 @@ class Producer(Protocol):
         """Make nothing more, whatever is under way: :meth:`next` will not give anything."""
 
     def close(self) -> None:
-        """Stop making them; waits for what is under way."""
+        """The same, and wait for what is under way."""
 
 
 class Making:
@@ -43,7 +47,7 @@ class Making:
 
     def __init__(self, recipe: Recipe, plan: Plan, origin: int) -> None:
         self.recipe = recipe
-        self._plan = plan.native
+        self.plan = plan.native
         self.share = plan.share(origin)
         self._stopped = False
 
@@ -57,7 +61,7 @@ class Making:
 
     def __call__(self, step: int) -> Any:
         self._go_on()
-        ids, labels = self._plan.draw(step, 1, self.share)
+        ids, labels = self.plan.draw(step, 1, self.share)
         classes = None
         if labels is not None:
             classes = np.repeat(labels[0], ids.shape[1] // max(1, labels.shape[1]))
@@ -67,7 +71,7 @@ class Making:
     def _check(self, ids: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
         """Compare what an index says of a class with what it says of its records."""
         try:
-            sound = np.array_equal(self.recipe.examples.numbers_of(ids), classes)
+            sound = np.array_equal(self.recipe.examples.labels_of(ids), classes)
         except IndexError:
             sound = False
         if not sound:
@@ -78,17 +82,35 @@ class Making:
 
     def first(self, steps: int) -> NDArray[np.int64]:
         """The examples of the first steps."""
-        return np.concatenate([self._plan.draw(step, 1, self.share)[0][0] for step in range(steps)])
+        return np.concatenate([self.plan.draw(step, 1, self.share)[0][0] for step in range(steps)])
+
+
+# Whose batches a thread makes.
+_here = threading.local()
+
+
+def is_worker_of(owner: object) -> bool:
+    """Whether this thread makes batches for somebody, who waits for them."""
+    return getattr(_here, "owner", None) is owner
 
 
 # What threads still run when the interpreter ends would use what it takes away.
-_RUNNING: weakref.WeakSet[NativeProducer | ThreadedProducer] = weakref.WeakSet()
+_RUNNING: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    for each in list(_RUNNING):
-        each.close()
+    running = list(_RUNNING)
+    for each in running:
+        each.interrupt()
+    for each in running:
+        with contextlib.suppress(Exception):  # then the others still are to be closed
+            each.close()
+
+
+def let_go(producer: Producer) -> None:
+    """Forget a producer whose threads are those of another process."""
+    _RUNNING.discard(producer)
 
 
 class NativeProducer:
@@ -101,8 +123,7 @@ class NativeProducer:
     def __init__(
         self,
         making: Making,
-        direct: Direct,
-        plan: Plan,
+        source: NativeSource,
         *,
         steps: int,
         threads: int,
@@ -110,35 +131,36 @@ class NativeProducer:
         recycle: bool,
     ) -> None:
         self._making = making
-        recipe = making.recipe
-        names = tuple(recipe.features)
-        add_labels = direct.label < 0 and direct.has_labels
-        shapes = (*direct.columns, ((), np.dtype(np.int64))) if add_labels else direct.columns
-        self._hand_over = _composer(recipe, names, direct.label, add_labels)
+        add_labels = source.label < 0 and source.has_labels
+        shapes = (*source.columns, ((), np.dtype(np.int64))) if add_labels else source.columns
+        self._hand_over = _composer(making.recipe, source.label, add_labels)
+        self._closed = False
+        self._step = 0
         self._ahead = _core.Ahead(
-            direct.gather,
-            direct.decoder,
-            plan.native,
+            source.gather,
+            source.decoder,
+            making.plan,
             making.share,
             steps,
-            direct.check,
-            direct.label,
+            source.check,
+            source.label,
             add_labels,
-            direct.check_classes,
-            direct.numbers,
+            source.has_labels,
+            source.numbers,
             threads,
             prefetch,
             partial(_allocate, shapes),
             recycle,
         )
-        self._step = 0
         _RUNNING.add(self)
 
     def next(self) -> Any:
         try:
             columns = self._ahead.next()
         except ValueError:
-            raise ClosedError("the interpreter is ending, and with it the threads") from None
+            if self._closed:
+                raise ClosedError("these batches were closed, or the interpreter ends") from None
+            raise
         step = self._step
         self._step = step + 1
         if columns is None:
@@ -146,10 +168,10 @@ class NativeProducer:
         return columns if self._hand_over is None else self._hand_over(columns)
 
     def interrupt(self) -> None:
+        self._closed = True
         self._ahead.close()
 
-    def close(self) -> None:
-        self._ahead.close()
+    close = interrupt
 
 
 def _allocate(
@@ -159,16 +181,14 @@ def _allocate(
 
 
 def _composer(
-    recipe: Recipe, names: tuple[str, ...], label: int, add_labels: bool
+    recipe: Recipe, label: int, add_labels: bool
 ) -> Callable[[tuple[NDArray[Any], ...]], Any] | None:
     """What makes a batch of the native core's columns; None if they are one."""
-    labelled = label >= 0 or add_labels
-    if len(names) == 1 + (label >= 0) and labelled and not recipe.as_dict:
-        is_pair = label == 1 or add_labels
-        if is_pair and (recipe.wanted is None or isinstance(recipe.wanted, str)):
-            return None
-    features = recipe.features
-    paths = [features.path_of(name) for name in names]
+    names = tuple(recipe.features)
+    is_pair = (len(names) == 2 and label == 1) or (len(names) == 1 and add_labels)
+    if is_pair and not recipe.as_dict and isinstance(recipe.wanted, (str, type(None))):
+        return None
+    paths = [recipe.features.path_of(name) for name in names]
 
     def compose(columns: tuple[NDArray[Any], ...]) -> Any:
         nested: dict[str, Any] = {}
@@ -189,21 +209,44 @@ class ThreadedProducer:
     They are worth it where decoding leaves Python to others: images, compressed and remote shards.
     """
 
-    def __init__(self, making: Making, *, steps: int, threads: int, prefetch: int) -> None:
+    def __init__(
+        self, making: Making, *, steps: int, threads: int, prefetch: int, owner: object
+    ) -> None:
         self._making = making
+        self._owner = owner
+        self._steps = steps
+        self._prefetch = prefetch
+        self._begun = 0
+        self._waiting: deque[Future[Any]] = deque()
         self._threads = DaemonThreads(threads, "covey-loader") if threads else None
-        tasks = (partial(making, step) for step in range(steps))
-        self._batches = run_ahead(tasks, self._threads, max(prefetch - 1, 0))
         _RUNNING.add(self)
 
     def next(self) -> Any:
-        return next(self._batches)
+        if self._threads is None:
+            self._begun += 1
+            return self._making(self._begun - 1)
+        self._begin(1)
+        first = self._waiting.popleft()
+        # As many are made as were asked for, while whoever has this one is at work.
+        self._begin(self._prefetch)
+        return first.result()
+
+    def _begin(self, count: int) -> None:
+        assert self._threads is not None
+        while len(self._waiting) < count and self._begun < self._steps:
+            self._waiting.append(self._threads.submit(self._make, self._begun))
+            self._begun += 1
+
+    def _make(self, step: int) -> Any:
+        _here.owner = self._owner
+        return self._making(step)
 
     def interrupt(self) -> None:
         self._making.stop()
+        for each in list(self._waiting):
+            each.cancel()
 
     def close(self) -> None:
         self.interrupt()
-        self._batches.close()
         if self._threads is not None:
             self._threads.shutdown()

@@ -66,7 +66,8 @@ class Recipe:
             kind = features[label]
             if isinstance(kind, ClassLabel):  # its numbers are compared with those of the index
                 with_label = with_label.replace({label: Tensor("int64", default=kind.default)})
-            if with_label.column_of(label) is not None:
+            # A function gets whole examples, whatever tells their classes.
+            if with_label.column_of(label) is not None or self.transform is not None:
                 decoded = with_label
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "features", decoded)
@@ -112,8 +113,12 @@ class Recipe:
             columns = self._transform(columns, ids, go_on)
         y = None
         if self.is_labelled:
-            y = self.examples.numbers_of(ids) if classes is None else classes
-        return self.hand_over(columns, y)
+            y = self.examples.labels_of(ids) if classes is None else classes
+        try:
+            return self.hand_over(columns, y)
+        except Exception as error:
+            add_place(error, f"in the batch of the examples {ids[:4].tolist()} and others")
+            raise
 
     def _transform(self, columns: dict[str, Any], ids: Ids, go_on: Callable[[], None]) -> Any:
         assert self.transform is not None
@@ -122,9 +127,10 @@ class Recipe:
             go_on()
             try:
                 done.append(self.transform(row_of(columns, row)))
+                if done[-1] is None:
+                    raise FeatureError("transform= gives None, must return what is to be used")
             except Exception as error:
-                if hasattr(error, "add_note"):  # since Python 3.11
-                    error.add_note(f"in transform= of {self.examples.place(int(ids[row]))}")
+                add_place(error, f"in transform= of {self.examples.place(int(ids[row]))}")
                 raise
         return _collate(done)
 
@@ -163,6 +169,14 @@ class Recipe:
         return columns if isinstance(x, Mapping) else x
 
 
+def add_place(error: Exception, where: str) -> None:
+    """Say with an error of somebody else's function where it was."""
+    if hasattr(error, "add_note"):  # since Python 3.11
+        error.add_note(where)
+    elif error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]} ({where})", *error.args[1:])
+
+
 def _at(columns: Any, path: Sequence[str]) -> Any:
     for key in path:
         if not isinstance(columns, Mapping) or key not in columns:
@@ -177,7 +191,7 @@ def _without(columns: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
     kept = dict(columns)
     if not rest:
         kept.pop(first, None)
-    elif first in kept:
+    elif isinstance(kept.get(first), Mapping):
         kept[first] = _without(kept[first], rest)
         if not kept[first]:
             del kept[first]
@@ -200,6 +214,4 @@ def _collate(examples: Sequence[Any]) -> Any:
     if isinstance(first, (str, bytes)):
         return list(examples)
     arrays = [np.asarray(each) for each in examples]
-    if len({(each.shape, each.dtype) for each in arrays}) == 1:
-        return np.stack(arrays)
-    return list(examples) if len({each.shape for each in arrays}) > 1 else np.stack(arrays)
+    return np.stack(arrays) if len({each.shape for each in arrays}) == 1 else list(examples)

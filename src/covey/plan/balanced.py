@@ -40,8 +40,8 @@ class BalancedPlan(Plan):
         class_weights: How often classes come, as compared with each other: an array in the order of
             ``ds.classes``; a dict by class, where others have 1; ``"size"``, as many as a class has
             examples, or ``"sqrt"``, its root. No class comes more than once a batch.
-        steps_per_epoch: A number; ``"classes"``, as many as show every class once; or
-            ``"examples"``, as many as show every example.
+        steps_per_epoch: A number; ``"classes"``, as many as show every class; or ``"examples"``, as
+            many as show every example.
 
     >>> plan = BalancedPlan(["owl", "wren", "owl", "owl", "wren", "crow", "crow"], 2, 2, seed=1)
     >>> plan.batch(0).tolist(), plan.classes(0).tolist()
@@ -157,40 +157,40 @@ class BalancedPlan(Plan):
         kept = tuple(each for each in self._changes if each[0] < batch)
         other._changes = (*kept, (batch, quotas))
         if batch == 0:  # an epoch is as long as the first weights make it
-            other.__dict__.pop("steps_per_epoch", None)
+            other.__dict__.pop("batches_per_epoch", None)
         return other
 
     # Epochs.
 
     @cached_property
-    def steps_per_epoch(self) -> int:
+    def batches_per_epoch(self) -> int:
+        each = self.batches_per_step
         if isinstance(self._epoch, int):
-            return self._epoch
+            return self._epoch * each
         counts = self._eligible.counts
         wanted = np.ones_like(counts)
         if self._epoch == "examples":
-            each = np.uint64(self.examples_per_class)
-            wanted = (counts + each - np.uint64(1)) // each
-        return -(-self._batches_until(wanted) // self.batches_per_step)
+            examples = np.uint64(self.examples_per_class)
+            wanted = (counts + examples - np.uint64(1)) // examples
+        return -(-self._batches_until(wanted) // each) * each
 
     def _batches_until(self, wanted: NDArray[np.uint64]) -> int:
         """How many batches visit every class so often; of those that have a weight."""
         first = self._changes[0] if self._changes else (1, None)
         if first[0] > 0 or first[1] is None:
             return -(-int(wanted.max()) * len(wanted) // self.classes_per_batch)
-        plan, never = self.with_changes((first,))._native, first[1] == 0
-
-        def enough(batches: int) -> bool:
-            return bool((never | (plan.count(batches) >= wanted)).all())
-
-        most = 1
-        while not enough(most):
-            most *= 2
-        least = most // 2  # is not enough
+        plan, quotas = self.with_changes((first,))._native, first[1]
+        # Visits are less than seven off what they should be; whole spans are looked for.
+        span = -(-len(wanted) // self.classes_per_batch)
+        due = quotas > 0
+        need, rate = wanted[due].astype(np.float64), quotas[due] / _core.PLAN_SPANS
+        least, most = int(((need - 7) / rate).max()), int(((need + 7) / rate).max()) + 1
+        least = max(least - 1, 0)  # is not enough, or nothing
         while most - least > 1:
             middle = (least + most) // 2
-            least, most = (least, middle) if enough(middle) else (middle, most)
-        return most
+            enough = bool((plan.count(middle * span)[due] >= wanted[due]).all())
+            least, most = (least, middle) if enough else (middle, most)
+        return most * span
 
     def coverage(self, steps: int) -> Coverage:
         """How much of the classes and examples the first steps show, and how often.

@@ -58,8 +58,50 @@ class Plan(ABC):
 
     @property
     @abstractmethod
+    def batches_per_epoch(self) -> int:
+        """How many batches an epoch has, of all ranks together."""
+
+    # Steps, batches and epochs.
+
+    @property
     def steps_per_epoch(self) -> int:
-        """How many steps an epoch has, on each rank; on the first one, if they differ."""
+        """How many steps an epoch has, on this rank."""
+        return self.steps_left(0)
+
+    def batch_at(self, step: int) -> int:
+        """The first batch of a step, of all ranks together."""
+        if self.is_endless:
+            return step * self.batches_per_step
+        epoch, within = divmod(step, self._most_steps)
+        return epoch * self.batches_per_epoch + within * self.batches_per_step
+
+    def step_at(self, batch: int) -> int:
+        """How many steps there were before a batch."""
+        if self.is_endless:
+            return batch // self.batches_per_step
+        epoch, within = divmod(batch, self.batches_per_epoch)
+        return epoch * self._most_steps + -(-within // self.batches_per_step)
+
+    def end_of_epoch(self, batch: int) -> int:
+        """The first batch of the next epoch."""
+        return (batch // self.batches_per_epoch + 1) * self.batches_per_epoch
+
+    def steps_left(self, batch: int) -> int:
+        """How many steps of this rank there are from a batch to the end of its epoch.
+
+        Where batches end with the epoch, the last ones may be too few for all ranks.
+        """
+        left = self.end_of_epoch(batch) - batch
+        if not self.is_endless and self.mode == "own":
+            left -= self.rank
+        return max(0, -(-left // self.batches_per_step))
+
+    @property
+    def _most_steps(self) -> int:
+        """The steps of an epoch on the rank that has most."""
+        return -(-self.batches_per_epoch // self.batches_per_step)
+
+    # Batches.
 
     def batch(self, step: int) -> Ids:
         """The ids of the records of a step, in order."""
@@ -107,7 +149,7 @@ class Plan(ABC):
                 "larger batches, or mode='own'"
             )
         other = self._copy()
-        other.__dict__.pop("steps_per_epoch", None)  # that was of this rank
+        other.__dict__.pop("batches_per_epoch", None)  # that was of so many ranks
         other.rank, other.world, other.mode = rank, world, mode
         return other
 

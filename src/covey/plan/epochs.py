@@ -38,15 +38,12 @@ class _EpochPlan(Plan):
 
     @property
     def batches_per_epoch(self) -> int:
-        """How many batches an epoch has, of all ranks together."""
         if self.last == "drop":
             return self.records // self.batch_size
-        return -(-self.records // self.batch_size)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        behind = 0 if self.is_endless or self.mode == "split" else self.rank
-        return -(-(self.batches_per_epoch - behind) // self.batches_per_step)
+        batches = -(-self.records // self.batch_size)
+        if self.last == "short":
+            return batches
+        return -(-batches // self.batches_per_step) * self.batches_per_step
 
     def _are_alike(self, start: int, stop: int) -> bool:
         # Whether no epoch ends among them.
@@ -75,7 +72,7 @@ class ShuffledPlan(_EpochPlan):
         last: What becomes of those that do not fill the last batch of an epoch: ``"short"``, they
             are a smaller one; ``"drop"``, they are left out; ``"fill"``, the batch is filled from
             the next epoch, which goes on behind it: all batches are full, no record comes twice in
-            one, and each as often as any other.
+            one (unless there are fewer than that), and each as often as any other.
 
     >>> epoch = ShuffledPlan(5, 2, seed=1).batches(0, 3)
     >>> [ids.tolist() for ids in epoch]

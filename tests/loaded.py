@@ -1,0 +1,290 @@
+"""Datasets to load batches from, whose arrays tell what they are of; and comparing batches."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from opened import opened, put
+from written import write
+
+import covey
+from covey import Tensor
+from covey.storage import open_storage
+
+COUNT, CLASSES = 180, 12
+
+# At least five examples of each class, in no order.
+LABELS: NDArray[np.int64] = np.random.default_rng(5).permutation(
+    np.concatenate(
+        [np.arange(CLASSES).repeat(5), np.random.default_rng(6).integers(0, CLASSES, COUNT - 60)]
+    )
+)
+
+X = Tensor("float32", (2, 3))
+FEATURES = {"x": X, "label": "int64"}
+
+
+def example(number: int) -> dict[str, Any]:
+    """An example whose first value is its number."""
+    values = np.array([number, 0.5, -number, 1, 2, 1 / (number + 1)], np.float32)
+    return {"x": values.reshape(2, 3), "label": int(LABELS[number])}
+
+
+def bird(number: int) -> str:
+    """The name of the class of an example, where classes have names."""
+    return f"bird {LABELS[number]:02}"
+
+
+def examples(numbers: Any = range(COUNT)) -> list[dict[str, Any]]:
+    return [example(number) for number in numbers]
+
+
+def numbers_of(x: Any) -> list[int]:
+    """The numbers of the examples of a batch, as their values tell."""
+    while isinstance(x, dict):
+        x = x["x"] if "x" in x else next(iter(x.values()))
+    return [int(np.asarray(row).flat[0]) for row in x]
+
+
+# Datasets of all kinds.
+
+
+def make(folder: Path, kind: str) -> covey.Dataset:
+    """A dataset of a kind; each kind is read in its own way."""
+    return globals()[f"make_{kind.replace(' ', '_')}"](folder)
+
+
+def make_numbers(folder: Path, **options: Any) -> covey.Dataset:
+    if not folder.exists():
+        write(examples(), folder, features=FEATURES, label="label", shuffle=False, shards=5)
+    return opened(folder, **options)
+
+
+def make_read(folder: Path) -> covey.Dataset:
+    return make_numbers(folder, map_files=False)
+
+
+def make_unchecked(folder: Path) -> covey.Dataset:
+    return make_numbers(folder, verify=False)
+
+
+def make_many(folder: Path) -> covey.Dataset:
+    many = [
+        {
+            **each,
+            "half": np.float16(number),
+            "flag": number % 2 == 0,
+            "bytes": np.arange(5, dtype=np.uint8) + number % 200,
+        }
+        for number, each in enumerate(examples())
+    ]
+    features = {
+        "half": "float16",
+        "x": X,
+        "label": "int64",
+        "flag": "bool",
+        "bytes": Tensor("uint8", (5,)),
+    }
+    write(many, folder, features=features, label="label", shuffle=False, shards=3)
+    return opened(folder)
+
+
+def make_nested(folder: Path) -> covey.Dataset:
+    many = [{"a": {"x": each["x"], "y": 7}, "label": each["label"]} for each in examples()]
+    features = {"a": {"x": X, "y": "int32"}, "label": "int64"}
+    write(many, folder, features=features, label="label", shuffle=False)
+    return opened(folder)
+
+
+def make_nested_alone(folder: Path) -> covey.Dataset:
+    many = [{"a": {"x": each["x"]}, "b": {"label": each["label"]}} for each in examples()]
+    features = {"a": {"x": X}, "b": {"label": "int64"}}
+    write(many, folder, features=features, label="b/label", shuffle=False)
+    return opened(folder)
+
+
+def make_ragged(folder: Path) -> covey.Dataset:
+    many = [
+        {"x": np.full(1 + number % 4, number), "label": each["label"]}
+        for number, each in enumerate(examples())
+    ]
+    features = {"x": Tensor("int64", (None,)), "label": "int64"}
+    write(many, folder, features=features, label="label", shuffle=False)
+    return opened(folder)
+
+
+def make_texts(folder: Path) -> covey.Dataset:
+    many = [{"x": each["x"], "label": bird(number)} for number, each in enumerate(examples())]
+    features = {"x": X, "label": "str"}
+    write(many, folder, features=features, label="label", shuffle=False, shards=3)
+    return opened(folder)
+
+
+def make_names(folder: Path) -> covey.Dataset:
+    many = [{"x": each["x"], "label": bird(number)} for number, each in enumerate(examples())]
+    write(many, folder, label="label", shuffle=False, shards=3)
+    return opened(folder)
+
+
+def make_files(folder: Path) -> covey.Dataset:
+    for label in range(CLASSES):
+        numbers = np.flatnonzero(label == LABELS)
+        put(folder / f"bird {label:02}.tfrecord", examples(numbers), FEATURES)
+    return opened(folder, label="@file", features=FEATURES)
+
+
+def make_function(folder: Path) -> covey.Dataset:
+    return make_numbers(folder, label=class_of)
+
+
+def class_of(example: dict[str, Any]) -> str:
+    return bird(int(example["x"].flat[0]))
+
+
+def make_joined(folder: Path) -> covey.Dataset:
+    options = {"features": FEATURES, "label": "label", "shuffle": False}
+    write(examples(range(130)), folder, "train", shards=3, **options)
+    write(examples(range(130, COUNT)), folder, "test", **options)
+    return opened(folder, split="train+test")
+
+
+def make_joined_texts(folder: Path) -> covey.Dataset:
+    """Splits in which a class has different numbers."""
+    is_train = (LABELS > 3) & (np.arange(COUNT) % 3 > 0)
+    for split, numbers in (
+        ("train", np.flatnonzero(is_train)),
+        ("test", np.flatnonzero(~is_train)),
+    ):
+        many = [{"x": example(n)["x"], "label": bird(n)} for n in numbers]
+        features = {"x": X, "label": "str"}
+        write(many, folder, split, features=features, label="label", shuffle=False)
+    return opened(folder, split="test+train")
+
+
+def make_sliced(folder: Path) -> covey.Dataset:
+    make_numbers(folder)
+    return opened(folder, split="train[:30%]+train[50%:]")
+
+
+def make_where(folder: Path) -> covey.Dataset:
+    return make_numbers(folder).where(label=[0, 2, 3, 5, 7, 8, 11])
+
+
+def make_selected(folder: Path) -> covey.Dataset:
+    return make_numbers(folder).select(np.random.default_rng(1).permutation(COUNT)[:150] - COUNT)
+
+
+def make_gzip(folder: Path) -> covey.Dataset:
+    write(examples(), folder, features=FEATURES, label="label", shuffle=False, shards=3,
+          compression="GZIP")  # fmt: skip
+    return opened(folder)
+
+
+def make_foreign_gzip(folder: Path) -> covey.Dataset:
+    path = put(folder / "x", examples(), FEATURES)
+    (folder / "x.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return opened(folder, label="label", features=FEATURES)
+
+
+def make_remote(folder: Path) -> covey.Dataset:
+    make_numbers(folder)
+    url = f"memory://{folder.name}-{os.getpid()}-{time.monotonic_ns()}/set"
+    storage = open_storage(url)
+    for path in folder.iterdir():
+        storage.upload(str(path), f"{url}/{path.name}")
+    return opened(url)
+
+
+# What the native core reads by itself, and what it does not.
+NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "texts", "files",
+          "function", "joined", "sliced", "where", "selected"]  # fmt: skip
+OTHERS = ["read", "ragged", "joined texts", "gzip", "foreign gzip", "remote"]
+
+
+# What a batch should be.
+
+
+def batch_of(ds: covey.Dataset, ids: Any) -> tuple[Any, Any]:
+    """(x, y) of some examples, from the dataset itself."""
+    names = [name for name in ds.features if name != ds.label]
+    columns = ds.select(ids).columns(names)
+    x: Any = columns
+    while len(names) == 1 and isinstance(x, dict):  # a feature that is alone is x itself
+        (x,) = x.values()
+    return x, ds.labels[ids]
+
+
+def class_names(ds: covey.Dataset, y: Any) -> list[str]:
+    table = ds.classes
+    return [table.names[table.labels.tolist().index(label)] for label in y.tolist()]
+
+
+def tell_names(ds: covey.Dataset, numbers: list[int]) -> list[str]:
+    """The names that the classes of examples must have."""
+    named = ds.classes.names[0].startswith("bird")
+    return [bird(number) if named else str(LABELS[number]) for number in numbers]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two batches have the same form, types and bytes."""
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (tuple, list)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, np.ndarray):
+        return (
+            isinstance(b, np.ndarray)
+            and (a.dtype, a.shape) == (b.dtype, b.shape)
+            and a.tobytes() == b.tobytes()
+        )
+    if hasattr(a, "tolist"):
+        return type(a) is type(b) and same(a.tolist(), b.tolist())
+    return type(a) is type(b) and bool(a == b)
+
+
+def copied(batch: Any) -> Any:
+    """A batch that nobody overwrites."""
+    if isinstance(batch, dict):
+        return {key: copied(each) for key, each in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(map(copied, batch))
+    return batch.copy() if isinstance(batch, np.ndarray) else batch
+
+
+def digest(batch: Any) -> str:
+    """A batch of arrays in a few characters."""
+    if isinstance(batch, dict):
+        batch = [each for pair in batch.items() for each in pair]
+    if isinstance(batch, (tuple, list)):
+        return hashlib.sha256("".join(map(digest, batch)).encode()).hexdigest()[:16]
+    if isinstance(batch, np.ndarray):
+        told = f"{batch.dtype}{batch.shape}".encode() + batch.tobytes()
+        return hashlib.sha256(told).hexdigest()[:16]
+    return repr(batch.tolist() if hasattr(batch, "tolist") else batch)
+
+
+def native_threads() -> int:
+    """How many threads the system has of this process."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def settles(count: Any, expected: int, seconds: float = 20) -> bool:
+    """Whether a count comes to what it should be; the system takes a moment to end a thread."""
+    end = time.monotonic() + seconds
+    while count() != expected and time.monotonic() < end:
+        time.sleep(0.001)
+    return bool(count() == expected)
+
+
+def resident() -> int:
+    """The bytes of memory that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

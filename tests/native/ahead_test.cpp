@@ -1,0 +1,271 @@
+// Steps that threads do ahead: in order, each once, never in buffers that somebody has.
+#include "ahead.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+
+namespace covey::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLong{60'000};  // nobody waits for so long unless something is wrong
+
+// A door that threads wait at until it is opened.
+class Door {
+ public:
+  void open() {
+    {
+      const std::lock_guard guard(lock_);
+      open_ = true;
+    }
+    opened_.notify_all();
+  }
+  void wait() {
+    std::unique_lock guard(lock_);
+    opened_.wait(guard, [this] { return open_; });
+  }
+
+ private:
+  std::mutex lock_;
+  std::condition_variable opened_;
+  bool open_ = false;
+};
+
+// Sets of buffers: threads write the number of a step into them, and nobody else meanwhile.
+struct Sets {
+  explicit Sets(std::size_t count) : steps(count), in_use(count) {}
+
+  bool write(std::uint64_t step, std::size_t set) {
+    if (in_use[set].exchange(true)) ++collisions;
+    steps[set] = step;
+    ++done;
+    in_use[set] = false;
+    return true;
+  }
+
+  std::vector<std::uint64_t> steps;  // not atomic: a sanitizer sees who is not kept apart
+  std::vector<std::atomic<bool>> in_use;
+  std::atomic<int> collisions = 0;
+  std::atomic<std::uint64_t> done = 0;
+};
+
+TEST(steps_come_in_order_and_each_once) {
+  for (const std::size_t threads : {1, 2, 5, 16}) {
+    for (const std::size_t count : {1, 2, 3, 7, 40}) {
+      const std::uint64_t steps = 500;
+      Sets sets(count);
+      Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
+                  threads);
+      for (std::size_t set = 0; set < count; ++set) ahead.give(set);
+      for (std::uint64_t step = 0; step < steps; ++step) {
+        const std::optional<Ahead::Result> result = ahead.wait(kLong);
+        CHECK(result && result->done);
+        if (!result) return;
+        CHECK(sets.steps[result->set] == step);
+        // All that bounds how far they run ahead is how many sets they have.
+        CHECK(sets.done <= step + count);
+        ahead.give(result->set);
+      }
+      CHECK(!ahead.poll());  // there are no more
+      CHECK(sets.done == steps);
+      CHECK(sets.collisions == 0);
+    }
+  }
+}
+
+TEST(a_set_that_somebody_has_is_not_written_into) {
+  const std::size_t count = 6;
+  Sets sets(200);
+  Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, 200, 3);
+  for (std::size_t set = 0; set < count; ++set) ahead.give(set);
+  std::vector<std::size_t> kept;
+  for (std::uint64_t step = 0; step < 200; ++step) {
+    const auto result = ahead.wait(kLong);
+    CHECK(result.has_value());
+    if (!result) return;
+    kept.push_back(result->set);
+    if (count + step < 200) ahead.give(count + step);  // another one instead
+  }
+  CHECK(std::set<std::size_t>(kept.begin(), kept.end()).size() == kept.size());
+  for (std::uint64_t step = 0; step < kept.size(); ++step) CHECK(sets.steps[kept[step]] == step);
+}
+
+TEST(sets_may_become_more_and_fewer) {
+  std::mt19937_64 random(3);
+  const std::uint64_t steps = 4000;
+  Sets sets(64);
+  Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps, 4);
+  std::vector<std::size_t> mine;
+  for (std::size_t set = 0; set < sets.steps.size(); ++set) mine.push_back(set);
+  std::size_t given = 0;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    for (std::uint64_t more = random() % 9; !mine.empty() && (more > 0 || given == 0); --more) {
+      ahead.give(mine.back());
+      mine.pop_back();
+      ++given;
+      if (more == 0) break;
+    }
+    const auto result = ahead.wait(kLong);
+    CHECK(result && sets.steps[result->set] == step);
+    if (!result) return;
+    --given;
+    mine.push_back(result->set);
+  }
+  CHECK(sets.collisions == 0);
+}
+
+TEST(a_step_that_fails_is_told_in_its_turn) {
+  for (const std::size_t threads : {1, 4}) {
+    Ahead ahead(
+        [](std::uint64_t step, std::size_t) {
+          if (step % 7 == 3) throw std::bad_alloc();
+          return step % 5 != 2;
+        },
+        300, threads);
+    for (std::size_t set = 0; set < 8; ++set) ahead.give(set);
+    for (std::uint64_t step = 0; step < 300; ++step) {
+      const auto result = ahead.wait(kLong);
+      CHECK(result.has_value());
+      if (!result) return;
+      CHECK(result->done == (step % 7 != 3 && step % 5 != 2));
+      ahead.give(result->set);
+    }
+  }
+}
+
+TEST(whoever_waits_too_long_gets_nothing_and_may_ask_again) {
+  Door door;
+  std::atomic<int> begun = 0;
+  Ahead ahead(
+      [&](std::uint64_t, std::size_t) {
+        ++begun;
+        door.wait();
+        return true;
+      },
+      10, 2);
+  CHECK(!ahead.poll());  // nobody has given a set
+  ahead.give(0);
+  ahead.give(1);
+  CHECK(!ahead.poll());
+  CHECK(!ahead.wait(milliseconds(5)));
+  door.open();
+  for (int step = 0; step < 10; ++step) {
+    const auto result = ahead.wait(kLong);
+    CHECK(result && result->done);
+    if (result) ahead.give(result->set);
+  }
+  CHECK(begun == 10);
+}
+
+TEST(later_steps_wait_for_an_earlier_one) {
+  Door door;
+  std::atomic<std::uint64_t> done = 0;
+  Ahead ahead(
+      [&](std::uint64_t step, std::size_t) {
+        if (step == 0) door.wait();
+        ++done;
+        return true;
+      },
+      8, 2);
+  for (std::size_t set = 0; set < 8; ++set) ahead.give(set);
+  while (done < 7) std::this_thread::yield();  // all but the first
+  CHECK(!ahead.poll());
+  door.open();
+  for (int step = 0; step < 8; ++step) CHECK(ahead.wait(kLong).has_value());
+}
+
+TEST(stopping_waits_for_what_is_under_way_and_begins_nothing) {
+  for (const std::size_t threads : {1, 3}) {
+    Door door;
+    std::atomic<std::size_t> begun = 0, ended = 0;
+    Ahead ahead(
+        [&](std::uint64_t, std::size_t) {
+          ++begun;
+          door.wait();
+          ++ended;
+          return true;
+        },
+        1000, threads);
+    for (std::size_t set = 0; set < 20; ++set) ahead.give(set);
+    while (begun < threads) std::this_thread::yield();
+    std::thread opener([&] { door.open(); });
+    ahead.stop();
+    opener.join();
+    // A thread may have begun one more step between the door and the word to stop.
+    const std::size_t stopped = begun;
+    CHECK(begun == ended);
+    ahead.give(20);
+    CHECK(begun == stopped);
+    ahead.stop();  // again
+  }
+}
+
+TEST(nobody_waits_for_what_was_stopped) {
+  Ahead ahead([](std::uint64_t, std::size_t) { return true; }, 1000, 2);
+  std::thread stopper([&] { ahead.stop(); });
+  CHECK(!ahead.wait(kLong));  // there is no set, so that it waits until it is stopped
+  stopper.join();
+  CHECK(!ahead.wait(kLong));
+  ahead.give(0);
+  CHECK(!ahead.wait(kLong));
+}
+
+TEST(many_may_stop_it_at_once) {
+  for (int round = 0; round < 100; ++round) {
+    Sets sets(4);
+    Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
+                1'000'000, 3);
+    for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
+    std::vector<std::thread> stoppers;
+    for (int i = 0; i < 3; ++i) stoppers.emplace_back([&] { ahead.stop(); });
+    while (ahead.wait(kLong)) {
+    }
+    for (std::thread& stopper : stoppers) stopper.join();
+    CHECK(sets.done <= 4);
+  }
+}
+
+TEST(leaving_ends_the_threads) {
+  for (int round = 0; round < 200; ++round) {
+    Sets sets(4);
+    {
+      Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
+                  1'000'000, 3);
+      for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
+      for (int i = 0; i < round % 5; ++i) {
+        const auto result = ahead.wait(kLong);
+        CHECK(result.has_value());
+        if (result && round % 2 == 0) ahead.give(result->set);
+      }
+    }
+    const std::uint64_t done = sets.done;  // who is not there any more does nothing
+    sets.steps.assign(4, 0);
+    CHECK(sets.done == done && sets.collisions == 0);
+  }
+}
+
+TEST(no_steps_and_fewer_than_threads) {
+  for (const std::uint64_t steps : {0, 1, 2}) {
+    Sets sets(5);
+    Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
+                4);
+    for (std::size_t set = 0; set < 5; ++set) ahead.give(set);
+    for (std::uint64_t step = 0; step < steps; ++step) CHECK(ahead.wait(kLong).has_value());
+    CHECK(!ahead.poll());
+    CHECK(sets.done == steps);
+  }
+}
+
+}  // namespace
+}  // namespace covey::testing

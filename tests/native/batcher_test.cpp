@@ -1,0 +1,333 @@
+// Batches of plans, against records that are drawn, looked up and decoded one after the other.
+#include "batcher.h"
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "columns.h"
+#include "rows.h"
+
+namespace covey::testing {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+constexpr std::size_t kRecords = 60;
+constexpr std::size_t kShards = 3;
+
+std::int64_t label_of(std::size_t record) { return static_cast<std::int64_t>(record * 7 % 5) - 2; }
+
+// Records of a number, three floats and a label, in some shards.
+struct Flock {
+  Flock() {
+    std::vector<std::vector<Row>> rows(kShards);
+    std::vector<std::string> bytes;
+    for (std::size_t shard = 0; shard < kShards; ++shard) {
+      std::vector<std::string> records;
+      for (std::size_t i = shard; i < kRecords; i += kShards) records.push_back(record(i));
+      bytes.push_back(framed(records, static_cast<std::uint32_t>(shard), rows[shard]));
+    }
+    for (std::size_t i = 0; i < kRecords; ++i) {
+      Row row = rows[i % kShards][i / kShards];
+      row.label = label_of(i);
+      all.push_back(row);
+    }
+    for (const std::string& each : bytes) shards.add(each);
+    set_rows(all);
+    for (std::int64_t label = -2; label < 3; ++label) {
+      labels.push_back(label);
+      first.push_back(by_class.size());
+      for (std::size_t i = 0; i < kRecords; ++i) {
+        if (label_of(i) == label) by_class.push_back(static_cast<std::uint32_t>(i));
+      }
+      counts.push_back(by_class.size() - first.back());
+    }
+  }
+
+  static std::string record(std::size_t i) {
+    const auto number = static_cast<float>(i);
+    return example(entry("n", ints({static_cast<std::int64_t>(i)})) +
+                   entry("x", floats({number, number + 0.25F, -number})) +
+                   entry("y", ints({label_of(i)})));
+  }
+
+  void set_rows(const std::vector<Row>& rows) {
+    index = Index();
+    tables = index.add(rows, kShards).tables();
+  }
+
+  BalancedPlan balanced(std::size_t classes, std::size_t each) const {
+    const ClassList list{labels.size(), labels.data(),   first.data(),
+                         counts.data(), by_class.data(), false};
+    return BalancedPlan(7, list, classes, each);
+  }
+
+  Shards shards;
+  Index index;
+  RowTables tables{{}};
+  std::vector<Row> all;
+  std::vector<std::int64_t> labels;
+  std::vector<std::uint64_t> first, counts;
+  std::vector<std::uint32_t> by_class;
+};
+
+// Buffers for a batch, exactly as long as it is.
+class Room {
+ public:
+  Room(const Decoder& decoder, std::size_t rows, bool add_labels) {
+    for (const Column& column : decoder.columns()) {
+      add(column.count * element_size(column.element) * rows);
+    }
+    if (add_labels) add(sizeof(std::int64_t) * rows);
+  }
+
+  std::uint8_t* const* columns() const { return columns_.data(); }
+
+  template <class T>
+  std::vector<T> as(std::size_t column) {
+    std::vector<T> values(memory_[column].size() / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), memory_[column].data(), memory_[column].size());
+    return values;
+  }
+
+ private:
+  void add(std::size_t bytes) {
+    columns_.push_back(memory_.emplace_back(std::string(bytes, '\xee')).data());
+  }
+
+  std::deque<Exact> memory_;
+  std::vector<std::uint8_t*> columns_;
+};
+
+const std::vector<Column>& columns() {
+  static const std::vector<Column> all = {
+      fixed("n", Element::int64), fixed("x", Element::float32, 3), fixed("y", Element::int64)};
+  return all;
+}
+
+Ids draw(const Plan& plan, const Share& share, std::uint64_t step) {
+  const std::uint64_t batch = share.batch(step);
+  const auto [begin, end] = share.units(plan.units_of(batch));
+  Ids ids((end - begin) * plan.records_per_unit()), labels(end - begin);
+  plan.draw(batch, begin, end, ids.data(), labels.data());
+  return ids;
+}
+
+// Whether a room holds just these records, as they were written.
+bool holds(Room& room, const Ids& ids, bool add_labels) {
+  const auto n = room.as<std::int64_t>(0), y = room.as<std::int64_t>(2);
+  const auto x = room.as<float>(1);
+  bool same = n == ids && x.size() == 3 * ids.size() && y.size() == ids.size();
+  for (std::size_t i = 0; same && i < ids.size(); ++i) {
+    const auto number = static_cast<float>(ids[i]);
+    same = x[3 * i] == number && x[3 * i + 1] == number + 0.25F && x[3 * i + 2] == -number &&
+           y[i] == label_of(static_cast<std::size_t>(ids[i]));
+  }
+  return same && (!add_labels || room.as<std::int64_t>(3) == y);
+}
+
+std::vector<Share> shares() {
+  return {{0, 0, 1, true}, {5, 0, 1, false},  {0, 0, 2, true}, {3, 1, 2, true},
+          {0, 2, 3, true}, {10, 4, 7, false}, {1, 0, 3, false}};
+}
+
+TEST(batches_are_the_records_of_the_plan) {
+  const Flock flock;
+  const Decoder decoder(columns());
+  const BalancedPlan balanced = flock.balanced(4, 3);
+  const EpochPlan shuffled(1, kRecords, 12, Rest::shorter, true);
+  const EpochPlan filled(1, kRecords, 13, Rest::fill, true);
+  const EpochPlan dropped(1, kRecords, 11, Rest::drop, false);
+  const Plan* const plans[] = {&balanced, &shuffled, &filled, &dropped};
+  for (const Plan* const plan : plans) {
+    for (const Share& share : shares()) {
+      for (const bool add_labels : {false, true}) {
+        Batcher::Options options;
+        options.label = add_labels ? -1 : 2;
+        options.add_labels = add_labels;
+        options.check_classes = plan->knows_labels();
+        const Batcher batcher(*plan, share, flock.tables, decoder, options);
+        for (std::uint64_t step = 0; step < 30; ++step) {
+          const Ids ids = draw(*plan, share, step);
+          CHECK(batcher.rows() == ids.size());
+          Room room(decoder, batcher.rows(), add_labels);
+          CHECK(batcher.make(step, flock.shards.mappings, room.columns()));
+          CHECK(holds(room, ids, add_labels));
+        }
+      }
+    }
+  }
+}
+
+TEST(a_shorter_batch_is_left_to_others) {
+  const Flock flock;
+  const Decoder decoder(columns());
+  const EpochPlan plan(1, kRecords, 16, Rest::shorter, true);  // 16, 16, 16, 12
+  const Batcher batcher(plan, {}, flock.tables, decoder, {});
+  for (std::uint64_t step = 0; step < 12; ++step) {
+    Room room(decoder, batcher.rows(), false);
+    CHECK(batcher.make(step, flock.shards.mappings, room.columns()) == (step % 4 != 3));
+  }
+}
+
+TEST(records_that_are_numbered_otherwise) {
+  const Flock flock;
+  const Decoder decoder(columns());
+  Ids numbers;
+  for (std::int64_t i = 0; i < 20; ++i) numbers.push_back(59 - 2 * i);
+  const EpochPlan plan(9, 20, 6, Rest::fill, true);
+  Batcher::Options options;
+  options.label = 2;
+  options.numbers = numbers.data();
+  options.count = numbers.size();
+  for (const std::size_t known : {numbers.size(), std::size_t{19}}) {
+    options.count = known;
+    const Batcher batcher(plan, {}, flock.tables, decoder, options);
+    for (std::uint64_t step = 0; step < 40; ++step) {
+      Ids ids = draw(plan, {}, step);
+      bool all_known = true;
+      for (std::int64_t& id : ids) {
+        all_known &= static_cast<std::size_t>(id) < known;
+        id = numbers[static_cast<std::size_t>(id)];
+      }
+      Room room(decoder, batcher.rows(), false);
+      CHECK(batcher.make(step, flock.shards.mappings, room.columns()) == all_known);
+      if (all_known) CHECK(holds(room, ids, false));
+    }
+  }
+}
+
+// The steps of an epoch in order, each of one record, whose batch cannot be made.
+std::vector<std::size_t> refused(const Flock& flock, const Mappings& shards,
+                                 const Batcher::Options& options) {
+  const Decoder decoder(columns());
+  const EpochPlan plan(0, kRecords, 1, Rest::drop, false);
+  const Batcher batcher(plan, {}, flock.tables, decoder, options);
+  std::vector<std::size_t> steps;
+  for (std::size_t step = 0; step < kRecords; ++step) {
+    Room room(decoder, 1, options.add_labels);
+    if (!batcher.make(step, shards, room.columns())) steps.push_back(step);
+  }
+  return steps;
+}
+
+using Steps = std::vector<std::size_t>;
+
+TEST(what_is_amiss_is_left_to_others) {
+  Flock flock;
+  Batcher::Options options;
+  options.label = 2;
+  CHECK(refused(flock, flock.shards.mappings, options).empty());
+  // A shard that is not mapped.
+  Mappings shards = flock.shards.mappings;
+  shards[1] = nullptr;
+  Steps expected;
+  for (std::size_t i = 1; i < kRecords; i += kShards) expected.push_back(i);
+  CHECK(refused(flock, shards, options) == expected);
+  // Rows that are wrong: the place, the length, the shard, the label.
+  std::vector<Row> rows = flock.all;
+  rows[3].offset += 1;
+  rows[20].length -= 1;
+  rows[33].shard = kShards;
+  rows[50].label += 1;
+  flock.set_rows(rows);
+  CHECK(refused(flock, flock.shards.mappings, options) == Steps{3, 20, 33, 50});
+  // Without a column of the label, the index is all that is known of it.
+  options.label = -1;
+  options.add_labels = true;
+  CHECK(refused(flock, flock.shards.mappings, options) == Steps{3, 20, 33});
+}
+
+#if defined(__unix__) || defined(__APPLE__)
+
+TEST(damage_and_cuts_are_left_to_others) {
+  Flock flock;
+  const Row& row = flock.all[31];
+  const TemporaryFile& file = flock.shards.file(row.shard);
+  std::string bytes =
+      text({flock.shards.mappings[row.shard]->data(),
+            flock.shards.mappings[row.shard]->data() + flock.shards.mappings[row.shard]->size()});
+  std::string damaged = bytes;
+  damaged[row.offset + kHeaderBytes + row.length] ^= 1;  // of the checksum
+  Shards shards;
+  for (std::size_t shard = 0; shard < kShards; ++shard) {
+    const Mapping& mapping = *flock.shards.mappings[shard];
+    shards.add(shard == row.shard ? damaged
+                                  : text({mapping.data(), mapping.data() + mapping.size()}));
+  }
+  Batcher::Options options;
+  options.label = 2;
+  CHECK(refused(flock, shards.mappings, options) == Steps{31});
+  options.check = Check::nothing;
+  CHECK(refused(flock, shards.mappings, options).empty());
+  file.resize(1);
+  Steps expected;
+  for (std::size_t i = row.shard; i < kRecords; i += kShards) expected.push_back(i);
+  CHECK(refused(flock, flock.shards.mappings, options) == expected);
+}
+
+#endif
+
+TEST(records_are_of_the_classes_that_the_plan_says) {
+  Flock flock;
+  std::swap(flock.by_class.front(), flock.by_class.back());  // an index may say anything
+  const Decoder decoder(columns());
+  const BalancedPlan plan = flock.balanced(2, 4);
+  for (const bool add_labels : {false, true}) {
+    Batcher::Options options;
+    options.label = add_labels ? -1 : 2;
+    options.add_labels = add_labels;
+    for (const bool check : {false, true}) {
+      options.check_classes = check;
+      const Batcher batcher(plan, {}, flock.tables, decoder, options);
+      int wrong = 0, refused = 0;
+      for (std::uint64_t step = 0; step < 40; ++step) {
+        const std::uint64_t batch = step;
+        Ids ids(8), labels(2);
+        plan.draw(batch, 0, 2, ids.data(), labels.data());
+        bool fits = true;
+        for (std::size_t i = 0; i < 8; ++i) {
+          fits &= label_of(static_cast<std::size_t>(ids[i])) == labels[i / 4];
+        }
+        Room room(decoder, batcher.rows(), add_labels);
+        const bool made = batcher.make(step, flock.shards.mappings, room.columns());
+        CHECK(made == (fits || !check));
+        wrong += !fits;
+        refused += !made;
+      }
+      CHECK(wrong > 0);
+      CHECK(refused == (check ? wrong : 0));
+    }
+  }
+}
+
+TEST(threads_may_share_a_batcher) {
+  const Flock flock;
+  const Decoder decoder(columns());
+  const BalancedPlan plan = flock.balanced(3, 4);
+  Batcher::Options options;
+  options.label = 2;
+  const Batcher batcher(plan, {}, flock.tables, decoder, options);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (std::uint64_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::uint64_t step = thread; step < 400; step += 2) {  // two threads do the same ones
+        Room room(decoder, batcher.rows(), false);
+        const bool made = batcher.make(step, flock.shards.mappings, room.columns());
+        if (!made || !holds(room, draw(plan, {}, step), false)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+}  // namespace covey::testing
