@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from opened import opened, put
 from written import write
 
 import covey
-from covey import Tensor
+from covey import SkippedRecordsWarning, Tensor
 from covey.storage import open_storage
 
 COUNT, CLASSES = 180, 12
@@ -194,6 +195,33 @@ def make_foreign_gzip(folder: Path) -> covey.Dataset:
     return opened(folder, label="label", features=FEATURES)
 
 
+def make_unpacked(folder: Path) -> covey.Dataset:
+    """One stream that is too long to be read from its beginning for every record."""
+    features = {**FEATURES, "pad": Tensor("uint8", (30_000,), encoding="bytes")}
+    pad = np.arange(30_000).astype(np.uint8)
+    path = put(folder / "x", ({**each, "pad": pad} for each in examples()), features)
+    (folder / "x.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    path.unlink()
+    return opened(folder, label="label", features=features)
+
+
+def make_mixed(folder: Path) -> covey.Dataset:
+    put(folder / "a.tfrecord", examples(range(100)), FEATURES)
+    put(folder / "b.tfrecord", examples(range(100, COUNT)), FEATURES, compression="GZIP")
+    return opened(folder, label="label", features=FEATURES)
+
+
+def make_skipped(folder: Path) -> covey.Dataset:
+    """A damaged record is left out."""
+    path = put(folder / "a.tfrecord", examples(), FEATURES)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedRecordsWarning)
+        return opened(folder, label="label", features=FEATURES, on_error="skip")
+
+
 def make_remote(folder: Path) -> covey.Dataset:
     make_numbers(folder)
     url = f"memory://{folder.name}-{os.getpid()}-{time.monotonic_ns()}/set"
@@ -205,7 +233,8 @@ def make_remote(folder: Path) -> covey.Dataset:
 
 # What the native core reads by itself, and what it does not.
 NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "texts", "files",
-          "function", "joined", "sliced", "where", "selected"]  # fmt: skip
+          "function", "joined", "sliced", "where", "selected", "unpacked", "mixed",
+          "skipped"]  # fmt: skip
 OTHERS = ["read", "ragged", "joined texts", "gzip", "foreign gzip", "remote"]
 
 

@@ -292,7 +292,7 @@ def test_no_images():
     assert decode([], size=(5, 6)).shape == (0, 5, 6, 0)
 
 
-@pytest.mark.parametrize("size", [(0, 5), (5, -1), (5,), (5, 6, 3), 5, (5.0, 6.0), "56"])
+@pytest.mark.parametrize("size", [(0, 5), (5, -1), (5,), (5, 6, 3), 0, (5.0, 6.0), "56"])
 def test_sizes_that_are_none(size):
     with pytest.raises(FeatureError, match=r"must be \(height, width\)"):
         decode([encode(draw((9, 8, 3)))], size=size)

@@ -4,7 +4,7 @@ import itertools
 import json
 import pickle
 import sys
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -555,6 +555,21 @@ def test_other_ranks_go_on_and_nothing_is_lost_or_repeated(ds, kind, mode, befor
         assert sorted(numbers) == sorted(expected[: len(numbers)])
         if mode == "split":
             assert numbers == expected[: len(numbers)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("before", "after"), [("own", "split"), ("split", "own")])
+def test_another_mode_goes_on(ds, kind, before, after):
+    first = ranked(partial(KINDS[kind], ds), 3, before)
+    loops = [iter(loader) for loader in first]
+    handed = [ids_in(map(next, loops)) for _ in range(4)]
+    second = ranked(partial(KINDS[kind], ds), 2, after)
+    for loader in second:
+        loader.load_state(first[0].state())
+    loops = [iter(loader) for loader in second]
+    handed += [ids_in(map(next, loops)) for _ in range(4)]
+    numbers = flat(flat(handed))
+    assert numbers == flat(itertools.islice(batches_of(ds, kind), 20))[: len(numbers)]
 
 
 @pytest.mark.parametrize("kind", ["short", "drop", "short rest", "sequential"])

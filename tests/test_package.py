@@ -77,6 +77,7 @@ def test_public_names():
         "Indexed",
         "Info",
         "LeftOut",
+        "Loader",
         "PlanError",
         "Problem",
         "Ragged",

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         StringArray,
         Tensor,
     )
+    from covey.loader import Loader
     from covey.records import Block, RecordReader, RecordWriter, Skipped
     from covey.shards import Shard
     from covey.sources import Source, open_source
@@ -76,6 +77,7 @@ _MODULES = (
     "covey.classes",
     "covey.writing.items",
     "covey.writing.write",
+    "covey.loader",
     "covey.dataset",
     "covey.checking",
 )
@@ -104,6 +106,7 @@ __all__ = [
     "Indexed",
     "Info",
     "LeftOut",
+    "Loader",
     "PlanError",
     "Problem",
     "Ragged",

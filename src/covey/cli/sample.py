@@ -122,12 +122,11 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     many = options.classes_per_batch or max(1, min(CLASSES_PER_BATCH, len(classes)))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        plan = dataset.batches(
-            many, per_class, seed=options.seed, class_weights=options.class_weights
-        ).plan
+        plan = BalancedPlan(
+            classes, many, per_class, options.seed, class_weights=options.class_weights
+        )
     for each in said:
         tell(str(each.message))
-    assert isinstance(plan, BalancedPlan)
     ids = plan.batch(options.step).reshape(many, per_class).tolist()
     labels = plan.classes(options.step).tolist()
     return {

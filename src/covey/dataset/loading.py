@@ -10,12 +10,12 @@ from typing import Any
 
 from covey.classes import ClassTable
 from covey.errors import SmallClassesWarning
+from covey.features.pixels import parse_size
 from covey.loader import Examples, Loader
 from covey.loader.loader import Buffers
 from covey.loader.recipe import Recipe
-from covey.plan import BalancedPlan, Mode, SequentialPlan, ShuffledPlan
+from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights
-from covey.plan.base import whole
 from covey.plan.eligible import SmallClasses
 from covey.plan.epochs import Last
 
@@ -69,15 +69,16 @@ class Loadable(Examples, ABC):
             features: The feature that is x, or several of which x is a dict; all but the label by
                 default. y is the number of the class.
             as_dict: A batch is a dict of all that, instead of (x, y).
-            transform: Takes an example, as ``ds[17]`` gives it, and returns what takes its place.
+            transform: Takes an example, a dict of those features and the label, and returns what
+                takes its place.
             batch_transform: Takes x and y, or the dict, and returns the batch. Both are called by
                 several threads.
             decode_images: Images are pixels;
             image_size: and resized to this (height, width), or to this square.
             threads: How many make batches ahead; all cores by default. 0: none is made ahead.
             prefetch: How many batches are made ahead, at the most.
-            buffers: ``"fresh"``: batches may be kept. ``"recycled"``: a batch is overwritten when
-                the next one is asked for.
+            buffers: ``"fresh"``: batches may be kept. ``"recycled"``: those that native threads
+                make are overwritten when the next one is asked for.
 
         Raises:
             PlanError, DatasetError, FeatureError: If there are no such batches.
@@ -154,7 +155,8 @@ class Loadable(Examples, ABC):
         given = _options(locals())
         return self._load(SequentialPlan(len(self), batch_size, last=last), "sequential", given)
 
-    def _load(self, plan: Any, method: str, given: dict[str, Any]) -> Loader:
+    def _load(self, plan: Plan, method: str, given: dict[str, Any]) -> Loader:
+        size = given["image_size"]
         return Loader(
             Recipe(
                 self,
@@ -163,7 +165,7 @@ class Loadable(Examples, ABC):
                 transform=given["transform"],
                 batch_transform=given["batch_transform"],
                 decode_images=given["decode_images"],
-                image_size=_parse_size(given["image_size"]),
+                image_size=None if size is None else parse_size(size),
             ),
             plan.for_rank(given["rank"], given["world"], given["mode"]),
             threads=given["threads"],
@@ -186,11 +188,3 @@ def _load_again(examples: Loadable, method: str, given: dict[str, Any]) -> Loade
         warnings.simplefilter("ignore", SmallClassesWarning)  # it was said once
         loader: Loader = getattr(examples, method)(**given)
         return loader
-
-
-def _parse_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    pair = (size, size) if not isinstance(size, Sequence) else tuple(size)
-    height, width = pair if len(pair) == 2 else (0, 0)
-    return whole("image_size", height, 1, 2**15), whole("image_size", width, 1, 2**15)

@@ -30,7 +30,7 @@ def decode_images(
         size: Height and width that images are resized to; each column is one array then.
     """
     import_pillow()  # says what is missing, which is no record's fault
-    size = None if size is None else _check_size(size)
+    size = None if size is None else parse_size(size)
     nested = dict(columns)
     for name, feature in features.items():
         if not isinstance(feature, Image):
@@ -44,12 +44,19 @@ def decode_images(
     return nested
 
 
-def _check_size(size: Any) -> tuple[int, int]:
-    if not isinstance(size, (tuple, list)) or [
-        isinstance(each, (int, np.integer)) and each > 0 for each in size
-    ] != [True, True]:
-        raise FeatureError(f"size of images is {size!r}, must be (height, width), each 1 or more")
-    return int(size[0]), int(size[1])
+def parse_size(size: Any) -> tuple[int, int]:
+    """The height and width that somebody asks for, or one number for both.
+
+    >>> parse_size(224), parse_size([32, 64])
+    ((224, 224), (32, 64))
+    """
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    sound = [isinstance(each, (int, np.integer)) and 0 < each < 2**15 for each in pair]
+    if sound != [True, True]:
+        raise FeatureError(
+            f"image_size is {size!r}, must be (height, width), each from 1 to {2**15 - 1}"
+        )
+    return int(pair[0]), int(pair[1])
 
 
 def _decode(

@@ -229,7 +229,10 @@ class ThreadedProducer:
         first = self._waiting.popleft()
         # As many are made as were asked for, while whoever has this one is at work.
         self._begin(self._prefetch)
-        return first.result()
+        try:
+            return first.result()
+        finally:
+            del first  # an error has this frame, which must not have the error
 
     def _begin(self, count: int) -> None:
         assert self._threads is not None
