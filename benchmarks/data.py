@@ -51,6 +51,20 @@ class Data:
                     writer.write_block(block)
 
 
+def write_array_record(data: Data) -> str:
+    """The same examples as a file of array_record's own, each by itself."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    FOLDER.mkdir(exist_ok=True)
+    path = str(FOLDER / f"{data.name}.array_record")
+    writer = ArrayRecordWriter(path, "group_size:1,uncompressed")
+    for block in data.features.encode_blocks(data.columns):
+        for record in block:
+            writer.write(record)
+    writer.close()
+    return path
+
+
 def small() -> Data:
     rng = np.random.default_rng(0)
     columns = {

@@ -18,28 +18,11 @@ import covey.plan
 from benchmarks import opponents
 from benchmarks.data import FOLDER, SHARDS, Data
 from benchmarks.measure import Table, in_turn, rate
+from benchmarks.reading import dataset
 
 P, K = 32, 4
 BATCH = P * K
 MANY = 10_000_000
-
-
-def write(data: Data, name: str, order: NDArray[np.int64] | None, shards: int = SHARDS) -> Any:
-    """A dataset of covey's, with its records in this order."""
-    folder = FOLDER / name
-    shutil.rmtree(folder, ignore_errors=True)
-    columns = data.columns if order is None else {k: v[order] for k, v in data.columns.items()}
-    covey.write(
-        columns,
-        folder,
-        split="train",
-        label="label",
-        features=data.features,
-        shuffle=False,
-        shards=shards,
-        progress=False,
-    )
-    return covey.open(folder)
 
 
 def exact(batches: Iterable[NDArray[np.int64]]) -> str:
@@ -77,7 +60,7 @@ def numpy_side(data: Data, names: list[str], plan: Any, count: int) -> Callable[
 
 
 def against_memory(data: Data, table: Table, rounds: int, count: int) -> None:
-    ds = write(data, data.name, None)  # random labels: classes lie anywhere
+    ds = dataset(data, data.name)  # random labels: classes lie anywhere
     names = list(data.features)
     options = {"no thread": 0, "one thread": 1, "two threads": 2}
     loaders = {name: ds.batches(P, K, seed=1, threads=n) for name, n in options.items()}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import covey
 import covey.plan
-from benchmarks.data import FOLDER, SHARDS, Data
+from benchmarks.data import FOLDER, SHARDS, Data, write_array_record
 
 Ids = NDArray[np.int64]
 
@@ -66,7 +66,7 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
     )
     shutil.rmtree(FOLDER / "aligned")
     labels = data.columns["label"]
-    path = array_record(data)
+    path = write_array_record(data)
     write(data, "shuffled", np.array_split(np.arange(data.rows), SHARDS))
     folder = str(FOLDER / "shuffled")
     layout = f"{SHARDS} shards, any order"
@@ -187,18 +187,6 @@ def tuned(paths: list[str], data: Data, p: int, k: int) -> Iterator[Any]:
 
 
 # array_record.
-
-
-def array_record(data: Data) -> str:
-    from array_record.python import array_record_module
-
-    path = str(FOLDER / "loading.array_record")
-    writer = array_record_module.ArrayRecordWriter(path, "group_size:1,uncompressed")
-    for block in data.features.encode_blocks(data.columns):
-        for record in block:
-            writer.write(record)
-    writer.close()
-    return path
 
 
 def parse(record: bytes) -> tuple[NDArray[np.uint8], int]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import covey
-from benchmarks.data import FOLDER, SHARDS, Data
+from benchmarks.data import FOLDER, SHARDS, Data, write_array_record
 from benchmarks.measure import Table, in_turn, rate
 
 BATCH = 128
@@ -85,19 +85,6 @@ def dataset(data: Data, name: str, **options: Any) -> covey.Dataset:
     return covey.open(folder)
 
 
-def array_record(data: Data) -> Any:
-    """The same examples as array_record's own files; a random read of many is its fastest way."""
-    from array_record.python import array_record_module
-
-    path = str(FOLDER / "small.array_record")
-    writer = array_record_module.ArrayRecordWriter(path, "group_size:1,uncompressed")
-    for block in data.features.encode_blocks(data.columns):
-        for record in block:
-            writer.write(record)
-    writer.close()
-    return array_record_module.ArrayRecordReader(path)
-
-
 def parse(records: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """What a person writes: protobuf, and numpy."""
     from tensorflow.core.example.example_pb2 import Example  # type: ignore[import-untyped]
@@ -111,8 +98,10 @@ def parse(records: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def random_access(data: Data, table: Table, rounds: int) -> None:
+    from array_record.python.array_record_module import ArrayRecordReader
+
     ds = dataset(data, "small")
-    reader = array_record(data)
+    reader = ArrayRecordReader(write_array_record(data))
     images, labels = data.columns["image"], data.columns["label"]
     rng = np.random.default_rng(1)
     batches = [rng.integers(0, data.rows, BATCH) for _ in range(BATCHES)]

@@ -305,12 +305,12 @@ def native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def settles(count: Any, expected: int, seconds: float = 20) -> bool:
-    """Whether a count comes to what it should be; the system takes a moment to end a thread."""
+def settles(count: Any, most: int, seconds: float = 20) -> bool:
+    """Whether a count comes down to what it was; the system takes a moment to end a thread."""
     end = time.monotonic() + seconds
-    while count() != expected and time.monotonic() < end:
+    while count() > most and time.monotonic() < end:
         time.sleep(0.001)
-    return bool(count() == expected)
+    return bool(count() <= most)
 
 
 def resident() -> int:

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.dataset import Dataset
-from covey.errors import DatasetError, ExampleError, FeatureError
+from covey.errors import DatasetError, FeatureError
 from covey.features import Feature, Image, Tensor
 from covey.features.images import import_pillow
+from covey.features.pixels import misfit
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -136,13 +137,7 @@ def _decode(dataset: Dataset, name: str, number: int, data: bytes) -> NDArray[An
     try:
         return (kind if isinstance(kind, Image) else Image()).decode(data)
     except FeatureError as error:
-        place = dataset.place(number)
-        raise ExampleError(
-            f"{place}: feature {name!r}: {error}",
-            name=place.name,
-            record=place.record,
-            feature=name,
-        ) from None
+        raise misfit(error, name, dataset.place(number)) from None
 
 
 def _thumbnail(pixels: NDArray[Any]) -> Picture:

@@ -307,21 +307,37 @@ TEST(records_are_of_the_classes_that_the_plan_says) {
   }
 }
 
-TEST(threads_may_share_a_batcher) {
+TEST(threads_may_share_batchers) {
   const Flock flock;
   const Decoder decoder(columns());
-  const BalancedPlan plan = flock.balanced(3, 4);
+  const BalancedPlan even = flock.balanced(3, 4);
+  // The first class comes with every batch, then the last one does.
+  const std::uint64_t most = WeightedSchedule::kSpans * WeightedSchedule::span(5, 3);
+  const BalancedPlan first = even.reweighted(0, {most, most / 2, most / 2, most / 2, most / 2});
+  const BalancedPlan last = first.reweighted(50, {most / 2, most / 2, most / 2, most / 2, most});
   Batcher::Options options;
   options.label = 2;
-  const Batcher batcher(plan, {}, flock.tables, decoder, options);
+  options.check_classes = true;
+  const std::uint64_t steps = 200;
+  std::deque<Batcher> batchers;
+  std::vector<std::vector<Ids>> expected;
+  for (const BalancedPlan* const plan : {&even, &first, &last}) {
+    batchers.emplace_back(*plan, Share{}, flock.tables, decoder, options);
+    expected.emplace_back();
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      expected.back().push_back(draw(*plan, {}, step));
+    }
+  }
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
   for (std::uint64_t thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
-      for (std::uint64_t step = thread; step < 400; step += 2) {  // two threads do the same ones
-        Room room(decoder, batcher.rows(), false);
-        const bool made = batcher.make(step, flock.shards.mappings, room.columns());
-        if (!made || !holds(room, draw(plan, {}, step), false)) ++wrong;
+      for (std::uint64_t step = thread % 2; step < steps; step += 2) {  // two do the same ones
+        for (std::size_t which = 0; which < batchers.size(); ++which) {
+          Room room(decoder, batchers[which].rows(), false);
+          const bool made = batchers[which].make(step, flock.shards.mappings, room.columns());
+          if (!made || !holds(room, expected[which][step], false)) ++wrong;
+        }
       }
     });
   }

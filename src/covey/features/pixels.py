@@ -81,13 +81,7 @@ def _decode(
             else:
                 _check_channels(read_pixels(feature, bytes(each), size, out[row]), out)
         except FeatureError as error:
-            where = place(row)
-            raise ExampleError(
-                f"{where}: feature {name!r}: {error}",
-                name=where.name,
-                record=where.record,
-                feature=name,
-            ) from None
+            raise misfit(error, name, place(row)) from None
         if row == 0 and rows > 1 and stacked:
             out = np.empty((rows, *images[0].shape), feature.dtype)
             out[0] = images[0]
@@ -96,6 +90,12 @@ def _decode(
     if rows == 1:
         return images[0][np.newaxis]
     return np.stack(images) if len({image.shape for image in images}) == 1 else images
+
+
+def misfit(error: FeatureError, name: str, where: Place) -> ExampleError:
+    """The same error, of an example that is somewhere."""
+    message = f"{where}: feature {name!r}: {error}"
+    return ExampleError(message, name=where.name, record=where.record, feature=name)
 
 
 def _check_channels(image: NDArray[Any], out: NDArray[Any]) -> None:
