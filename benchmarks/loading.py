@@ -104,7 +104,7 @@ def against_others(data: Data, table: Table, rounds: int, count: int) -> None:
     """Each opponent on the layout of shards that it needs."""
     by_class = np.argsort(data.columns["label"], kind="stable")
     for opponent in opponents.of(data, by_class, P, K):
-        ds = covey.open(opponent.folder)
+        ds = covey.open(opponent.folder, features=data.features, label="label")
         loader = ds.batches(P, K, seed=1, threads=2)
         ours = use(loader.take(10**12), count)
         few = max(1, count // opponent.slower)
