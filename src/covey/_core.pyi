@@ -235,9 +235,6 @@ class Plan:
     def last_batch(self, /) -> int:
         """The last batch that can be drawn."""
 
-    def records_of(self, step: int, share: Share) -> int:
-        """How many records a step has."""
-
     def reweighted(self, batch: int, quotas: NDArray[uint64] | None) -> Plan:
         """The same plan up to a batch, and with other quotas from it on."""
 

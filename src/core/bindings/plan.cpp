@@ -129,12 +129,6 @@ nb::tuple PyPlan::draw(std::uint64_t step, std::size_t count, const Share& share
   return nb::make_tuple(rows(std::move(ids), count, taken * k), named);
 }
 
-std::size_t PyPlan::records_of(std::uint64_t step, const Share& share) const {
-  check_step(step, share);
-  const auto [begin, end] = share.units(plan_->units_of(share.batch(step)));
-  return (end - begin) * plan_->records_per_unit();
-}
-
 const BalancedPlan& PyPlan::balanced() const {
   const auto* const found = dynamic_cast<const BalancedPlan*>(plan_.get());
   check(found != nullptr, "this plan has no classes");
@@ -180,9 +174,6 @@ void register_plan(nb::module_& m) {
            "any.")
       .def_prop_ro("last_batch", &PyPlan::last_batch, nb::sig("def last_batch(self, /) -> int"),
                    "The last batch that can be drawn.")
-      .def("records_of", &PyPlan::records_of, nb::arg("step"), nb::arg("share"),
-           nb::sig("def records_of(self, step: int, share: Share) -> int"),
-           "How many records a step has.")
       .def("reweighted", &PyPlan::reweighted, nb::arg("batch"), nb::arg("quotas").none(),
            nb::sig("def reweighted(self, batch: int, quotas: NDArray[uint64] | None) -> Plan"),
            "The same plan up to a batch, and with other quotas from it on.")

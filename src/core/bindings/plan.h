@@ -18,7 +18,6 @@ class PyPlan {
 
   // (ids, labels) of so many steps, one row each.
   nb::tuple draw(std::uint64_t step, std::size_t count, const Share& share) const;
-  std::size_t records_of(std::uint64_t step, const Share& share) const;
   PyPlan reweighted(std::uint64_t batch, nb::handle quotas) const;
   Array<std::uint64_t> count(std::uint64_t batches) const;
 
