@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from covey.dataset import Dataset
 from covey.errors import DatasetError, FeatureError
 from covey.features import Feature, Image, Tensor
+from covey.features.explain import wrong_value
 from covey.features.images import import_pillow
-from covey.features.pixels import misfit
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -127,9 +127,7 @@ def _stored(dataset: Dataset, name: str, numbers: Sequence[int]) -> Any:
     """A feature of some examples; images are not decoded."""
     features = dataset.features.select([name])
     found: Any = dataset.decode(features, np.array(numbers, np.int64))
-    for key in features.path_of(name):
-        found = found[key]
-    return found
+    return features.find(found, name)
 
 
 def _decode(dataset: Dataset, name: str, number: int, data: bytes) -> NDArray[Any]:
@@ -137,7 +135,7 @@ def _decode(dataset: Dataset, name: str, number: int, data: bytes) -> NDArray[An
     try:
         return (kind if isinstance(kind, Image) else Image()).decode(data)
     except FeatureError as error:
-        raise misfit(error, name, dataset.place(number)) from None
+        raise wrong_value(error, name, dataset.place(number)) from None
 
 
 def _thumbnail(pixels: NDArray[Any]) -> Picture:

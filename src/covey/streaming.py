@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from covey.features import Features
-from covey.pipeline import run_ahead
+from covey.pipeline import cores, run_ahead
 from covey.records import Block, RecordReader, Skipped
 from covey.records.reader import OnError
 
@@ -51,7 +51,7 @@ def read_batches(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}, must be 1 or more")
-    workers = (os.cpu_count() or 1) if threads is None else threads
+    workers = cores() if threads is None else threads
     if workers < 1:
         raise ValueError(f"threads is {threads}, must be 1 or more")
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)

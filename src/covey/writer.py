@@ -287,7 +287,7 @@ class TFRecordWriter:
             for name in features
             if name not in declared and name.removesuffix("_shape") in self.sparse_features
         }
-        return Features({**declared._nest(declared), **shapes}) if shapes else declared
+        return Features({**declared.nest(declared), **shapes}) if shapes else declared
 
     def _merge(self, folder: Path, found: Mapping[str, Entry]) -> Mapping[str, Entry]:
         """What fits this split and all others."""

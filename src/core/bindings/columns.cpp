@@ -5,10 +5,6 @@
 namespace covey {
 namespace {
 
-void check(bool condition, const char* message) {
-  if (!condition) throw nb::value_error(message);
-}
-
 // The largest message that protobuf itself can read; no column of one row can be longer.
 constexpr std::size_t kMostBytes = std::size_t{1} << 31;
 

@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
 
-void check(bool condition, const char* message) {
-  if (!condition) throw nb::value_error(message);
-}
-
 template <class T>
 std::size_t items(const View& view) {
   check(view.size() % sizeof(T) == 0, "an array is not whole items");
@@ -116,7 +112,7 @@ nb::tuple PyPlan::draw(std::uint64_t step, std::size_t count, const Share& share
   bool alike = true;
   {
     const GilReleased released;
-    for (std::size_t i = 0; i < count && alike; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t batch = share.batch(step + i);
       alike = plan_->units_of(batch) == units;
       if (!alike) break;

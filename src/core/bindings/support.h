@@ -41,6 +41,11 @@ inline void raise_if(const Fault& fault) {
   if (fault) raise_fault(fault_args(fault));
 }
 
+// What a caller in Python must have made sure of.
+inline void check(bool condition, const char* message) {
+  if (!condition) throw nb::value_error(message);
+}
+
 // Lets other threads run Python as long as this lives.
 //
 // When the interpreter ends, Python before 3.14 ends a daemon thread that asks to run again, by

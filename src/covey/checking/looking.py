@@ -15,6 +15,7 @@ from covey.features import Features
 from covey.features.tfds import features_from_tfds
 from covey.indexing import ShardFiles
 from covey.metadata import INFO_FILE, DatasetInfo
+from covey.pipeline import cores
 from covey.storage import Storage, open_storage
 
 Path = str | os.PathLike[str]
@@ -126,7 +127,7 @@ def check_threads(threads: int | None) -> int:
     """How many threads work: so many as were asked for, or as there are cores."""
     if threads is not None and (type(threads) is not int or threads < 1):
         raise DatasetError(f"threads is {threads!r}, must be a whole number, 1 or more")
-    return threads or os.cpu_count() or 1
+    return threads or cores()
 
 
 def named(path: Path | Iterable[Path]) -> str:

@@ -128,8 +128,8 @@ class Dataset(Loadable):
         label = self._label_column if same else self._find_label(features)
         taken = self._selection.take(ids)
         columns = self._gatherer.decode(features, taken, label=label)
-        if self._text_numbers and self.label in features:
-            self._check_texts(self._find(features, columns), taken)
+        if self._text_numbers and self.label is not None and self.label in features:
+            self._check_texts(features.find(columns, self.label), taken)
         return columns
 
     @cached_property
@@ -139,14 +139,6 @@ class Dataset(Loadable):
         if self._names is None or kind is None or not is_text(kind) or self._numbering is not None:
             return {}
         return {text: number for number, text in enumerate(self._names)}
-
-    def _find(self, features: Features, columns: dict[str, Any]) -> Any:
-        """The column of the label."""
-        assert self.label is not None
-        found: Any = columns
-        for key in features.path_of(self.label):
-            found = found[key]
-        return found
 
     def _check_texts(self, column: Any, taken: Ids) -> None:
         """Compare labels that are texts with the index, as the native core does with numbers."""

@@ -84,7 +84,11 @@ def explain_record(
 
 def explain_misfit(error: MisfitError, feature: str, find: Callable[[int], Place]) -> CoveyError:
     """Say in which record the columns of a feature contradict each other."""
-    where = find(error.row)
+    return wrong_value(error, feature, find(error.row))
+
+
+def wrong_value(error: Exception, feature: str, where: Place) -> ExampleError:
+    """An error about the value of a feature, of a record that is somewhere."""
     message = f"{where}: feature {feature!r}: {error}"
     return ExampleError(message, name=where.name, record=where.record, feature=feature)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import ExampleError, FeatureError
+from covey.errors import FeatureError
 from covey.features import Features, Image
-from covey.features.explain import Place
+from covey.features.explain import Place, wrong_value
 from covey.features.images import import_pillow, read_pixels
 
 
@@ -81,7 +81,7 @@ def _decode(
             else:
                 _check_channels(read_pixels(feature, bytes(each), size, out[row]), out)
         except FeatureError as error:
-            raise misfit(error, name, place(row)) from None
+            raise wrong_value(error, name, place(row)) from None
         if row == 0 and rows > 1 and stacked:
             out = np.empty((rows, *images[0].shape), feature.dtype)
             out[0] = images[0]
@@ -90,12 +90,6 @@ def _decode(
     if rows == 1:
         return images[0][np.newaxis]
     return np.stack(images) if len({image.shape for image in images}) == 1 else images
-
-
-def misfit(error: FeatureError, name: str, where: Place) -> ExampleError:
-    """The same error, of an example that is somewhere."""
-    message = f"{where}: feature {name!r}: {error}"
-    return ExampleError(message, name=where.name, record=where.record, feature=name)
 
 
 def _check_channels(image: NDArray[Any], out: NDArray[Any]) -> None:

@@ -54,7 +54,7 @@ class Features(Mapping[str, Feature]):
     def __init__(self, features: Mapping[str, Any]) -> None:
         self._paths: dict[str, tuple[str, ...]] = {}
         self._features: dict[str, Feature] = {}
-        self._add(features._nest(features) if isinstance(features, Features) else features, ())
+        self._add(features.nest(features) if isinstance(features, Features) else features, ())
         self._columns: dict[str, tuple[Column, ...]] = {}
         keys: dict[tuple[str, bool], str] = {}
         for name, feature in self._features.items():
@@ -170,9 +170,9 @@ class Features(Mapping[str, Feature]):
         return Mapping.__eq__(self, other)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Features, (self._nest(self._features),)
+        return Features, (self.nest(self._features),)
 
-    def _nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Give flat values the form that the features were declared in."""
         nested: dict[str, Any] = {}
         for name, value in values.items():
@@ -214,7 +214,7 @@ class Features(Mapping[str, Feature]):
         if key not in self._selected:
             self._check_known(key)
             chosen = {name: self._features[name] for name in key}
-            self._selected[key] = Features(self._nest(chosen))
+            self._selected[key] = Features(self.nest(chosen))
         return self._selected[key]
 
     def replace(self, features: Mapping[str, Any]) -> Features:
@@ -224,7 +224,7 @@ class Features(Mapping[str, Feature]):
         ('owl',)
         """
         self._check_known(features)
-        return Features(self._nest({**self._features, **features}))
+        return Features(self.nest({**self._features, **features}))
 
     def _check_known(self, names: Iterable[str]) -> None:
         for name in names:
@@ -354,7 +354,7 @@ class Features(Mapping[str, Feature]):
         if names is not None:
             return self.select(names).decode_batch(records, out=out)
         flat = self._decode_with().decode_batch(records, self._flatten(out) if out else {})
-        return self._nest(flat) if self._is_nested else flat
+        return self.nest(flat) if self._is_nested else flat
 
     def decode_with(
         self,
@@ -374,7 +374,13 @@ class Features(Mapping[str, Feature]):
         """
         decoding = self._decoding or self._decode_with()
         flat = decoding.decode_with(run, rows, place, self._flatten(out) if out else {})
-        return self._nest(flat) if self._is_nested else flat
+        return self.nest(flat) if self._is_nested else flat
+
+    def find(self, columns: Any, name: str) -> Any:
+        """The column of a feature among nested ones, or its value in an example."""
+        for key in self._paths[name]:
+            columns = columns[key]
+        return columns
 
     def path_of(self, name: str) -> tuple[str, ...]:
         """The keys that lead to a feature in a nested example."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from covey.index import BY_FILE, About, Index, class_table, number_dtype, row_dt
 from covey.indexing.labelling import KnownLabels, Label, Labeller, make_labeller
 from covey.indexing.scanning import Scan, Scanned, open_reader
 from covey.labels import Classes, guess_label
-from covey.pipeline import run_ahead
+from covey.pipeline import cores, run_ahead
 from covey.progress import Progress
 from covey.records.reader import OnError
 from covey.shards import Shard, fingerprint, fingerprint_of
@@ -132,7 +131,7 @@ class Indexing:
         self, files: ShardFiles, labeller: Labeller | None, *, surveys: bool
     ) -> list[Scanned]:
         """Look through all shards, several at a time."""
-        threads = self.threads or os.cpu_count() or 1
+        threads = self.threads or cores()
         lock = threading.Lock()
         paths = files.paths
         with (

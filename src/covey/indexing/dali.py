@@ -28,7 +28,7 @@ from covey.index import Index
 from covey.indexing.building import GUESS, Indexing, ShardFiles
 from covey.indexing.labelling import Label, Labeller
 from covey.indexing.scanning import Scanned, open_reader
-from covey.pipeline import run_ahead
+from covey.pipeline import cores, run_ahead
 from covey.progress import Progress
 from covey.records import Block
 from covey.records.block import FRAME_BYTES, HEADER_BYTES
@@ -108,7 +108,7 @@ class DaliIndexing(Indexing):
     def _scan(
         self, files: ShardFiles, labeller: Labeller | None, *, surveys: bool
     ) -> list[Scanned]:
-        threads = self.threads or os.cpu_count() or 1
+        threads = self.threads or cores()
         with (
             Progress(self.progress, None, "indexing") as shown,
             ThreadPoolExecutor(threads, thread_name_prefix="covey-index") as pool,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from covey.loader.producing import (
     let_go,
 )
 from covey.loader.recipe import Recipe
+from covey.pipeline import cores
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_step, whole
@@ -70,7 +70,7 @@ class Loader:
     ) -> None:
         self._recipe = recipe
         self._plan = plan
-        self._threads = _cores() if threads is None else whole("threads", threads, 0, 1024)
+        self._threads = cores() if threads is None else whole("threads", threads, 0, 1024)
         self._prefetch = None if prefetch is None else whole("prefetch", prefetch, 1, 2**20)
         if buffers not in ("fresh", "recycled"):
             raise PlanError(f"buffers is {buffers!r}, must be 'fresh' or 'recycled'")
@@ -340,9 +340,3 @@ class Loop(ForkAware):
     def __del__(self) -> None:
         if hasattr(self, "is_busy"):
             self._drop()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -188,15 +188,9 @@ def _composer(
     is_pair = (len(names) == 2 and label == 1) or (len(names) == 1 and add_labels)
     if is_pair and not recipe.as_dict and isinstance(recipe.wanted, (str, type(None))):
         return None
-    paths = [recipe.features.path_of(name) for name in names]
 
     def compose(columns: tuple[NDArray[Any], ...]) -> Any:
-        nested: dict[str, Any] = {}
-        for path, column in zip(paths, columns, strict=False):
-            parent = nested
-            for key in path[:-1]:
-                parent = parent.setdefault(key, {})
-            parent[path[-1]] = column
+        nested = recipe.features.nest(dict(zip(names, columns, strict=False)))
         y = columns[label] if label >= 0 else columns[-1] if add_labels else None
         return recipe.hand_over(nested, y)
 

@@ -157,7 +157,12 @@ class Recipe:
         if not isinstance(columns, Mapping):  # a transform gives something else
             return columns
         if isinstance(self.wanted, str):
-            return _at(columns, self.features.path_of(self.wanted))
+            try:
+                return self.features.find(columns, self.wanted)
+            except (KeyError, TypeError, IndexError):
+                raise FeatureError(
+                    f"transform= gives no {self.wanted!r}, which is to be x"
+                ) from None
         label = self.examples.label
         if label is not None and label in self.features and label not in self.names:
             columns = _without(columns, self.features.path_of(label))
@@ -175,14 +180,6 @@ def add_place(error: Exception, where: str) -> None:
         error.add_note(where)
     elif error.args and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]} ({where})", *error.args[1:])
-
-
-def _at(columns: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        if not isinstance(columns, Mapping) or key not in columns:
-            raise FeatureError(f"transform= gives no {'/'.join(path)!r}, which is to be x")
-        columns = columns[key]
-    return columns
 
 
 def _without(columns: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:

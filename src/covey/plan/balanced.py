@@ -210,7 +210,8 @@ class BalancedPlan(Plan):
         found = _core.crc32c(eligible.labels)
         return _core.crc32c(records, _core.crc32c(eligible.counts, found))
 
-    def _describe(self) -> dict[str, Any]:
+    @cached_property
+    def description(self) -> dict[str, Any]:
         eligible = self._eligible
         return {
             "kind": "balanced",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ Ids = NDArray[np.int64]
 Mode = Literal["split", "own"]
 Self = TypeVar("Self", bound="Plan")
 
-MODES = ("split", "own")
+MODES = get_args(Mode)
 
 # Classes, or records, that are drawn at once: more is a mistake rather than a wish.
 _MOST_AT_ONCE = 2**32
@@ -178,13 +177,10 @@ class Plan(ABC):
         """The plan as the native core has it, of all ranks."""
         return self._native
 
-    @cached_property
+    @property
+    @abstractmethod
     def description(self) -> dict[str, Any]:
         """What must be the same for batches to be the same, for whoever resumes."""
-        return self._describe()
-
-    @abstractmethod
-    def _describe(self) -> dict[str, Any]: ...
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name}={value!r}" for name, value in self.description.items())

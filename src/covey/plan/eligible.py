@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from covey.errors import PlanError, SmallClassesWarning
 
 SmallClasses = Literal["repeat", "drop", "error"]
 
-SMALL_CLASSES = ("repeat", "drop", "error")
+SMALL_CLASSES = get_args(SmallClasses)
 
 # How many classes a message names.
 _FEW = 5
@@ -104,8 +105,6 @@ def _tell(
 
 def _outside() -> int:
     """How far up the first caller is that is not of covey."""
-    import sys
-
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("covey."):
         frame = frame.f_back

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from covey import _core
 from covey.errors import PlanError
@@ -11,7 +11,7 @@ from covey.plan.base import Plan, check_seed, whole
 Last = Literal["short", "drop", "fill"]
 
 # In the order of the native core's.
-LAST = ("short", "drop", "fill")
+LAST = get_args(Last)
 
 
 class _EpochPlan(Plan):
@@ -52,7 +52,8 @@ class _EpochPlan(Plan):
             end // self.batches_per_epoch
         )
 
-    def _describe(self) -> dict[str, Any]:
+    @property
+    def description(self) -> dict[str, Any]:
         return {
             "kind": "shuffled" if self._shuffled else "sequential",
             "seed": self.seed,

@@ -81,7 +81,7 @@ class Serializer:
             return features
         if added not in self._known:
             shapes = {name: Tensor("int64", (len(datum[name]),)) for name, *_ in added}
-            self._known[added] = Features({**features._nest(features), **shapes})
+            self._known[added] = Features({**features.nest(features), **shapes})
         return self._known[added]
 
 

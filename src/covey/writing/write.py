@@ -18,6 +18,7 @@ from covey.features import ClassLabel, Features, Tensor
 from covey.features.batches import count_rows
 from covey.labels import Classes, find_label, is_text, number_column
 from covey.metadata import check_split_name
+from covey.pipeline import cores
 from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
@@ -182,7 +183,7 @@ def write(
             sharding=Sharding(shards, records_per_shard, shard_bytes),
             compression=compression,
             level=level,
-            workers=workers or os.cpu_count() or 1,
+            workers=workers or cores(),
             description=description,
         ),
     )
