@@ -42,6 +42,9 @@ FLOW = [
     "checking",
     "writer",
     "contact_sheet",
+    "adapters",
+    "augmenters",
+    "samplers",
     "cli",
 ]
 

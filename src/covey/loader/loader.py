@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -185,6 +186,17 @@ class Loader:
         with self._in_turn():
             return self._begin(whole("steps", steps, 0), None)
 
+    def __getitem__(self, step: int) -> Any:
+        """The batch of a step, made now, wherever the loader is; it stays there.
+
+        Raises:
+            PlanError: If this rank has no batch in that step.
+        """
+        origin = self._plan.batch_at(check_step(step, self._plan))
+        if self._plan.steps_left(origin) == 0:
+            raise PlanError(f"rank {self._plan.rank} has no batch in step {step}: the epoch ends")
+        return Making(self._recipe, self._plan, origin)(0)
+
     def _begin(self, steps: int, end: int | None) -> Loop:
         self.close()
         there = max(0, self._plan.last_step - self.step)
@@ -228,8 +240,41 @@ class Loader:
         few = self._threads + 1
         return max(few, min(_BATCHES_AHEAD, _BYTES_AHEAD // max(1, batch_bytes)))
 
+    def copy(self) -> Loader:
+        """Another loader of the same batches, at the same step."""
+        with self._in_turn():
+            other = Loader(
+                self._recipe,
+                self._plan,
+                threads=self._threads,
+                prefetch=self._prefetch,
+                buffers=self._buffers,
+                again=self._again,
+            )
+            other._batch = self._batch
+            return other
+
+    # Frameworks. They are downstream, and imported only by whoever asks for one.
+
+    def to_tf(self) -> Any:
+        """The batches as a ``tf.data.Dataset``; see :func:`covey.adapters.tensorflow.to_tf`."""
+        return _adapter("tensorflow").to_tf(self)
+
+    def to_torch(self) -> Any:
+        """The batches as an ``IterableDataset``; see :func:`covey.adapters.torch.to_torch`."""
+        return _adapter("torch").to_torch(self)
+
+    def to_jax(self, sharding: Any = None) -> Iterator[Any]:
+        """The batches as arrays of JAX; see :func:`covey.adapters.jax.to_jax`."""
+        batches: Iterator[Any] = _adapter("jax").to_jax(self, sharding)
+        return batches
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._again, self.state())
+
+
+def _adapter(framework: str) -> Any:
+    return importlib.import_module(f"covey.adapters.{framework}")
 
 
 def _restore(again: Callable[[], Loader], state: dict[str, Any]) -> Loader:

@@ -1,0 +1,47 @@
+"""Batches as the frameworks want them: one small module each, with the same verbs.
+
+A module is imported when it is asked for, and imports its framework then. Each has ``tensor``,
+which makes a tensor of an array, and a function that takes a loader's batches over.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+Framework = Literal["tensorflow", "torch", "jax", "numpy"]
+
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
+
+
+def tensors(framework: Framework) -> Callable[[Any], Any]:
+    """What makes a batch one of a framework's: its arrays become tensors, whatever they are in.
+
+    Raises:
+        ValueError: If there is no such framework.
+        ImportError: If it is not installed.
+    """
+    if framework not in FRAMEWORKS:
+        raise ValueError(
+            f"framework is {framework!r}, must be one of {', '.join(map(repr, FRAMEWORKS))}"
+        )
+    if framework == "numpy":
+        return lambda batch: convert(batch, _array)
+    adapter = importlib.import_module(f"covey.adapters.{framework}")
+    return lambda batch: convert(batch, adapter.tensor)
+
+
+def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
+    """The same batch with something else in place of its arrays."""
+    if isinstance(batch, Mapping):
+        return {name: convert(value, tensor) for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(convert(value, tensor) for value in batch)
+    return tensor(batch)
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value) if hasattr(value, "__array__") else value
