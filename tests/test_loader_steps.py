@@ -55,8 +55,8 @@ def test_a_follower_goes_over_the_end_of_an_epoch(tmp_path):
         loader = dataset.shuffled(70, seed=1)  # 70, 70, 40
         follower = Follower(loader)
         found = [follower[step] for step in range(7)]
-    assert [len(y) for _, y in found] == [70, 70, 40, 70, 70, 40, 70]
-    assert all(same(batch, loader[step]) for step, batch in enumerate(found))
+        assert [len(y) for _, y in found] == [70, 70, 40, 70, 70, 40, 70]
+        assert all(same(batch, loader[step]) for step, batch in enumerate(found))
 
 
 def test_many_loops_at_once_are_followed(loader):
