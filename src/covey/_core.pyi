@@ -214,6 +214,9 @@ class RowCheck:
     def is_done(self) -> bool:
         """Whether all rows were there."""
 
+def take_rows(rows: Buffer, row_bytes: int, numbers: NDArray[int64], out: NDArray[Any]) -> None:
+    """Copies the rows of these numbers to `out`."""
+
 PLAN_SPANS: int = 65536
 
 class Share:

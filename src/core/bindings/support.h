@@ -29,6 +29,7 @@ void register_gather(nb::module_& m);
 void register_plan(nb::module_& m);
 void register_ahead(nb::module_& m);
 void register_rowcheck(nb::module_& m);
+void register_rows(nb::module_& m);
 void register_classes(nb::module_& m);
 void register_survey(nb::module_& m);
 

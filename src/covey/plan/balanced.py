@@ -116,6 +116,14 @@ class BalancedPlan(Plan):
         """The labels of all classes that are drawn from."""
         return self._eligible.labels
 
+    @property
+    def records(self) -> Ids:
+        """The numbers of all records that are drawn from, in order."""
+        firsts, counts = self._eligible.firsts.tolist(), self._eligible.counts.tolist()
+        by_class = self._eligible.table.by_class
+        parts = [by_class[first : first + count] for first, count in zip(firsts, counts)]  # noqa: B905
+        return np.sort(np.concatenate(parts)).astype(np.int64, copy=False)
+
     # Weights.
 
     def reweighted(self, class_weights: Weights | None, *, batch: int) -> BalancedPlan:

@@ -1,0 +1,44 @@
+"""TensorFlow Similarity's samplers, by their names and arguments, with exactly balanced batches.
+
+Those that are classes work in ``keras.Model.fit``, and in any other loop; those that are functions
+give a ``tf.data.Dataset``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from covey.samplers.base import Sampler
+from covey.samplers.files import MultiShotFileSampler, load_image
+from covey.samplers.memory import MultiShotMemorySampler
+from covey.samplers.selecting import select_examples
+from covey.samplers.single import SingleShotMemorySampler
+from covey.samplers.tfds import TFDatasetMultiShotMemorySampler
+
+if TYPE_CHECKING:
+    from covey.samplers.tfdata import TFDataSampler
+    from covey.samplers.tfrecord import TFRecordDatasetSampler
+
+__all__ = [
+    "MultiShotFileSampler",
+    "MultiShotMemorySampler",
+    "Sampler",
+    "SingleShotMemorySampler",
+    "TFDataSampler",
+    "TFDatasetMultiShotMemorySampler",
+    "TFRecordDatasetSampler",
+    "load_image",
+    "select_examples",
+]
+
+# Those that need TensorFlow, which is loaded with them.
+_WITH_TENSORFLOW = {"TFDataSampler": "tfdata", "TFRecordDatasetSampler": "tfrecord"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_TENSORFLOW:
+        raise AttributeError(f"module 'covey.samplers' has no attribute {name!r}")
+    module = importlib.import_module(f"covey.samplers.{_WITH_TENSORFLOW[name]}")
+    value = globals()[name] = getattr(module, name)
+    return value

@@ -1,0 +1,163 @@
+"""What all samplers have in common: batches by number, epochs, the augmenter, and tensors."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import Any
+
+from covey.adapters import FRAMEWORKS, Framework, tensors
+from covey.adapters.keras import PyDataset, backend
+from covey.errors import PlanError
+from covey.pipeline import DaemonThreads, run_ahead
+from covey.plan.base import whole
+
+Augmenting = Callable[..., tuple[Any, Any]]
+
+
+class Sampler(PyDataset, metaclass=ABCMeta):
+    """Batches of P classes with K examples of each: a ``keras.utils.PyDataset``, if there is Keras.
+
+    Subclasses say which examples a batch has, in :meth:`get_examples`.
+
+    Args:
+        classes_per_batch: P.
+        examples_per_class_per_batch: K.
+        steps_per_epoch: How many batches an epoch has.
+        augmenter: Takes (x, y, examples per class, is_warmup), and returns x and y, which may have
+            more examples. One that takes ``step=`` is told the number of the batch over all epochs,
+            so that what it draws can be a function of it.
+        warmup: For how many epochs ``is_warmup`` is true; none, if it is below 1.
+        framework: What batches are made of: ``"tensorflow"``, ``"torch"``, ``"jax"`` or
+            ``"numpy"``; by default what Keras computes with, or numpy if there is no Keras.
+        options: ``workers``, ``use_multiprocessing`` and ``max_queue_size``, as Keras has them.
+    """
+
+    def __init__(
+        self,
+        classes_per_batch: int,
+        examples_per_class_per_batch: int = 2,
+        steps_per_epoch: int = 1000,
+        augmenter: Augmenting | None = None,
+        warmup: int = -1,
+        *,
+        framework: Framework | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.classes_per_batch = whole("classes_per_batch", classes_per_batch, 1)
+        self.examples_per_class_per_batch = whole(
+            "examples_per_class_per_batch", examples_per_class_per_batch, 1
+        )
+        self.steps_per_epoch = whole("steps_per_epoch", steps_per_epoch, 1, 2**48)
+        if augmenter is not None and not callable(augmenter):
+            raise PlanError(f"augmenter is {augmenter!r}, must be a function of (x, y, ...)")
+        self.augmenter = augmenter
+        self.warmup = whole("warmup", warmup, -(2**62))
+        if framework is not None and framework not in FRAMEWORKS:
+            allowed = ", ".join(map(repr, FRAMEWORKS))
+            raise ValueError(f"framework is {framework!r}, must be one of {allowed}")
+        self.framework: Framework = backend() if framework is None else framework
+        self.epoch = 0
+        """How many epochs there were; set it to go on somewhere else."""
+
+    @abstractmethod
+    def get_examples(
+        self, batch_id: int, num_classes: int, examples_per_class: int
+    ) -> tuple[Any, Any]:
+        """The examples of a batch, x and y, before they are augmented.
+
+        Args:
+            batch_id: The number of the batch in its epoch; :meth:`step` makes one of all epochs.
+            num_classes: How many classes it has,
+            examples_per_class: and how many examples of each.
+        """
+
+    @property
+    def batch_size(self) -> int:
+        """How many examples a batch has before they are augmented."""
+        return self.classes_per_batch * self.examples_per_class_per_batch
+
+    @property
+    def is_warmup(self) -> bool:
+        """Whether the epochs to warm up are not over."""
+        return self.epoch < self.warmup
+
+    def step(self, batch_id: int) -> int:
+        """The number over all epochs of a batch of this one."""
+        if not 0 <= batch_id < self.steps_per_epoch:
+            raise IndexError(
+                f"there is no batch {batch_id}: an epoch has {self.steps_per_epoch}, from 0 on"
+            )
+        return self.epoch * self.steps_per_epoch + int(batch_id)
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        return self.steps_per_epoch
+
+    def __getitem__(self, batch_id: int) -> tuple[Any, Any]:
+        return self.generate_batch(batch_id)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The batches of an epoch; at its end, the next one begins.
+
+        They are made ahead if ``workers`` is over 1.
+        """
+        tasks = (partial(self.generate_batch, batch_id) for batch_id in range(len(self)))
+        executor = DaemonThreads(self.workers, "covey-sampler") if self.workers > 1 else None
+        try:
+            yield from run_ahead(tasks, executor, ahead=2 * self.workers)
+        finally:
+            if executor is not None:
+                executor.shutdown()
+        self.on_epoch_end()
+
+    def generate_batch(self, batch_id: int) -> tuple[Any, Any]:
+        """A batch of this epoch, x and y, augmented."""
+        step = self.step(batch_id)
+        x, y = self.get_examples(
+            batch_id, self.classes_per_batch, self.examples_per_class_per_batch
+        )
+        if self.augmenter is not None:
+            x, y = self._augment(x, y, step)
+        return self._hand_over(x, y)
+
+    @property
+    def _examples_per_class(self) -> int:
+        """How many of each class an augmenter is told that there are."""
+        return self.examples_per_class_per_batch
+
+    def _augment(self, x: Any, y: Any, step: int) -> tuple[Any, Any]:
+        assert self.augmenter is not None
+        told = {"step": step} if self._tells_step else {}
+        given = self.augmenter(x, y, self._examples_per_class, self.is_warmup, **told)
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise PlanError(f"the augmenter gives {type(given).__name__}, must return (x, y)")
+        return given[0], given[1]
+
+    @cached_property
+    def _tells_step(self) -> bool:
+        try:
+            return "step" in inspect.signature(self.augmenter or len).parameters
+        except (TypeError, ValueError):  # it is of a kind that does not tell its parameters
+            return False
+
+    def _hand_over(self, x: Any, y: Any) -> tuple[Any, Any]:
+        # A worker process of Keras hands arrays back; a framework that was forked may hang.
+        if self.use_multiprocessing and multiprocessing.parent_process() is not None:
+            return x, y
+        return self._to_tensors(x), self._to_tensors(y)
+
+    @cached_property
+    def _to_tensors(self) -> Callable[[Any], Any]:
+        return tensors(self.framework)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_to_tensors"}
+
+    def on_epoch_end(self) -> None:
+        """Count the epoch that was; Keras calls this."""
+        self.epoch += 1

@@ -1,0 +1,75 @@
+"""Balanced batches of images in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.features import Image
+from covey.features.images import read_pixels
+from covey.features.pixels import parse_size
+from covey.samplers.base import Augmenting
+from covey.samplers.memory import MultiShotMemorySampler
+from covey.storage import open_storage
+
+
+def load_image(
+    path: str | os.PathLike[str], target_size: int | tuple[int, int] | None = None
+) -> NDArray[np.float32]:
+    """The image in a file: (height, width, 3), from 0 to 1.
+
+    Args:
+        path: Of the file, which may be behind a URL.
+        target_size: Height and width to resize it to.
+    """
+    storage = open_storage(path)
+    data = storage.read(storage.clean(path))
+    size = None if target_size is None else parse_size(target_size)
+    pixels = read_pixels(Image((None, None, 3)), data, size)
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+class MultiShotFileSampler(MultiShotMemorySampler):
+    """Balanced batches of examples that are loaded when they are drawn: images in files.
+
+    Args:
+        x: Paths of files, or whatever ``load_example_fn`` takes.
+        y: Their classes.
+        load_example_fn: Makes an example of an item of x; loads an image by default. All must have
+            the same shape: ``functools.partial(load_image, target_size=224)``.
+        classes_per_batch, examples_per_class_per_batch, steps_per_epoch, class_list,
+            total_examples_per_class, augmenter, warmup, options: As for
+            :class:`MultiShotMemorySampler`.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        load_example_fn: Callable[[Any], Any] = load_image,
+        classes_per_batch: int = 2,
+        examples_per_class_per_batch: int = 2,
+        steps_per_epoch: int = 1000,
+        class_list: Iterable[Any] | None = None,
+        total_examples_per_class: int | None = None,
+        augmenter: Augmenting | None = None,
+        warmup: int = -1,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            x,
+            y,
+            classes_per_batch,
+            examples_per_class_per_batch,
+            steps_per_epoch,
+            class_list,
+            total_examples_per_class,
+            augmenter,
+            load_example_fn,
+            warmup,
+            **options,
+        )

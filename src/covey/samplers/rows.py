@@ -1,0 +1,90 @@
+"""Examples in memory, by their numbers; nothing is copied but what a batch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.errors import FeatureError
+from covey.loader.recipe import add_place
+
+Ids = NDArray[np.int64]
+
+# Kinds of numpy that are plain bytes: bool, whole and real and complex numbers.
+_PLAIN = "biufc"
+
+
+class Rows:
+    """The rows of what somebody has: an array, a tensor, or any other sequence.
+
+    Args:
+        x: It has a length, and items by number.
+        name: What it is called in messages.
+        load: What makes an example of an item.
+    """
+
+    def __init__(self, x: Any, name: str, load: Callable[[Any], Any] | None = None) -> None:
+        if load is not None and not callable(load):
+            raise FeatureError(f"load_example_fn is {load!r}, must be a function of an item")
+        if not hasattr(x, "__getitem__") or isinstance(x, (str, bytes, dict)):
+            raise FeatureError(
+                f"{name} is of type {type(x).__name__}, must be an array, a tensor, or a list"
+            )
+        # A tensor shares its memory with the array; others stay what they are.
+        self.items = np.asarray(x) if hasattr(x, "__array__") else x
+        if isinstance(self.items, np.ndarray) and self.items.ndim == 0:
+            raise FeatureError(f"{name} is one value, must be examples, one after the other")
+        self._load = load
+        self._row_bytes = 0
+        if isinstance(self.items, np.ndarray) and load is None:
+            is_plain = self.items.dtype.kind in _PLAIN and self.items.flags.c_contiguous
+            self._row_bytes = self.items[:1].nbytes if is_plain else 0
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, ids: Ids) -> Any:
+        """The rows of these numbers, as one array."""
+        if self._row_bytes:
+            rows = np.empty((len(ids), *self.items.shape[1:]), self.items.dtype)
+            _core.take_rows(self.items, self._row_bytes, ids, rows)
+            return rows
+        if isinstance(self.items, np.ndarray) and self._load is None:
+            return self.items[ids]
+        return _stack([self._row(number) for number in ids.tolist()])
+
+    def slice(self, begin: int, end: int) -> Any:
+        """Rows in a row: those of an array are no copy."""
+        if isinstance(self.items, np.ndarray) and self._load is None:
+            return self.items[begin:end]
+        return self.take(np.arange(begin, end))
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of an example."""
+        return tuple(np.shape(self._row(0)))
+
+    def _row(self, number: int) -> Any:
+        item = self.items[number]
+        if self._load is None:
+            return item
+        try:
+            return self._load(item)
+        except Exception as error:
+            add_place(error, f"in load_example_fn of example {number}: {str(item)[:200]}")
+            raise
+
+
+def _stack(rows: list[Any]) -> Any:
+    arrays = [np.asarray(row) for row in rows]
+    shapes = sorted({array.shape for array in arrays})
+    if len(shapes) > 1:
+        raise FeatureError(
+            f"examples have different shapes, {shapes[0]} and {shapes[1]}; have them resized, with "
+            "load_example_fn= for instance"
+        )
+    return np.stack(arrays)

@@ -1,0 +1,128 @@
+"""Batches of examples of which each is a class of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from covey.adapters import Framework
+from covey.errors import PlanError
+from covey.plan import Mode, ShuffledPlan
+from covey.plan.base import whole
+from covey.samplers.base import Augmenting, Sampler
+from covey.samplers.memory import parse_slice
+from covey.samplers.rows import Rows
+
+
+class SingleShotMemorySampler(Sampler):
+    """Batches of different examples, each a class of its own; the augmenter makes the others of it.
+
+    Every example comes once before any comes twice. However many there are, nothing is made for
+    each: only the examples of a batch are copied.
+
+    Args:
+        x: The examples: an array, a tensor, a list.
+        augmenter: Takes (x, y, examples per class, is_warmup), where y are the numbers of the
+            examples, and returns x and y with so many of each.
+        class_per_batch: How many examples a batch has before that,
+        examples_per_batch: which is also called so.
+        steps_per_epoch, warmup: As for :class:`Sampler`.
+        num_augmentations_per_example: What the augmenter is told to make of each.
+        seed: Which batches.
+        rank, world, mode: The part of one of several processes, as for
+            :meth:`covey.plan.Plan.for_rank`.
+        framework, options: As for :class:`Sampler`.
+
+    >>> from covey.samplers import SingleShotMemorySampler
+    >>> twice = lambda x, y, count, is_warmup: (x.repeat(count), y.repeat(count))
+    >>> sampler = SingleShotMemorySampler(range(100, 150), twice, 3, seed=1, framework="numpy")
+    >>> [part.tolist() for part in sampler[0]]
+    [[108, 108, 102, 102, 111, 111], [8, 8, 2, 2, 11, 11]]
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        augmenter: Augmenting,
+        class_per_batch: int | None = None,
+        steps_per_epoch: int = 1000,
+        warmup: int = -1,
+        *,
+        examples_per_batch: int | None = None,
+        num_augmentations_per_example: int = 2,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        mode: Mode = "split",
+        framework: Framework | None = None,
+        **options: Any,
+    ) -> None:
+        if (class_per_batch is None) == (examples_per_batch is None):
+            raise PlanError(
+                f"class_per_batch is {class_per_batch} and examples_per_batch is "
+                f"{examples_per_batch}, which mean the same; pass one of them"
+            )
+        if not callable(augmenter):
+            raise PlanError(
+                f"augmenter is {augmenter!r}, must be a function: it makes the examples of a class"
+            )
+        per_batch = examples_per_batch if class_per_batch is None else class_per_batch
+        assert per_batch is not None
+        super().__init__(
+            per_batch, 1, steps_per_epoch, augmenter, warmup, framework=framework, **options
+        )
+        self.num_augmentations_per_example = whole(
+            "num_augmentations_per_example", num_augmentations_per_example, 1
+        )
+        self._x = Rows(x, "x")
+        self._seed = seed
+        self._share = (rank, world, mode)
+        self._plans: dict[int, ShuffledPlan] = {}
+        self._plan(self.classes_per_batch)
+
+    def _plan(self, num_classes: int) -> ShuffledPlan:
+        if num_classes not in self._plans:
+            if num_classes > len(self._x):
+                raise PlanError(
+                    f"a batch is to have {num_classes} examples, but there are only {len(self._x)}"
+                )
+            plan = ShuffledPlan(len(self._x), num_classes, self._seed, last="fill")
+            self._plans[num_classes] = plan.for_rank(*self._share)
+        return self._plans[num_classes]
+
+    @property
+    def plan(self) -> ShuffledPlan:
+        """Which examples batches have."""
+        return self._plan(self.classes_per_batch)
+
+    @property
+    def _examples_per_class(self) -> int:
+        return self.num_augmentations_per_example
+
+    def get_examples(
+        self, batch_id: int, num_classes: int, examples_per_class: int
+    ) -> tuple[Any, Any]:
+        ids = self._plan(num_classes).batch(self.step(batch_id))
+        return self._x.take(ids), ids
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples there are."""
+        return len(self._x)
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """The shape of an example."""
+        return self._x.row_shape
+
+    def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
+        """Some of the examples, x and y, in their order, augmented as those of a first batch.
+
+        Args:
+            begin: The first one.
+            size: How many; -1 for all from there on.
+        """
+        begin, end = parse_slice(begin, size, self.num_examples)
+        x, y = self._augment(self._x.slice(begin, end), np.arange(begin, end), 0)
+        return self._hand_over(x, y)
