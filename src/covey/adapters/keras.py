@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from covey.adapters import FRAMEWORKS, Framework
@@ -30,3 +31,17 @@ def backend() -> Framework:
     """What computes for Keras; numpy, if that is something else, or there is no Keras."""
     used = "numpy" if keras is None else keras.backend.backend()
     return used if used in FRAMEWORKS else "numpy"
+
+
+def is_looking() -> bool:
+    """Whether the epoch that Keras says has ended was none, seen from ``on_epoch_end``.
+
+    Before its first epoch, ``fit`` may look at a batch to build the model, and then begins anew:
+    ``EpochIterator.reset`` calls ``on_epoch_end`` through the adapter of the dataset. Whoever
+    counts epochs would count one too many, and Keras has no other way to tell.
+    """
+    caller = sys._getframe(1)
+    while caller.f_code.co_name == "on_epoch_end" and caller.f_back is not None:
+        caller = caller.f_back
+    name = caller.f_globals.get("__name__", "")
+    return caller.f_code.co_name == "reset" and name.endswith("epoch_iterator")

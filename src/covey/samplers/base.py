@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from covey.adapters import FRAMEWORKS, Framework, tensors
-from covey.adapters.keras import PyDataset, backend
+from covey.adapters.keras import PyDataset, backend, is_looking
 from covey.errors import PlanError
 from covey.pipeline import DaemonThreads, run_ahead
 from covey.plan.base import whole
@@ -160,4 +160,5 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
     def on_epoch_end(self) -> None:
         """Count the epoch that was; Keras calls this."""
-        self.epoch += 1
+        if not is_looking():
+            self.epoch += 1
