@@ -120,6 +120,11 @@ def test_public_name_is_there_and_documented(name):
     assert getattr(covey, name).__doc__
 
 
+@pytest.mark.parametrize("name", ["adapters", "augmenters", "plan", "samplers", "writer"])
+def test_modules_are_there_by_their_names(name):
+    assert run_python(f"import covey; print(covey.{name}.__name__)").strip() == f"covey.{name}"
+
+
 def test_unknown_name():
     with pytest.raises(AttributeError, match="no attribute 'flock'"):
         covey.flock  # noqa: B018

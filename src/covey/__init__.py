@@ -140,7 +140,13 @@ __all__ = [
 ]
 
 
+# By the names of their modules: `covey.samplers.MultiShotMemorySampler`.
+_SUBMODULES = ("adapters", "augmenters", "plan", "samplers", "writer")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"covey.{name}")
     if name in __all__:
         for module in map(importlib.import_module, _MODULES):
             if hasattr(module, name):

@@ -33,15 +33,23 @@ def backend() -> Framework:
     return used if used in FRAMEWORKS else "numpy"
 
 
-def is_looking() -> bool:
+def was_a_look() -> bool:
     """Whether the epoch that Keras says has ended was none, seen from ``on_epoch_end``.
 
-    Before its first epoch, ``fit`` may look at a batch to build the model, and then begins anew:
-    ``EpochIterator.reset`` calls ``on_epoch_end`` through the adapter of the dataset. Whoever
-    counts epochs would count one too many, and Keras has no other way to tell.
+    Before its first epoch, ``fit`` looks at a batch to build what is not built, and then begins
+    anew: ``EpochIterator.reset`` calls ``on_epoch_end`` through the adapter of the dataset. Whoever
+    counts epochs would count one too many; and what workers have made by then is kept for the epoch
+    that begins, which makes it all again. Keras has no other way to tell, so its calls are looked
+    at, and what was kept is dropped.
     """
-    caller = sys._getframe(1)
-    while caller.f_code.co_name == "on_epoch_end" and caller.f_back is not None:
-        caller = caller.f_back
-    name = caller.f_globals.get("__name__", "")
-    return caller.f_code.co_name == "reset" and name.endswith("epoch_iterator")
+    frame, adapter = sys._getframe(1), None
+    while frame.f_code.co_name == "on_epoch_end" and frame.f_back is not None:
+        adapter = frame.f_locals.get("self")
+        frame = frame.f_back
+    name = frame.f_globals.get("__name__", "")
+    if frame.f_code.co_name != "reset" or not name.endswith("epoch_iterator"):
+        return False
+    kept = getattr(getattr(adapter, "enqueuer", None), "ready_queue", None)
+    while kept is not None and not kept.empty():
+        kept.get()
+    return True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import operator
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
 from covey.adapters import FRAMEWORKS, Framework, tensors
-from covey.adapters.keras import PyDataset, backend, is_looking
+from covey.adapters.keras import PyDataset, backend, was_a_look
 from covey.errors import PlanError
 from covey.pipeline import DaemonThreads, run_ahead
 from covey.plan.base import whole
@@ -53,8 +54,6 @@ class Sampler(PyDataset, metaclass=ABCMeta):
             "examples_per_class_per_batch", examples_per_class_per_batch, 1
         )
         self.steps_per_epoch = whole("steps_per_epoch", steps_per_epoch, 1, 2**48)
-        if augmenter is not None and not callable(augmenter):
-            raise PlanError(f"augmenter is {augmenter!r}, must be a function of (x, y, ...)")
         self.augmenter = augmenter
         self.warmup = whole("warmup", warmup, -(2**62))
         if framework is not None and framework not in FRAMEWORKS:
@@ -77,8 +76,20 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         """
 
     @property
+    def augmenter(self) -> Augmenting | None:
+        """What is done with a batch; it may be replaced."""
+        return self._augmenter
+
+    @augmenter.setter
+    def augmenter(self, augmenter: Augmenting | None) -> None:
+        if augmenter is not None and not callable(augmenter):
+            raise PlanError(f"augmenter is {augmenter!r}, must be a function of (x, y, ...)")
+        self._augmenter = augmenter
+        self._tells_step = augmenter is not None and _takes_step(augmenter)
+
+    @property
     def batch_size(self) -> int:
-        """How many examples a batch has before they are augmented."""
+        """How many examples a batch has before they are augmented, of all ranks together."""
         return self.classes_per_batch * self.examples_per_class_per_batch
 
     @property
@@ -88,11 +99,12 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
     def step(self, batch_id: int) -> int:
         """The number over all epochs of a batch of this one."""
-        if not 0 <= batch_id < self.steps_per_epoch:
+        number = operator.index(batch_id)
+        if not 0 <= number < self.steps_per_epoch:
             raise IndexError(
-                f"there is no batch {batch_id}: an epoch has {self.steps_per_epoch}, from 0 on"
+                f"there is no batch {number}: an epoch has {self.steps_per_epoch}, from 0 on"
             )
-        return self.epoch * self.steps_per_epoch + int(batch_id)
+        return self.epoch * self.steps_per_epoch + number
 
     def __len__(self) -> int:
         """How many batches an epoch has."""
@@ -121,7 +133,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         x, y = self.get_examples(
             batch_id, self.classes_per_batch, self.examples_per_class_per_batch
         )
-        if self.augmenter is not None:
+        if self._augmenter is not None:
             x, y = self._augment(x, y, step)
         return self._hand_over(x, y)
 
@@ -131,19 +143,12 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         return self.examples_per_class_per_batch
 
     def _augment(self, x: Any, y: Any, step: int) -> tuple[Any, Any]:
-        assert self.augmenter is not None
+        assert self._augmenter is not None
         told = {"step": step} if self._tells_step else {}
-        given = self.augmenter(x, y, self._examples_per_class, self.is_warmup, **told)
+        given = self._augmenter(x, y, self._examples_per_class, self.is_warmup, **told)
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise PlanError(f"the augmenter gives {type(given).__name__}, must return (x, y)")
         return given[0], given[1]
-
-    @cached_property
-    def _tells_step(self) -> bool:
-        try:
-            return "step" in inspect.signature(self.augmenter or len).parameters
-        except (TypeError, ValueError):  # it is of a kind that does not tell its parameters
-            return False
 
     def _hand_over(self, x: Any, y: Any) -> tuple[Any, Any]:
         # A worker process of Keras hands arrays back; a framework that was forked may hang.
@@ -160,5 +165,12 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
     def on_epoch_end(self) -> None:
         """Count the epoch that was; Keras calls this."""
-        if not is_looking():
+        if not was_a_look():
             self.epoch += 1
+
+
+def _takes_step(augmenter: Augmenting) -> bool:
+    try:
+        return "step" in inspect.signature(augmenter).parameters
+    except (TypeError, ValueError):  # it is of a kind that does not tell its parameters
+        return False

@@ -80,12 +80,7 @@ class MultiShotMemorySampler(Sampler):
             framework=framework,
             **options,
         )
-        self._x = Rows(x, "x", load_example_fn)
-        self._y = labels_of(y)
-        if len(self._x) != len(self._y):
-            raise DatasetError(
-                f"x has {len(self._x):,} examples and y has {len(self._y):,}; must have the same"
-            )
+        self._x, self._y = labelled(x, y, load_example_fn)
         self._classes = classes_of(self._y)
         self._draw_from = partial(
             BalancedPlan,
@@ -135,9 +130,8 @@ class MultiShotMemorySampler(Sampler):
         return self._x.row_shape
 
     @cached_property
-    def _ids(self) -> range | Ids:
-        ids = self.plan.records
-        return range(len(ids)) if len(ids) == len(self._x) else ids
+    def _ids(self) -> Ids:
+        return self.plan.records
 
     def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
         """Some of the examples that are drawn from, x and y, in their order.
@@ -148,13 +142,12 @@ class MultiShotMemorySampler(Sampler):
         """
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = self._ids[begin:end]
-        if isinstance(ids, range):
-            return self._hand_over(self._x.slice(begin, end), self._y[begin:end])
         return self._hand_over(self._x.take(ids), self._y[ids])
 
 
-def labels_of(y: Any) -> NDArray[Any]:
-    """Labels as an array, as they are: also one of several dimensions, of one item a row."""
+def labelled(x: Any, y: Any, load: Callable[[Any], Any] | None = None) -> tuple[Rows, NDArray[Any]]:
+    """Examples and their labels, which are as they were given, in an array of one item a row."""
+    rows = Rows(x, "x", load)
     try:
         labels = np.asarray(y)
     except ValueError:  # lists of different lengths
@@ -163,34 +156,42 @@ def labels_of(y: Any) -> NDArray[Any]:
         raise DatasetError(
             f"y has the shape {labels.shape}, must have one label for each example, (examples,)"
         )
-    return labels
+    if len(rows) != len(labels):
+        raise DatasetError(
+            f"x has {len(rows):,} examples and y has {len(labels):,}; must have the same"
+        )
+    return rows, labels
 
 
 def classes_of(labels: NDArray[Any]) -> ClassTable:
     """The classes of labels; also of whole numbers that are floats, as text files give them."""
     flat = labels.reshape(-1)
     if flat.dtype.kind == "f":
-        whole = flat.astype(np.int64)
-        if not np.array_equal(whole, flat):
-            raise DatasetError("y has numbers that are not whole, which are no classes")
+        with np.errstate(invalid="ignore"):
+            whole = flat.astype(np.int64)
+        wrong = np.flatnonzero(whole != flat)
+        if len(wrong):
+            raise DatasetError(
+                f"y has {flat[wrong[0]]} for example {wrong[0]:,}, must be a whole number or a text"
+            )
         flat = whole
     return ClassTable.parse(flat)
 
 
 def parse_class_list(class_list: Iterable[Any] | None) -> list[Any] | None:
     """Classes, whatever kind of array or tensor they are in."""
-    if class_list is None or isinstance(class_list, (str, bytes)):
-        return class_list  # type: ignore[return-value]
-    if not isinstance(class_list, Iterable):
+    if class_list is None:
+        return None
+    if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
         raise PlanError(f"class_list is {class_list!r}, must be a list of classes")
     return [each if isinstance(each, (str, bytes)) else _number(each) for each in class_list]
 
 
 def _number(value: Any) -> Any:
-    number = np.asarray(value).reshape(-1).tolist()
-    if len(number) == 1 and isinstance(number[0], float) and number[0].is_integer():
-        return int(number[0])
-    return number[0] if len(number) == 1 else value
+    """A class as a whole number, if it is one: also a tensor of one, a float, a bool."""
+    found = np.asarray(value)
+    is_whole = found.size == 1 and found.dtype.kind in "biuf" and found.item() % 1 == 0
+    return int(found.item()) if is_whole else value
 
 
 def parse_slice(begin: int, size: int, there: int) -> tuple[int, int]:

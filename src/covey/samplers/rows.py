@@ -57,12 +57,6 @@ class Rows:
             return self.items[ids]
         return _stack([self._row(number) for number in ids.tolist()])
 
-    def slice(self, begin: int, end: int) -> Any:
-        """Rows in a row: those of an array are no copy."""
-        if isinstance(self.items, np.ndarray) and self._load is None:
-            return self.items[begin:end]
-        return self.take(np.arange(begin, end))
-
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of an example."""
@@ -80,6 +74,8 @@ class Rows:
 
 
 def _stack(rows: list[Any]) -> Any:
+    if rows and isinstance(rows[0], (str, bytes)):  # of which an array of texts would lose zeros
+        return np.array(rows, object)
     arrays = [np.asarray(row) for row in rows]
     shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from covey.plan.base import check_seed, whole
-from covey.samplers.memory import classes_of, labels_of, parse_class_list
-from covey.samplers.rows import Rows
+from covey.samplers.memory import classes_of, labelled, parse_class_list
 
 
 def select_examples(
@@ -36,7 +35,7 @@ def select_examples(
     >>> x, y
     (array([11,  3,  1,  9]), array([3, 3, 1, 1]))
     """
-    rows, labels = Rows(x, "x"), labels_of(y)
+    rows, labels = labelled(x, y)
     classes = classes_of(labels)
     wanted = parse_class_list(class_list)
     positions = range(len(classes)) if wanted is None else sorted({*map(classes.position, wanted)})

@@ -124,5 +124,5 @@ class SingleShotMemorySampler(Sampler):
             size: How many; -1 for all from there on.
         """
         begin, end = parse_slice(begin, size, self.num_examples)
-        x, y = self._augment(self._x.slice(begin, end), np.arange(begin, end), 0)
-        return self._hand_over(x, y)
+        ids = np.arange(begin, end)
+        return self._hand_over(*self._augment(self._x.take(ids), ids, 0))
