@@ -16,7 +16,7 @@ from covey.errors import DatasetError, PlanError
 from covey.plan import BalancedPlan, Mode
 from covey.plan.balanced import Weights
 from covey.samplers.base import Augmenting, Sampler
-from covey.samplers.rows import Ids, Rows
+from covey.samplers.rows import Ids, Rows, as_array
 
 
 class MultiShotMemorySampler(Sampler):
@@ -148,10 +148,16 @@ class MultiShotMemorySampler(Sampler):
 def labelled(x: Any, y: Any, load: Callable[[Any], Any] | None = None) -> tuple[Rows, NDArray[Any]]:
     """Examples and their labels, which are as they were given, in an array of one item a row."""
     rows = Rows(x, "x", load)
+    given = [_value(each) for each in y] if isinstance(y, (list, tuple)) else y
     try:
-        labels = np.asarray(y)
+        labels = as_array(given)
     except ValueError:  # lists of different lengths
         labels = np.zeros(())
+    if labels.dtype.kind in "US" and not all(isinstance(each, (str, bytes)) for each in given):
+        found = ", ".join(sorted({type(each).__name__ for each in given}))
+        raise DatasetError(
+            f"y has labels of the types {found}; must be all whole numbers or all texts"
+        )
     if labels.ndim == 0 or labels.size != len(labels):
         raise DatasetError(
             f"y has the shape {labels.shape}, must have one label for each example, (examples,)"
@@ -184,11 +190,16 @@ def parse_class_list(class_list: Iterable[Any] | None) -> list[Any] | None:
         return None
     if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
         raise PlanError(f"class_list is {class_list!r}, must be a list of classes")
-    return [each if isinstance(each, (str, bytes)) else _number(each) for each in class_list]
+    return [_label(_value(each)) for each in class_list]
 
 
-def _number(value: Any) -> Any:
-    """A class as a whole number, if it is one: also a tensor of one, a float, a bool."""
+def _value(item: Any) -> Any:
+    """What a tensor of one holds; anything else as it is."""
+    return item.numpy() if hasattr(item, "numpy") else item
+
+
+def _label(value: Any) -> Any:
+    """A class as a whole number, if it is one: also a float, or a bool."""
     found = np.asarray(value)
     is_whole = found.size == 1 and found.dtype.kind in "biuf" and found.item() % 1 == 0
     return int(found.item()) if is_whole else value

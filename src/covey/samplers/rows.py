@@ -18,6 +18,17 @@ Ids = NDArray[np.int64]
 _PLAIN = "biufc"
 
 
+def is_in_memory(x: Any) -> bool:
+    """Whether this is an array or a tensor, and not something that would be read to become one."""
+    known = ("__array_interface__", "__dlpack__", "numpy", "to_numpy")
+    return any(hasattr(x, name) for name in known)
+
+
+def as_array(x: Any) -> NDArray[Any]:
+    """An array that shares the memory of a tensor."""
+    return np.asarray(x.detach() if hasattr(x, "detach") else x)
+
+
 class Rows:
     """The rows of what somebody has: an array, a tensor, or any other sequence.
 
@@ -34,8 +45,7 @@ class Rows:
             raise FeatureError(
                 f"{name} is of type {type(x).__name__}, must be an array, a tensor, or a list"
             )
-        # A tensor shares its memory with the array; others stay what they are.
-        self.items = np.asarray(x) if hasattr(x, "__array__") else x
+        self.items = as_array(x) if is_in_memory(x) else x
         if isinstance(self.items, np.ndarray) and self.items.ndim == 0:
             raise FeatureError(f"{name} is one value, must be examples, one after the other")
         self._load = load
@@ -74,13 +84,13 @@ class Rows:
 
 
 def _stack(rows: list[Any]) -> Any:
-    if rows and isinstance(rows[0], (str, bytes)):  # of which an array of texts would lose zeros
+    if rows and isinstance(rows[0], bytes):  # of which an array of texts would lose zeros
         return np.array(rows, object)
     arrays = [np.asarray(row) for row in rows]
     shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:
         raise FeatureError(
-            f"examples have different shapes, {shapes[0]} and {shapes[1]}; have them resized, with "
-            "load_example_fn= for instance"
+            f"examples have different shapes, {shapes[0]} and {shapes[1]}, and make no batch; have "
+            "them resized, with load_example_fn= for instance"
         )
     return np.stack(arrays)

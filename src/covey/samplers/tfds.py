@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 import covey
-from covey.errors import DatasetError, FeatureError
+from covey.dataset.layout import find_layout
+from covey.errors import CoveyError, DatasetError, FeatureError
+from covey.loader.recipe import add_place
 from covey.pipeline import cores, run_ahead
 from covey.progress import Progress
 from covey.samplers.base import Augmenting
@@ -31,8 +32,8 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
     """Balanced batches of a dataset of TFDS, which is read into memory once.
 
     Args:
-        dataset_name: A name in the catalogue of TFDS, which downloads and prepares it; or a folder
-            that was prepared, which is read without TensorFlow.
+        dataset_name: A folder that TFDS prepared, or covey wrote; or a name in the catalogue of
+            TFDS, which downloads and prepares it. Only for that TensorFlow is needed.
         classes_per_batch, examples_per_class_per_batch, steps_per_epoch, class_list,
             total_examples_per_class, augmenter, warmup, options: As for
             :class:`MultiShotMemorySampler`.
@@ -73,13 +74,8 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         listed = [splits] if isinstance(splits, str) else list(splits)
         if not listed:
             raise DatasetError("splits is an empty list; name at least one")
-        is_folder = os.path.isdir(name) or is_remote(name)
-        builder = None if is_folder else _prepare(name, data_dir)
-        keys = (x_key, y_key)
-        found = [
-            _Folder(name, split, keys) if builder is None else _Prepared(builder, split, keys)
-            for split in listed
-        ]
+        folder = name if data_dir is None and _is_folder(name) else _prepare(name, data_dir)
+        found = [_Split(folder, split, (x_key, y_key)) for split in listed]
         x, y = _read(found, preprocess_fn, progress)
         super().__init__(
             x,
@@ -95,13 +91,46 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         )
 
 
-class _Folder:
+def _is_folder(name: str) -> bool:
+    """Whether this is no name of the catalogue. There may well be an empty folder "mnist" here."""
+    if is_remote(name) or os.path.isabs(name) or name.startswith((".", "~")):
+        return True
+    try:
+        return os.path.isdir(name) and bool(find_layout(name).splits)
+    except CoveyError:
+        return False
+
+
+def _prepare(name: str, data_dir: str | os.PathLike[str] | None) -> str:
+    """The folder of a dataset of the catalogue, which TFDS prepares if it is not there."""
+    try:
+        tfds = importlib.import_module("tensorflow_datasets")
+    except ImportError:
+        raise ImportError(
+            f"{name!r} is no folder with a dataset, and TFDS, whose catalogue may have it, is not "
+            "installed; run: pip install 'covey[tensorflow,tfds]'"
+        ) from None
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        raise DatasetError(
+            f"{name!r} is neither a folder with a dataset nor a dataset that TFDS knows: {error}"
+        ) from None
+    builder.download_and_prepare()
+    return str(builder.data_dir)
+
+
+class _Split:
     """A split of a folder that was prepared."""
 
     def __init__(self, folder: str, split: str, keys: tuple[str, str]) -> None:
         self._dataset = covey.open(folder, split=split)
         self._keys = keys
-        _check_keys(keys, self._dataset.features, folder)
+        there = list(self._dataset.features)
+        for argument, key in zip(("x_key", "y_key"), keys, strict=True):
+            if key not in there:
+                listed = ", ".join(map(repr, there))
+                raise FeatureError(f"{folder}: {argument} is {key!r}, must be one of {listed}")
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -116,69 +145,14 @@ class _Folder:
                 yield x, y
 
 
-class _Prepared:
-    """A split of a dataset that TFDS has prepared."""
-
-    def __init__(self, builder: Any, split: str, keys: tuple[str, str]) -> None:
-        self._builder = builder
-        self._split = split
-        self._keys = keys
-        _check_keys(keys, builder.info.features, builder.info.name)
-        if split not in builder.info.splits:  # which also knows "train[:10%]"
-            there = ", ".join(map(repr, builder.info.splits))
-            raise DatasetError(
-                f"{builder.info.name}: there is no split {split!r}; there are {there}"
-            )
-
-    def __len__(self) -> int:
-        return int(self._builder.info.splits[self._split].num_examples)
-
-    def chunks(self) -> Iterator[Chunk]:
-        """The examples, some at a time: x and y."""
-        x_key, y_key = self._keys
-        tfds = importlib.import_module("tensorflow_datasets")
-        # Other features are not decoded.
-        wanted = tfds.decode.PartialDecoding(dict.fromkeys(self._keys, True))
-        examples = iter(tfds.as_numpy(self._builder.as_dataset(split=self._split, decoders=wanted)))
-        while chunk := list(islice(examples, _ROWS_AT_ONCE)):
-            yield [each[x_key] for each in chunk], [each[y_key] for each in chunk]
-
-
-def _prepare(name: str, data_dir: str | os.PathLike[str] | None) -> Any:
-    """The builder of a dataset of the catalogue, which is there when this is done."""
-    try:
-        tfds = importlib.import_module("tensorflow_datasets")
-    except ImportError:
-        raise ImportError(
-            f"{name!r} is no folder, and for a name of its catalogue TFDS is needed; run: "
-            "pip install 'covey[tensorflow,tfds]'"
-        ) from None
-    try:
-        builder = tfds.builder(name, data_dir=data_dir)
-    except tfds.core.DatasetNotFoundError as error:
-        raise DatasetError(
-            f"{name!r} is neither a folder that is there nor a dataset of TFDS: {error}"
-        ) from None
-    builder.download_and_prepare()
-    return builder
-
-
-def _check_keys(keys: tuple[str, str], features: Iterable[str], name: str) -> None:
-    there = list(features)
-    for argument, key in zip(("x_key", "y_key"), keys, strict=True):
-        if key not in there:
-            listed = ", ".join(map(repr, there))
-            raise FeatureError(f"{name}: {argument} is {key!r}, must be one of {listed}")
-
-
 def _read(
-    found: Sequence[_Folder | _Prepared], preprocess: Preprocessing | None, progress: bool | None
+    found: Sequence[_Split], preprocess: Preprocessing | None, progress: bool | None
 ) -> Chunk:
     """All examples: x and y."""
     total = sum(map(len, found))
-    x, y = _Collected(total), _Collected(total)
+    x, y = _Collected("x", total), _Collected("y", total)
     chunks = (chunk for split in found for chunk in split.chunks())
-    tasks = (partial(_preprocess, chunk, preprocess) for chunk in chunks)
+    tasks = (partial(_preprocess, chunk, number, preprocess) for number, chunk in enumerate(chunks))
     with (
         Progress(progress, total, "reading") as bar,
         ThreadPoolExecutor(cores(), "covey-preprocess") as threads,
@@ -190,22 +164,31 @@ def _read(
     return x.rows, y.rows
 
 
-def _preprocess(chunk: Chunk, preprocess: Preprocessing | None) -> Chunk:
+def _preprocess(chunk: Chunk, number: int, preprocess: Preprocessing | None) -> Chunk:
     if preprocess is None:
         return chunk
     done = []
-    for x, y in zip(*chunk, strict=True):
-        pair = preprocess(x, y)
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise FeatureError(f"preprocess_fn gives {type(pair).__name__}, must return x and y")
+    for row, (x, y) in enumerate(zip(*chunk, strict=True)):
+        try:
+            pair = preprocess(x, y)
+            if (
+                not isinstance(pair, (tuple, list))
+                or len(pair) != 2
+                or any(each is None for each in pair)
+            ):
+                raise FeatureError(f"preprocess_fn gives {str(pair)[:60]}, must return (x, y)")
+        except Exception as error:
+            add_place(error, f"in preprocess_fn of example {number * _ROWS_AT_ONCE + row}")
+            raise
         done.append(pair)
     return [x for x, _ in done], [y for _, y in done]
 
 
 class _Collected:
-    """Rows, in one array that is made once; in a list, if they are of different shapes."""
+    """Rows of one kind, in an array that is made once; texts in a list."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, name: str, total: int) -> None:
+        self._name = name
         self._total = total
         self._there = 0
         self.rows: Any = []
@@ -213,15 +196,18 @@ class _Collected:
     def extend(self, rows: Any) -> None:
         """Add some."""
         arrays = [np.asarray(row) for row in rows]
-        first = arrays[0]
-        if self._there == 0 and first.dtype.kind in "biufc":
-            self.rows = np.empty((self._total, *first.shape), first.dtype)
-        if isinstance(self.rows, np.ndarray):
-            same = {(each.shape, each.dtype) for each in arrays}
-            if same == {(self.rows.shape[1:], self.rows.dtype)}:
-                self.rows[self._there : self._there + len(arrays)] = arrays
-            else:
-                self.rows = list(self.rows[: self._there])
+        if self._there == 0 and arrays[0].dtype.kind in "biufc":
+            self.rows = np.empty((self._total, *arrays[0].shape), arrays[0].dtype)
         if isinstance(self.rows, list):
             self.rows.extend(rows)
-        self._there += len(arrays)
+            self._there += len(arrays)
+            return
+        for array in arrays:
+            if (array.shape, array.dtype) != (self.rows.shape[1:], self.rows.dtype):
+                raise FeatureError(
+                    f"{self._name} of example {self._there} is {array.dtype} {array.shape}, and "
+                    f"others are {self.rows.dtype} {self.rows.shape[1:]}; must be the same: make "
+                    "them so with preprocess_fn="
+                )
+            self.rows[self._there] = array
+            self._there += 1
