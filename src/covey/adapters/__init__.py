@@ -39,7 +39,8 @@ def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
     if isinstance(batch, Mapping):
         return {name: convert(value, tensor) for name, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return type(batch)(convert(value, tensor) for value in batch)
+        parts = [convert(value, tensor) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     return tensor(batch)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from typing import Any
 
@@ -24,13 +25,19 @@ class _StandIn:
         self.max_queue_size = max_queue_size
 
 
-PyDataset: Any = _StandIn if keras is None else keras.utils.PyDataset
+# Before Keras 3 there was none.
+PyDataset: Any = getattr(getattr(keras, "utils", None), "PyDataset", _StandIn)
 
 
 def backend() -> Framework:
-    """What computes for Keras; numpy, if that is something else, or there is no Keras."""
-    used = "numpy" if keras is None else keras.backend.backend()
+    """What computes for Keras; numpy, if that is something else, or there is no Keras 3."""
+    used = "numpy" if PyDataset is _StandIn else keras.backend.backend()
     return used if used in FRAMEWORKS else "numpy"
+
+
+def is_worker() -> bool:
+    """Whether this is a process that Keras has made to make batches."""
+    return multiprocessing.current_process().name.startswith("Keras_worker")
 
 
 def was_a_look() -> bool:

@@ -75,7 +75,7 @@ class Loader:
         self._prefetch = None if prefetch is None else whole("prefetch", prefetch, 1, 2**20)
         if buffers not in ("fresh", "recycled"):
             raise PlanError(f"buffers is {buffers!r}, must be 'fresh' or 'recycled'")
-        self._buffers = buffers
+        self._buffers: Buffers = buffers
         self._again = again
         self._batch = 0  # the next one, of all ranks together
         self._loop: weakref.ref[Loop] | None = None
@@ -85,6 +85,11 @@ class Loader:
     def plan(self) -> Plan:
         """Which examples batches have."""
         return self._plan
+
+    @property
+    def buffers(self) -> Buffers:
+        """Whether batches may be kept, or are overwritten."""
+        return self._buffers
 
     def __len__(self) -> int:
         """The steps of an epoch."""

@@ -177,6 +177,8 @@ class NativeProducer:
 def _allocate(
     columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...], rows: int
 ) -> tuple[NDArray[Any], ...]:
+    # Arrays that own their memory: a view of a view counts for the owner, and that is how the
+    # native core sees that somebody still has it.
     return tuple(np.empty((rows, *shape), dtype) for shape, dtype in columns)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import multiprocessing
 import operator
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
@@ -11,7 +9,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from covey.adapters import FRAMEWORKS, Framework, tensors
-from covey.adapters.keras import PyDataset, backend, was_a_look
+from covey.adapters.keras import PyDataset, backend, is_worker, was_a_look
+from covey.augmenters.base import takes_step
 from covey.errors import PlanError
 from covey.pipeline import DaemonThreads, run_ahead
 from covey.plan.base import whole
@@ -85,7 +84,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         if augmenter is not None and not callable(augmenter):
             raise PlanError(f"augmenter is {augmenter!r}, must be a function of (x, y, ...)")
         self._augmenter = augmenter
-        self._tells_step = augmenter is not None and _takes_step(augmenter)
+        self._tells_step = augmenter is not None and takes_step(augmenter)
 
     @property
     def batch_size(self) -> int:
@@ -151,8 +150,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         return given[0], given[1]
 
     def _hand_over(self, x: Any, y: Any) -> tuple[Any, Any]:
-        # A worker process of Keras hands arrays back; a framework that was forked may hang.
-        if self.use_multiprocessing and multiprocessing.parent_process() is not None:
+        if is_worker():  # it hands arrays back; a framework that was forked may hang
             return x, y
         return self._to_tensors(x), self._to_tensors(y)
 
@@ -167,10 +165,3 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         """Count the epoch that was; Keras calls this."""
         if not was_a_look():
             self.epoch += 1
-
-
-def _takes_step(augmenter: Augmenting) -> bool:
-    try:
-        return "step" in inspect.signature(augmenter).parameters
-    except (TypeError, ValueError):  # it is of a kind that does not tell its parameters
-        return False

@@ -152,7 +152,7 @@ def _read(
     total = sum(map(len, found))
     x, y = _Collected("x", total), _Collected("y", total)
     chunks = (chunk for split in found for chunk in split.chunks())
-    tasks = (partial(_preprocess, chunk, number, preprocess) for number, chunk in enumerate(chunks))
+    tasks = (partial(_preprocess, *numbered, preprocess) for numbered in _number(chunks))
     with (
         Progress(progress, total, "reading") as bar,
         ThreadPoolExecutor(cores(), "covey-preprocess") as threads,
@@ -164,11 +164,19 @@ def _read(
     return x.rows, y.rows
 
 
-def _preprocess(chunk: Chunk, number: int, preprocess: Preprocessing | None) -> Chunk:
+def _number(chunks: Iterable[Chunk]) -> Iterator[tuple[int, Chunk]]:
+    """Chunks, and the number of the first example of each."""
+    first = 0
+    for chunk in chunks:
+        yield first, chunk
+        first += len(chunk[0])
+
+
+def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> Chunk:
     if preprocess is None:
         return chunk
     done = []
-    for row, (x, y) in enumerate(zip(*chunk, strict=True)):
+    for number, (x, y) in enumerate(zip(*chunk, strict=True), first):
         try:
             pair = preprocess(x, y)
             if (
@@ -178,7 +186,7 @@ def _preprocess(chunk: Chunk, number: int, preprocess: Preprocessing | None) -> 
             ):
                 raise FeatureError(f"preprocess_fn gives {str(pair)[:60]}, must return (x, y)")
         except Exception as error:
-            add_place(error, f"in preprocess_fn of example {number * _ROWS_AT_ONCE + row}")
+            add_place(error, f"in preprocess_fn of example {number}")
             raise
         done.append(pair)
     return [x for x, _ in done], [y for _, y in done]
