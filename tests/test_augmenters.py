@@ -50,16 +50,10 @@ class OfOldName(Augmenter):
         return x, y, num_augmentations_per_example, is_warmup
 
 
-class TakesAll(Augmenter):
-    def augment(self, x, y, examples_per_class, is_warmup, **others):
-        return others
-
-
 def test_an_augmenter_is_told_the_step_if_it_takes_it():
     assert Told()("x", "y", 2, True, step=5) == ("x", "y", 2, True, 5)
     assert Told()("x", "y", 2) == ("x", "y", 2, False, 0)
     assert OfOldName()("x", "y", 3, True, step=5) == ("x", "y", 3, True)
-    assert TakesAll()("x", "y", 3, True, step=5) == {"step": 5}
 
 
 def test_an_augmenter_must_augment():
