@@ -122,7 +122,7 @@ class MultiShotMemorySampler(Sampler):
     @property
     def num_examples(self) -> int:
         """How many examples are drawn from."""
-        return len(self._ids)
+        return int(self.plan.description["examples"])
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -153,11 +153,11 @@ def labelled(x: Any, y: Any, load: Callable[[Any], Any] | None = None) -> tuple[
         labels = as_array(given)
     except ValueError:  # lists of different lengths
         labels = np.zeros(())
-    if labels.dtype.kind in "US" and not all(isinstance(each, (str, bytes)) for each in given):
-        found = ", ".join(sorted({type(each).__name__ for each in given}))
-        raise DatasetError(
-            f"y has labels of the types {found}; must be all whole numbers or all texts"
-        )
+    if labels.dtype.kind in "US" and given is not y:  # numpy makes texts of numbers beside them
+        kinds = {type(each) for each in np.array(given, object).flat}
+        if not kinds <= {str, np.str_, bytes, np.bytes_}:
+            found = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise DatasetError(f"y has {found}; must be all whole numbers or all texts")
     if labels.ndim == 0 or labels.size != len(labels):
         raise DatasetError(
             f"y has the shape {labels.shape}, must have one label for each example, (examples,)"

@@ -77,7 +77,11 @@ class Rows:
         if self._load is None:
             return item
         try:
-            return self._load(item)
+            loaded = self._load(item)
+            if loaded is None or isinstance(loaded, (dict, tuple)):
+                kind = type(loaded).__name__
+                raise FeatureError(f"load_example_fn gives {kind}, must return one array")
+            return loaded
         except Exception as error:
             add_place(error, f"in load_example_fn of example {number}: {str(item)[:200]}")
             raise
