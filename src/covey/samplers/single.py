@@ -101,8 +101,17 @@ class SingleShotMemorySampler(Sampler):
         return self.num_augmentations_per_example
 
     def get_examples(
-        self, batch_id: int, num_classes: int, examples_per_class: int
+        self,
+        batch_id: int,
+        num_classes: int,
+        examples_per_class: int = 1,
+        *,
+        example_per_class: int = 1,
     ) -> tuple[Any, Any]:
+        """The examples of a batch, and their numbers; of each class there is one.
+
+        How many there are to be of a class, by either name, is for the augmenter.
+        """
         ids = self._plan(num_classes).batch(self.step(batch_id))
         return self._x.take(ids), ids
 
