@@ -7,6 +7,7 @@ which makes a tensor of an array, and a function that takes a loader's batches o
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -46,3 +47,11 @@ def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
 
 def _array(value: Any) -> Any:
     return np.asarray(value) if hasattr(value, "__array__") else value
+
+
+def is_installed(framework: str) -> bool:
+    """Whether a framework can be imported; it is not."""
+    try:
+        return importlib.util.find_spec(framework) is not None
+    except ValueError:  # somebody has blocked it
+        return False

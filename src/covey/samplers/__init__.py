@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from covey.adapters import is_installed
 from covey.samplers.base import Sampler
 from covey.samplers.files import MultiShotFileSampler, load_image
 from covey.samplers.memory import MultiShotMemorySampler
@@ -34,6 +35,9 @@ __all__ = [
 
 # Those that need TensorFlow, which is loaded with them.
 _WITH_TENSORFLOW = {"TFDataSampler": "tfdata", "TFRecordDatasetSampler": "tfrecord"}
+
+if not is_installed("tensorflow"):  # else `from covey.samplers import *` would fail
+    __all__ = [name for name in __all__ if name not in _WITH_TENSORFLOW]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from covey.adapters.tensorflow.each import map_each
 from covey.adapters.tensorflow.forms import Form
 from covey.checking.states import find_state
 from covey.dataset.layout import Layout, find_layout
-from covey.errors import DatasetError, FeatureError, FormatError, PlanError
+from covey.errors import DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
 from covey.loader import Loader
 from covey.loader.recipe import Recipe
@@ -97,8 +97,8 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     size = whole("batch_size", batch_size, 1)
     if size % per_class:
         raise PlanError(
-            f"batch_size is {size}, must be a multiple of example_per_class, which is {per_class}: "
-            f"{size // per_class * per_class or per_class} or {(size // per_class + 1) * per_class}"
+            f"batch_size is {size}, must be a multiple of example_per_class, which is {per_class}; "
+            f"{(size // per_class + 1) * per_class}, for instance"
         )
     for name, count in (("parallelism", parallelism), ("num_repeat", num_repeat)):
         if whole(name, count, -1) == 0:
@@ -205,7 +205,7 @@ def _candidates(shards: _Shards) -> Iterable[tuple[Any, Layout, str]]:
     for path in (shards.folder, shards.files):
         try:
             layout = find_layout(path, storage_options=shards.options)
-        except (DatasetError, FormatError, FeatureError):
+        except (covey.CoveyError, OSError):
             if path is shards.files:
                 raise
             continue  # the folder as a whole is something else, or damaged
