@@ -21,17 +21,17 @@ def same(left, right):
 def test_a_batch_by_its_step_is_that_of_a_loop(loader):
     batches = list(loader.take(5))
     loader.seek(2)
-    assert all(same(loader[step], batch) for step, batch in enumerate(batches))
+    assert all(same(loader.batch(step), batch) for step, batch in enumerate(batches))
     assert loader.step == 2
 
 
 def test_a_rank_without_a_batch_in_a_step_is_told(tmp_path):
     with make(tmp_path / "data", "numbers") as dataset:
         loader = dataset.sequential(60, rank=2, world=4, mode="own")
-        assert loader[0][1].shape == (60,)
+        assert loader.batch(0)[1].shape == (60,)
         other = dataset.sequential(60, rank=3, world=4, mode="own")
         with pytest.raises(PlanError, match="rank 3 has no batch in step 0"):
-            other[0]
+            other.batch(0)
 
 
 def test_a_copy_goes_its_own_way(loader):
@@ -47,7 +47,7 @@ def test_a_copy_goes_its_own_way(loader):
 def test_a_follower_goes_where_it_is_asked_to(loader, steps):
     follower = Follower(loader)
     for step in steps:
-        assert same(follower[step], loader[step])
+        assert same(follower[step], loader.batch(step))
 
 
 def test_a_follower_goes_over_the_end_of_an_epoch(tmp_path):
@@ -56,11 +56,11 @@ def test_a_follower_goes_over_the_end_of_an_epoch(tmp_path):
         follower = Follower(loader)
         found = [follower[step] for step in range(7)]
         assert [len(y) for _, y in found] == [70, 70, 40, 70, 70, 40, 70]
-        assert all(same(batch, loader[step]) for step, batch in enumerate(found))
+        assert all(same(batch, loader.batch(step)) for step, batch in enumerate(found))
 
 
 def test_many_loops_at_once_are_followed(loader):
     follower = Follower(loader)
     for step in range(3):
         for begin in range(0, 60, 10):
-            assert same(follower[begin + step], loader[begin + step])
+            assert same(follower[begin + step], loader.batch(begin + step))

@@ -101,7 +101,7 @@ def to_jax(loader: Loader, sharding: Any = None) -> Iterator[Any]:
         for step, rows in _lengths(loader.plan, batch).items():
             # A hook may give other rows than the plan says: it is asked before all is off.
             if rows % _parts(sharding):
-                hand_over(loader[loader.step + step])
+                hand_over(loader.batch(loader.step + step))
     return map(hand_over, loader)
 
 

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from covey.errors import ClosedError, PlanError
+from covey.errors import PlanError
 from covey.loader import state as states
-from covey.loader.producing import (
-    Making,
-    NativeProducer,
-    Producer,
-    ThreadedProducer,
-    is_worker_of,
-    let_go,
-)
+from covey.loader.loop import Loop, Turn
+from covey.loader.producing import Making, NativeProducer, Producer, ThreadedProducer, is_worker_of
 from covey.loader.recipe import Recipe
 from covey.pipeline import cores
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_step, whole
-from covey.storage.forks import ForkAware
 
 Buffers = Literal["fresh", "recycled"]
 
@@ -79,12 +71,17 @@ class Loader:
         self._again = again
         self._batch = 0  # the next one, of all ranks together
         self._loop: weakref.ref[Loop] | None = None
-        self._turn = _Turn()
+        self._turn = Turn()
 
     @property
     def plan(self) -> Plan:
         """Which examples batches have."""
         return self._plan
+
+    @property
+    def recipe(self) -> Recipe:
+        """What batches are made of."""
+        return self._recipe
 
     @property
     def buffers(self) -> Buffers:
@@ -191,7 +188,7 @@ class Loader:
         with self._in_turn():
             return self._begin(whole("steps", steps, 0), None)
 
-    def __getitem__(self, step: int) -> Any:
+    def batch(self, step: int) -> Any:
         """The batch of a step, made now, wherever the loader is; it stays there.
 
         Raises:
@@ -261,9 +258,9 @@ class Loader:
 
     # Frameworks. They are downstream, and imported only by whoever asks for one.
 
-    def to_tf(self) -> Any:
+    def to_tf(self, *, element_spec: Any = None) -> Any:
         """The batches as a ``tf.data.Dataset``; see :func:`covey.adapters.tensorflow.to_tf`."""
-        return _adapter("tensorflow").to_tf(self)
+        return _adapter("tensorflow").to_tf(self, element_spec=element_spec)
 
     def to_torch(self) -> Any:
         """The batches as an ``IterableDataset``; see :func:`covey.adapters.torch.to_torch`."""
@@ -286,107 +283,3 @@ def _restore(again: Callable[[], Loader], state: dict[str, Any]) -> Loader:
     loader = again()
     loader.load_state(state)
     return loader
-
-
-class _Turn(ForkAware):
-    """Whose turn it is to move a loader: one thread's at a time.
-
-    A signal handler may come back in the same one. In a forked child nobody has it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.RLock()
-
-    def _let_go(self) -> object:
-        self.lock = threading.RLock()
-        return None
-
-
-class Loop(ForkAware):
-    """One loop over a loader, which it moves on."""
-
-    def __init__(self, loader: Loader, turn: _Turn, steps: int, end: int | None) -> None:
-        super().__init__()
-        self._loader = loader
-        self._turn = turn
-        self._left = steps
-        self._end = end  # where the loader is afterwards, if that is not where the last batch was
-        self._plan = loader._plan
-        self._producer: Producer | None = None
-        self._closed = False
-        self.is_busy = False
-
-    def __iter__(self) -> Loop:
-        return self
-
-    def __next__(self) -> Any:
-        with self._turn.lock:
-            if self._left == 0:
-                if not self._closed and self._end is not None:
-                    self._loader._batch = self._end
-                self.close()
-                raise StopIteration
-            if self.is_busy:  # a signal handler, or a hook, has come back in the same thread
-                raise PlanError("this loop is at a batch already, in this very thread")
-            self._check_open()
-            self.is_busy = True
-            try:
-                batch = self._make()
-                after = self._loader._batch + self._plan.batches_per_step
-                self._loader._batch = after if self._end is None else min(after, self._end)
-                self._left -= 1
-                return batch
-            except BaseException:
-                self._drop()  # what comes next is begun anew
-                self._check_open()
-                raise
-            finally:
-                self.is_busy = False
-
-    def _make(self) -> Any:
-        loader = self._loader
-        if self._plan is not loader._plan:  # it has other weights
-            self._drop()
-            self._plan = loader._plan
-        if self._producer is None:
-            self._producer = loader._produce(self._left)
-        try:
-            batch = self._producer.next()
-        except StopIteration as error:  # of a hook: it must not look like the end of the loop
-            raise RuntimeError("a hook raised StopIteration") from error
-        self._check_open()
-        return batch
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(
-                "this loop was ended: another one over the same loader was begun, or the loader "
-                "was moved or closed"
-            )
-
-    def _drop(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close()
-
-    def _let_go(self) -> object:
-        # The threads are the parent's; what comes next is made by others.
-        self.is_busy = False
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            let_go(producer)
-        return producer
-
-    def close(self) -> None:
-        """End the loop, and its threads."""
-        with self._turn.lock:
-            self._closed = True
-            if not self.is_busy:
-                self._drop()
-            elif self._producer is not None:  # of this thread: it ends when that comes back
-                self._producer.interrupt()
-
-    def __del__(self) -> None:
-        if hasattr(self, "is_busy"):
-            self._drop()
