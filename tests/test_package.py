@@ -172,6 +172,9 @@ def test_imports_point_upstream(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covey."):
             there = stage(node.module)
             assert there is None or there <= here, f"{module} imports {node.module}"
+        # All of covey is what is downstream, too; the command line is the end of it.
+        if isinstance(node, ast.Import) and FLOW[here] != "cli":
+            assert "covey" not in [each.name for each in node.names], f"{module} imports covey"
 
 
 def test_error_tree_is_as_drawn():

@@ -108,7 +108,7 @@ def test_arguments_and_their_order_are_those_that_users_know():
     names = list(inspect.signature(select_examples).parameters)
     assert names[:4] == ["x", "y", "class_list", "num_examples_per_class"]
     for kind in (Sampler, MultiShotMemorySampler, SingleShotMemorySampler):
-        assert list(inspect.signature(kind.get_examples).parameters) == [
+        assert list(inspect.signature(kind.get_examples).parameters)[:4] == [
             "self",
             "batch_id",
             "num_classes",
@@ -1188,3 +1188,17 @@ def test_single_shots_are_asked_for_by_either_name():
         sampler.get_examples(batch_id=0, num_classes=4, example_per_class=2),
     ):
         assert all(map(np.array_equal, found, by_position))
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_list_of_numbers_that_an_augmenter_gives_is_an_array(framework):
+    def listing(x, y, *_):
+        return x, y.tolist()
+
+    x, y = multi(X, Y, 3, augmenter=listing, framework=framework)[0]
+    assert (tuple(y.shape), str(y.dtype).removeprefix("torch.")) == ((6,), "int64")
+
+
+def test_a_list_of_views_that_an_augmenter_gives_stays_a_list():
+    views, _ = multi(X, Y, 3, augmenter=lambda x, y, *_: ([x, x + 1], y))[0]
+    assert [len(view) for view in views] == [6, 6]

@@ -18,17 +18,25 @@ Framework = Literal["tensorflow", "torch", "jax", "numpy"]
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
-def tensors(framework: Framework) -> Callable[[Any], Any]:
-    """What makes a batch one of a framework's: its arrays become tensors, whatever they are in.
+def check_framework(framework: Framework) -> Framework:
+    """A framework that somebody names.
 
     Raises:
-        ValueError: If there is no such framework.
-        ImportError: If it is not installed.
+        ValueError: If there is no such one.
     """
     if framework not in FRAMEWORKS:
         raise ValueError(
             f"framework is {framework!r}, must be one of {', '.join(map(repr, FRAMEWORKS))}"
         )
+    return framework
+
+
+def tensors(framework: Framework) -> Callable[[Any], Any]:
+    """What makes a batch one of a framework's: its arrays become tensors, whatever they are in.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
     if framework == "numpy":
         return lambda batch: convert(batch, _array)
     adapter = importlib.import_module(f"covey.adapters.{framework}")

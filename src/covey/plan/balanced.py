@@ -119,10 +119,12 @@ class BalancedPlan(Plan):
     @property
     def records(self) -> Ids:
         """The numbers of all records that are drawn from, in order."""
-        firsts, counts = self._eligible.firsts.tolist(), self._eligible.counts.tolist()
-        by_class = self._eligible.table.by_class
-        parts = [by_class[first : first + count] for first, count in zip(firsts, counts)]  # noqa: B905
-        return np.sort(np.concatenate(parts)).astype(np.int64, copy=False)
+        counts = self._eligible.counts.astype(np.int64)
+        ends = counts.cumsum()
+        # Where each class begins in its table, less where it begins here.
+        shifts = self._eligible.firsts.astype(np.int64) - (ends - counts)
+        places = np.arange(ends[-1]) + shifts.repeat(counts)
+        return np.sort(self._eligible.table.by_class[places]).astype(np.int64, copy=False)
 
     # Weights.
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
-from covey.adapters import FRAMEWORKS, Framework, tensors
+import numpy as np
+
+from covey.adapters import Framework, check_framework, tensors
 from covey.adapters.keras import PyDataset, backend, is_worker, was_a_look
 from covey.augmenters.base import takes_step
 from covey.errors import PlanError
@@ -55,10 +57,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         self.steps_per_epoch = whole("steps_per_epoch", steps_per_epoch, 1, 2**48)
         self.augmenter = augmenter
         self.warmup = whole("warmup", warmup, -(2**62))
-        if framework is not None and framework not in FRAMEWORKS:
-            allowed = ", ".join(map(repr, FRAMEWORKS))
-            raise ValueError(f"framework is {framework!r}, must be one of {allowed}")
-        self.framework: Framework = backend() if framework is None else framework
+        self.framework: Framework = backend() if framework is None else check_framework(framework)
         self.epoch = 0
         """How many epochs there were; set it to go on somewhere else."""
 
@@ -147,7 +146,8 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         given = self._augmenter(x, y, self._examples_per_class, self.is_warmup, **told)
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise PlanError(f"the augmenter gives {type(given).__name__}, must return (x, y)")
-        return given[0], given[1]
+        x, y = map(_array_of_numbers, given)
+        return x, y
 
     def _hand_over(self, x: Any, y: Any) -> tuple[Any, Any]:
         if is_worker():  # it hands arrays back; a framework that was forked may hang
@@ -165,3 +165,9 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         """Count the epoch that was; Keras calls this."""
         if not was_a_look():
             self.epoch += 1
+
+
+def _array_of_numbers(given: Any) -> Any:
+    """A list of numbers or texts as an array; one of arrays, views for instance, stays a list."""
+    is_plain = isinstance(given, list) and all(np.ndim(each) == 0 for each in given)
+    return np.asarray(given) if is_plain else given

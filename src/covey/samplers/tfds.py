@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import covey
+from covey.dataset import open as open_dataset
 from covey.dataset.layout import find_layout
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.loader.recipe import add_place
@@ -124,7 +124,7 @@ class _Split:
     """A split of a folder that was prepared."""
 
     def __init__(self, folder: str, split: str, keys: tuple[str, str]) -> None:
-        self._dataset = covey.open(folder, split=split)
+        self._dataset = open_dataset(folder, split=split)
         self._keys = keys
         there = list(self._dataset.features)
         for argument, key in zip(("x_key", "y_key"), keys, strict=True):

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import covey
 from covey.adapters.tensorflow import batches_at_once, dataset_of
 from covey.adapters.tensorflow.columns import tf
 from covey.adapters.tensorflow.each import map_each
 from covey.adapters.tensorflow.forms import Form
 from covey.checking.states import find_state
+from covey.dataset import Dataset
+from covey.dataset import open as open_dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.errors import DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
@@ -166,9 +167,10 @@ def _find_shards(
     plain = folder if storage.is_remote else glob.escape(folder)
     found = [each for each in storage.glob(storage.join(plain, suffix)) if _is_shard(each)]
     if not found:
-        what = "no file in it fits" if storage.is_folder(folder) else "there is no such folder, so"
+        is_there = storage.is_folder(folder)
+        what = f"no file in it is called {suffix!r}" if is_there else "there is no such folder"
         raise DatasetError(
-            f"{folder}: {what} {suffix!r}; shard_path= is the folder of the shards, and "
+            f"{folder}: {what}; shard_path= is the folder of the shards, and "
             "shard_suffix= a pattern of their names, such as '*.tfrecord*'"
         )
     return _Shards(storage, folder, found, options)
@@ -181,7 +183,7 @@ def _is_shard(path: str) -> bool:
 # What tells the classes.
 
 
-def _open_known(shards: _Shards, label: Label | None) -> covey.Dataset | None:
+def _open_known(shards: _Shards, label: Label | None) -> Dataset | None:
     """The shards as a dataset, if it is known what tells the class of an example.
 
     Shards of others are not indexed unless somebody says by what.
@@ -193,7 +195,7 @@ def _open_known(shards: _Shards, label: Label | None) -> covey.Dataset | None:
     # What a dataset says of its features holds, even if it has no index.
     described = (each for each in found if each[1].features is not None)
     path, _, split = chosen or next(described, found[-1])
-    dataset = covey.open(path, split=split, label=label, storage_options=shards.options)
+    dataset = open_dataset(path, split=split, label=label, storage_options=shards.options)
     if dataset.label is not None:
         return dataset
     dataset.close()
@@ -253,12 +255,12 @@ class _RawRecords(Recipe):
         return np.array(dataset.raw[ids], object)
 
 
-def _raw_loader(dataset: covey.Dataset, plan: Plan, threads: int | None) -> Loader:
+def _raw_loader(dataset: Dataset, plan: Plan, threads: int | None) -> Loader:
     again = partial(_raw_loader, dataset, plan, threads)
     return Loader(_RawRecords(dataset), plan, threads=threads, again=again)
 
 
-def _records(dataset: covey.Dataset, plan: Plan, threads: int | None) -> Any:
+def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
     """The records of the batches of a plan."""
     ids = plan.batch(0)
     nbytes = sum(map(len, dataset.raw[ids]))
