@@ -158,7 +158,11 @@ def documented(paths: list[str]) -> Any:
 
     shards = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths))
     records = shards.interleave(
-        tf.data.TFRecordDataset, cycle_length=len(paths), block_length=K, deterministic=False
+        tf.data.TFRecordDataset,
+        cycle_length=len(paths),
+        block_length=K,
+        num_parallel_calls=1,
+        deterministic=False,
     )
     examples = records.map(deserialize, num_parallel_calls=tf.data.AUTOTUNE)
     return examples.repeat().batch(BATCH).prefetch(10)

@@ -1195,7 +1195,7 @@ def test_a_list_of_numbers_that_an_augmenter_gives_is_an_array(framework):
     def listing(x, y, *_):
         return x, y.tolist()
 
-    x, y = multi(X, Y, 3, augmenter=listing, framework=framework)[0]
+    _, y = multi(X, Y, 3, augmenter=listing, framework=framework)[0]
     assert (tuple(y.shape), str(y.dtype).removeprefix("torch.")) == ((6,), "int64")
 
 

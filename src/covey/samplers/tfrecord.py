@@ -20,7 +20,7 @@ from covey.checking.states import find_state
 from covey.dataset import Dataset
 from covey.dataset import open as open_dataset
 from covey.dataset.layout import Layout, find_layout
-from covey.errors import DatasetError, FeatureError, PlanError
+from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
 from covey.loader import Loader
 from covey.loader.recipe import Recipe
@@ -207,7 +207,7 @@ def _candidates(shards: _Shards) -> Iterable[tuple[Any, Layout, str]]:
     for path in (shards.folder, shards.files):
         try:
             layout = find_layout(path, storage_options=shards.options)
-        except (covey.CoveyError, OSError):
+        except (CoveyError, OSError):
             if path is shards.files:
                 raise
             continue  # the folder as a whole is something else, or damaged
