@@ -54,7 +54,7 @@ def test_snippets_run_and_print_what_they_say(path, tmp_path, monkeypatch, capsy
 
 
 def test_readme_example_prints_what_it_says(tmp_path):
-    (code,) = snippets(ROOT / "README.md", "python")
+    code, *_ = snippets(ROOT / "README.md", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
