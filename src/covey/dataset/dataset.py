@@ -110,6 +110,11 @@ class Dataset(Loadable):
             return self._show(self.features, ids)
         return row_of(self._show(self.features, ids.reshape(1)), 0)
 
+    def __getitems__(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Examples by their numbers, read together: what a DataLoader of PyTorch asks for."""
+        columns = self[list(ids)]
+        return [row_of(columns, row) for row in range(len(ids))]
+
     def _show(self, features: Features, ids: Ids) -> dict[str, Any]:
         """Examples by column; images as pixels, if they were asked for."""
         columns = self.decode(features, ids)

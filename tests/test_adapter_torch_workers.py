@@ -1,0 +1,425 @@
+"""PyTorch with several processes: workers that are forked or spawned, and ranks.
+
+All of it runs in processes without the threads of frameworks, which may fork.
+"""
+
+import itertools
+import os
+import threading
+import traceback
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed
+from loaded import LABELS, digest, make, make_numbers, numbers_of
+from opened import opened
+from test_adapter_torch import STEPS, Users, any_numbers, balanced, epoch, flat, load, m_per_class
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+from written import fresh_process
+
+from covey import PlanError
+from covey.adapters.torch import BalancedBatchSampler
+
+WORKERS = [(1, False), (2, False), (2, True), (3, True)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torch")
+    make_numbers(folder / "numbers")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs a function in another process, where warnings are errors as they are here."""
+    with fresh_process() as run:
+        yield partial(run, strictly)
+
+
+def strictly(action, *args):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # which torchdata uses
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # for these few cores
+        return action(*args)
+
+
+def working(workers, persistent=False, start="fork"):
+    """Options of a DataLoader."""
+    if workers == 0:
+        return {}
+    return {
+        "num_workers": workers,
+        "persistent_workers": persistent,
+        "multiprocessing_context": start,
+        "timeout": 60,
+    }
+
+
+def loop(batches, *options, kind=DataLoader):
+    return kind(batches, batch_size=None, **working(*options))
+
+
+def read(batches):
+    return list(map(any_numbers, batches))
+
+
+# Forked workers.
+
+
+def iterate(folder, workers, persistent):
+    loader = load(opened(folder / "numbers"))
+    batches = loader.to_torch()
+    dataloader = loop(batches, workers, persistent)
+    found = [read(dataloader) for _ in range(3)]
+    next(iter(dataloader))
+    found.append(read(dataloader))
+    for number in (0, 7):
+        batches.set_epoch(number)
+        found.append(read(dataloader))
+    for _ in range(2):  # the same seeds, which must not look like the same iteration
+        torch.manual_seed(0)
+        found.append(read(dataloader))
+    state = batches.state_dict()
+    batches.load_state_dict({**loader.state(), "batch": STEPS + 2})
+    found += [read(dataloader), read(dataloader)]
+    batches.load_state_dict(state)
+    found.append(read(dataloader))
+    expected = [epoch(loader.plan, number) for number in (0, 1, 2, 4, 0, 7, 8, 9, 1, 2, 10)]
+    expected[8] = expected[8][2:]
+    assert found == expected
+    assert len(dataloader) == STEPS
+
+
+@pytest.mark.parametrize(("workers", "persistent"), WORKERS)
+def test_workers_give_the_batches_of_the_plan_in_order(folder, run, workers, persistent):
+    run(iterate, folder, workers, persistent)
+
+
+def iterate_epochs_that_end(folder):
+    ds = opened(folder / "numbers")
+    for options in ({}, {"rank": 0, "world": 3, "mode": "own"}, {"rank": 1, "world": 3}):
+        loader = ds.shuffled(50, seed=4, **options)
+        dataloader = loop(loader.to_torch(), 2)
+        for _ in range(2):
+            assert read(dataloader) == [numbers_of(x) for x, _ in loader]
+    few = ds.sequential(100)  # and fewer than workers
+    assert read(loop(few.to_torch(), 3)) == [list(range(100)), list(range(100, 180))]
+
+
+def test_workers_of_epochs_that_end(folder, run):
+    run(iterate_epochs_that_end, folder)
+
+
+def mix_loops(folder):
+    """Loops at the same time, a loader that is moved, and other numbers of workers."""
+    loader = load(opened(folder / "numbers"))
+    batches = loader.to_torch()
+    pairs = list(zip(loop(batches, 2), loop(batches, 2), strict=True))
+    found = sorted([any_numbers(batch) for batch in part] for part in zip(*pairs, strict=True))
+    assert found == sorted(epoch(loader.plan, number) for number in (0, 1))
+    loader.seek(2 * STEPS + 3)
+    assert read(loop(batches, 2)) == epoch(loader.plan, 2)[3:]
+    assert read(loop(batches, 0)) == epoch(loader.plan, 3)
+    next(iter(loop(batches, 0)))
+    assert read(loop(batches, 3)) == epoch(loader.plan, 5)
+    assert read(loop(loader.to_torch(), 1)) == epoch(loader.plan, 6)
+
+
+def test_loops_of_all_kinds_over_one_loader(folder, run):
+    run(mix_loops, folder)
+
+
+def iterate_kind(folder, kind):
+    ds = make(folder, kind)
+    expected = [digest(as_arrays(batch)) for batch in load(ds).to_torch()]
+    assert [digest(as_arrays(batch)) for batch in loop(load(ds).to_torch(), 2)] == expected
+
+
+def as_arrays(value):
+    if isinstance(value, dict):
+        return {name: as_arrays(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_arrays(each) for each in value]
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("kind", ["many", "ragged", "texts", "gzip", "where"])
+def test_workers_of_datasets_of_all_kinds(tmp_path, run, kind):
+    run(iterate_kind, tmp_path / kind, kind)
+
+
+def count_threads(x, y):
+    names = [thread.name for thread in threading.enumerate()]
+    return x, y, np.array([os.getpid(), sum(name.startswith("covey") for name in names)])
+
+
+def iterate_counting(folder):
+    loader = load(opened(folder / "numbers"), batch_transform=count_threads, threads=2)
+    found = [told.tolist() for *_, told in loop(loader.to_torch(), 2)]
+    assert {threads for _, threads in found} == {0}
+    processes = [process for process, _ in found]
+    assert processes == (processes[:2] * STEPS)[:STEPS]
+    assert len(set(processes)) == 2
+
+
+def test_workers_take_turns_and_have_no_threads(folder, run):
+    run(iterate_counting, folder)
+
+
+# States.
+
+
+def stateful(folder, kind, workers, persistent, every):
+    ds = opened(folder / "numbers")
+    options = {**working(workers, persistent), "snapshot_every_n_steps": every}
+    if kind == "batches":
+        return StatefulDataLoader(load(ds).to_torch(), batch_size=None, **options)
+    if kind == "m per class":
+        return StatefulDataLoader(Users(), sampler=m_per_class(), batch_size=5, **options)
+    return StatefulDataLoader(Users(), batch_sampler=balanced(), **options)
+
+
+def go_on(folder, kind, workers, persistent, every, stops):
+    again = partial(stateful, folder, kind, workers, persistent, every)
+    whole = again()
+    expected = [read(whole) for _ in range(4)]
+    for before, stop in stops:
+        loader = again()
+        for _ in range(before):
+            read(loader)
+        found = read(itertools.islice(loader, stop))  # behind the end, if there is no stop
+        other = again()
+        other.load_state_dict(loader.state_dict())
+        del loader
+        if stop is not None:
+            assert found + read(other) == expected[before]
+        assert [read(other), read(other)] == expected[before + 1 : before + 3]
+
+
+@pytest.mark.parametrize("kind", ["batches", "sampler", "m per class"])
+def test_a_stateful_loader_with_workers_goes_on_exactly(folder, run, kind):
+    run(go_on, folder, kind, 2, False, 1, [(0, 3), (1, 4), (0, None)])
+    run(go_on, folder, kind, 2, True, 1, [(0, 0), (1, 2), (0, STEPS), (1, None)])
+    run(go_on, folder, kind, 2, True, 3, [(0, 1), (0, 4), (0, None)])
+
+
+def go_on_behind_a_last_batch(folder):
+    """As somebody was without workers, who was not told yet that the epoch was over."""
+    loader = load(opened(folder / "numbers"))
+    batches = loader.to_torch()
+    batches.load_state_dict({**loader.state(), "batch": STEPS, "drained": True})
+    first = loop(batches, 2, kind=StatefulDataLoader)
+    again = loop(load(opened(folder / "numbers")).to_torch(), 2, kind=StatefulDataLoader)
+    again.load_state_dict(first.state_dict())
+    for dataloader in (first, again):
+        assert [read(dataloader), read(dataloader)] == [[], epoch(loader.plan, 1)]
+
+
+def test_workers_go_on_behind_the_last_batch_of_an_epoch(folder, run):
+    run(go_on_behind_a_last_batch, folder)
+
+
+def ask_for_the_state(folder):
+    loader = load(opened(folder / "numbers"))
+    batches = loader.to_torch()
+    for batch in loop(batches, 2):
+        any_numbers(batch)
+        with pytest.warns(UserWarning, match="in the midst of an epoch"):
+            state = batches.state_dict()
+        break
+    assert state["batch"] == STEPS
+    assert read(loop(batches, 2)) == epoch(loader.plan, 1)
+    assert batches.state_dict()["batch"] == 2 * STEPS
+
+
+def test_the_state_in_the_midst_of_what_workers_do_is_the_next_epoch_and_warns(folder, run):
+    run(ask_for_the_state, folder)
+
+
+# What goes wrong.
+
+
+def told(batches):
+    """What is wrong with batches."""
+    try:
+        return f"nothing, {next(batches)}"
+    except (PlanError, ValueError) as error:
+        # Else it has the iterator, whose workers end at once only if it is not in a cycle.
+        traceback.clear_frames(error.__traceback__)
+        return str(error)
+
+
+def fail(folder):
+    ds = opened(folder / "numbers")
+    unaware = DataLoader(load(ds).to_torch(), **working(2))
+    assert "pass batch_size=None" in told(iter(unaware))
+    loader = load(ds)
+    batches = loader.to_torch()
+    assert read(loop(batches, 2)) == epoch(loader.plan, 0)
+    loader.set_class_weights({1: 2.0})
+    assert "weights of classes have changed" in told(iter(loop(batches, 2)))
+
+
+def test_workers_tell_what_is_wrong(folder, run):
+    run(fail, folder)
+
+
+def fail_at_95(x, y):
+    if 95 in numbers_of(x):
+        raise ValueError("that is 95")
+    return x, y
+
+
+def fail_in_a_batch(folder):
+    loader = opened(folder / "numbers").sequential(10, batch_transform=fail_at_95)
+    batches = iter(loop(loader.to_torch(), 2))
+    found = read(itertools.islice(batches, 9))
+    assert "that is 95" in told(batches)
+    found += read(batches)
+    assert [ids[0] for ids in found] == [*range(0, 90, 10), *range(100, 180, 10)]
+
+
+def test_a_batch_that_fails_is_told_and_others_are_in_their_places(folder, run):
+    run(fail_in_a_batch, folder)
+
+
+@contextmanager
+def child(action, *args):
+    """A forked process that is no worker of a DataLoader."""
+    context = get_context("fork")
+    answers = context.Queue()
+    process = context.Process(target=lambda: answers.put(action(*args)))
+    process.start()
+    yield answers.get(timeout=60)
+    process.join()
+
+
+def fork_elsewhere(folder):
+    loader = load(opened(folder / "numbers"))
+    batches = loader.to_torch()
+    next(iter(batches))
+
+    with child(lambda: [read(loop(batches, 0)), read(loop(batches, 2))]) as found:
+        assert found == [epoch(loader.plan, 1), epoch(loader.plan, 2)]
+    with child(lambda: told(iter(loop(batches, 2)))) as refused:
+        assert "call to_torch() in the one that has the DataLoader" in refused
+    assert read(loop(batches, 2)) == epoch(loader.plan, 1)
+
+
+def test_a_child_that_is_no_worker_goes_on_by_itself(folder, run):
+    run(fork_elsewhere, folder)
+
+
+# Datasets of others.
+
+
+def sample(folder, workers, persistent):
+    ds = opened(folder / "numbers")
+    sampler = balanced(seed=9)
+    plan = sampler.plan
+    users = DataLoader(Users(), batch_sampler=sampler, **working(workers, persistent))
+    assert [read(users) for _ in range(2)] == [epoch(plan, 0), epoch(plan, 1)]
+    next(iter(users))
+    assert read(users) == epoch(plan, 3)
+    sampler.set_epoch(0)
+    assert read(users) == epoch(plan, 0)
+    own = BalancedBatchSampler(ds.classes, 4, 2, seed=9, steps_per_epoch=STEPS)
+    assert read(DataLoader(ds, batch_sampler=own, **working(workers))) == epoch(plan, 0)
+    examples = m_per_class()
+    each = DataLoader(Users(), sampler=examples, batch_size=8, **working(workers))
+    assert [read(each) for _ in range(2)] == [epoch(examples.batches.plan, n) for n in range(2)]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(2, False), (2, True)])
+def test_samplers_with_workers(folder, run, workers, persistent):
+    run(sample, folder, workers, persistent)
+
+
+# Spawned workers: what persists, and then what does not.
+
+
+def spawn(folder):
+    loader = load(opened(folder / "numbers"))
+    batches = loader.to_torch()
+    assert read(loop(batches, 2)) == epoch(loader.plan, 0)  # forked
+    persistent = loop(batches, 2, True, "spawn")
+    assert [read(persistent), read(persistent)] == [epoch(loader.plan, n) for n in (1, 2)]
+    del persistent
+    assert read(loop(batches, 2, False, "spawn")) == epoch(loader.plan, 3)
+    assert read(loop(batches, 2)) == epoch(loader.plan, 4)
+
+
+def test_spawned_workers_give_the_batches_of_the_plan_in_order(folder, run):
+    run(spawn, folder)
+
+
+# Ranks.
+
+
+def gathered(value):
+    parts = [None, None]
+    torch.distributed.all_gather_object(parts, value)
+    return parts
+
+
+def train(model, batches):
+    """Two steps with the mean of what the model makes of a batch."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in itertools.islice(batches, 2):
+        loss = (model(x.flatten(1) / 100).sum(1) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [each.tolist() for each in model.parameters()]
+
+
+def new_model():
+    torch.manual_seed(5)
+    return torch.nn.Linear(6, 3)
+
+
+def act_as(rank, folder, meeting):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=2
+    )
+    ds = opened(folder / "numbers")
+    found = {}
+    for mode in ("split", "own"):
+        loader = load(ds, rank=rank, world=2, mode=mode)
+        # Of different numbers of workers, even.
+        found[mode] = [gathered(ids) for ids in read(loop(loader.to_torch(), 2 * rank))]
+        sampler = balanced(seed=9, mode=mode)
+        users = DataLoader(Users(), batch_sampler=sampler)
+        assert [gathered(ids) for ids in read(users)] == found[mode]
+    model = DistributedDataParallel(new_model())
+    trained = train(model, loop(load(ds, rank=rank, world=2).to_torch(), 0))
+    torch.distributed.destroy_process_group()
+    return found, trained
+
+
+def test_two_ranks_have_the_batches_of_the_plan_together(folder, tmp_path):
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        ranks = [pool.submit(act_as, n, folder, tmp_path / "meeting") for n in range(2)]
+        (first, trained), (second, trained_too) = [each.result(120) for each in ranks]
+    loader = load(opened(folder / "numbers"))
+    assert first == second
+    assert list(map(flat, first["split"])) == epoch(loader.plan, 0)
+    for parts in first["split"]:
+        classes = [set(LABELS[ids].tolist()) for ids in parts]
+        assert [len(each) for each in classes] == [2, 2]
+    assert flat(first["own"]) == loader.plan.batches(0, 2 * STEPS).tolist()
+    # Both halves of a batch together teach what the whole of it does.
+    alone = train(new_model(), loop(loader.to_torch(), 0))
+    assert trained == trained_too
+    for a, b in zip(trained, alone, strict=True):
+        assert np.allclose(a, b, atol=1e-5)
