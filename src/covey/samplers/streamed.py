@@ -104,15 +104,15 @@ def _look(
     # How many blocks of a shard a batch has.
     together = -(-classes // cycle)
     broken, alike, short = [], [], []
-    for path in chosen:
-        records = _first_records(storage, path, blocks_each * examples, compression)
+    heads = {
+        path: _first_records(storage, path, blocks_each * examples, compression) for path in chosen
+    }
+    # Of all shards at once: to trace a function takes longer than to call it.
+    labels = iter(_labels([each for records in heads.values() for each in records], function))
+    for path, records in heads.items():
         if len(records) < examples:
             short.append(path)
-            continue
-        labels = _labels(records, function)
-        if labels is None:  # nothing tells what the class is
-            continue
-        blocks = _cut(labels, examples)
+        blocks = _cut(list(islice(labels, len(records))), examples)
         if any(len(set(block)) > 1 for block in blocks):
             broken.append(path)
         if any(len({block[0] for block in some}) < together for some in _cut(blocks, together)):
@@ -161,12 +161,18 @@ def _first_records(
     return records
 
 
-def _labels(records: list[bytes], function: Callable[[Any], Any]) -> list[str] | None:
-    """What tells the classes of records apart: the second part of what is made of them."""
-    made = tf.data.Dataset.from_tensor_slices(records).map(function)
-    spec = made.element_spec
-    is_pair = isinstance(spec, tuple) and len(spec) > 1 and isinstance(spec[1], tf.TensorSpec)
-    if not is_pair:
-        return None
-    labels = made.map(as_it_is(lambda *example: example[1])).as_numpy_iterator()
-    return [str(np.asarray(each).tolist()) for each in labels]
+def _labels(records: list[bytes], function: Callable[[Any], Any]) -> list[str]:
+    """What tells the classes of records apart: the second part of what is made of them.
+
+    Nothing, if there is no such part.
+    """
+
+    def label(record: Any) -> Any:
+        made = function(record)
+        is_pair = isinstance(made, tuple) and len(made) > 1 and tf.is_tensor(made[1])
+        return made[1] if is_pair else tf.zeros([0])
+
+    found = tf.data.Dataset.from_tensor_slices(records).map(label, num_parallel_calls=-1)
+    if found.element_spec.shape == [0]:
+        return []
+    return [str(np.asarray(each).tolist()) for each in found.as_numpy_iterator()]

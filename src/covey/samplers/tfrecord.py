@@ -168,7 +168,7 @@ def _find_shards(
     found = [each for each in storage.glob(storage.join(plain, suffix)) if _is_shard(each)]
     if not found:
         is_there = storage.is_folder(folder)
-        what = f"no file in it is called {suffix!r}" if is_there else "there is no such folder"
+        what = f"no file in it fits {suffix!r}" if is_there else "there is no such folder"
         raise DatasetError(
             f"{folder}: {what}; shard_path= is the folder of the shards, and "
             "shard_suffix= a pattern of their names, such as '*.tfrecord*'"

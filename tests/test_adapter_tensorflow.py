@@ -1,0 +1,479 @@
+"""Loaders in tf.data: the same batches, an epoch an iteration, and TensorFlow's own checkpoints."""
+
+import gc
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from loaded import COUNT, NATIVE, OTHERS, make, numbers_of
+from opened import opened
+from written import write
+
+from covey import FeatureError, Image, PlanError, Sparse, Tensor
+from covey.adapters.tensorflow import tensor, to_tf
+from covey.features import RaggedArray, SparseArray, StringArray
+from covey.loader import Follower
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    with make(tmp_path / "data", "numbers") as dataset:
+        yield dataset
+
+
+def as_lists(value):
+    """A batch of either side in lists."""
+    if isinstance(value, dict):
+        return {name: as_lists(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [as_lists(each) for each in value]
+    if isinstance(value, tf.SparseTensor):
+        value = tf.sparse.to_dense(value)
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    return value.numpy().tolist() if tf.is_tensor(value) else value.tolist()
+
+
+def steps(dataset, count=None):
+    """The numbers of the examples of each batch."""
+    batches = dataset if count is None else dataset.take(count)
+    return [numbers_of(x) for x, _ in batches]
+
+
+# The batches.
+
+
+@pytest.mark.parametrize("kind", [*NATIVE, *OTHERS])
+def test_batches_are_those_of_the_loader(tmp_path, kind):
+    with make(tmp_path / "data", kind) as dataset:
+        loader = dataset.batches(3, 2, seed=1)
+        batches = loader.to_tf()
+        found = list(batches)
+        assert as_lists(tuple(found)) == as_lists(tuple(dataset.batches(3, 2, seed=1)))
+        assert batches.element_spec[1] == tf.TensorSpec([6], tf.int64)
+        spec = tf.nest.map_structure(tf.type_spec_from_value, found[0])
+        tf.nest.map_structure(lambda a, b: a.is_compatible_with(b) or 1 / 0, batches.element_spec,
+                              spec)  # fmt: skip
+
+
+def test_the_form_of_a_batch_is_kept(tmp_path):
+    with make(tmp_path / "data", "many") as dataset:
+        batches = dataset.sequential(4, as_dict=True, features=["x", "half"]).to_tf()
+        assert list(batches.element_spec) == ["x", "half", "label"]
+        assert batches.element_spec["half"] == tf.TensorSpec([4], tf.float16)
+
+
+def test_examples_without_classes_are_x_alone(tmp_path):
+    write([{"x": [n, 1.0]} for n in range(6)], tmp_path / "data", shuffle=False)
+    with opened(tmp_path / "data") as dataset:
+        batches = dataset.sequential(3).to_tf()
+        assert batches.element_spec == tf.TensorSpec([3, 2], tf.float32)
+        assert [numbers_of(x) for x in batches] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_large_batches_come_one_at_a_time(tmp_path):
+    features = {"x": Tensor("uint8", (1 << 20,), encoding="bytes"), "label": "int64"}
+    many = ({"x": np.full(1 << 20, n, np.uint8), "label": n % 2} for n in range(6))
+    write(many, tmp_path / "data", features=features, label="label", shuffle=False)
+    with opened(tmp_path / "data") as dataset:
+        assert steps(dataset.sequential(2).to_tf()) == [[0, 1], [2, 3], [4, 5]]
+
+
+COLUMNS = {
+    "text": ("str", "owl" * 3, tf.TensorSpec([None], tf.string)),
+    "texts": (Tensor("str", (2,)), ["owl", "ö"], tf.TensorSpec([None, 2], tf.string)),
+    "some": (Tensor("str", (None,)), ["owl"], tf.RaggedTensorSpec([None, None], tf.string, 1)),
+    "rows": (
+        Tensor("float32", (None, 2)),
+        [[1.0, 2.0]],
+        tf.RaggedTensorSpec([None, None, 2], tf.float32, 1),
+    ),
+    "sparse": (
+        Sparse("float32", (2, 3)),
+        [[0, 1.5, 0], [2, 0, 0]],
+        tf.SparseTensorSpec([None, 2, 3], tf.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_all_kinds_have_their_tensors(tmp_path, name):
+    kind, value, spec = COLUMNS[name]
+    many = [{name: value, "label": n % 2} for n in range(5)]
+    write(many, tmp_path / "data", features={name: kind, "label": "int64"}, label="label")
+    with opened(tmp_path / "data") as dataset:
+        batches = dataset.sequential(2, features=name).to_tf()
+        assert batches.element_spec[0] == spec
+        encoded = [value.encode()] if isinstance(value, str) else value
+        encoded = [s.encode() if isinstance(s, str) else s for s in encoded]
+        found = [row for x, _ in batches for row in as_lists(x)]
+        assert found == (encoded if isinstance(value, str) else [encoded]) * 5
+
+
+def test_rows_that_tensorflow_cannot_hold_are_refused(tmp_path):
+    kind = Tensor("uint8", (None, None), encoding="bytes")
+    many = [{"x": np.zeros((n, 2), np.uint8), "label": 0} for n in range(5)]
+    write(many, tmp_path / "data", features={"x": kind, "label": "int64"}, label="label")
+    with opened(tmp_path / "data") as dataset:
+        with pytest.raises(FeatureError, match="have batch_transform= pad them"):
+            dataset.sequential(2).to_tf()
+        padded = dataset.sequential(2, batch_transform=lambda x, y: (np.zeros((len(y), 4)), y))
+        assert padded.to_tf().element_spec[0] == tf.TensorSpec([None, 4], tf.float64)
+
+
+# Lengths that differ.
+
+
+@pytest.mark.parametrize(
+    ("last", "rows", "epoch"),
+    [("short", [None], [70, 70, 40]), ("drop", [70], [70, 70]), ("fill", [70], [70, 70, 70])],
+)
+def test_a_short_last_batch_has_an_unknown_length(dataset, last, rows, epoch):
+    batches = dataset.shuffled(70, last=last).to_tf()
+    assert batches.element_spec[1] == tf.TensorSpec(rows, tf.int64)
+    assert [len(y) for _, y in batches] == epoch
+
+
+def test_ranks_have_their_parts_and_are_not_sharded_again(dataset):
+    loader = dataset.shuffled(7, rank=1, world=2, last="drop")
+    batches = loader.to_tf()
+    assert batches.element_spec[1] == tf.TensorSpec([len(loader.batch(0)[1])], tf.int64)
+    assert steps(batches) == [numbers_of(x) for x, _ in loader]
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    assert batches.options().experimental_distribute.auto_shard_policy == off
+
+
+def write_images(folder, sizes):
+    many = [
+        {"x": np.full((size, 4, 3), n, np.uint8), "label": n % 2} for n, size in enumerate(sizes)
+    ]
+    features = {"x": Image((None, None, 3)), "label": "int64"}
+    write(many, folder, features=features, label="label", shuffle=False)
+    return opened(folder)
+
+
+def test_sizes_of_images_are_unknown_even_if_the_first_have_one(tmp_path):
+    with write_images(tmp_path / "data", [4] * 4 + [5] * 4) as dataset:
+        batches = dataset.sequential(4).to_tf()
+        assert batches.element_spec[0] == tf.TensorSpec([4, None, None, 3], tf.uint8)
+        assert [tuple(x.shape) for x, _ in batches] == [(4, 4, 4, 3), (4, 5, 4, 3)]
+
+
+def test_images_of_different_sizes_are_refused_and_resized_ones_are_not(tmp_path):
+    with write_images(tmp_path / "data", [4] * 4 + [5, 4] * 2 + [4] * 4) as dataset:
+        batches = dataset.sequential(4).to_tf()
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"different shapes.*image_size="):
+            list(batches)
+        with pytest.raises(FeatureError, match=r"different shapes.*image_size="):
+            dataset.select(range(4, 8)).sequential(4).to_tf()
+        sized = dataset.sequential(4, image_size=6).to_tf()
+        assert sized.element_spec[0] == tf.TensorSpec([4, 6, 6, 3], tf.uint8)
+        assert len(list(sized)) == 3
+
+
+# Functions.
+
+
+def test_functions_change_what_a_batch_is(dataset):
+    def once(example):
+        return {"x": example["x"] * 2, "name": "owl", "label": example["label"]}
+
+    def twice(x, y):
+        return [x["x"].astype(np.float64), tf.constant(y), x["name"]]
+
+    batches = dataset.sequential(30, transform=once, batch_transform=twice).to_tf()
+    assert batches.element_spec == (
+        tf.TensorSpec([30, 2, 3], tf.float64),
+        tf.TensorSpec([30], tf.int64),
+        tf.TensorSpec([30], tf.string),
+    )
+    found = [[int(row[0, 0]) for row in x] for x, _, _ in batches]
+    assert found == np.arange(0, 2 * COUNT, 2).reshape(-1, 30).tolist()
+
+
+def test_dimensions_that_functions_change_are_unknown(dataset):
+    def grow(x, y):
+        return x[:, :, : 3 - int(x[0, 0, 0]) // 70], y
+
+    batches = dataset.sequential(50, batch_transform=grow).to_tf()
+    assert batches.element_spec[0] == tf.TensorSpec([None, 2, None], tf.float32)
+    assert [x.shape[2] for x, _ in batches] == [3, 3, 2, 1]
+
+
+def widen_in_the_middle(x, y):
+    return (np.zeros((len(y), 9 if x[0, 0, 0] == 60 else 5)), y)
+
+
+def test_a_batch_that_is_not_like_others_is_an_error_that_says_so(dataset):
+    loader = dataset.sequential(60, batch_transform=widen_in_the_middle)
+    remedy = r"float64 \(60, 9\).*others have.*\(60, 5\).*to_tf\(loader, element_spec=...\)"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=remedy):
+        list(loader.to_tf())
+    told = (tf.TensorSpec([60, None], tf.float64), tf.TensorSpec([60], tf.int64))
+    assert [x.shape[1] for x, _ in to_tf(loader, element_spec=told)] == [5, 9, 5]
+
+
+def test_a_batch_of_another_structure_is_an_error_that_says_so(dataset):
+    def odd(x, y):
+        return {"x": x, "z": y} if x[0, 0, 0] == 60 else {"x": x, "y": y}
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="another structure than others"):
+        list(dataset.sequential(60, batch_transform=odd).to_tf())
+    with pytest.raises(FeatureError, match="of the steps 0 and 1 are of different kinds"):
+        dataset.sequential(120, batch_transform=odd_at_the_end).to_tf()
+
+
+def odd_at_the_end(x, y):
+    return (x, y.astype(np.float32) if len(y) < 120 else y)
+
+
+def test_what_is_no_array_is_refused(dataset):
+    with pytest.raises(FeatureError, match="a batch has a object of object"):
+        dataset.sequential(60, batch_transform=lambda x, y: (x, object())).to_tf()
+
+
+# Errors.
+
+
+def test_a_damaged_record_is_named(dataset):
+    batches = dataset.sequential(20).to_tf()
+    assert len(dataset[:]["x"]) == COUNT  # now all shards are open
+    shard = Path(dataset.place(90).name)
+    with shard.open("r+b") as file:
+        file.seek(dataset.place(90).offset + 20)
+        file.write(b"?")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{shard.name}: record 18 at byte"):
+        list(batches)
+
+
+def test_an_error_of_a_function_is_told_with_its_place(dataset):
+    def refuse(example):
+        if example["x"][0, 0] == 70:
+            raise LookupError("no such bird")
+        return example
+
+    with pytest.raises(
+        tf.errors.UnknownError, match=r"(?s)LookupError: no such bird.*in transform= of"
+    ):
+        list(dataset.sequential(60, transform=refuse).to_tf())
+
+
+def test_batches_that_are_overwritten_are_refused(dataset):
+    with pytest.raises(PlanError, match="pass buffers='fresh'"):
+        dataset.batches(3, 2, buffers="recycled").to_tf()
+
+
+# Epochs.
+
+
+def test_every_iteration_is_the_next_epoch(dataset):
+    loader = dataset.batches(4, 3, seed=2)
+    batches = loader.to_tf()
+    assert int(batches.cardinality()) == len(loader)
+    epochs = [steps(batches) for _ in range(3)]
+    assert epochs == [[numbers_of(x) for x, _ in loader] for _ in range(3)]
+    assert epochs[0] != epochs[1]
+
+
+def test_repeat_take_and_prefetch_go_on_through_epochs(dataset):
+    loader = dataset.shuffled(70, seed=2)
+    expected = [numbers_of(loader.batch(step)[0]) for step in range(9)]
+    assert steps(loader.to_tf().repeat(3)) == expected
+    assert steps(loader.to_tf().repeat().prefetch(4), 7) == expected[:7]
+    short = loader.to_tf().take(2)
+    assert [steps(short), steps(short)] == [expected[:2], expected[3:5]]
+
+
+def test_the_first_iteration_begins_where_the_loader_is(dataset):
+    loader = dataset.batches(4, 3, seed=2)
+    whole = steps(loader.to_tf().repeat(2))
+    loader.seek(5)
+    batches = loader.to_tf()
+    assert int(batches.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+    assert steps(batches) == whole[5 : len(loader)]
+    assert steps(batches) == whole[len(loader) :]
+    assert loader.step == 5
+
+
+def test_iterators_side_by_side_do_not_disturb_each_other(dataset):
+    loader = dataset.shuffled(50, seed=2)
+    batches = loader.to_tf()
+    pairs = list(zip(batches, batches, strict=True))
+    assert [numbers_of(a[0]) for a, _ in pairs] == [
+        numbers_of(loader.batch(s)[0]) for s in range(4)
+    ]
+    assert [numbers_of(b[0]) for _, b in pairs] == [
+        numbers_of(loader.batch(s)[0]) for s in range(4, 8)
+    ]
+
+
+def followers():
+    gc.collect()
+    return {id(each): weakref.ref(each) for each in gc.get_objects() if type(each) is Follower}
+
+
+def test_what_makes_batches_ahead_goes_with_the_last_who_has_the_dataset(dataset):
+    before = followers()
+    iterator = iter(dataset.batches(4, 3).to_tf().repeat().prefetch(2))
+    next(iterator)
+    (follower,) = (each for number, each in followers().items() if number not in before)
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert follower() is None
+
+
+def test_batches_go_on_if_only_a_graph_has_the_dataset(dataset):
+    loader = dataset.batches(4, 3, seed=2)
+
+    def trace(batches):
+        iterator = tf.function(lambda: batches.reduce(np.int64(0), lambda n, b: n + b[1][0]))
+        return iterator.get_concrete_function()
+
+    traced = trace(loader.to_tf())
+    gc.collect()
+    assert int(traced()) == sum(int(y[0]) for _, y in loader)
+
+
+# Checkpoints of TensorFlow.
+
+
+def restored(make_batches, at, path):
+    """An iterator in another dataset, which goes on behind so many batches."""
+    iterator = iter(make_batches())
+    before = [numbers_of(next(iterator)[0]) for _ in range(at)]
+    saved = tf.train.Checkpoint(iterator=iterator).write(str(path))
+    other = iter(make_batches())
+    tf.train.Checkpoint(iterator=other).read(saved)
+    return before, other
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 14, 15, 16, 31])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_a_checkpoint_goes_on_exactly_also_at_the_end_of_an_epoch(dataset, tmp_path, at, prefetch):
+    loader = dataset.batches(4, 3, seed=2, steps_per_epoch=15)
+    expected = [numbers_of(loader.batch(step)[0]) for step in range(50)]
+
+    def batches():
+        repeated = loader.to_tf().repeat()
+        return repeated.prefetch(prefetch) if prefetch else repeated
+
+    before, iterator = restored(batches, at, tmp_path / "saved")
+    assert before + [numbers_of(next(iterator)[0]) for _ in range(50 - at)] == expected
+
+
+def test_a_checkpoint_of_ragged_batches_goes_on_exactly(tmp_path):
+    with make(tmp_path / "data", "ragged") as dataset:
+        loader = dataset.shuffled(50, seed=2)
+        expected = [numbers_of(loader.batch(step)[0]) for step in range(9)]
+        before, iterator = restored(lambda: loader.to_tf().repeat(), 4, tmp_path / "saved")
+        assert before + [numbers_of(next(iterator)[0]) for _ in range(5)] == expected
+
+
+def test_an_iterator_can_go_back(dataset, tmp_path):
+    iterator = iter(dataset.batches(4, 3, seed=2, steps_per_epoch=5).to_tf().repeat())
+    next(iterator)
+    checkpoint = tf.train.Checkpoint(iterator=iterator)
+    saved = checkpoint.write(str(tmp_path / "saved"))
+    first = [numbers_of(next(iterator)[0]) for _ in range(18)]
+    checkpoint.read(saved)
+    assert [numbers_of(next(iterator)[0]) for _ in range(18)] == first
+
+
+# In training.
+
+
+def test_fit_trains_on_other_batches_in_every_epoch(dataset):
+    seen = []
+
+    class Noting(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def build(self, shape):
+            self.dense.build((None, 6))
+            self.built = True
+
+        def call(self, x):
+            return self.dense(tf.reshape(x, [-1, 6]))
+
+        def train_step(self, data):
+            seen.append(numbers_of(data[0]))
+            return super().train_step(data)
+
+    model = Noting()
+    model.build((None, 2, 3))
+    model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
+    loader = dataset.where(label=[0, 1, 2]).batches(3, 4, seed=1, steps_per_epoch=4)
+    model.fit(loader.to_tf(), epochs=3, verbose=0, shuffle=False, validation_data=loader.to_tf())
+    assert seen == [numbers_of(loader.batch(step)[0]) for step in range(12)]
+
+
+def test_batches_are_split_over_replicas(tmp_path):
+    make(tmp_path / "data", "numbers").close()
+    run = subprocess.run(
+        [sys.executable, "-c", REPLICAS, str(tmp_path / "data")], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["True"] * 8
+
+
+REPLICAS = """
+import sys
+import numpy as np, tensorflow as tf
+import covey
+
+cpu, = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+loader = covey.open(sys.argv[1]).batches(4, 2, seed=1, steps_per_epoch=4)
+distributed = strategy.experimental_distribute_dataset(loader.to_tf())
+for epoch in range(2):
+    for step, parts in enumerate(distributed):
+        x, y = ([each.numpy() for each in strategy.experimental_local_results(p)] for p in parts)
+        whole = loader.batch(epoch * 4 + step)
+        joined = [np.concatenate(each) for each in (x, y)]
+        alike = all(np.array_equal(a, b) for a, b in zip(joined, whole))
+        print(alike and [len(each) for each in y] == [4, 4])
+"""
+
+
+# Tensors by themselves.
+
+
+def test_tensors_of_all_arrays():
+    assert tensor(np.arange(3, dtype=np.uint16)).dtype == tf.uint16
+    assert tensor(np.arange(3, dtype=">i4")).numpy().tolist() == [0, 1, 2]
+    assert tensor(StringArray.of(["owl", "ö"])).numpy().tolist() == [b"owl", "ö".encode()]
+    assert tensor(np.array(["owl"])).numpy().tolist() == [b"owl"]
+    assert tensor(RaggedArray.of([[1, 2], []])).to_list() == [[1, 2], []]
+    assert tensor(RaggedArray.of([[1], [2, 3], [4]])[1:]).to_list() == [[2, 3], [4]]
+    sparse = tensor(SparseArray(np.array([[3], [1]]), np.array([7.0, 5.0]), (4,)))
+    assert tf.sparse.to_dense(sparse).numpy().tolist() == [0, 5, 0, 7]
+    given = tf.constant(3)
+    assert tensor(given) is given
+    assert int(tensor(5)) == 5
+
+
+def test_a_dataset_is_let_go_with_what_was_made_of_it(tmp_path):
+    make(tmp_path / "data", "numbers").close()
+    dataset = opened(tmp_path / "data")
+    batches = dataset.batches(4, 2).to_tf()
+    assert len(list(batches.take(3))) == 3
+    known = weakref.ref(dataset)
+    del dataset, batches
+    gc.collect()
+    assert known() is None
+
+
+def test_a_loader_that_cannot_be_pickled_is_kept(tmp_path):
+    with make(tmp_path / "data", "numbers") as dataset:
+        loader = dataset.batches(4, 2, seed=1, batch_transform=lambda x, y: (x + 1, y))
+        found = [numbers_of(x) for x, _ in loader.to_tf().take(2)]
+        assert found == [[n + 1 for n in loader.plan.batch(step).tolist()] for step in range(2)]

@@ -1,0 +1,266 @@
+"""TFDataSampler: balanced batches of any finite tf.data.Dataset, exactly."""
+
+import gc
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from loaded import resident
+
+from covey.samplers import TFDataSampler
+
+COUNT, CLASSES = 120, 8
+LABELS = np.random.default_rng(1).permutation(COUNT) % CLASSES
+
+
+def numbered(labels=LABELS):
+    """Examples that are their numbers, with their classes."""
+    return tf.data.Dataset.from_tensor_slices((np.arange(len(labels)), labels))
+
+
+def is_exact(y, classes, examples):
+    found, counts = np.unique(np.asarray(y), return_counts=True)
+    return len(found) == classes and set(counts.tolist()) == {examples}
+
+
+def steps(batches, count):
+    return [batch[0].numpy().tolist() for batch in batches.take(count)]
+
+
+# The batches.
+
+
+def test_every_batch_has_exactly_p_classes_with_k_examples():
+    batches = TFDataSampler(numbered(), 5, 3)
+    for x, y in batches.take(200):
+        assert is_exact(y, 5, 3)
+        assert len(set(x.numpy().tolist())) == 15
+        assert LABELS[x.numpy()].tolist() == y.numpy().tolist()
+    spec = tf.TensorSpec([15], tf.int64)
+    assert batches.element_spec == (spec, spec)
+    assert int(batches.cardinality()) == tf.data.INFINITE_CARDINALITY
+
+
+def test_every_example_comes_once_before_any_comes_twice():
+    found = np.concatenate(steps(TFDataSampler(numbered(), 4, 3), 10))
+    assert sorted(found.tolist()) == list(range(COUNT))
+
+
+def test_a_seed_tells_which_batches():
+    def some(seed):
+        return steps(TFDataSampler(numbered(), 4, 2, seed=seed), 5)
+
+    assert some(1) == some(1) != some(2)
+
+
+def test_a_dataset_that_is_shuffled_anew_is_read_once():
+    shuffled = numbered().shuffle(COUNT)
+    for x, y in TFDataSampler(shuffled, 4, 2).take(40):
+        assert LABELS[x.numpy()].tolist() == y.numpy().tolist()
+
+
+def test_only_some_classes_and_some_of_their_examples_are_drawn():
+    batches = TFDataSampler(numbered(), 2, 2, class_list=[1, 3, 6], total_examples_per_class=4)
+    drawn = {n for batch in steps(batches, 50) for n in batch}
+    assert drawn == {n for label in (1, 3, 6) for n in np.flatnonzero(label == LABELS)[:4]}
+
+
+def test_classes_may_be_texts():
+    names = np.array([f"bird {label}" for label in LABELS])
+    batches = TFDataSampler(numbered(names), 2, 3, class_list=["bird 2", b"bird 5"])
+    assert all(set(y.numpy()) == {b"bird 2", b"bird 5"} for _, y in batches.take(5))
+
+
+@pytest.mark.parametrize(("output", "label_output"), [((9, 0), 1), ({"a": 9, "b": 0}, "b")])
+def test_one_of_several_outputs_tells_the_class(output, label_output):
+    def several(x, y):
+        return x, tf.nest.map_structure(lambda n: y + n, output), x * 2
+
+    batches = TFDataSampler(numbered().map(several), 3, 2, label_output=label_output)
+    for x, y, more in batches.take(5):
+        assert is_exact(y[label_output], 3, 2)
+        assert tf.nest.map_structure(lambda n: n.numpy().tolist(), y) == tf.nest.map_structure(
+            lambda n, x=x: (LABELS[x.numpy()] + n).tolist(), output
+        )
+        assert more.numpy().tolist() == (x.numpy() * 2).tolist()
+
+
+def test_every_iteration_goes_on_with_other_batches_and_checkpoints_exactly(tmp_path):
+    batches = TFDataSampler(numbered(), 4, 3)
+    expected = steps(TFDataSampler(numbered(), 4, 3), 30)
+    assert steps(batches, 10) != steps(batches, 10)
+    iterator = iter(TFDataSampler(numbered(), 4, 3))
+    assert [next(iterator)[0].numpy().tolist() for _ in range(13)] == expected[:13]
+    saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "saved"))
+    other = iter(TFDataSampler(numbered(), 4, 3))
+    tf.train.Checkpoint(iterator=other).read(saved)
+    assert [next(other)[0].numpy().tolist() for _ in range(17)] == expected[13:]
+
+
+# Functions.
+
+
+def load(path, y):
+    number = tf.constant(-1.0)
+    if tf.strings.length(path) > 1:  # control flow that TensorFlow makes a graph of
+        number = tf.strings.to_number(path)
+    return tf.fill([2, 2], number), y
+
+
+def test_examples_are_loaded_when_they_come():
+    paths = np.array([str(n) for n in range(COUNT)])
+    batches = TFDataSampler(tf.data.Dataset.from_tensor_slices((paths, LABELS)), 4, 2, load_fn=load)
+    plain = TFDataSampler(numbered(), 4, 2)
+    assert batches.element_spec[0] == tf.TensorSpec([8, 2, 2], tf.float32)
+    for (x, y), (n, label) in zip(batches.take(20), plain, strict=False):
+        assert x.numpy()[:, 1, 1].tolist() == [each if each > 9 else -1 for each in n.numpy()]
+        assert np.array_equal(y, label)
+
+
+def negate(x, y):
+    return -x, y
+
+
+def test_an_augmenter_gets_every_example_after_it_was_loaded():
+    batches = TFDataSampler(numbered(), 4, 2, augmenter=negate, load_fn=lambda x, y: (x + 1000, y))
+    plain = steps(TFDataSampler(numbered(), 4, 2), 20)
+    assert steps(batches, 20) == [[-n - 1000 for n in batch] for batch in plain]
+
+
+@pytest.mark.parametrize("warmup", [3, 8, 21])
+def test_the_first_examples_are_not_augmented(warmup):
+    plain = np.concatenate(steps(TFDataSampler(numbered(), 4, 2), 5))
+    found = np.concatenate(
+        steps(TFDataSampler(numbered(), 4, 2, augmenter=negate, warmup=warmup), 5)
+    )
+    assert found[:warmup].tolist() == plain[:warmup].tolist()
+    assert found[warmup:].tolist() == (-plain[warmup:]).tolist()
+
+
+def test_what_an_augmenter_draws_differs_for_every_example():
+    def draw(x, y):
+        return tf.random.uniform([]), y
+
+    drawn = np.concatenate(steps(TFDataSampler(numbered(), 8, 4, augmenter=draw), 5))
+    assert len(set(drawn.tolist())) == 160
+
+
+def uneven(labels=LABELS):
+    """Images whose sizes differ."""
+
+    def images():
+        for number, label in enumerate(labels):
+            yield np.full((2 + number % 3, 4, 1), number, np.uint8), label
+
+    signature = (tf.TensorSpec([None, 4, 1], tf.uint8), tf.TensorSpec([], tf.int64))
+    dataset = tf.data.Dataset.from_generator(images, output_signature=signature)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(labels)))
+
+
+def test_examples_of_different_shapes_are_loaded_into_one():
+    def resize(x, y):
+        return tf.image.resize(x, [5, 5]), y
+
+    batches = TFDataSampler(uneven(), 3, 2, load_fn=resize)
+    assert batches.element_spec[0] == tf.TensorSpec([6, 5, 5, 1], tf.float32)
+    for x, y in batches.take(5):
+        assert LABELS[x.numpy()[:, 2, 2, 0].astype(int)].tolist() == y.numpy().tolist()
+
+
+def test_shapes_that_only_seem_to_differ_are_found_out():
+    def same(x, y):
+        return x[:2], y
+
+    batches = TFDataSampler(uneven().map(same), 3, 2)
+    assert batches.element_spec[0] == tf.TensorSpec([6, 2, 4, 1], tf.uint8)
+    assert is_exact(next(iter(batches))[1], 3, 2)
+
+
+# What cannot be.
+
+
+@pytest.mark.parametrize(
+    ("ds", "told"),
+    [
+        (numbered().repeat(), "the dataset has no end"),
+        (numbered().filter(lambda x, y: x > 3), "does not say how many.*assert_cardinality"),
+        (numbered().map(lambda x, y: x), r"must be \(x, y\)"),
+        (numbered().map(lambda x, y: {"x": x, "y": y}), r"must be \(x, y\)"),
+        (numbered().map(lambda x, y: (x, (y, y))), "say which part.*label_output="),
+        (numbered().batch(4), "must be unbatched"),
+        (numbered().take(0), "the dataset has no example"),
+        (numbered().map(lambda x, y: (x, tf.cast(y, tf.float32) + 0.5)), "must be a whole number"),
+        (numbered().batch(2).map(lambda x, y: (tf.RaggedTensor.from_tensor(x[None]), y[0])),
+         "neither ragged nor sparse"),
+        (uneven(), "different shapes; have load_fn="),
+        ([1, 2], "must be a tf.data.Dataset"),
+    ],
+)  # fmt: skip
+def test_datasets_that_cannot_be_balanced_are_told(ds, told):
+    with pytest.raises(ValueError, match=told):
+        TFDataSampler(ds)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"classes_per_batch": 9}, "only 8 classes"),
+        ({"class_list": [0, 77]}, "77"),
+        ({"class_list": [77]}, "none of the classes in class_list"),
+        ({"class_list": "bird"}, "class_list is 'bird'"),
+        ({"total_examples_per_class": 0}, "total_examples_per_class is 0"),
+        ({"label_output": "kind"}, "y has no such part"),
+        ({"augmenter": 3}, "augmenter is 3"),
+        ({"load_fn": "x"}, "load_fn is 'x'"),
+        ({"warmup": 0.5}, "warmup is 0.5"),
+        ({"warmup": 5, "augmenter": lambda x, y: (tf.cast(x, tf.float32), y)}, "the same types"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_wrong_arguments_are_told(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        TFDataSampler(numbered(), **wrong)
+
+
+# In training.
+
+
+def test_fit_takes_it():
+    x = np.random.default_rng(1).random((COUNT, 4), np.float32)
+    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    batches = TFDataSampler(tf.data.Dataset.from_tensor_slices((x, LABELS)), 4, 2)
+    history = model.fit(batches, epochs=2, steps_per_epoch=4, verbose=0, shuffle=False)
+    assert len(history.history["loss"]) == 2
+
+
+def test_examples_are_let_go_of_with_the_last_who_has_the_dataset():
+    size = 1 << 27
+
+    def large(number):
+        return tf.fill([size // 128], tf.cast(number, tf.uint8)), number % 4
+
+    batches = TFDataSampler(tf.data.Dataset.range(128).map(large), 2, 2)
+    next(iter(batches))
+    before = resident()
+    del batches
+    gc.collect()
+    assert before - resident() > size * 3 // 4
+
+
+def test_arguments_and_their_order_are_those_of_the_documentation():
+    parameters = inspect.signature(TFDataSampler).parameters.values()
+    documented = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    assert documented == [
+        "ds",
+        "classes_per_batch",
+        "examples_per_class_per_batch",
+        "class_list",
+        "total_examples_per_class",
+        "augmenter",
+        "load_fn",
+        "warmup",
+        "label_output",
+    ]
