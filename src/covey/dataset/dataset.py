@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from covey.classes import ClassTable
 from covey.dataset.loading import Loadable
+from covey.dataset.raw import RawRecords
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, FormatError
 from covey.features import Features
@@ -21,10 +22,6 @@ from covey.gather import Gatherer
 from covey.labels import is_text, texts_of
 from covey.loader.examples import NativeSource
 from covey.records import Skipped
-
-# Records that are decoded at once when all are gone through.
-_ROWS_AT_ONCE = 256
-_BYTES_AT_ONCE = 16 << 20
 
 
 class Dataset(Loadable):
@@ -159,18 +156,10 @@ class Dataset(Loadable):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The examples, in order."""
-        for ids in self._stretches():
+        for ids in self.raw.stretches():
             columns = self._show(self.features, ids)
             for row in range(len(ids)):
                 yield row_of(columns, row)
-
-    def _stretches(self) -> Iterator[Ids]:
-        """All numbers in order, as many at once as are not too large together."""
-        for begin in range(0, len(self), _ROWS_AT_ONCE):
-            ids = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(self)), dtype=np.int64)
-            sizes = np.cumsum(self._gatherer.lengths(self._selection.take(ids)))
-            cuts = np.flatnonzero(np.diff(sizes // _BYTES_AT_ONCE)) + 1
-            yield from np.split(ids, cuts)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -190,7 +179,7 @@ class Dataset(Loadable):
     @property
     def raw(self) -> RawRecords:
         """The bytes of records, as they are stored: ``ds.raw[17]``."""
-        return RawRecords(self)
+        return RawRecords(self, self._gatherer, self._selection)
 
     # Classes.
 
@@ -323,31 +312,3 @@ class Dataset(Loadable):
 
 def _restore(gatherer: Gatherer, features: Features, options: Mapping[str, Any]) -> Dataset:
     return Dataset(gatherer, features, **options)
-
-
-class RawRecords(Sequence[bytes]):
-    """The records of a dataset as bytes, by their numbers."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    @overload
-    def __getitem__(self, key: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, key: slice | Any) -> list[bytes]: ...
-
-    def __getitem__(self, key: Any) -> bytes | list[bytes]:
-        ids = parse_ids(key, len(self))
-        records = self._read(ids.reshape(-1))
-        return records if ids.ndim else records[0]
-
-    def _read(self, ids: Ids) -> list[bytes]:
-        return self._dataset._gatherer.records(self._dataset._selection.take(ids))
-
-    def __iter__(self) -> Iterator[bytes]:
-        for ids in self._dataset._stretches():
-            yield from self._read(ids)

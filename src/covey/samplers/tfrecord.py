@@ -6,11 +6,7 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from covey.adapters.tensorflow import batches_at_once, dataset_of
 from covey.adapters.tensorflow.columns import tf
@@ -22,8 +18,6 @@ from covey.dataset import open as open_dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
-from covey.loader import Loader
-from covey.loader.recipe import Recipe
 from covey.plan import Plan
 from covey.plan.base import check_seed, whole
 from covey.records.compression import parse_compression
@@ -242,30 +236,8 @@ def _is_known(layout: Layout, split: str, label: Label | None) -> bool:
 # Records of balanced batches.
 
 
-class _RawRecords(Recipe):
-    """Batches of records as they are, which somebody else decodes."""
-
-    is_plain = False
-
-    def make(
-        self, ids: NDArray[np.int64], classes: NDArray[np.int64] | None, go_on: Callable[[], None]
-    ) -> Any:
-        go_on()
-        dataset: Any = self.examples
-        return np.array(dataset.raw[ids], object)
-
-
-def _raw_loader(dataset: Dataset, plan: Plan, threads: int | None) -> Loader:
-    again = partial(_raw_loader, dataset, plan, threads)
-    return Loader(_RawRecords(dataset), plan, threads=threads, again=again)
-
-
 def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
     """The records of the batches of a plan."""
-    ids = plan.batch(0)
-    nbytes = sum(map(len, dataset.raw[ids]))
-    # What is mapped is there at once. Where it must be fetched or unpacked, threads do it ahead.
-    if dataset._gatherer.mapped(ids) is not None:
-        threads = 0
-    form = Form(tf.TensorSpec([len(ids)], tf.string))
-    return dataset_of(_raw_loader(dataset, plan, threads), form, batches_at_once(nbytes))
+    nbytes = sum(map(len, dataset.raw[plan.batch(0)]))
+    form = Form(tf.TensorSpec([len(plan.batch(0))], tf.string))
+    return dataset_of(dataset.raw.batches(plan, threads=threads), form, batches_at_once(nbytes))
