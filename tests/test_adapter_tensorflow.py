@@ -415,11 +415,10 @@ def test_fit_trains_on_other_batches_in_every_epoch(dataset):
     assert seen == [numbers_of(loader.batch(step)[0]) for step in range(12)]
 
 
-def test_batches_are_split_over_replicas(tmp_path):
+def test_batches_are_split_over_replicas_and_the_process_ends(tmp_path):
     make(tmp_path / "data", "numbers").close()
-    run = subprocess.run(
-        [sys.executable, "-c", REPLICAS, str(tmp_path / "data")], capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", REPLICAS, str(tmp_path / "data")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["True"] * 8
 
@@ -441,6 +440,8 @@ for epoch in range(2):
         joined = [np.concatenate(each) for each in (x, y)]
         alike = all(np.array_equal(a, b) for a, b in zip(joined, whole))
         print(alike and [len(each) for each in y] == [4, 4])
+busy = iter(loader.to_tf().repeat().prefetch(100_000))  # and so it is when the interpreter ends
+next(busy)
 """
 
 

@@ -87,10 +87,12 @@ class DaemonThreads(Executor):
 
         One of the threads, where the garbage collector may come along, does not wait for itself.
         """
-        for _ in self.threads:
+        # Once: when the interpreter ends, a loop that is freed late finds no modules any more.
+        threads, self.threads = self.threads, []
+        for _ in threads:
             self._tasks.put(None)
-        for thread in self.threads:
-            if wait and threading.current_thread() not in self.threads:
+        for thread in threads:
+            if wait and threading.current_thread() not in threads:
                 thread.join()
 
 

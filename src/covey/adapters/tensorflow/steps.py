@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.adapters.tensorflow.calls import called
 from covey.adapters.tensorflow.columns import as_it_is, tf
 from covey.adapters.tensorflow.forms import Form
 from covey.plan import Plan
@@ -32,17 +33,18 @@ def from_steps(
     """
     at_once = at_once if form.is_fixed else 1
     epochs = _Epochs(plan, first)
-    make = partial(_make, batch, form, at_once > 1)
+    make = called(partial(_make, batch, form, at_once > 1))
+    begin_epoch, end_epoch = called(epochs.begin), called(epochs.end)
     dtypes = form.dtypes
 
     @as_it_is  # type: ignore[untyped-decorator]
     def begin(number: Any) -> Any:
-        return _scalars(tf.numpy_function(epochs.begin, [number], [tf.int64] * 3, stateful=False))
+        return _scalars(tf.numpy_function(begin_epoch, [number], [tf.int64] * 3, stateful=False))
 
     @as_it_is  # type: ignore[untyped-decorator]
     def end(following: Any) -> Any:
         return tf.ensure_shape(
-            tf.numpy_function(epochs.end, [following], tf.bool, stateful=False), []
+            tf.numpy_function(end_epoch, [following], tf.bool, stateful=False), []
         )
 
     @as_it_is  # type: ignore[untyped-decorator]

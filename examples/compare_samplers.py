@@ -1,0 +1,119 @@
+"""How much the way to make batches matters: recall@1 of the same net, over several seeds.
+
+Runs similarity_keras.py and similarity_torch.py, each in a process of its own, and writes what they
+say as JSON, with a picture beside it. What is in the JSON already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import drawings
+import numpy as np
+import recall_plot
+
+import covey
+
+HERE = Path(__file__).parent
+
+ARMS = {
+    "exact": ["--sampler", "exact"],
+    "streaming, 32 shards": ["--sampler", "streaming", "--shards", "32"],
+    "streaming, 8 shards": ["--sampler", "streaming"],
+    "streaming, shuffled shards": ["--sampler", "streaming", "--shuffled"],
+    "random": ["--sampler", "random"],
+}
+
+PACKAGES = {"keras": ["keras", "tensorflow-cpu"], "torch": ["torch"]}
+
+# Batches that are looked at, to say what they have.
+LOOKED_AT = 300
+
+
+def run(framework: str, arguments: list[str]) -> dict[str, float]:
+    """What one program says."""
+    command = [sys.executable, str(HERE / f"similarity_{framework}.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    before, after = re.findall(r"recall@1 \w+ training: ([\d.]+)", done.stdout)
+    return {"untrained": float(before), "recall": float(after)}
+
+
+def look_at(arguments: list[str]) -> dict[str, float]:
+    """How many classes batches have, and how many of their drawings have one of the same class."""
+    import similarity_keras
+
+    options = drawings.parse("", arguments)
+    train, _ = drawings.load(options)
+    classes, partnered = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        batches = similarity_keras.batches(train, folder, options).repeat()
+        for _, y in batches.take(LOOKED_AT).as_numpy_iterator():
+            counts = np.unique(y, return_counts=True)[1]
+            classes.append(len(counts))
+            partnered.append(counts[counts > 1].sum())
+    return {"classes": float(np.mean(classes)), "partnered": float(np.mean(partnered))}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run all that is missing, and write the results after each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--eval", type=Path)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--frameworks", nargs="+", choices=list(PACKAGES), default=list(PACKAGES))
+    parser.add_argument("--output", type=Path, default=Path("recall.json"))
+    options = parser.parse_args(arguments)
+    if options.seeds < 2:
+        parser.error(f"--seeds is {options.seeds}, must be 2 or more: a spread is to be shown")
+
+    given = ["--steps", str(options.steps)]
+    for name in ("data", "eval"):
+        path = getattr(options, name)
+        given += [f"--{name}", str(path)] if path else []
+    train, test = drawings.load(drawings.parse("", given))
+    names = [package for name in options.frameworks for package in PACKAGES[name]]
+    about = {
+        "steps": options.steps,
+        "batch": drawings.BATCH_SIZE,
+        "train": {"classes": train.classes, "drawings": len(train)},
+        "eval": {"classes": test.classes, "drawings": len(test)},
+        "versions": {
+            "python": platform.python_version(),
+            "covey": covey.__version__,
+            **{name: importlib.metadata.version(name) for name in names},
+        },
+    }
+    results: dict[str, Any] = {**about, "arms": {}, "runs": []}
+    if options.output.exists():
+        results = json.loads(options.output.read_text())
+        if {name: results[name] for name in about} != about:
+            raise SystemExit(f"{options.output} has results of something else; move it away")
+
+    known = {(each["arm"], each["framework"], each["seed"]) for each in results["runs"]}
+    for seed, framework, arm in product(range(options.seeds), options.frameworks, ARMS):
+        if (arm, framework, seed) not in known:
+            found = run(framework, [*given, *ARMS[arm], "--seed", str(seed)])
+            results["runs"].append({"arm": arm, "framework": framework, "seed": seed, **found})
+            options.output.write_text(json.dumps(results, indent=1) + "\n")
+            print(f"{arm}, {framework}, seed {seed}: {found}", flush=True)
+    results["arms"] = {arm: look_at([*given, *ARMS[arm]]) for arm in ARMS}
+    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    options.output.with_suffix(".svg").write_text(recall_plot.draw(results))
+    print(recall_plot.table(results))
+
+
+if __name__ == "__main__":
+    main()

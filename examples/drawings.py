@@ -1,0 +1,174 @@
+"""What the examples of similarity learning share: drawings, the settings, and recall@1.
+
+Classes are never shared between training and evaluation: what is measured is whether drawings of
+something new lie together.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import covey
+
+CLASSES_PER_BATCH = 32
+EXAMPLES_PER_CLASS = 4
+BATCH_SIZE = CLASSES_PER_BATCH * EXAMPLES_PER_CLASS
+
+HELD_OUT = 0.25
+GLYPHS_PER_CLASS = 20
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """Images (n, height, width) of bytes, and the number of the class of each."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(np.unique(self.labels))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def parse(about: str, arguments: list[str] | None = None) -> argparse.Namespace:
+    """The settings of a program."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--data", type=Path, help="NPZ with images and labels; else glyphs")
+    parser.add_argument("--eval", type=Path, help="NPZ with other classes; else some of --data")
+    parser.add_argument("--classes", type=int, default=600, help="how many glyphs, if no --data")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sampler", choices=["exact", "streaming", "random"], default="exact")
+    parser.add_argument("--shards", type=int, default=8, help="to stream from")
+    parser.add_argument(
+        "--shuffled", action="store_true", help="shards to stream from have no order"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args(arguments)
+    if options.eval and not options.data:
+        parser.error("--eval goes with --data")
+    return options
+
+
+def load(options: argparse.Namespace) -> tuple[Drawings, Drawings]:
+    """Drawings to train with, and drawings of other classes."""
+    if options.data is None:
+        return hold_out(draw_glyphs(options.classes))
+    if options.eval is None:
+        return hold_out(read(options.data))
+    return read(options.data), read(options.eval)
+
+
+def read(path: Path) -> Drawings:
+    """The drawings in an NPZ file."""
+    with np.load(path) as file:
+        missing = {"images", "labels"} - set(file)
+        if missing:
+            raise SystemExit(
+                f"{path}: has {', '.join(file) or 'nothing'}, but no {' or '.join(sorted(missing))}"
+            )
+        images, labels = file["images"], file["labels"]
+    if images.dtype != np.uint8 or images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise SystemExit(
+            f"{path}: images are {images.dtype} {images.shape} and labels {labels.shape}, must be "
+            "uint8 (n, height, width) and (n,)"
+        )
+    return Drawings(images, labels.astype(np.int64))
+
+
+def draw_glyphs(classes: int) -> Drawings:
+    """Characters of a font, each a little turned, scaled and shifted in every drawing."""
+    import glyphs  # which needs a font, and Pillow
+    from font_roboto import RobotoMedium
+    from PIL import ImageFont
+
+    font = ImageFont.truetype(RobotoMedium, 3 * glyphs.SIDE)
+    characters = glyphs.characters(font)[:classes]
+    drawn = glyphs.examples(characters, font, GLYPHS_PER_CLASS, seed=0)
+    images = np.stack([np.asarray(example["image"], np.uint8) for example in drawn])
+    return Drawings(images, np.arange(len(characters)).repeat(GLYPHS_PER_CLASS))
+
+
+def hold_out(drawings: Drawings, share: float = HELD_OUT) -> tuple[Drawings, Drawings]:
+    """Divide drawings by their classes, always in the same way: most, and a share of them."""
+    classes = np.random.default_rng(0).permutation(np.unique(drawings.labels))
+    held_out = np.isin(drawings.labels, classes[: round(share * len(classes))])
+    train, test = (Drawings(drawings.images[i], drawings.labels[i]) for i in (~held_out, held_out))
+    return train, test
+
+
+def stream(drawings: Drawings, folder: str, options: argparse.Namespace) -> Any:
+    """A ``tf.data.Dataset`` of batches as TensorFlow Similarity's TFRecordDatasetSampler has them.
+
+    Shards are read side by side, a block of K records from each in turn. That needs classes which
+    lie together, and neither index nor label.
+    """
+    import tensorflow as tf
+
+    from covey.samplers import TFRecordDatasetSampler
+
+    write_shards(drawings, folder, options)
+    features = {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def decode(record: Any) -> tuple[Any, Any]:
+        example = tf.io.parse_single_example(record, features)
+        image = tf.io.decode_raw(example["image"], tf.uint8)
+        return tf.reshape(image, drawings.images.shape[1:]), example["label"]
+
+    return TFRecordDatasetSampler(
+        folder,
+        decode,
+        example_per_class=EXAMPLES_PER_CLASS,
+        batch_size=BATCH_SIZE,
+        seed=options.seed,
+    )
+
+
+def write_shards(drawings: Drawings, folder: str, options: argparse.Namespace) -> None:
+    """Shards as the streaming sampler wants them: whole classes in each, one after the other.
+
+    If they are to be shuffled, they are as it does not want them.
+    """
+    shape = drawings.images.shape[1:]
+    features = covey.Features(
+        {"image": covey.Tensor("uint8", shape, encoding="bytes"), "label": "int64"}
+    )
+    if options.shuffled:
+        rows = np.random.default_rng(0).permutation(len(drawings))
+        parts = np.array_split(rows, options.shards)
+    else:
+        classes = np.array_split(np.unique(drawings.labels), options.shards)
+        rows = np.argsort(drawings.labels, kind="stable")
+        parts = [rows[np.isin(drawings.labels[rows], some)] for some in classes]
+    for number, part in enumerate(parts):
+        columns = {"image": drawings.images[part], "label": drawings.labels[part]}
+        with covey.RecordWriter(Path(folder) / f"{number:03}.tfrec") as writer:
+            for block in features.encode_blocks(columns):
+                writer.write_block(block)
+
+
+def recall_at_1(embeddings: Any, labels: NDArray[np.int64], block: int = 1024) -> float:
+    """How many find one of their own class nearest, by cosine, among all the others."""
+    vectors = np.asarray(embeddings, np.float32)
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    hits = 0
+    for begin in range(0, len(vectors), block):
+        near = vectors[begin : begin + block] @ vectors.T
+        row = np.arange(len(near))
+        near[row, begin + row] = -np.inf  # itself
+        hits += int((labels[near.argmax(axis=1)] == labels[begin + row]).sum())
+    return hits / len(vectors)
