@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.metadata
 import os
 import random
@@ -19,6 +20,7 @@ from benchmarks import opponents
 from benchmarks.data import FOLDER, SHARDS, Data, write_array_record
 from benchmarks.loading import BATCH, K, P, endless, exact, use
 from benchmarks.measure import Table, in_turn, rate
+from benchmarks.reading import dataset
 from covey.samplers import MultiShotMemorySampler, SingleShotMemorySampler
 
 ROWS, CLASSES = 60_000, 1000
@@ -172,10 +174,12 @@ def tensorflow(data: Data, table: Table, rounds: int) -> None:
     from covey.samplers import TFRecordDatasetSampler
 
     by_class = np.argsort(data.columns["label"], kind="stable")
-    paths = opponents.write(data, "contiguous", np.array_split(by_class, SHARDS))
-    folder = str(FOLDER / "contiguous")
-    options: dict[str, Any] = {"shard_suffix": "*.tfrecord-*", "label": "label"}
-    ds = covey.open(folder, features=data.features, label="label")
+    columns = {name: column[by_class] for name, column in data.columns.items()}
+    in_order = Data("contiguous", data.features, columns)
+    ds = dataset(in_order, in_order.name)
+    folder = str(FOLDER / in_order.name)
+    paths = sorted(glob.glob(f"{folder}/*.tfrecord-*"))
+    options: dict[str, Any] = {"shard_suffix": "*.tfrecord-*"}
     datasets = {
         "documented": documented(paths),
         "same": TFRecordDatasetSampler(folder, deserialize, K, BATCH, **options),
@@ -183,9 +187,9 @@ def tensorflow(data: Data, table: Table, rounds: int) -> None:
         "to_tf": ds.batches(P, K, seed=1).to_tf().repeat(),
     }
     sides, right = {}, {}
-    for name, dataset in datasets.items():
-        sides[name] = use(iter(dataset), 100 if name == "documented" else 500)
-        right[name] = exact(np.asarray(y) for _, y in islice(iter(dataset), 40))
+    for name, batches in datasets.items():
+        sides[name] = use(iter(batches), 100 if name == "documented" else 500)
+        right[name] = exact(np.asarray(y) for _, y in islice(iter(batches), 40))
         sides[name]()
     found = in_turn(sides, rounds)
     other = found["documented"] / 100
