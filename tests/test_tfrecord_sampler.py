@@ -448,7 +448,7 @@ def test_shards_that_tensorflow_cannot_read_are_not_streamed(shuffled, tmp_path)
         ({"deserialization_fn": "parse"}, "deserialization_fn is 'parse', must be a function"),
         ({"seed": -1}, "seed is -1"),
         ({"label": "species"}, "label is 'species', but there is no such feature"),
-        ({"label": "label", "batch_size": 64}, "classes_per_batch is 32, but there are only 24"),
+        ({"label": "label", "batch_size": 64}, "makes 32 classes, but there are only 24"),
     ],
 )
 def test_wrong_arguments_are_told(shuffled, wrong, told):

@@ -131,8 +131,8 @@ def _checked(value: Any) -> Any:
             raise PlanError(
                 f"an array of a batch has {value.dtype} values from {least} to {most}, of which "
                 f"JAX would make other numbers, as it makes them {becomes}; call "
-                "jax.config.update('jax_enable_x64', True), or map them to smaller ones, as "
-                "batch_transform= can"
+                "jax.config.update('jax_enable_x64', True), or map them to smaller ones before, as "
+                "batch_transform= or an augmenter can"
             )
     return value
 

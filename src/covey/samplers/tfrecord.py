@@ -110,6 +110,12 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     dataset = _open_known(shards, label)
     if dataset is not None:
         threads = None if parallelism == -1 else parallelism
+        classes = len(dataset.classes)
+        if size // per_class > classes:
+            raise PlanError(
+                f"batch_size is {size} and example_per_class is {per_class}, which makes "
+                f"{size // per_class} classes, but there are only {classes}"
+            )
         loader = dataset.batches(size // per_class, per_class, seed=seed, threads=threads)
         if deserialization_fn is None:
             batches = loader.to_tf()

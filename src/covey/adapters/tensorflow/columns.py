@@ -93,7 +93,7 @@ def parts_of(value: Any) -> list[NDArray[Any]]:
     if array.dtype.kind not in "biufc" and not texts:
         raise FeatureError(
             f"a batch has a {type(value).__name__} of {array.dtype}, for which TensorFlow has no "
-            "tensor; have batch_transform= make one of it"
+            "tensor; have batch_transform=, or an augmenter, make one of it"
         )
     return [array]
 
