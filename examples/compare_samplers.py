@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,6 @@ ARMS = {
 
 PACKAGES = {"keras": ["keras", "tensorflow-cpu"], "torch": ["torch"]}
 
-# Batches that are looked at, to say what they have.
-LOOKED_AT = 300
-
 
 def run(framework: str, arguments: list[str]) -> dict[str, float]:
     """What one program says."""
@@ -51,19 +48,30 @@ def run(framework: str, arguments: list[str]) -> dict[str, float]:
 
 
 def look_at(arguments: list[str]) -> dict[str, float]:
-    """How many classes batches have, and how many of their drawings have one of the same class."""
+    """What all batches of a run have, on average, and how many different pairs are partners."""
     import similarity_keras
 
     options = drawings.parse("", arguments)
     train, _ = drawings.load(options)
     classes, partnered = [], []
+    numbers: dict[bytes, int] = {}
+    pairs: set[tuple[int, int]] = set()
     with tempfile.TemporaryDirectory() as folder:
         batches = similarity_keras.batches(train, folder, options).repeat()
-        for _, y in batches.take(LOOKED_AT).as_numpy_iterator():
-            counts = np.unique(y, return_counts=True)[1]
-            classes.append(len(counts))
-            partnered.append(counts[counts > 1].sum())
-    return {"classes": float(np.mean(classes)), "partnered": float(np.mean(partnered))}
+        for x, y in batches.take(options.steps).as_numpy_iterator():
+            members: dict[int, set[int]] = {}
+            for image, label in zip(x, y.tolist(), strict=True):
+                number = numbers.setdefault(image.tobytes(), len(numbers))
+                members.setdefault(label, set()).add(number)
+            classes.append(len(members))
+            partnered.append(sum(len(each) for each in members.values() if len(each) > 1))
+            for each in members.values():
+                pairs.update(combinations(sorted(each), 2))
+    return {
+        "classes": float(np.mean(classes)),
+        "partnered": float(np.mean(partnered)),
+        "pairs": len(pairs),
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:

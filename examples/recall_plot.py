@@ -32,10 +32,11 @@ def table(results: dict[str, Any]) -> str:
     """The results in Markdown."""
     found = by_arm(results)
     frameworks = [name for name in NAMES if any(name == each for _, each in found)]
-    titles = ["batches", "classes", "with a partner", *(NAMES[name] for name in frameworks)]
+    titles = ["batches", "classes", "with a partner", "pairs"]
+    titles += [NAMES[name] for name in frameworks]
     lines = [titles, ["---"] + ["---:"] * (len(titles) - 1)]
     for arm, about in results["arms"].items():
-        cells = [arm, f"{about['classes']:.1f}", f"{about['partnered']:.1f}"]
+        cells = [arm, f"{about['classes']:.1f}", f"{about['partnered']:.1f}", f"{about['pairs']:,}"]
         lines.append(cells + [said(found[arm, name]) for name in frameworks])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import covey
+
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
@@ -156,8 +158,8 @@ LABELS = np.arange(40).repeat(20)
 DRAWN = drawings.Drawings(np.broadcast_to(LABELS[:, None, None], (800, 4, 5)).astype("u1"), LABELS)
 
 
-def some_batches(program, folder, sampler, *more):
-    options = drawings.parse("", ["--sampler", sampler, "--seed", "3", *more])
+def some_batches(program, folder, sampler, *more, seed=3):
+    options = drawings.parse("", ["--sampler", sampler, "--seed", str(seed), *more])
     with warnings.catch_warnings():  # that shards are not what the streaming sampler needs
         warnings.simplefilter("ignore" if sampler == "streaming" else "error")
         batches = program.batches(DRAWN, str(folder), options)
@@ -199,6 +201,25 @@ def test_streamed_batches_of_many_shards_are_balanced_too(programs, tmp_path):
 def test_streamed_batches_of_shuffled_shards_are_not(programs, tmp_path):
     for _, y in some_batches(programs["torch"], tmp_path, "streaming", "--shuffled"):
         assert not any(len(classes) == 1 for classes in runs_of(y))
+
+
+@pytest.mark.parametrize("more", [[], ["--shards", "3"], ["--shuffled"]])
+def test_shards_to_stream_from_have_every_drawing_once(tmp_path, more):
+    images = np.arange(240 * 2, dtype=np.uint16).view(np.uint8).reshape(240, 2, 2)
+    written = drawings.Drawings(images, np.arange(240) % 60)
+    drawings.write_shards(written, str(tmp_path), drawings.parse("", more))
+    found = covey.open(sorted(tmp_path.glob("*.tfrec")), label="label")[:]
+    assert sorted(map(bytes, found["image"])) == sorted(map(bytes, images.reshape(240, 4)))
+    assert (np.diff(found["label"]) >= 0).all() == ("--shuffled" not in more)
+
+
+@pytest.mark.parametrize("sampler", ["exact", "streaming", "random"])
+def test_another_seed_gives_other_batches(programs, tmp_path_factory, sampler):
+    ours, others = (
+        some_batches(programs["torch"], tmp_path_factory.mktemp("seed"), sampler, seed=seed)
+        for seed in (3, 4)
+    )
+    assert not np.array_equal(ours[0][1], others[0][1])
 
 
 @pytest.mark.parametrize("sampler", ["exact", "streaming", "random"])
@@ -262,9 +283,8 @@ def comparison(monkeypatch, tmp_path):
         return {"untrained": 0.2, "recall": 0.5 + len(asked) / 100}
 
     monkeypatch.setattr(compare_samplers, "run", run)
-    monkeypatch.setattr(
-        compare_samplers, "look_at", lambda arguments: {"classes": 9.5, "partnered": 128.0}
-    )
+    seen = {"classes": 9.5, "partnered": 128.0, "pairs": 7}
+    monkeypatch.setattr(compare_samplers, "look_at", lambda arguments: seen)
     save(tmp_path / "a.npz", np.zeros((8, 2, 2), np.uint8), np.arange(8))
     options = ["--data", str(tmp_path / "a.npz"), "--output", str(tmp_path / "out.json")]
     return options, asked
@@ -284,6 +304,15 @@ def test_comparison_runs_all_ways_and_goes_on_where_it_was_left(comparison, tmp_
     assert recall_plot.table(found) in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("programs")
+def test_batches_are_looked_at_by_class_and_by_pair(tmp_path):
+    # 45 classes with four drawings to train with, of which a batch has 32.
+    images = np.arange(240 * 2, dtype=np.uint16).view(np.uint8).reshape(240, 2, 2)
+    data = save(tmp_path / "a.npz", images, np.arange(240) % 60)
+    seen = compare_samplers.look_at(["--data", str(data), "--steps", "3"])
+    assert seen == {"classes": 32.0, "partnered": 128.0, "pairs": 45 * 6}
+
+
 def test_results_of_something_else_are_not_gone_on_with(comparison):
     options, _ = comparison
     compare_samplers.main([*options, "--seeds", "2", "--steps", "5"])
@@ -296,7 +325,8 @@ def test_table_and_picture_tell_mean_and_spread():
         {"arm": "exact", "framework": "torch", "seed": seed, "recall": recall}
         for seed, recall in enumerate([0.70, 0.71, 0.75])
     ]
-    found = {"arms": {"exact": {"classes": 32.0, "partnered": 128.0}}, "runs": runs}
-    assert recall_plot.table(found).splitlines()[2] == "| exact | 32.0 | 128.0 | 72.0 ± 2.6 |"
+    seen = {"classes": 32.0, "partnered": 128.0, "pairs": 1234}
+    found = {"arms": {"exact": seen}, "runs": runs}
+    assert recall_plot.table(found).endswith("\n| exact | 32.0 | 128.0 | 1,234 | 72.0 ± 2.6 |")
     assert "exact, PyTorch: 72.0 ± 2.6" in recall_plot.draw(found)
     assert recall_plot.draw(found).count("<circle") == 3 + 1  # and that of the legend
