@@ -538,6 +538,8 @@ def test_ctrl_c_leaves_nothing_behind():
         "import sys, covey, itertools, os, signal\n"
         "from covey.cli import main\n"
         "from covey.sources import Source, register\n"
+        # Whoever is started in the background does not hear of it otherwise.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def endless():\n"
         "    for n in itertools.count():\n"
         "        if n == 5000:\n"
