@@ -22,7 +22,7 @@ import covey
 
 
 def make_net(height: int, width: int) -> nn.Sequential:
-    """From bytes (n, height, width) to 64 numbers for each drawing, of length 1 together."""
+    """From pixels (n, 1, height, width) to 64 numbers for each drawing."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, 16), (16, 32), (32, 64)):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
