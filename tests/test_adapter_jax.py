@@ -124,7 +124,7 @@ def test_other_forms_of_batches(folder, ds):
 
 
 def test_a_framework_by_name(ds):
-    batch = ds.batches(3, 2)[0]
+    batch = ds.batches(3, 2).batch(0)
     assert jax.tree.all(jax.tree.map(equal, tensors("jax")(batch), batch))
 
 
@@ -215,7 +215,7 @@ def test_a_device_or_a_mesh_of_one(ds):
     device = jax.devices()[0]
     for sharding in (device, SingleDeviceSharding(device), Mesh([device], ("data",))):
         x, _ = next(ds.batches(3, 2).to_jax(sharding))
-        assert equal(x, ds.batches(3, 2)[0][0])
+        assert equal(x, ds.batches(3, 2).batch(0)[0])
         assert x.devices() == {device}
 
 
@@ -419,7 +419,7 @@ def be_rank(rank, folder, address):
     assert next(ds.batches(4, 3).to_jax())[0].is_fully_addressable
     shared = next(ds.batches(4, 3, seed=1).to_jax(NamedSharding(everywhere, PartitionSpec())))[0]
     assert shared.shape == (12, 2, 3)
-    assert equal(shared.addressable_shards[1].data, ds.batches(4, 3, seed=1)[0][0])
+    assert equal(shared.addressable_shards[1].data, ds.batches(4, 3, seed=1).batch(0)[0])
     sys.stdout.write(json.dumps(losses) + "\n")
 
 
