@@ -3,7 +3,6 @@
 import ctypes
 import itertools
 import threading
-from functools import cache
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from loaded import (
     class_names,
     example,
     examples,
-    make,
     make_numbers,
     numbers_of,
     same,
@@ -45,22 +43,6 @@ SETTINGS = [
     (5, 40, "fresh"),
 ]
 ORDERS = [("shuffled", "short"), ("shuffled", "drop"), ("sequential", "short")]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("loader")
-
-
-@pytest.fixture(scope="module")
-def made(folder):
-    """Datasets by their kind."""
-    return cache(lambda kind: make(folder / kind, kind))
-
-
-@pytest.fixture(scope="module")
-def ds(made):
-    return made("numbers")
 
 
 def settings_of(number):

@@ -4,7 +4,7 @@ import itertools
 import json
 import pickle
 import sys
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,28 +17,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from loaded import CLASSES, COUNT, LABELS, copied, make, numbers_of, same
+from loaded import CLASSES, COUNT, LABELS, copied, numbers_of, same
 from opened import opened
 from written import write
 
 from covey import ClosedError, CoveyError, PlanError
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("loader")
-
-
-@pytest.fixture(scope="module")
-def made(folder):
-    """Datasets by their kind."""
-    return cache(lambda kind: make(folder / kind, kind))
-
-
-@pytest.fixture(scope="module")
-def ds(made):
-    return made("numbers")
 
 
 def ids_in(loop):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 Framework = Literal["tensorflow", "torch", "jax", "numpy"]
 
@@ -54,7 +55,12 @@ def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
 
 
 def _array(value: Any) -> Any:
-    return np.asarray(value) if hasattr(value, "__array__") else value
+    return as_array(value) if hasattr(value, "__array__") else value
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """What somebody has as an array, which shares the memory of a tensor that is not elsewhere."""
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
 def is_installed(framework: str) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.adapters import as_array
 from covey.errors import FeatureError
 from covey.loader.recipe import add_place
 
@@ -22,11 +23,6 @@ def is_in_memory(x: Any) -> bool:
     """Whether this is an array or a tensor, and not something that would be read to become one."""
     known = ("__array_interface__", "__dlpack__", "numpy", "to_numpy")
     return any(hasattr(x, name) for name in known)
-
-
-def as_array(x: Any) -> NDArray[Any]:
-    """An array that shares the memory of a tensor."""
-    return np.asarray(x.detach() if hasattr(x, "detach") else x)
 
 
 class Rows:

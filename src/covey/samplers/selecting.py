@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from covey.plan.base import check_seed, whole
-from covey.samplers.memory import classes_of, labelled, parse_class_list
+from covey.samplers.arguments import classes_of, labelled, parse_class_list
 
 
 def select_examples(

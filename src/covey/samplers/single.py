@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from covey.adapters import Framework
 from covey.errors import PlanError
 from covey.plan import Mode, ShuffledPlan
 from covey.plan.base import whole
-from covey.samplers.base import Augmenting, Sampler
-from covey.samplers.memory import parse_slice
-from covey.samplers.rows import Rows
+from covey.samplers.arguments import parse_slice
+from covey.samplers.base import Augmenting
+from covey.samplers.memory import MemorySampler
+from covey.samplers.rows import Ids, Rows
 
 
-class SingleShotMemorySampler(Sampler):
+class SingleShotMemorySampler(MemorySampler):
     """Batches of different examples, each a class of its own; the augmenter makes the others of it.
 
     Every example comes once before any comes twice. However many there are, nothing is made for
@@ -67,34 +69,25 @@ class SingleShotMemorySampler(Sampler):
             raise PlanError(
                 f"augmenter is {augmenter!r}, must be a function: it makes the examples of a class"
             )
-        per_batch = examples_per_batch if class_per_batch is None else class_per_batch
-        assert per_batch is not None
+        rows = Rows(x, "x")
         super().__init__(
-            per_batch, 1, steps_per_epoch, augmenter, warmup, framework=framework, **options
+            rows,
+            partial(_draw, len(rows), seed),
+            (rank, world, mode),
+            examples_per_batch if class_per_batch is None else class_per_batch,
+            1,
+            steps_per_epoch,
+            augmenter,
+            warmup,
+            framework=framework,
+            **options,
         )
         self.num_augmentations_per_example = whole(
             "num_augmentations_per_example", num_augmentations_per_example, 1
         )
-        self._x = Rows(x, "x")
-        self._seed = seed
-        self._share = (rank, world, mode)
-        self._plans: dict[int, ShuffledPlan] = {}
-        self._plan(self.classes_per_batch)
 
-    def _plan(self, num_classes: int) -> ShuffledPlan:
-        if num_classes not in self._plans:
-            if num_classes > len(self._x):
-                raise PlanError(
-                    f"a batch is to have {num_classes} examples, but there are only {len(self._x)}"
-                )
-            plan = ShuffledPlan(len(self._x), num_classes, self._seed, last="fill")
-            self._plans[num_classes] = plan.for_rank(*self._share)
-        return self._plans[num_classes]
-
-    @property
-    def plan(self) -> ShuffledPlan:
-        """Which examples batches have."""
-        return self._plan(self.classes_per_batch)
+    def _labels(self, ids: Ids) -> Any:
+        return ids
 
     @property
     def _examples_per_class(self) -> int:
@@ -112,18 +105,7 @@ class SingleShotMemorySampler(Sampler):
 
         How many there are to be of a class, by either name, is for the augmenter.
         """
-        ids = self._plan(num_classes).batch(self.step(batch_id))
-        return self._x.take(ids), ids
-
-    @property
-    def num_examples(self) -> int:
-        """How many examples there are."""
-        return len(self._x)
-
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """The shape of an example."""
-        return self._x.row_shape
+        return super().get_examples(batch_id, num_classes, 1)
 
     def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
         """Some of the examples, x and y, in their order, augmented as those of a first batch.
@@ -135,3 +117,9 @@ class SingleShotMemorySampler(Sampler):
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = np.arange(begin, end)
         return self._hand_over(*self._augment(self._x.take(ids), ids, 0))
+
+
+def _draw(records: int, seed: int, num_classes: int, _: int) -> ShuffledPlan:
+    if num_classes > records:
+        raise PlanError(f"a batch is to have {num_classes} examples, but there are only {records}")
+    return ShuffledPlan(records, num_classes, seed, last="fill")

@@ -17,7 +17,7 @@ from covey.adapters.tensorflow.steps import from_steps
 from covey.errors import DatasetError, FeatureError
 from covey.plan import BalancedPlan
 from covey.plan.base import whole
-from covey.samplers.memory import classes_of, parse_class_list
+from covey.samplers.arguments import classes_of, parse_class_list
 
 # Examples that are taken from a dataset at once.
 _ROWS_AT_ONCE = 256

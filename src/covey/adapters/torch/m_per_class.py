@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from covey.adapters.torch.samplers import PlanBatchSampler, array_of, ranks
+from covey.adapters import as_array
+from covey.adapters.torch.samplers import PlanBatchSampler, ranks
 from covey.errors import PlanError
 from covey.plan import BalancedPlan
 
@@ -52,7 +53,7 @@ class MPerClassSampler(Sampler[int]):
     ) -> None:
         super().__init__()
         # Labels may be anything there, also texts and fractions.
-        found, numbers = np.unique(np.asarray(array_of(labels)), return_inverse=True)
+        found, numbers = np.unique(as_array(labels), return_inverse=True)
         self.labels: list[Any] = found.tolist()
         self.m_per_class = int(m)
         self.batch_size = None if batch_size is None else int(batch_size)

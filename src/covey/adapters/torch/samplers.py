@@ -10,6 +10,7 @@ import torch
 import torch.distributed
 from torch.utils.data import Sampler
 
+from covey.adapters import as_array
 from covey.adapters.torch.course import Course, Epoch, is_drained
 from covey.loader import state as states
 from covey.plan import BalancedPlan, Mode, Plan
@@ -145,7 +146,7 @@ class BalancedBatchSampler(PlanBatchSampler):
         mode: Mode = "split",
     ) -> None:
         plan = BalancedPlan(
-            array_of(labels),
+            as_array(labels) if isinstance(labels, torch.Tensor) else labels,
             classes_per_batch,
             examples_per_class,
             seed,
@@ -156,11 +157,6 @@ class BalancedBatchSampler(PlanBatchSampler):
             steps_per_epoch=steps_per_epoch,
         )
         super().__init__(plan.for_rank(*ranks(rank, world), mode))
-
-
-def array_of(labels: Any) -> Any:
-    """Labels as what covey takes."""
-    return labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
 
 
 def ranks(rank: int | None = None, world: int | None = None) -> tuple[int, int]:
