@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from schemas import plain
 import covey
 from covey import RecordReader
 from covey.index import About, index_names
-from covey.metadata import DatasetInfo
+from covey.metadata import DatasetInfo, is_version_file
 from covey.shards import fingerprint
+from covey.writing.commit import referenced_files
 
 
 def write(examples: Any, path: Any, split: str = "train", **options: Any) -> covey.Written:
@@ -47,13 +49,45 @@ def shard_paths(folder: Path, split: str = "train") -> list[Path]:
     return [folder / name for name in found.shard_names(about.name)]
 
 
+def index_paths(folder: Path, split: str = "train") -> dict[str, Path]:
+    """The files of the index, as dataset_info.json says."""
+    about = info(folder)
+    (found,) = [each for each in about.splits if each.name == split]
+    return {what: folder / name for what, name in index_names(found.stem(about.name)).items()}
+
+
 def about(folder: Path, split: str = "train") -> About:
-    path = folder / index_names(f"{info(folder).name}-{split}")["about"]
+    path = index_paths(folder, split)["about"]
     return About.from_json(path.read_bytes(), str(path))
 
 
 def index(folder: Path, what: str = "rows", split: str = "train") -> Any:
-    return np.load(folder / index_names(f"{info(folder).name}-{split}")[what])
+    return np.load(index_paths(folder, split)[what])
+
+
+TOKEN = re.compile(r"\.\d{8}T\d{6}-[0-9a-f]{8}(?=\.)")
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """All files of the current version of a dataset, by their names without tokens.
+
+    Two datasets are the same if these are: index descriptions are compared by what they say.
+    """
+    found: dict[str, Any] = {}
+    current = referenced_files(info(folder))
+    for path in sorted(folder.iterdir()):
+        name = TOKEN.sub("", path.name)
+        if path.name not in current and is_version_file(path.name):
+            continue
+        if path.name.endswith(".index.json"):
+            described = About.from_json(path.read_bytes(), str(path))
+            shards = [replace(each, name=TOKEN.sub("", each.name)) for each in described.shards]
+            found[name] = replace(described, shards=tuple(shards))
+        elif path.suffix == ".json":
+            found[name] = TOKEN.sub("", path.read_text())
+        else:
+            found[name] = path.read_bytes()
+    return found
 
 
 def records(folder: Path, split: str = "train") -> list[bytes]:

@@ -7,6 +7,11 @@
         birds-train.tfrecord-00000-of-00002      {DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}
         birds-train.tfrecord-00001-of-00002
 
+A split that replaces another one, and every split behind a URL, has file names of its own: its
+template has a token, which no two versions share::
+
+        birds-train.20261116T095012-3f9a2c1b.tfrecord-00000-of-00002
+
 Fields of the file that covey has no use for are kept, so that adding a split to a dataset that TFDS
 prepared loses nothing.
 """
@@ -17,7 +22,10 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import secrets
+import time
+from calendar import timegm
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
@@ -26,8 +34,23 @@ from covey.errors import FormatError
 from covey.features.spec import parse_json, parse_whole
 
 INFO_FILE = "dataset_info.json"
+SHARD_INFO_FILE = "shard_info.json"
+"""Where datum's reader looks for the shards of all splits."""
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 FILE_FORMAT = "tfrecord"
+
+# A UTC time and a random number.
+_TOKEN_TIME = "%Y%m%dT%H%M%S"
+_TOKEN = r"\d{8}T\d{6}-[0-9a-f]{8}"
+_VERSIONED_TEMPLATE = re.compile(
+    rf"\{{DATASET\}}-\{{SPLIT\}}\.({_TOKEN})\.\{{FILEFORMAT\}}-\{{SHARD_X_OF_Y\}}"
+)
+_VERSION_FILE = re.compile(
+    rf"(?P<dataset_split>.+?)(?:\.(?P<token>{_TOKEN}))?"
+    rf"(?:\.{FILE_FORMAT}-\d{{5,}}-of-\d{{5,}}|\.index\.json|\.(?:index|by_class|classes)\.npy)"
+)
+
+_STAGING = re.compile(r"\.covey-[\w-]+\.partial")
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
@@ -73,6 +96,111 @@ def shard_name(dataset: str, split: str, number: int, count: int) -> str:
     if not 0 <= number < count:
         raise ValueError(f"number is {number}, must be from 0 to {count - 1}")
     return _fill(DEFAULT_TEMPLATE, dataset, split, number, count)
+
+
+def new_token() -> str:
+    """Return a token that no other version of a split has."""
+    return f"{time.strftime(_TOKEN_TIME, time.gmtime())}-{secrets.token_hex(4)}"
+
+
+def token_time(token: str) -> float:
+    """Return the time at which a token was made, in seconds since the epoch."""
+    try:
+        return timegm(time.strptime(token.partition("-")[0], _TOKEN_TIME))
+    except ValueError:  # digits that are not a date
+        return 0.0
+
+
+def versioned_template(token: str) -> str:
+    """Return the template of the file names of one version of a split."""
+    return f"{{DATASET}}-{{SPLIT}}.{token}.{{FILEFORMAT}}-{{SHARD_X_OF_Y}}"
+
+
+def parse_version_file(name: str, dataset: str, split: str) -> tuple[bool, str | None]:
+    """Return whether a file name is that of a shard or an index file of a split, and its token.
+
+    >>> parse_version_file("birds-train.tfrecord-00000-of-00001", "birds", "train")
+    (True, None)
+    >>> parse_version_file("birds-test.index.json", "birds", "train")
+    (False, None)
+    """
+    found = _VERSION_FILE.fullmatch(name)
+    if found is None or found["dataset_split"] != f"{dataset}-{split}":
+        return False, None
+    return True, found["token"]
+
+
+def staging_name(split: str) -> str:
+    """Return the name of the directory that a split is written into."""
+    return f".covey-{split}.partial"
+
+
+def is_staging(name: str) -> bool:
+    """Return whether a name is that of a directory that a split is written into."""
+    return _STAGING.fullmatch(name) is not None
+
+
+def is_version_file(name: str) -> bool:
+    """Return whether a file name is that of a shard or an index file of some split."""
+    return _VERSION_FILE.fullmatch(name) is not None
+
+
+def has_token(name: str) -> bool:
+    """Return whether a file name is that of a shard or an index file with a token."""
+    found = _VERSION_FILE.fullmatch(name)
+    return found is not None and found["token"] is not None
+
+
+def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> list[str]:
+    """Return those of the files that are not of a version that was replaced or not committed.
+
+    Files of a replaced version stay beside the current one for a while; what lists a directory, or
+    matches a pattern, finds both.
+
+    Args:
+        paths: Of files, of any directories.
+        read: Returns the content of the ``dataset_info.json`` of a directory; None if it has none.
+    """
+    parts = [re.fullmatch(r"(.*?)[/\\]?([^/\\]*)", path, re.DOTALL) for path in paths]
+    where = [
+        ("", path) if each is None else (each[1], each[2])
+        for each, path in zip(parts, paths, strict=True)
+    ]
+    dropped: set[tuple[str, str]] = set()
+    for directory in {directory for directory, name in where if has_token(name)}:
+        text = read(directory)
+        if text is None:
+            continue
+        info = DatasetInfo.from_json(text, f"{directory}/{INFO_FILE}")
+        current = {name for split in info.splits for name in split.shard_names(info.name)}
+        versions = [split.name for split in info.splits if split.token]
+        for other, name in where:
+            if other != directory or name in current:
+                continue
+            if has_token(name) or any(
+                parse_version_file(name, info.name, split)[0] for split in versions
+            ):
+                dropped.add((other, name))
+    return [path for path, each in zip(paths, where, strict=True) if each not in dropped]
+
+
+def newest_versions(names: Iterable[str]) -> list[str]:
+    """Return the file names of the newest version of each split, where nothing tells the current.
+
+    >>> newest_versions(["b-x.index.json", "b-x.20261116T095012-3f9a2c1b.index.json"])
+    ['b-x.20261116T095012-3f9a2c1b.index.json']
+    """
+    listed = [(name, _VERSION_FILE.fullmatch(name)) for name in names]
+    newest: dict[str, str] = {}
+    for _, found in listed:
+        if found is not None:
+            split, token = found["dataset_split"], found["token"] or ""
+            newest[split] = max(token, newest.get(split, ""))
+    return [
+        name
+        for name, found in listed
+        if found is None or (found["token"] or "") == newest[found["dataset_split"]]
+    ]
 
 
 def check_split_name(name: str) -> None:
@@ -131,6 +259,16 @@ class SplitInfo:
     def num_examples(self) -> int:
         """Records in all shards."""
         return sum(self.shard_lengths)
+
+    @property
+    def token(self) -> str | None:
+        """The token of this version; None if its file names have none."""
+        found = _VERSIONED_TEMPLATE.fullmatch(self.template)
+        return None if found is None else found[1]
+
+    def stem(self, dataset: str) -> str:
+        """The beginning of the names of the index files."""
+        return f"{dataset}-{self.name}" + (f".{self.token}" if self.token else "")
 
     def shard_names(self, dataset: str) -> tuple[str, ...]:
         """The files of the shards, relative to the folder of the dataset."""

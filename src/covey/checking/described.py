@@ -14,9 +14,8 @@ from covey.errors import CoveyError, FormatError
 from covey.features import ClassLabel, Feature, Features
 from covey.features.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 from covey.index import About
-from covey.metadata import INFO_FILE
+from covey.metadata import INFO_FILE, SHARD_INFO_FILE, has_token, parse_version_file
 from covey.writing.datum import ENTRIES_FILE
-from covey.writing.output import SHARD_INFO_FILE
 
 
 def check_folder(
@@ -40,9 +39,15 @@ def check_folder(
     if ENTRIES_FILE in there:
         _check_entries(layout, problems)
     listed = {name for split in layout.splits.values() for name in split.files.names}
+    info = layout.info
     stems = {layout.splits[split].stem for split in splits}
+    replaced = [] if info is None else [each.name for each in info.splits if each.token]
     for name in there:
         stem = stem_of_shard(name)
+        if has_token(name) or (
+            info and any(parse_version_file(name, info.name, each)[0] for each in replaced)
+        ):
+            continue  # of a version that was replaced, or not committed
         if stem and (all_splits or stem in stems) and name not in listed:
             problems.add(name, f"it looks like a shard, but {INFO_FILE} does not list it")
 

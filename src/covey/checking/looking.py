@@ -14,7 +14,7 @@ from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.features import Features
 from covey.features.tfds import features_from_tfds
 from covey.indexing import ShardFiles
-from covey.metadata import INFO_FILE, DatasetInfo
+from covey.metadata import INFO_FILE, DatasetInfo, newest_versions
 from covey.pipeline import cores
 from covey.storage import Storage, open_storage
 
@@ -77,7 +77,8 @@ def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) 
         info = DatasetInfo.from_json(storage.read(info_path), info_path)
     except (FormatError, FileNotFoundError) as error:
         kind = "dataset" if isinstance(error, FormatError) else "datum"
-        names = [each for each in storage.list(folder) if stem_of_shard(storage.name(each))]
+        listed = newest_versions(storage.name(each) for each in storage.list(folder))
+        names = [storage.join(folder, each) for each in listed if stem_of_shard(each)]
         if not names:
             return Layout(kind, folder, storage, {}, features)
         found = find_layout(names, storage_options=options)
@@ -86,7 +87,7 @@ def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) 
     splits = {
         split.name: SplitFiles(
             ShardFiles(storage, folder, split.shard_names(info.name)),
-            f"{info.name}-{split.name}",
+            split.stem(info.name),
             split.shard_lengths,
             split.num_bytes,
         )

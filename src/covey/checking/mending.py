@@ -25,13 +25,14 @@ from covey.features.joining import common_features
 from covey.features.tfds import FEATURES_FILE
 from covey.index import BY_FILE, About
 from covey.labels import Classes, extend, find_label, guess_label, is_text
+from covey.metadata import SHARD_INFO_FILE
 from covey.progress import Progress
 from covey.shuffle.ordering import Ordering
 from covey.storage import is_remote
-from covey.writing.commit import Staging, failing_well, locked
+from covey.writing.commit import locked, staged
 from covey.writing.datum import ENTRIES_FILE
 from covey.writing.existing import Existing
-from covey.writing.output import SHARD_INFO_FILE, Output
+from covey.writing.output import Output
 from covey.writing.remote import Mirror
 from covey.writing.write import Written
 
@@ -112,26 +113,23 @@ class SplitRepair:
         self, target: str, folder: Path, split: str, mode: Mode, features: Features
     ) -> Written:
         started = time.perf_counter()
-        with failing_well(folder, split):
-            staging = Staging(folder, split)
-            try:
-                with locked(folder):
-                    existing = Existing.look(folder, split, mode, None)
-                    features = _agree(existing, features)
-                classes = Classes(features, self.label, self._texts())
-                self._shown.begin(f"writing {split}", self.records)
-                shards, counts = self._output().write(
-                    SoundRecords(self._there.files, self.shards),
-                    features,
-                    classes,
-                    existing,
-                    staging,
-                    self._shown,
-                    texts={**self._described(features), **self._datum()},
-                    shard_info=self._has(SHARD_INFO_FILE),
-                )
-            finally:
-                staging.give_up()
+        with staged(folder, split) as staging:
+            unique = is_remote(target) or not staging.can_link
+            with locked(folder):
+                existing = Existing.look(folder, split, mode, None, unique=unique)
+                features = _agree(existing, features)
+            classes = Classes(features, self.label, self._texts())
+            self._shown.begin(f"writing {split}", self.records)
+            shards, counts = self._output().write(
+                SoundRecords(self._there.files, self.shards),
+                features,
+                classes,
+                existing,
+                staging,
+                self._shown,
+                texts={**self._described(features), **self._datum()},
+                shard_info=self._has(SHARD_INFO_FILE),
+            )
         return Written(
             path=target,
             split=split,

@@ -142,7 +142,10 @@ def known_features(layout: Layout, split: str, index: Found) -> Features | None:
     grown: dict[str, Feature] = {}
     for name, kind in about.features.items():
         now = layout.features.get(name)
-        if isinstance(kind, ClassLabel) and isinstance(now, ClassLabel):
+        if not isinstance(kind, ClassLabel) or not isinstance(now, ClassLabel):
+            continue
+        # A file that a killed writer left behind may be of other classes.
+        if (now.names or ())[: len(kind.names or ())] == (kind.names or ()):
             grown[name] = max((kind, now), key=lambda each: each.num_classes or 0)
     return about.features.replace(grown)
 

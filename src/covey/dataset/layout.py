@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import posixpath
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from covey.dataset.datum import datum_features, datum_splits
-from covey.errors import DatasetError, FormatError
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.features import Features
 from covey.features.tfds import features_from_tfds
 from covey.indexing import ShardFiles
-from covey.metadata import INFO_FILE, DatasetInfo, parse_version
+from covey.metadata import (
+    INFO_FILE,
+    DatasetInfo,
+    drop_replaced,
+    has_token,
+    is_staging,
+    parse_version,
+)
 from covey.sources.splits import split_of_file
 from covey.sources.tfrecords import begins_like_records
 from covey.storage import Storage, open_storage
-from covey.writing.commit import recover
 
 # Names that say that a file has records; into others one must look.
 _RECORDS = re.compile(
@@ -28,6 +35,9 @@ _RECORDS = re.compile(
 )
 _INDEX = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
 _PATTERN = re.compile(r"[*?\[]")
+
+# How long a writer may take between two files that describe the features.
+_REREAD_S = 0.05
 
 # What files are called together whose names tell no splits.
 ALL = "all"
@@ -61,6 +71,16 @@ class Layout:
     features: Features | None
     info: DatasetInfo | None = None
 
+    def is_replaced(self) -> bool:
+        """Return whether another version of the dataset was committed since this one was found."""
+        if self.info is None:
+            return False
+        path = self.storage.join(self.path, INFO_FILE)
+        try:
+            return DatasetInfo.from_json(self.storage.read(path), path) != self.info
+        except (CoveyError, OSError):
+            return False
+
 
 def find_layout(
     path: Path_ | Iterable[Path_],
@@ -90,7 +110,7 @@ def find_layout(
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
     clean = storage.clean(text)
     if _PATTERN.search(text) and not storage.exists(clean):
-        found = [each for each in storage.glob(text) if not _INDEX.search(each)]
+        found = current_files(storage, storage.glob(text))
         if not found:
             raise DatasetError(f"{text}: no file fits this pattern")
         return _files(storage, found, text)
@@ -125,8 +145,6 @@ def _behind_url(storage: Storage, url: str, text: str) -> Layout:
 
 def _folder(storage: Storage, folder: str) -> Layout:
     """What a folder is."""
-    if not storage.is_remote:
-        recover(Path(folder))
     return _described(storage, folder) or _undescribed(storage, folder)
 
 
@@ -142,11 +160,43 @@ def _undescribed(storage: Storage, folder: str) -> Layout:
     if inner is not None:
         return _folder(storage, inner)
     found_files = _record_files(storage, files)
+    uncommitted = _uncommitted(storage, folder, found_files)
+    if uncommitted and len(uncommitted) == len(found_files):
+        raise DatasetError(
+            f"{folder}: there is no dataset ({INFO_FILE}), only shards of a write that was not "
+            f"committed ({storage.name(min(uncommitted))}, ...); it is still running or was "
+            "interrupted: write the dataset again, or open a list of these files"
+        )
+    found_files = [each for each in found_files if each not in uncommitted]
     if not found_files:
         raise DatasetError(
             f"{folder}: there is no dataset ({INFO_FILE}) and no TFRecord file in this folder"
         )
     return _files(storage, found_files, folder, folder)
+
+
+def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
+    """The files with records among those that a pattern matches, without replaced versions."""
+
+    def read(folder: str) -> bytes | None:
+        try:
+            return storage.read(storage.join(folder, INFO_FILE))
+        except FileNotFoundError:
+            return None
+
+    return drop_replaced([each for each in paths if not _INDEX.search(each)], read)
+
+
+def _uncommitted(storage: Storage, folder: str, files: Sequence[str]) -> set[str]:
+    """The shards of a write whose ``dataset_info.json`` was not written."""
+    staged: set[str] = set()
+    if not storage.is_remote:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if is_staging(name):
+                    staged.update(os.listdir(storage.join(folder, name)))
+    names = {each: storage.name(each) for each in files if storage.parent(each) == folder}
+    return {each for each, name in names.items() if has_token(name) or name in staged}
 
 
 def _dataset(storage: Storage, folder: str) -> Layout | None:
@@ -157,19 +207,38 @@ def _dataset(storage: Storage, folder: str) -> Layout | None:
     except FileNotFoundError:
         return None
 
-    def read(name: str) -> bytes:
-        return storage.read(storage.join(folder, name))
-
-    try:
-        features = features_from_tfds(folder, read)
-    except FileNotFoundError:
-        features = None  # an index says more anyway, and records can be looked at
+    features = _features(storage, folder)
     splits = {}
     for split in info.splits:
         files = ShardFiles(storage, folder, split.shard_names(info.name))
-        stem = f"{info.name}-{split.name}"
+        stem = split.stem(info.name)
         splits[split.name] = SplitFiles(files, stem, split.shard_lengths, split.num_bytes)
     return Layout("dataset", folder, storage, splits, features, info)
+
+
+def _features(storage: Storage, folder: str) -> Features | None:
+    """What TFDS' files say of the features; None if there are none: an index says more anyway.
+
+    A writer replaces these files one by one. If they do not go together they are read again, until
+    they do, or have not changed.
+    """
+    before: dict[str, bytes] | None = None
+    while True:
+        found: dict[str, bytes] = {}
+
+        def read(name: str, found: dict[str, bytes] = found) -> bytes:
+            found[name] = storage.read(storage.join(folder, name))
+            return found[name]
+
+        try:
+            return features_from_tfds(folder, read)
+        except FileNotFoundError:
+            return None
+        except (FormatError, FeatureError):
+            if found == before:
+                raise
+            before = found
+            time.sleep(_REREAD_S)
 
 
 def _datum(storage: Storage, folder: str) -> Layout | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.dataset.selection import Selection
-from covey.errors import DatasetError, FeatureError
+from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.features import ClassLabel, Features
 from covey.features.joining import common_features
 from covey.gather import Gatherer, Table
@@ -71,27 +71,36 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
-    layout = find_layout(path, storage_options=storage_options, cache_bytes=cache_bytes)
     declared = None if features is None else Features(features)
-    indexing = Indexing(
-        features=layout.features,
-        declared=declared,
-        label=GUESS if label is None else label,
-        on_error=on_error,
-        threads=threads,
-        progress=progress,
-    )
-    indexes = _Indexes(layout, indexing)
-    stretches = parse_split(_check_split(split, layout), indexes, layout.path)
-    names = list(dict.fromkeys(each.split for each in stretches))
-    tables = [Table(indexes.index(name), layout.splits[name].files) for name in names]
+    while True:
+        layout = find_layout(path, storage_options=storage_options, cache_bytes=cache_bytes)
+        indexing = Indexing(
+            features=layout.features,
+            declared=declared,
+            label=GUESS if label is None else label,
+            on_error=on_error,
+            threads=threads,
+            progress=progress,
+        )
+        indexes = _Indexes(layout, indexing)
+        try:
+            segments = parse_split(_check_split(split, layout), indexes, layout.path)
+            tables = [
+                Table(indexes.index(name), layout.splits[name].files)
+                for name in dict.fromkeys(each.split for each in segments)
+            ]
+            break
+        except (CoveyError, OSError):
+            if not layout.is_replaced():
+                raise
     gatherer = Gatherer(tables, verify=verify, map_files=map_files, cache_bytes=cache_bytes)
     # Of splits without records nothing is known.
     abouts = [table.index.about for table in tables]
     first_about = next((about for about in abouts if about.records), abouts[0])
     label_names, numbering = _join_classes(abouts)
+    names = dict.fromkeys(each.split for each in segments)
     first = dict(zip(names, gatherer.first_records, strict=True))
-    chosen = [(first[each.split] + each.begin, first[each.split] + each.end) for each in stretches]
+    chosen = [(first[each.split] + each.begin, first[each.split] + each.end) for each in segments]
     return Dataset(
         gatherer,
         declared if declared is not None else _features(abouts, layout),

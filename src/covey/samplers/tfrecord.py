@@ -15,7 +15,7 @@ from covey.adapters.tensorflow.forms import Form
 from covey.checking.states import find_state
 from covey.dataset import Dataset
 from covey.dataset import open as open_dataset
-from covey.dataset.layout import Layout, find_layout
+from covey.dataset.layout import Layout, current_files, find_layout
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
 from covey.plan import Plan
@@ -165,7 +165,8 @@ def _find_shards(
         raise DatasetError(f"shard_suffix is {suffix!r}, must be a pattern such as '*.tfrec'")
     # A folder is called what it is called.
     plain = folder if storage.is_remote else glob.escape(folder)
-    found = [each for each in storage.glob(storage.join(plain, suffix)) if _is_shard(each)]
+    found = current_files(storage, storage.glob(storage.join(plain, suffix)))
+    found = [each for each in found if _is_shard(each)]
     if not found:
         is_there = storage.is_folder(folder)
         what = f"no file in it fits {suffix!r}" if is_there else "there is no such folder"

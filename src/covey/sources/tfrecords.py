@@ -8,6 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from covey import _core
 from covey.errors import (
@@ -20,6 +21,7 @@ from covey.errors import (
 from covey.features import Feature, Features, Ragged, Steps, Tensor
 from covey.features.batches import row_of
 from covey.features.kinds import REQUIRED
+from covey.metadata import INFO_FILE, drop_replaced
 from covey.records import Block, RecordReader
 from covey.sources.registry import Place, read_head, register
 from covey.sources.source import Item, Source, check_label, fault, find_label
@@ -44,11 +46,19 @@ def _record_files(place: Place) -> list[str]:
     """The files with records that something is or holds."""
     if place.is_file:
         return [place.path] if begins_like_records(place.head) else []
-    found = {file for file in place.files if begins_like_records(read_head(file, 4096))}
+    files = drop_replaced(place.files, _read_info)
+    found = {file for file in files if begins_like_records(read_head(file, 4096))}
     if not found:
         return []
     # One of them that is damaged from the start is not passed over in silence.
-    return [f for f in place.files if f in found or (_NAME.search(f) and os.path.getsize(f))]
+    return [f for f in files if f in found or (_NAME.search(f) and os.path.getsize(f))]
+
+
+def _read_info(folder: str) -> bytes | None:
+    try:
+        return Path(folder, INFO_FILE).read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def read_blocks(path: str) -> Iterator[Block | SourceError]:

@@ -1,322 +1,574 @@
-"""Making a written split visible all at once, or not at all.
+"""The commit of a split: one rename makes a written version visible.
 
-A split is written into a folder of its own inside the dataset, which readers pass over::
+A split is written into a staging directory inside the dataset, which readers ignore::
 
-    data/birds/.covey-train.partial/     being written; debris, if nobody holds its lock
-    data/birds/.covey-train.commit/      whole and on disk: the renaming was the commit
+    data/birds/.covey-train.partial/         locked by its writer; stale if the lock is free
+        birds-train.tfrecord-00000-of-00002  whole and synced, with its final name
+        birds-train.index.json ...
+        sidecars/features.json               replaces the dataset's file after the switch
 
-What remains to be done after the commit is bringing the files to their places, and can be done
-again as often as it is interrupted. Whoever comes next, and finds such a folder, does it first. In
-the meantime ``dataset_info.json`` always describes shards that are whole: the old ones, the new
-ones where they were written, or the new ones in their places. So a process may be killed at any
-moment, and the dataset is the old one or the new one.
+The commit, under the lock of the dataset directory:
+
+1. Every staged file gets its name in the dataset directory, as a hard link. No other file has that
+   name: a version that replaces another one has a token in its names.
+2. ``dataset_info.json`` is replaced by one rename. This is the switch.
+3. Sidecar files that describe only the new version replace the old ones, files of versions before
+   the replaced one are deleted, and the staging directory is removed.
+
+A writer that is killed before step 2 leaves the old dataset, and one that is killed after it the
+new one. The next writer, or ``covey repair``, undoes step 1 or completes step 3. Readers follow
+``dataset_info.json``: they never lock, recover or write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import re
+import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import signal
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
 from covey.features.spec import parse_json
-from covey.metadata import DEFAULT_TEMPLATE, INFO_FILE, DatasetInfo, SplitInfo
+from covey.features.tfds import FEATURES_FILE
+from covey.index import index_names
+from covey.metadata import (
+    INFO_FILE,
+    SHARD_INFO_FILE,
+    DatasetInfo,
+    SplitInfo,
+    is_staging,
+    is_version_file,
+    parse_version_file,
+    staging_name,
+    token_time,
+)
 from covey.shards import sync
 
-# Elsewhere than on Unix, two writers of one split are not kept apart.
+# On systems without it, two writers of one split are not detected.
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
-_MANIFEST = "manifest.json"
+LOCK_TIMEOUT_S = 60.0
+RETENTION_S = 600.0
+"""How long files of a replaced version stay at least, for readers that have just opened it."""
+
+_TEMPORARY = re.compile(r"\.covey-[0-9a-f]{16}\.tmp")
+_SIDECARS = "sidecars"
+_OWNER = "owner"
+_MAX_SIDECAR_BYTES = 1 << 28
+
+# Missing on Windows.
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a commit brings, and what it replaces."""
+class Change:
+    """What a commit changes in a dataset."""
 
     split: SplitInfo
+    """The new version."""
+    replaced: SplitInfo | None
+    """The version that it replaces."""
     files: tuple[str, ...]
-    """What is in the staging folder, by the name that it has there and in the dataset."""
-    texts: Mapping[str, str]
-    """Small files of the whole dataset (features.json and so on), by name."""
-    replaced: tuple[str, ...]
-    """Files of the dataset that are no longer needed."""
-    entries: Mapping[str, Mapping[str, Any]]
-    """JSON files of the whole dataset, by name, and what each gets, or gets anew, by key."""
+    """The staged shards and index files, by their final names."""
+    sidecars: Mapping[str, str]
+    """The files that describe the features of all splits, by name."""
+    lists_shards: Mapping[str, int] | None
+    """The entry of the split in datum's ``shard_info.json``, if there is to be one."""
     keeps: bool
-    """Whether records stay that are there: then the texts say more than before, nothing else."""
+    """Whether records of the old dataset stay: then new sidecar files describe these as well."""
     name: str
     version: str
     description: str = ""
 
-    def __post_init__(self) -> None:
-        for name in (*self.files, *self.texts, *self.replaced, *self.entries):
-            parts = PurePosixPath(name).parts
-            if not parts or "/" in parts or ".." in parts:
-                raise FormatError(f"{name!r} is no file of the dataset")
 
-    def to_json(self) -> str:
-        """As it is stored."""
-        content = {
-            "split": {
-                "name": self.split.name,
-                "shard_lengths": self.split.shard_lengths,
-                "num_bytes": self.split.num_bytes,
-            },
-            "files": self.files,
-            "texts": dict(self.texts),
-            "replaced": self.replaced,
-            "entries": dict(self.entries),
-            "keeps": self.keeps,
-            "name": self.name,
-            "version": self.version,
-            "description": self.description,
-        }
-        return json.dumps(content, indent=1)
-
-    @classmethod
-    def read(cls, path: Path) -> Manifest:
-        """Read what was stored."""
-        try:
-            content = json.loads(path.read_bytes())
-            split = content.pop("split")
-            split["shard_lengths"] = tuple(split["shard_lengths"])
-            content["files"] = tuple(content["files"])
-            content["replaced"] = tuple(content["replaced"])
-            return cls(split=SplitInfo(**split), **content)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise FormatError(f"{path}: it is no manifest of a commit: {error}") from None
-
-
-def read_info(folder: Path) -> DatasetInfo | None:
-    """The description of a dataset, if there is one."""
-    path = folder / INFO_FILE
+def read_info(directory: Path) -> DatasetInfo | None:
+    """Return the content of ``dataset_info.json``; None if there is no such file."""
+    path = directory / INFO_FILE
     try:
         return DatasetInfo.from_json(path.read_bytes(), str(path))
     except FileNotFoundError:
         return None
 
 
+def is_sidecar(name: str) -> bool:
+    """Return whether a file describes the features of all splits."""
+    return name == FEATURES_FILE or name.endswith((".labels.txt", "mapping.json"))
+
+
 class Staging:
-    """The folder that a split is written into, until it is committed or given up.
+    """The directory that a split is written into, until it is committed or aborted.
 
     Args:
-        folder: Of the dataset; made if there is none.
+        directory: Of the dataset; created if it does not exist.
         split: The split.
+        lock_timeout: Seconds to wait for another process that commits to the dataset.
 
     Raises:
         DatasetError: If another process is writing the same split.
     """
 
-    def __init__(self, folder: Path, split: str) -> None:
-        self.folder = folder
-        self._made: list[Path] = []
-        for each in (folder, *folder.parents):
+    def __init__(
+        self, directory: Path, split: str, *, lock_timeout: float = LOCK_TIMEOUT_S
+    ) -> None:
+        self.directory = directory
+        self.split = split
+        self.committed = False
+        """Whether the switch has happened."""
+        self._lock: int | None = None
+        self._lock_timeout = lock_timeout
+        self._created: list[Path] = []
+        for each in (directory, *directory.parents):
             if each.exists():
                 break
-            self._made.append(each)
+            self._created.append(each)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            wrong = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
-            what = "a link to nothing" if wrong.is_symlink() else "a file"
-            raise DatasetError(f"{wrong}: it is {what}, must be a folder") from None
-        self.path = folder / f".covey-{split}.partial"
-        self._target = folder / f".covey-{split}.commit"
+            wrong = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
+            what = "a broken symbolic link" if wrong.is_symlink() else "a file"
+            raise DatasetError(f"{wrong}: it is {what}; must be a directory") from None
+        self.path = directory / staging_name(split)
         try:
-            with locked(folder):
-                _recover(folder)
-                self._lock = self._claim(split)
-                self._before = _texts(folder)
+            with locked(directory, lock_timeout):
+                _recover(directory)
+                self._lock = self._claim()
+                self.can_link = self._note_owner()
+                self._before = _read_sidecars(directory)
         except BaseException:
-            self._remove_folders()
+            self._remove()
             raise
 
-    def _claim(self, split: str) -> int | None:
-        """Make the staging folder, and lock it."""
+    def _claim(self) -> int | None:
+        """Create and lock the staging directory."""
         try:
             self.path.mkdir()
-        except FileExistsError:  # what is left of dead processes is gone: this one is alive
+        except FileExistsError:  # _recover() leaves only those of living processes
             raise DatasetError(
-                f"{self.folder}: another process is writing split {split!r}; wait for it"
+                f"{self.directory}: another process is writing split {self.split!r}"
+                f"{_read_owner(self.path)}; wait for it to end"
             ) from None
         return _try_lock(self.path)
 
-    def commit(self, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
-        """Make what was written the split.
+    def _note_owner(self) -> bool:
+        """Store who writes, for messages; return whether the file system has hard links."""
+        owner = self.path / _OWNER
+        owner.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        try:
+            os.link(owner, self.path / f"{_OWNER}.link")
+        except OSError:
+            return False
+        return True
+
+    def commit(self, change: Change, check: Callable[[], None] = lambda: None) -> None:
+        """Make the staged files the split.
+
+        SIGINT is held back: before the switch it aborts the commit, after it the commit is
+        completed first.
 
         Args:
-            manifest: What was written; its files must be on disk already.
-            check: Says what is against it, at a moment when no other process changes the dataset.
-        """
-        path = self.path / _MANIFEST
-        path.write_text(manifest.to_json())
-        sync(path)
-        sync(self.path)
-        with locked(self.folder):
-            self._check_dataset(manifest)
-            check()
-            os.rename(self.path, self._target)
-            self._made = []
-            try:
-                sync(self.folder)
-                _finish(self._target)
-            except KeyboardInterrupt:  # it is written: no reason to leave it half in place
-                _finish(self._target)
-                raise
-            except OSError as error:
-                raise CommittedError(
-                    f"{self.folder}: split {manifest.split.name!r} is written, but its files could "
-                    f"not all be brought to their places ({error.strerror or error}); the next "
-                    "write does that first: do not write the same examples again"
-                ) from error
-        self._release()
+            change: What is staged; its files are synced already.
+            check: Raises if the dataset, which is locked then, does not allow the commit.
 
-    def _check_dataset(self, manifest: Manifest) -> None:
-        """Make sure that nobody has changed the dataset in the meantime."""
-        info = read_info(self.folder)
+        Raises:
+            CommittedError: If the split is written, but step 3 failed.
+        """
+        with locked(self.directory, self._lock_timeout):
+            _recover(self.directory)
+            self._check_dataset(change)
+            check()
+            info = read_info(self.directory) or DatasetInfo(change.name, change.version)
+            if change.description:
+                info = replace(info, description=change.description)
+            info = info.with_split(change.split)
+            with DeferredInterrupt() as interrupt:
+                self._switch(change, info, interrupt)
+                try:
+                    sync(self.directory)
+                    _replace_sidecars(self.directory, self.path / _SIDECARS)
+                    remove_obsolete(self.directory, info, change)
+                    self._remove()
+                    sync(self.directory)
+                except OSError as error:
+                    raise CommittedError(
+                        f"{self.directory}: split {change.split.name!r} is written, but the files "
+                        f"of the old version could not all be replaced or deleted "
+                        f"({error.strerror or error}); the next write completes that: do not write "
+                        "the same examples again"
+                    ) from error
+
+    def _switch(self, change: Change, info: DatasetInfo, interrupt: DeferredInterrupt) -> None:
+        """Do steps 1 and 2; undo step 1 if step 2 fails."""
+        early, late = self._plan_sidecars(change)
+        placed: list[str] = []
+        try:
+            if late:
+                (self.path / _SIDECARS).mkdir()
+                for name, text in late.items():
+                    atomic_write(self.path / _SIDECARS / name, text.encode())
+                sync(self.path / _SIDECARS)
+            _write_sidecars(self.directory, early)
+            for name in change.files:
+                interrupt.deliver()
+                _place(self.path / name, self.directory / name)
+                placed.append(name)
+            sync(self.directory)
+            interrupt.deliver()
+            atomic_write(self.directory / INFO_FILE, info.to_json().encode())
+            self.committed = True
+            self._created = []
+        except BaseException:
+            with contextlib.suppress(OSError):
+                for name in placed:
+                    (self.directory / name).unlink(missing_ok=True)
+                self._restore_sidecars(early)
+            raise
+
+    def _plan_sidecars(self, change: Change) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the sidecar files to be written before the switch, and those after it.
+
+        What describes old and new records alike is written before; so is a file that is new.
+        """
+        now = _read_sidecars(self.directory)
+        changed = {
+            name: text for name, text in change.sidecars.items() if now.get(name) != text.encode()
+        }
+        early = {name: text for name, text in changed.items() if change.keeps or name not in now}
+        late = {name: text for name, text in changed.items() if name not in early}
+        if not change.keeps and (late or self._stale_labels(change.sidecars)):
+            late = dict(change.sidecars)
+        if change.lists_shards is not None:
+            path = self.directory / SHARD_INFO_FILE
+            content = parse_json(path.read_bytes(), str(path)) if path.exists() else {}
+            if not isinstance(content, dict):
+                raise FormatError(f"{path}: it is not a dict; remove it with its dataset")
+            content[change.split.name] = dict(change.lists_shards)
+            late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False)
+        return early, late
+
+    def _stale_labels(self, sidecars: Mapping[str, str]) -> list[str]:
+        return [
+            path.name for path in self.directory.glob("*.labels.txt") if path.name not in sidecars
+        ]
+
+    def _restore_sidecars(self, written: Iterable[str]) -> None:
+        for name in written:
+            if name in self._before:
+                atomic_write(self.directory / name, self._before[name])
+            else:
+                (self.directory / name).unlink(missing_ok=True)
+
+    def _check_dataset(self, change: Change) -> None:
+        """Raise if another process has changed the dataset since this write began."""
+        info = read_info(self.directory)
         others = () if info is None else info.splits
-        new = next((each.name for each in others if each.name != manifest.split.name), None)
-        if info is not None and info.name != manifest.name:
+        new = next((each.name for each in others if each.name != change.split.name), None)
+        if info is not None and info.name != change.name:
             raise DatasetError(
-                f"{self.folder}: another process has called the dataset {info.name!r}, not "
-                f"{manifest.name!r}; write it again"
+                f"{self.directory}: another process has called the dataset {info.name!r}, not "
+                f"{change.name!r}; write it again"
             )
-        now = _texts(self.folder)
-        # A split that has come since then did not know of this one: they must say the same.
-        is_new = new is not None and not manifest.keeps
-        for name, text in manifest.texts.items():
+        now = _read_sidecars(self.directory)
+        # A split that was added since then did not know of this one: both must say the same.
+        is_new = new is not None and not change.keeps
+        for name, text in change.sidecars.items():
             if is_new and now.get(name) != text.encode():
                 raise DatasetError(
-                    f"{self.folder}: another process has written split {new!r} in the meantime, "
-                    f"with other features or classes; write {manifest.split.name!r} again"
+                    f"{self.directory}: another process has written split {new!r} in the meantime, "
+                    f"with other features or classes; write {change.split.name!r} again"
                 )
             if now.get(name) not in (self._before.get(name), text.encode()):
                 raise DatasetError(
-                    f"{self.folder / name}: another process has changed it while split "
-                    f"{manifest.split.name!r} was written; write it again"
+                    f"{self.directory / name}: another process has changed it while split "
+                    f"{change.split.name!r} was written; write it again"
                 )
 
-    def give_up(self) -> None:
-        """Remove all traces."""
-        if self._lock is None:
-            return
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._release()
-        self._remove_folders()
+    def abort(self) -> None:
+        """Remove all traces of what was not committed; what was is left to the next writer."""
+        if self.committed:
+            _unlock(self._lock)
+            self._lock = None
+        self._remove()
 
-    def _remove_folders(self) -> None:
-        """Remove the folders that were made for the dataset."""
-        for each in self._made:
+    def _remove(self) -> None:
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            _unlock(self._lock)
+            self._lock = None
+        for each in self._created:
             try:
                 each.rmdir()
-            except OSError:  # somebody has put something there
+            except OSError:  # it is not empty
                 break
-
-    def _release(self) -> None:
-        _unlock(self._lock)
-        self._lock = None
+        self._created = []
 
 
-def recover(folder: Path) -> None:
-    """Finish the commits that were interrupted, and remove what dead processes left."""
-    if any(folder.glob(".covey-*")):
-        with locked(folder):
-            _recover(folder)
+@contextmanager
+def staged(directory: Path, split: str) -> Iterator[Staging]:
+    """Write a split: yield its staging directory, and remove it if it is not committed."""
+    staging: Staging | None = None
+    with reporting_failures(directory, split, lambda: staging is not None and staging.committed):
+        try:
+            staging = Staging(directory, split)
+            yield staging
+        finally:
+            if staging is not None:
+                staging.abort()
 
 
-def _recover(folder: Path) -> None:
-    for path in sorted(folder.glob(".covey-*.commit")):
-        _finish(path)
-    for path in folder.glob(".covey-*.debris"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob(".covey-*.partial"):
-        lock = _try_lock(path)
-        if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-        _unlock(lock)
+class DeferredInterrupt:
+    """Holds SIGINT back in the main thread, and delivers it at the end of the block."""
+
+    def __init__(self) -> None:
+        self._pending = False
+        self._handler: Any = None
+
+    def __enter__(self) -> DeferredInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):  # else it is ignored, or not Python's
+                signal.signal(signal.SIGINT, self._note)
+                self._handler = handler
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._pending = True
+
+    def deliver(self) -> None:
+        """Deliver a signal that has been held back."""
+        if self._pending:
+            self._pending = False
+            self._handler(signal.SIGINT, None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+            self.deliver()
 
 
-def _finish(staged: Path) -> None:
-    """Bring committed files to their places. May be interrupted, and done again."""
-    folder = staged.parent
-    manifest = Manifest.read(staged / _MANIFEST)
-    before = read_info(folder) or read_info(staged)
-    info = before or DatasetInfo(manifest.name, manifest.version)
-    if manifest.description:
-        info = replace(info, description=manifest.description)
-    shards = manifest.split.shard_names(info.name)
-    changed = {name: text for name, text in manifest.texts.items() if _differs(folder / name, text)}
-    if changed and before is not None and not manifest.keeps:
-        # The records that are there are not what the new features and classes say. No two files
-        # change at once: until all have, there is no dataset, rather than a wrong one.
-        _replace_text(staged / INFO_FILE, info.to_json())
-        (folder / INFO_FILE).unlink(missing_ok=True)
-        sync(folder)
+# Recovery.
+
+
+def recover(directory: Path, *, lock_timeout: float = LOCK_TIMEOUT_S) -> None:
+    """Complete or undo the commits of killed writers, and remove what they left."""
+    if any(is_staging(name) or _TEMPORARY.fullmatch(name) for name in _names(directory)):
+        with locked(directory, lock_timeout):
+            _recover(directory)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
+def _recover(directory: Path) -> None:
+    """Do the same in a directory that is locked. Names from the directory are not trusted."""
+    for name in sorted(_names(directory)):
+        if _TEMPORARY.fullmatch(name):
+            with contextlib.suppress(OSError):
+                os.unlink(directory / name)
+        elif is_staging(name):
+            path = directory / name
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                os.unlink(path)  # the link itself, whatever it refers to
+                continue
+            lock = _try_lock(path)
+            if lock is None:  # its writer is alive
+                continue
+            try:
+                _complete_or_undo(directory, path)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                _unlock(lock)
+
+
+def _complete_or_undo(directory: Path, staging: Path) -> None:
+    """Complete the commit of a staging directory if the switch has happened; else undo it."""
+    info = read_info(directory)
+    referenced = set() if info is None else referenced_files(info)
+    with os.scandir(staging) as entries:
+        staged = {
+            entry.name: entry.inode()
+            for entry in entries
+            if entry.is_file(follow_symlinks=False) and is_version_file(entry.name)
+        }
+    if staged.keys() & referenced:
+        _replace_sidecars(directory, staging / _SIDECARS)
+        return
+    for name, inode in staged.items():
+        with contextlib.suppress(FileNotFoundError):
+            found = os.lstat(directory / name)
+            if stat.S_ISREG(found.st_mode) and found.st_ino == inode:
+                os.unlink(directory / name)
+
+
+def _replace_sidecars(directory: Path, staged: Path) -> None:
+    """Let staged sidecar files replace those of the dataset."""
+    try:
+        if not stat.S_ISDIR(os.lstat(staged).st_mode):
+            return
+        with os.scandir(staged) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return
+    texts = {
+        name: _read_regular(staged / name).decode()
+        for name in sorted(names)
+        if is_sidecar(name) or name == SHARD_INFO_FILE
+    }
+    if FEATURES_FILE in texts:  # then all of them are staged
+        for path in directory.glob("*.labels.txt"):
+            if path.name not in texts:
+                path.unlink(missing_ok=True)
+    _write_sidecars(directory, texts)
+
+
+def _write_sidecars(directory: Path, texts: Mapping[str, str]) -> None:
+    changed = {name: text for name, text in texts.items() if _differs(directory / name, text)}
     for name in changed:
-        # Classes without names for a moment, rather than more names than features.json has classes.
+        # TFDS accepts classes without names, but not more names than features.json has classes.
         if name.endswith(".labels.txt"):
-            (folder / name).unlink(missing_ok=True)
-    for name, text in changed.items():
-        _replace_text(folder / name, text)
-    for name, entries in manifest.entries.items():
-        _replace_text(folder / name, _merged(folder / name, entries))
-    if any(_is_other(folder / name, staged / name) for name in shards):
-        # Shards are about to be replaced one by one: until that is done, readers find the new ones
-        # where they were written.
-        there = replace(manifest.split, template=f"{staged.name}/{DEFAULT_TEMPLATE}")
-        _replace_text(folder / INFO_FILE, info.with_split(there).to_json())
-    for name in manifest.files:
-        _place(staged / name, folder / name)
-    sync(folder)
-    _replace_text(folder / INFO_FILE, info.with_split(manifest.split).to_json())
-    sync(folder)
-    for name in manifest.replaced:
-        if name not in manifest.files:
-            (folder / name).unlink(missing_ok=True)
-    # Removed in part, it would look damaged: it is called something else first.
-    debris = staged.with_suffix(".debris")
-    shutil.rmtree(debris, ignore_errors=True)
-    os.rename(staged, debris)
-    shutil.rmtree(debris, ignore_errors=True)
-    sync(folder)
+            (directory / name).unlink(missing_ok=True)
+    for name in sorted(changed, key=lambda name: name.endswith(".labels.txt")):
+        atomic_write(directory / name, changed[name].encode())
 
 
-def _merged(path: Path, entries: Mapping[str, Any]) -> str:
-    """A JSON file with some entries anew."""
-    content = parse_json(path.read_bytes(), str(path)) if path.exists() else {}
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: it is no dict; remove it with its dataset")
-    return json.dumps({**content, **entries}, indent=1, ensure_ascii=False)
+# Files of old versions.
+
+
+def referenced_files(info: DatasetInfo) -> set[str]:
+    """Return the names of the shards and index files of the current version of every split."""
+    names: set[str] = set()
+    for split in info.splits:
+        names.update(split.shard_names(info.name))
+        names.update(index_names(split.stem(info.name)).values())
+    return names
+
+
+def find_obsolete(
+    names: Iterable[str],
+    info: DatasetInfo,
+    split: str,
+    *,
+    replaced: SplitInfo | None,
+    now: float,
+    retention: float,
+) -> list[str]:
+    """Return the names of files of old versions of a split that may be deleted.
+
+    The version that was replaced last stays. Those before it are deleted once ``retention`` seconds
+    have passed since they were replaced, which is when that version was committed.
+
+    Args:
+        names: Of all files of the directory.
+        info: Of the dataset as it is now.
+        split: The split.
+        replaced: The version that was replaced last, if it is to stay.
+        now: The time.
+        retention: In seconds.
+    """
+    keep = referenced_files(info)
+    last = replaced
+    if replaced is not None:
+        keep |= referenced_files(replace(info, splits=(replaced,)))
+    else:
+        last = next((each for each in info.splits if each.name == split), None)
+    since = None if last is None or last.token is None else token_time(last.token)
+    found = []
+    for name in names:
+        is_own, token = parse_version_file(name, info.name, split)
+        if not is_own or name in keep:
+            continue
+        # Without a token in the last version, files with one were never committed.
+        replaced_at = since if since is not None else token_time(token) if token else None
+        if replaced_at is not None and now - replaced_at >= retention:
+            found.append(name)
+    return found
+
+
+def remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None:
+    """Delete files of old versions of a split after a commit."""
+    names = find_obsolete(
+        _names(directory),
+        info,
+        change.split.name,
+        replaced=change.replaced,
+        now=time.time(),
+        retention=RETENTION_S,
+    )
+    for name in names:
+        (directory / name).unlink(missing_ok=True)
+    if change.replaced is not None:
+        _remove_foreign(directory, info, change.replaced)
+
+
+def _remove_foreign(directory: Path, info: DatasetInfo, replaced: SplitInfo) -> None:
+    """Delete replaced shards whose names do not tell that they are of this split."""
+    current = referenced_files(info)
+    for name in replaced.shard_names(info.name):
+        if parse_version_file(name, info.name, replaced.name)[0] or name in current:
+            continue
+        path = directory / name
+        inside = [each for each in path.parents if directory in each.parents]
+        if not any(each.is_symlink() for each in inside):
+            path.unlink(missing_ok=True)
+
+
+# Files.
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Replace a file by one rename; a symbolic link is replaced, not followed."""
+    temporary = path.with_name(f".covey-{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _CLOSE_ON_EXEC | _BINARY
+    descriptor = os.open(temporary, flags, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _place(source: Path, target: Path) -> None:
-    """Give a file a second name, in place of whatever has it now."""
-    if target.exists() and not _is_other(target, source):
-        return
-    beside = target.with_name(f".{target.name}.new")
-    beside.unlink(missing_ok=True)
-    link_or_copy(source, beside)
-    os.replace(beside, target)
-
-
-def _is_other(path: Path, staged: Path) -> bool:
-    return path.exists() and not os.path.samefile(path, staged)
-
-
-def _texts(folder: Path) -> dict[str, bytes]:
-    """The small files that describe the whole dataset."""
-    paths = [folder / "features.json", *folder.glob("*.labels.txt"), *folder.glob("*mapping.json")]
-    return {path.name: path.read_bytes() for path in paths if path.exists()}
+    """Give a staged file its final name, which no file has."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if isinstance(error, FileExistsError):
+            raise
+        os.rename(source, target)  # no hard links: the name has a token then
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; where the file system cannot do that, copy it."""
+    """Give a file a second name; copy it where the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -324,59 +576,128 @@ def link_or_copy(source: Path, target: Path) -> None:
         sync(target)
 
 
+def _read_regular(path: Path) -> bytes:
+    """Return the content of a regular file that is not a symbolic link."""
+    descriptor = os.open(path, os.O_RDONLY | _NO_FOLLOW | _CLOSE_ON_EXEC | _BINARY)
+    with open(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_SIDECAR_BYTES:
+            raise FormatError(f"{path}: it is not a regular file of at most 256 MiB; remove it")
+        return file.read(_MAX_SIDECAR_BYTES)
+
+
+def _read_sidecars(directory: Path) -> dict[str, bytes]:
+    """Return the files that describe the features of all splits."""
+    found = {}
+    for name in _names(directory):
+        if is_sidecar(name) and (directory / name).is_file():
+            found[name] = (directory / name).read_bytes()
+    return found
+
+
 def _differs(path: Path, text: str) -> bool:
-    return not path.exists() or path.read_bytes() != text.encode()
-
-
-def _replace_text(path: Path, text: str) -> None:
-    """Replace a small file at once."""
-    if not _differs(path, text):
-        return
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    os.replace(beside, path)
+    return path.is_symlink() or not path.exists() or path.read_bytes() != text.encode()
 
 
 @contextmanager
-def failing_well(folder: Path, split: str) -> Iterator[None]:
-    """Say what was being done when a disk fails."""
+def reporting_failures(
+    directory: Path, split: str, is_committed: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Say in errors and interrupts whether the split was written."""
     try:
         yield
+    except KeyboardInterrupt as interrupt:
+        raise interrupted(str(directory), split, is_committed()) from interrupt
     except OSError as error:
         if isinstance(error, CoveyError):
             raise
+        where = f" ({error.filename})" if error.filename else ""
+        if is_committed():
+            raise CommittedError(
+                f"{directory}: split {split!r} is written, but then: {error.strerror or error}"
+                f"{where}; do not write the same examples again"
+            ) from error
         raise DatasetError(
-            f"{folder}: writing split {split!r} failed: {error.strerror or error}"
-            f"{f' ({error.filename})' if error.filename else ''}; nothing was changed"
+            f"{directory}: writing split {split!r} failed: {error.strerror or error}"
+            f"{where}; nothing was changed"
         ) from error
 
 
+def interrupted(where: str, split: str, committed: bool) -> KeyboardInterrupt:
+    """Return an interrupt that says whether the split was written."""
+    state = "is written" if committed else "is not written, nothing was changed"
+    return KeyboardInterrupt(f"{where}: interrupted; split {split!r} {state}")
+
+
+# Locks.
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other writers out of a dataset's metadata."""
+def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Hold the lock of a dataset directory, which every writer takes to look at it or commit.
+
+    Raises:
+        DatasetError: If another process holds it for longer than ``timeout`` seconds.
+    """
     if _fcntl is None:
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(directory, os.O_RDONLY | _DIRECTORY | _CLOSE_ON_EXEC)
     try:
-        _fcntl.flock(descriptor, _fcntl.LOCK_EX)
+        deadline = time.monotonic() + timeout
+        while not _take_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise DatasetError(
+                    f"{directory}: {_find_holder(descriptor)} has held the lock of the dataset "
+                    f"for over {timeout:g} s; wait for it to end, or stop it"
+                )
+            time.sleep(0.01)
         yield
     finally:
         os.close(descriptor)
 
 
-def _try_lock(folder: Path) -> int | None:
-    """Lock a folder unless another process holds it; the descriptor that holds the lock."""
-    if _fcntl is None:
-        return -1
-    descriptor = os.open(folder, os.O_RDONLY)
+def _take_lock(descriptor: int) -> bool:
     try:
         _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _find_holder(descriptor: int) -> str:
+    """Return which process holds the lock of a directory, where the system tells."""
+    found = os.fstat(descriptor)
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if "FLOCK" in fields and "->" not in fields and fields[5] == device:
+                process = int(fields[4])
+                command = Path(f"/proc/{process}/comm").read_text().strip()
+                return f"process {process} ({command})"
+    return "another process"
+
+
+def _try_lock(directory: Path) -> int | None:
+    """Lock a staging directory unless a process holds it; return the descriptor of the lock."""
+    if _fcntl is None:
+        return -1
+    descriptor = os.open(directory, os.O_RDONLY | _DIRECTORY | _NO_FOLLOW | _CLOSE_ON_EXEC)
+    if _take_lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _read_owner(staging: Path) -> str:
+    """Return which process writes into a staging directory, for a message."""
+    with contextlib.suppress(OSError, FormatError):
+        text = _read_regular(staging / _OWNER).decode(errors="replace")
+        found = re.fullmatch(r"process \d{1,10} on [\w.-]{1,253}", text)
+        if found:
+            return f" ({found[0]})"
+    return ""
 
 
 def _unlock(descriptor: int | None) -> None:

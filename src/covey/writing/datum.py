@@ -13,7 +13,6 @@ A string with two or three dimensions is an encoded image, grey or in colour.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +22,8 @@ from typing import Any
 from covey.errors import DatasetError, FeatureError, FormatError
 from covey.features.columns import Shape
 from covey.features.spec import parse_json
-from covey.shards import sync
-from covey.writing.commit import locked
-from covey.writing.output import SHARD_INFO_FILE
+from covey.metadata import SHARD_INFO_FILE
+from covey.writing.commit import atomic_write, locked
 
 ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
 
@@ -175,11 +173,7 @@ def save_shard_info(folder: Path, shard_info: ShardInfo) -> None:
         after = {**before, **shard_info}
         if after == before and path.exists():
             return
-        beside = path.with_name(f".{path.name}.new")
-        beside.write_text(shard_info_to_json(after), encoding="utf-8")
-        sync(beside)
-        os.replace(beside, path)
-        sync(folder)
+        atomic_write(path, shard_info_to_json(after).encode())
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,16 @@ from covey.features.tfds import features_from_tfds
 from covey.index import About, index_names, read_about, read_index
 from covey.indexing import Indexing, KnownLabels, ShardFiles, find_changed
 from covey.labels import Classes, find_label, is_text, texts_in
-from covey.metadata import DatasetInfo, SplitInfo, dataset_name
+from covey.metadata import (
+    DEFAULT_TEMPLATE,
+    DatasetInfo,
+    SplitInfo,
+    dataset_name,
+    has_token,
+    new_token,
+    parse_version_file,
+    versioned_template,
+)
 from covey.records import RecordReader
 from covey.shards import Shard
 from covey.storage import LocalStorage
@@ -35,10 +44,23 @@ class Existing:
     split: str
     info: DatasetInfo | None
     mode: Mode
+    template: str
+    """Of the file names of the new version of the split."""
 
     @classmethod
-    def look(cls, folder: Path, split: str, mode: Mode, name: str | None) -> Existing:
-        """Look at a folder, and make sure that the split may be written."""
+    def look(
+        cls, folder: Path, split: str, mode: Mode, name: str | None, *, unique: bool = False
+    ) -> Existing:
+        """Look at a folder, and make sure that the split may be written.
+
+        Args:
+            folder: Of the dataset.
+            split: The split.
+            mode: What to do if it exists.
+            name: Of the dataset, if the caller names it.
+            unique: Whether the new version needs file names that no other version has. A version
+                that replaces another one always has them.
+        """
         if mode not in ("error", "overwrite", "append"):
             raise DatasetError(f"mode is {mode!r}, must be 'error', 'overwrite' or 'append'")
         info = read_info(folder)
@@ -49,18 +71,33 @@ class Existing:
         own, version = dataset_name(folder)
         if info is not None:
             own, version = info.name, info.version
-        existing = cls(folder, name or own, version, split, info, mode)
+        existing = cls(folder, name or own, version, split, info, mode, DEFAULT_TEMPLATE)
         if existing.old is not None and mode == "error":
             raise DatasetExistsError(
                 f"{folder}: there is a split {split!r} already; pass mode='overwrite' to replace "
                 "it, or mode='append' to add to it"
             )
+        if unique or existing.old is not None or existing._in_the_way():
+            existing = replace(existing, template=versioned_template(new_token()))
         return existing
+
+    def _in_the_way(self) -> bool:
+        """Whether files that no split has are to be replaced."""
+        if self.mode != "overwrite" or not self.folder.is_dir():
+            return False
+        names = (path.name for path in self.folder.iterdir())
+        return any(parse_version_file(name, self.name, self.split)[0] for name in names)
+
+    def version_info(self, shards: Sequence[Shard]) -> SplitInfo:
+        """What the dataset says of the new version of the split."""
+        lengths = tuple(shard.records for shard in shards)
+        size = sum(shard.bytes for shard in shards)
+        return SplitInfo(self.split, lengths, size, self.template)
 
     @property
     def stem(self) -> str:
-        """How the files of the split's index begin."""
-        return f"{self.name}-{self.split}"
+        """How the index files of the new version begin."""
+        return SplitInfo(self.split, (), 0, self.template).stem(self.name)
 
     @property
     def old(self) -> SplitInfo | None:
@@ -87,14 +124,7 @@ class Existing:
         """The same, with those of its index."""
         if self.old is None:
             return ()
-        return (*self.old_shards(), *index_names(self.stem).values())
-
-    def old_labels(self, staying: Container[str]) -> tuple[str, ...]:
-        """The files of class names that nothing needs once the only split is replaced."""
-        if self.keeps:
-            return ()
-        found = sorted(path.name for path in self.folder.glob("*.labels.txt"))
-        return tuple(name for name in found if name not in staying)
+        return (*self.old_shards(), *index_names(self.old.stem(self.name)).values())
 
     def check_foreign(self, names: Iterable[str]) -> None:
         """Make sure that no file is replaced that belongs to no dataset, unless that was asked."""
@@ -103,7 +133,11 @@ class Existing:
         own = set(self.old_files())
         if read_info(self.folder) is not None:  # then the small files are the dataset's
             own.update(name for name in names if ".tfrecord-" not in name)
-        foreign = [name for name in names if name not in own and (self.folder / name).exists()]
+        foreign = [
+            name
+            for name in names
+            if name not in own and not has_token(name) and (self.folder / name).exists()
+        ]
         if foreign:
             raise DatasetExistsError(
                 f"{self.folder / foreign[0]}: there is such a file already, which belongs to no "
@@ -112,7 +146,10 @@ class Existing:
 
     def about(self, split: str) -> About | None:
         """What the index of a split says, if covey made one."""
-        return read_about(self.folder, f"{self.name}-{split}")
+        splits = () if self.info is None else self.info.splits
+        found = next((each for each in splits if each.name == split), None)
+        stem = f"{self.name}-{split}" if found is None else found.stem(self.name)
+        return read_about(self.folder, stem)
 
     def base(self) -> tuple[Features | None, str | None]:
         """The features that the split must agree with, and their label.
@@ -164,7 +201,8 @@ class Existing:
         if about is not None and about.label == classes.label:
             with contextlib.suppress(FormatError):
                 if find_changed(files, about.shards) is None:
-                    index = read_index(self.folder, self.stem, about)
+                    assert self.old is not None
+                    index = read_index(self.folder, self.old.stem(self.name), about)
                     return list(about.shards), index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
         index = Indexing(classes.features, labeller, progress=False).build(files)
@@ -178,6 +216,8 @@ def _grown(features: Features, known: Features) -> dict[str, Feature]:
         now = known.get(name)
         if isinstance(kind, ClassLabel) and isinstance(now, ClassLabel):
             more = now.num_classes or 0, len(now.names or ())
-            if more > (kind.num_classes or 0, len(kind.names or ())):
+            # A file that a killed writer left behind may be of other classes.
+            same = (now.names or ())[: len(kind.names or ())] == (kind.names or ())
+            if same and more > (kind.num_classes or 0, len(kind.names or ())):
                 grown[name] = now
     return grown

@@ -19,17 +19,14 @@ from covey.features import ClassLabel, Features
 from covey.features.tfds import FEATURES_FILE, features_to_tfds
 from covey.index import About, IndexWriter, index_names, write_classes
 from covey.labels import Classes, make_label
-from covey.metadata import SplitInfo, shard_name
+from covey.metadata import SHARD_INFO_FILE
 from covey.pipeline import run_ahead
 from covey.progress import Progress
 from covey.records.compression import parse_compression
 from covey.shards import Shard, Sharding, sync, write_shards
 from covey.shuffle.ordering import Ordered, Ordering, Part
-from covey.writing.commit import Manifest, Staging, link_or_copy
+from covey.writing.commit import Change, Staging, link_or_copy
 from covey.writing.existing import Existing
-
-# Where datum's reader looks for the shards of all splits.
-SHARD_INFO_FILE = "shard_info.json"
 
 
 @dataclass(frozen=True)
@@ -118,21 +115,16 @@ class Output:
             sync(folder / name)
         described = {**_texts(features), **(texts or {})}
         files = (*(shard.name for shard in shards), *index_files)
-        entries = {}
+        listed = None
         if shard_info or (existing.folder / SHARD_INFO_FILE).exists():
             listed = {shard.name: shard.records for shard in shards}
-            entries[SHARD_INFO_FILE] = {existing.split: listed}
         staging.commit(
-            Manifest(
-                split=SplitInfo(
-                    existing.split,
-                    tuple(shard.records for shard in shards),
-                    sum(shard.bytes for shard in shards),
-                ),
+            Change(
+                split=existing.version_info(shards),
+                replaced=existing.old,
                 files=files,
-                texts=described,
-                replaced=(*existing.old_files(), *existing.old_labels(described)),
-                entries=entries,
+                sidecars=described,
+                lists_shards=listed,
                 keeps=existing.keeps,
                 name=existing.name,
                 version=existing.version,
@@ -202,10 +194,9 @@ def _name_shards(
     old: list[Shard], new: list[Shard], existing: Existing, folder: Path
 ) -> tuple[Shard, ...]:
     """Give all shards of a split the names that they have together."""
-    count = len(old) + len(new)
+    names = existing.version_info((*old, *new)).shard_names(existing.name)
     shards: list[Shard] = []
-    for number, shard in enumerate((*old, *new)):
-        name = shard_name(existing.name, existing.split, number, count)
+    for number, (name, shard) in enumerate(zip(names, (*old, *new), strict=True)):
         if number < len(old):
             link_or_copy(existing.folder / shard.name, folder / name)
         else:

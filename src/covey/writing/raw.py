@@ -19,7 +19,7 @@ from covey.records import Block
 from covey.shards import Shard
 from covey.shuffle.ordering import Key, make_rows
 from covey.shuffle.spool import Spool
-from covey.writing.commit import Staging, failing_well
+from covey.writing.commit import Staging, reporting_failures
 from covey.writing.existing import Existing
 from covey.writing.output import Output
 
@@ -57,7 +57,7 @@ class RawSplit:
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
-        with failing_well(self.folder, self.split):
+        with reporting_failures(self.folder, self.split):
             self._staging = Staging(folder, split)
         self._spool = Spool(
             self._staging.path, memory=memory, ordering=output.ordering, unique=True
@@ -80,7 +80,7 @@ class RawSplit:
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
         rows = make_rows(positions, block.lengths, keys, self._output.seed)
-        with failing_well(self.folder, self.split):
+        with reporting_failures(self.folder, self.split):
             self._spool.add(block, rows, keys)
         self._progress(len(block), block.data.nbytes)
 
@@ -104,8 +104,10 @@ class RawSplit:
             DatasetError: If features do not go together with those of the other splits.
         """
         self.hand_on()
-        with failing_well(self.folder, self.split):
-            existing = Existing.look(self.folder, self.split, "overwrite", None)
+        with reporting_failures(self.folder, self.split, lambda: self._staging.committed):
+            existing = Existing.look(
+                self.folder, self.split, "overwrite", None, unique=not self._staging.can_link
+            )
             features = _agree(existing, features)
             classes = self._classes(features, label)
             shards, _ = self._output.write(
@@ -131,7 +133,7 @@ class RawSplit:
 
     def give_up(self) -> None:
         """Remove all traces of what was not committed."""
-        self._staging.give_up()
+        self._staging.abort()
 
 
 def _agree(existing: Existing, features: Features) -> Features:

@@ -1,15 +1,16 @@
-"""Writing to a URL: into a local folder that stands for it, which is then brought there.
+"""Write to a URL: a local directory stands for the remote one, and is published in the end.
 
-No file system of the other kind renames a folder, so a split cannot appear there all at once. What
-comes closest::
+An object store renames nothing, but it replaces one file at once. Every version of a split has
+names of its own there, so that publishing it is::
 
-    new shards                      to their places, or copied there from those they were before
-    what takes another's place      into .covey-train-<token>.new/, and the other into .old/
+    shards, index files             new names; appended shards are copied by the server
+    sidecar files                   those that describe old and new records alike
+    dataset_info.json               the switch: one PUT
+    sidecar files                   those that describe only the new records
+    files of old versions           deleted, except those of the version that was replaced
 
-Up to here, which takes long, the dataset is as it was. Then, within a moment, what is in ``.new/``
-is copied to its place, and what is small follows: the index, what describes the dataset, and last
-``dataset_info.json``. If that fails, all is put back; else what is no longer needed is removed.
-Whoever has the old index and finds a new shard is told so, for an index knows its shards.
+A writer that is killed before the switch leaves the old dataset, and one that is killed after it
+the new one. The next writer deletes what it left.
 """
 
 from __future__ import annotations
@@ -25,28 +26,25 @@ from types import TracebackType
 from typing import Any
 
 from covey.errors import CommittedError, CoveyError, DatasetError, StorageError
-from covey.features.tfds import FEATURES_FILE
 from covey.index import index_names
-from covey.metadata import INFO_FILE, DatasetInfo, dataset_name
+from covey.metadata import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, dataset_name
 from covey.storage import open_storage
 from covey.storage.paths import shown
-
-# What is small, and looked at by whoever writes another split. The last is brought there first.
-_SMALL = (INFO_FILE, FEATURES_FILE, ".labels.txt", "mapping.json", "shard_info.json", ".index.json")
+from covey.writing.commit import DeferredInterrupt, interrupted, is_sidecar, referenced_files
 
 _PIECE_BYTES = 1 << 20
 
 
 class Mirror:
-    """A local folder in the place of a remote dataset, while a split of it is written.
+    """A local directory in the place of a remote dataset, while a split of it is written.
 
-    Errors that leave it speak of the URL, and not of the folder.
+    Errors that leave the block name the URL, not the directory.
 
     Args:
         url: Of the dataset.
-        split: That is to be written.
-        appends: Whether to the shards that are there, which are fetched then.
-        options: What fsspec needs.
+        split: To be written.
+        appends: Whether to existing shards, which are fetched then.
+        options: fsspec's storage options.
     """
 
     def __init__(
@@ -57,14 +55,15 @@ class Mirror:
         self._split = split
         self._appends = appends
         self._temporary = tempfile.mkdtemp(prefix="covey-write-")
-        # A folder of the same name, for a dataset is called like its folder.
+        # A directory of the same name, for a dataset is called like its directory.
         name, version = dataset_name("/" + "/".join(self._url.split("/")[-2:]))
         named = version != "1.0.0" or self._url.endswith("/1.0.0")
         self.folder = Path(self._temporary, name, version) if named else Path(self._temporary, name)
-        self._hidden = f".covey-{split}-{uuid.uuid4().hex[:8]}"
         self._before: dict[str, tuple[int, int]] = {}
-        self._texts: dict[str, bytes] = {}
+        self._small: dict[str, bytes] = {}
+        """The files that describe the dataset, as they were."""
         self._version = ""
+        self._committed = False
 
     def __enter__(self) -> Mirror:
         try:
@@ -82,6 +81,8 @@ class Mirror:
         trace: TracebackType | None,
     ) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
+        if isinstance(error, KeyboardInterrupt):
+            raise interrupted(shown(self._url), self._split, self._committed) from error
         if isinstance(error, CoveyError):
             here, there = str(self.folder), shown(self._url)
             error.args = tuple(
@@ -92,39 +93,44 @@ class Mirror:
         return self._storage.join(self._url, name)
 
     def _try_to_write(self) -> None:
-        """Find out whether that is allowed, which nobody wants to learn in the end."""
-        path = self._path(self._hidden)
+        """Raise now, not after all examples were written, if writing is not allowed."""
+        path = self._path(f".covey-{uuid.uuid4().hex[:16]}.tmp")
         self._storage.write(path, b"")
         with contextlib.suppress(OSError):
             self._storage.remove([path])
 
     def _fetch(self) -> None:
-        """Bring here what the writer looks at; of the other files only their names."""
+        """Fetch what the writer looks at; of other files only their names."""
         self.folder.mkdir(parents=True)
         self._version = self._info_version()
         try:
             names = [self._storage.name(path) for path in self._storage.list(self._url)]
         except FileNotFoundError:
             return
-        self._texts = {
-            name: self._storage.read(self._path(name)) for name in names if name.endswith(_SMALL)
-        }
-        shards = self._files_of_split(names) if self._appends and INFO_FILE in self._texts else ()
+        if INFO_FILE in names:
+            self._small[INFO_FILE] = self._storage.read(self._path(INFO_FILE))
+        info = self._info()
+        splits = () if info is None else info.splits
+        current = {index_names(each.stem(info.name))["about"] for each in splits} if info else set()
+        for name in names:
+            if name in current or name == SHARD_INFO_FILE or is_sidecar(name):
+                self._small[name] = self._storage.read(self._path(name))
+        fetched: set[str] = set()
+        if self._appends and info is not None:
+            own = tuple(each for each in splits if each.name == self._split)
+            fetched = referenced_files(DatasetInfo(info.name, splits=own)) - self._small.keys()
         for name in names:
             with open(self.folder / name, "wb") as file:
-                file.write(self._texts.get(name, b""))
-                if name in shards:
+                file.write(self._small.get(name, b""))
+                if name in fetched:
                     with self._storage.open_stream(self._path(name)) as stream:
                         shutil.copyfileobj(stream, file, _PIECE_BYTES)
         self._before = self._snapshot()
 
-    def _files_of_split(self, names: list[str]) -> set[str]:
-        """The shards of the split, and the arrays of its index."""
-        info = DatasetInfo.from_json(self._texts[INFO_FILE], self._path(INFO_FILE))
-        there = [each for each in info.splits if each.name == self._split]
-        shards = {name for each in there for name in each.shard_names(info.name)}
-        shards.update(index_names(f"{info.name}-{self._split}").values())
-        return {name for name in names if name in shards and name not in self._texts}
+    def _info(self) -> DatasetInfo | None:
+        """The dataset as it was."""
+        text = self._small.get(INFO_FILE)
+        return None if text is None else DatasetInfo.from_json(text, self._path(INFO_FILE))
 
     def _snapshot(self) -> dict[str, tuple[int, int]]:
         """What tells that a file was changed."""
@@ -135,74 +141,98 @@ class Mirror:
         (stat,) = self._storage.stat([self._path(INFO_FILE)])
         return "" if stat is None else f"{stat.size} {stat.version}"
 
-    # Bringing it there.
+    # Publishing.
 
     def publish(self) -> None:
-        """Bring what was written to its place.
+        """Make what was written the split, by one PUT of ``dataset_info.json``.
+
+        SIGINT is held back during the switch and what follows it.
 
         Raises:
             DatasetError: If another process has changed the dataset; nothing of it is lost then.
-            CommittedError: If it is written, but something that is no longer needed is still there.
+            CommittedError: If the split is written, but old files could not be replaced or deleted.
         """
         after = self._snapshot()
         changed = [name for name in sorted(after) if self._before.get(name) != after[name]]
-        changed.sort(key=_place_in_line)
-        large = [name for name in changed if not name.endswith(_SMALL)]
-        hidden: list[str] = []
+        early, late = self._order(changed)
+        copies = {state: name for name, state in self._before.items()}
         brought: list[str] = []
         try:
             self._check_unchanged()
-            renamed = {state: name for name, state in self._before.items()}
-            for name in large:
-                if name in self._before:
-                    self._set_aside(name, hidden)
-                else:
-                    self._bring_new(name, renamed.get(after[name]), brought)
-            self._switch([name for name in changed if name not in brought], hidden, brought)
+            for name in early:
+                brought.append(name)
+                source = copies.get(after[name])
+                if source is None or not self._copy(source, name):
+                    self._storage.upload(os.fspath(self.folder / name), self._path(name))
         except BaseException:
-            self._take_back([*brought, *hidden])
+            self._take_back(brought)
             raise
-        gone = [*(name for name in self._before if name not in after), *hidden]
+        with DeferredInterrupt() as interrupt:
+            try:
+                interrupt.deliver()
+                self._switch()
+            except BaseException:
+                self._take_back(brought)
+                raise
+            self._committed = True
+            gone = [name for name in self._before if name not in after]
+            try:
+                for name in late:
+                    self._storage.upload(os.fspath(self.folder / name), self._path(name))
+                self._storage.remove([self._path(name) for name in gone])
+            except OSError as error:
+                raise CommittedError(
+                    f"{shown(self._url)}: split {self._split!r} is written, but files of the old "
+                    f"version could not all be replaced or deleted ({error}); the next write does "
+                    "that: do not write the same examples again"
+                ) from error
+
+    def _order(self, changed: list[str]) -> tuple[list[str], list[str]]:
+        """Return the files to be put before the switch, and those after it.
+
+        What describes old and new records alike is put before; so is a file that is new.
+        """
+        info = self._info()
+        splits = () if info is None else info.splits
+        keeps = any(each.name != self._split or self._appends for each in splits)
+        early: list[str] = []
+        late: list[str] = []
+        for name in changed:
+            is_early = name not in self._before or (keeps and is_sidecar(name))
+            if name != INFO_FILE:
+                (early if is_early and name != SHARD_INFO_FILE else late).append(name)
+        return sorted(early, key=_place_in_order), late
+
+    def _switch(self) -> None:
+        """Replace ``dataset_info.json``; another process must not have done so."""
+        self._check_unchanged()
+        path, text = self._path(INFO_FILE), (self.folder / INFO_FILE).read_bytes()
         try:
-            self._storage.remove([self._path(name) for name in gone])
+            self._storage.write(path, text)
         except OSError as error:
-            raise CommittedError(
-                f"{shown(self._url)}: split {self._split!r} is written, but files that are no "
-                f"longer needed could not be removed ({error}): {', '.join(gone[:3])}"
-            ) from error
+            # A request that failed may have been carried out.
+            try:
+                found = self._storage.read(path)
+            except FileNotFoundError:
+                found = None
+            except OSError:
+                raise DatasetError(
+                    f"{shown(self._url)}: {INFO_FILE} could not be written ({error}), nor read "
+                    f"again: it is unknown whether split {self._split!r} is written; run `covey "
+                    "info` to see"
+                ) from error
+            if found != text:
+                raise
 
     def _check_unchanged(self) -> None:
         if self._info_version() != self._version:
-            raise self._is_changed()
-
-    def _is_changed(self) -> DatasetError:
-        return DatasetError(
-            f"{shown(self._url)}: another process has changed the dataset while split "
-            f"{self._split!r} was written; write it again"
-        )
-
-    def _bring_new(self, name: str, old: str | None, brought: list[str]) -> None:
-        """Bring a file to a place where there is none; copy it, if it is there by an old name."""
-        path = self._path(name)
-        if self._storage.stat([path]) != [None]:
-            raise self._is_changed()
-        brought.append(name)
-        if old is None or not self._copy(old, name):
-            self._storage.upload(os.fspath(self.folder / name), path)
-
-    def _set_aside(self, name: str, hidden: list[str]) -> None:
-        """Bring a file beside its place, where another is, and copy that one beside it, too."""
-        old, new = self._aside(name)
-        hidden.append(old)
-        if self._copy(name, old):
-            hidden.append(new)
-            self._storage.upload(os.fspath(self.folder / name), self._path(new))
-
-    def _aside(self, name: str) -> tuple[str, str]:
-        return f"{self._hidden}.old/{name}", f"{self._hidden}.new/{name}"
+            raise DatasetError(
+                f"{shown(self._url)}: another process has changed the dataset while split "
+                f"{self._split!r} was written; write it again"
+            )
 
     def _copy(self, source: str, target: str) -> bool:
-        """Copy a file there; False if that is nothing that the driver can do."""
+        """Let the server copy a file; False if the driver cannot do that."""
         try:
             self._storage.copy(self._path(source), self._path(target))
         except StorageError as error:
@@ -211,71 +241,22 @@ class Mirror:
             raise
         return True
 
-    def _switch(self, names: list[str], hidden: list[str], brought: list[str]) -> None:
-        """Bring the rest to its place; put back what was there, if that fails."""
-        self._check_unchanged()
-        done: list[str] = []
-        try:
-            for name in names:
-                if name == INFO_FILE:
-                    self._check_unchanged()
-                (done if name in self._before else brought).append(name)
-                new = self._aside(name)[1]
-                if new not in hidden or not self._copy(new, name):
-                    self._storage.upload(os.fspath(self.folder / name), self._path(name))
-        except BaseException as error:
-            left = [name for name in reversed(done) if not self._put_back(name, hidden)]
-            if not left:
-                raise
-            # The only copies that are left of them are not removed.
-            kept = {self._aside(name)[0] for name in left}
-            hidden[:] = [name for name in hidden if name not in kept]
-            raise DatasetError(
-                f"{shown(self._url)}: split {self._split!r} is not written ({error}), and "
-                f"{len(left)} files of the old one could not be put back; they are in "
-                f"{self._hidden}.old: copy them back, or write the split again"
-            ) from error
-
-    def _put_back(self, name: str, hidden: list[str]) -> bool:
-        """Put back what was there under a name; False if that fails, too."""
-        try:
-            if name in self._texts:
-                self._storage.write(self._path(name), self._texts[name])
-                if name == INFO_FILE:  # some storages call it another state
-                    self._version = self._info_version()
-            elif self._aside(name)[1] in hidden:
-                self._copy(self._aside(name)[0], name)
-        except OSError:
-            return self._is_as_before(name)
-        return True
-
-    def _is_as_before(self, name: str) -> bool:
-        """Whether a small file was not changed at all."""
-        try:
-            return name in self._texts and self._storage.read(self._path(name)) == self._texts[name]
-        except OSError:
-            return False
-
     def _take_back(self, names: list[str]) -> None:
-        """Remove what was brought, as far as that can be done, and nobody else needs it."""
+        """Undo what was put before the switch, unless another process has committed."""
         with contextlib.suppress(OSError, CoveyError):
-            needed = self._needed_by_others()
-            self._storage.remove([self._path(name) for name in names if name not in needed])
-
-    def _needed_by_others(self) -> set[str]:
-        """The files of the dataset that another process has written meanwhile, if one has."""
-        if self._info_version() == self._version:
-            return set()
-        info = DatasetInfo.from_json(self._storage.read(self._path(INFO_FILE)), self._url)
-        written = [path.name for path in self.folder.iterdir()]
-        names = {name for name in written if name.endswith(_SMALL[:-1])}
-        for split in info.splits:
-            names.update(split.shard_names(info.name))
-            names.update(index_names(f"{info.name}-{split.name}").values())
-        return names
+            needed: set[str] = set()
+            if self._info_version() != self._version:
+                path = self._path(INFO_FILE)
+                info = DatasetInfo.from_json(self._storage.read(path), path)
+                needed = referenced_files(info) | {name for name in names if is_sidecar(name)}
+            gone = [name for name in names if name not in needed]
+            for name in gone:
+                if name in self._small:
+                    self._storage.write(self._path(name), self._small[name])
+            new = [self._path(name) for name in gone if name not in self._small]
+            self._storage.remove(new)
 
 
-def _place_in_line(name: str) -> int:
-    """Shards first, then arrays, then what describes them, and last what describes the dataset."""
-    line = (".npy", *reversed(_SMALL))
-    return next((place for place, each in enumerate(line, 1) if name.endswith(each)), 0)
+def _place_in_order(name: str) -> int:
+    """Shards first, then arrays of the index, then its description, then sidecar files."""
+    return 3 if is_sidecar(name) else 2 if name.endswith(".json") else int(name.endswith(".npy"))

@@ -23,7 +23,7 @@ from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
-from covey.writing.commit import Staging, failing_well, locked
+from covey.writing.commit import Staging, locked, staged
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
 from covey.writing.intake import Intake, name_classes, take_in
@@ -191,7 +191,7 @@ def write(
     if is_remote(text):
         appends = mode == "append"
         with Mirror(text, split, appends=appends, options=storage_options) as mirror:
-            written = job.write(intake, mirror.folder, split, mode, name, progress)
+            written = job.write(intake, mirror.folder, split, mode, name, progress, unique=True)
             mirror.publish()
     else:
         # Absolute, for whatever makes the examples may change the folder it works in.
@@ -221,18 +221,17 @@ class _Job:
         mode: Mode,
         name: str | None,
         progress: bool | None,
+        *,
+        unique: bool = False,
     ) -> Written:
         """Write a split into a local folder."""
-        with failing_well(folder, split):
-            staging = Staging(folder, split)
-            try:
-                with locked(folder):  # no other process changes it while it is looked at
-                    existing = Existing.look(folder, split, mode, name)
-                    base = existing.base()
-                with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
-                    return self._run(intake, existing, base, staging, shown)
-            finally:
-                staging.give_up()
+        with staged(folder, split) as staging:
+            with locked(folder):  # no other process changes it while it is looked at
+                unique = unique or not staging.can_link
+                existing = Existing.look(folder, split, mode, name, unique=unique)
+                base = existing.base()
+            with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
+                return self._run(intake, existing, base, staging, shown)
 
     def _run(
         self,
