@@ -5,14 +5,16 @@ A split is written into a staging directory inside the dataset, which readers ig
     data/birds/.covey-train.partial/         locked by its writer; stale if the lock is free
         birds-train.tfrecord-00000-of-00002  whole and synced, with its final name
         birds-train.index.json ...
-        sidecars/features.json               replaces the dataset's file after the switch
+        before/features.json                 replaces the dataset's file before the switch
+        after/features.json                  or after it
 
 The commit, under the lock of the dataset directory:
 
 1. Every staged file gets its name in the dataset directory, as a hard link. No other file has that
-   name: a version that replaces another one has a token in its names.
+   name: a version that replaces another one has a token in its names. Sidecar files that describe
+   old and new records alike replace the old ones.
 2. ``dataset_info.json`` is replaced by one rename. This is the switch.
-3. Sidecar files that describe only the new version replace the old ones, files of versions before
+3. Sidecar files that describe only the new records replace the old ones, files of versions before
    the replaced one are deleted, and the staging directory is removed.
 
 A writer that is killed before step 2 leaves the old dataset, and one that is killed after it the
@@ -66,7 +68,7 @@ RETENTION_S = 600.0
 """How long files of a replaced version stay at least, for readers that have just opened it."""
 
 _TEMPORARY = re.compile(r"\.covey-[0-9a-f]{16}\.tmp")
-_SIDECARS = "sidecars"
+_BEFORE, _AFTER = "before", "after"
 _OWNER = "owner"
 _MAX_SIDECAR_BYTES = 1 << 28
 
@@ -201,7 +203,7 @@ class Staging:
                 self._switch(change, info, interrupt)
                 try:
                     sync(self.directory)
-                    _replace_sidecars(self.directory, self.path / _SIDECARS)
+                    _replace_sidecars(self.directory, self.path / _AFTER)
                     remove_obsolete(self.directory, info, change)
                     self._remove()
                     sync(self.directory)
@@ -215,16 +217,11 @@ class Staging:
 
     def _switch(self, change: Change, info: DatasetInfo, interrupt: DeferredInterrupt) -> None:
         """Do steps 1 and 2; undo step 1 if step 2 fails."""
-        early, late = self._plan_sidecars(change)
         placed: list[str] = []
         try:
-            if late:
-                (self.path / _SIDECARS).mkdir()
-                for name, text in late.items():
-                    atomic_write(self.path / _SIDECARS / name, text.encode())
-                sync(self.path / _SIDECARS)
-            _write_sidecars(self.directory, early)
-            for name in change.files:
+            new = self._stage_sidecars(change)
+            _replace_sidecars(self.directory, self.path / _BEFORE)
+            for name in (*change.files, *new):
                 interrupt.deliver()
                 _place(self.path / name, self.directory / name)
                 placed.append(name)
@@ -237,21 +234,19 @@ class Staging:
             with contextlib.suppress(OSError):
                 for name in placed:
                     (self.directory / name).unlink(missing_ok=True)
-                self._restore_sidecars(early)
+                _write_sidecars(self.directory, self._before)
             raise
 
-    def _plan_sidecars(self, change: Change) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the sidecar files to be written before the switch, and those after it.
-
-        What describes old and new records alike is written before; so is a file that is new.
-        """
+    def _stage_sidecars(self, change: Change) -> list[str]:
+        """Stage the sidecar files; return the names of those that are new."""
         now = _read_sidecars(self.directory)
         changed = {
             name: text for name, text in change.sidecars.items() if now.get(name) != text.encode()
         }
-        early = {name: text for name, text in changed.items() if change.keeps or name not in now}
-        late = {name: text for name, text in changed.items() if name not in early}
-        if not change.keeps and (late or self._stale_labels(change.sidecars)):
+        new = {name: text for name, text in changed.items() if name not in now}
+        early = {name: text for name, text in changed.items() if name in now and change.keeps}
+        late: dict[str, str] = {}
+        if not change.keeps and (new != changed or self._stale_labels(change.sidecars)):
             late = dict(change.sidecars)
         if change.lists_shards is not None:
             path = self.directory / SHARD_INFO_FILE
@@ -260,19 +255,20 @@ class Staging:
                 raise FormatError(f"{path}: it is not a dict; remove it with its dataset")
             content[change.split.name] = dict(change.lists_shards)
             late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False)
-        return early, late
+        for directory, texts in (("", new), (_BEFORE, early), (_AFTER, late)):
+            path = self.path / (f"{directory}.partial" if directory else "")
+            path.mkdir(exist_ok=True)
+            for name, text in texts.items():
+                atomic_write(path / name, text.encode())
+            sync(path)
+            if directory:  # it is complete, or has another name
+                os.rename(path, self.path / directory)
+        return list(new)
 
     def _stale_labels(self, sidecars: Mapping[str, str]) -> list[str]:
         return [
             path.name for path in self.directory.glob("*.labels.txt") if path.name not in sidecars
         ]
-
-    def _restore_sidecars(self, written: Iterable[str]) -> None:
-        for name in written:
-            if name in self._before:
-                atomic_write(self.directory / name, self._before[name])
-            else:
-                (self.directory / name).unlink(missing_ok=True)
 
     def _check_dataset(self, change: Change) -> None:
         """Raise if another process has changed the dataset since this write began."""
@@ -308,7 +304,7 @@ class Staging:
 
     def _remove(self) -> None:
         if self._lock is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove_staging(self.path)
             _unlock(self._lock)
             self._lock = None
         for each in self._created:
@@ -387,22 +383,38 @@ def _names(directory: Path) -> list[str]:
 def _recover(directory: Path) -> None:
     """Do the same in a directory that is locked. Names from the directory are not trusted."""
     for name in sorted(_names(directory)):
+        path = directory / name
         if _TEMPORARY.fullmatch(name):
-            with contextlib.suppress(OSError):
-                os.unlink(directory / name)
+            _remove_any(path)
         elif is_staging(name):
-            path = directory / name
             if not stat.S_ISDIR(os.lstat(path).st_mode):
-                os.unlink(path)  # the link itself, whatever it refers to
+                _remove_any(path)
                 continue
             lock = _try_lock(path)
             if lock is None:  # its writer is alive
                 continue
             try:
                 _complete_or_undo(directory, path)
-                shutil.rmtree(path, ignore_errors=True)
+                _remove_staging(path)
             finally:
                 _unlock(lock)
+
+
+def _remove_staging(path: Path) -> None:
+    """Remove a staging directory. A part of it must not be taken for the whole."""
+    temporary = path.with_name(_temporary_name())
+    with contextlib.suppress(OSError):
+        os.rename(path, temporary)
+        _remove_any(temporary)
+
+
+def _remove_any(path: Path) -> None:
+    """Remove a directory, a file, or a symbolic link itself, as far as that is possible."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
 
 
 def _complete_or_undo(directory: Path, staging: Path) -> None:
@@ -413,10 +425,12 @@ def _complete_or_undo(directory: Path, staging: Path) -> None:
         staged = {
             entry.name: entry.inode()
             for entry in entries
-            if entry.is_file(follow_symlinks=False) and is_version_file(entry.name)
+            if entry.is_file(follow_symlinks=False)
+            and (is_version_file(entry.name) or is_sidecar(entry.name))
         }
+    _replace_sidecars(directory, staging / _BEFORE)
     if staged.keys() & referenced:
-        _replace_sidecars(directory, staging / _SIDECARS)
+        _replace_sidecars(directory, staging / _AFTER)
         return
     for name, inode in staged.items():
         with contextlib.suppress(FileNotFoundError):
@@ -435,25 +449,25 @@ def _replace_sidecars(directory: Path, staged: Path) -> None:
     except FileNotFoundError:
         return
     texts = {
-        name: _read_regular(staged / name).decode()
+        name: _read_regular(staged / name)
         for name in sorted(names)
         if is_sidecar(name) or name == SHARD_INFO_FILE
     }
-    if FEATURES_FILE in texts:  # then all of them are staged
+    if FEATURES_FILE in texts and staged.name == _AFTER:  # then all of them are staged
         for path in directory.glob("*.labels.txt"):
             if path.name not in texts:
                 path.unlink(missing_ok=True)
     _write_sidecars(directory, texts)
 
 
-def _write_sidecars(directory: Path, texts: Mapping[str, str]) -> None:
+def _write_sidecars(directory: Path, texts: Mapping[str, bytes]) -> None:
     changed = {name: text for name, text in texts.items() if _differs(directory / name, text)}
     for name in changed:
         # TFDS accepts classes without names, but not more names than features.json has classes.
         if name.endswith(".labels.txt"):
             (directory / name).unlink(missing_ok=True)
     for name in sorted(changed, key=lambda name: name.endswith(".labels.txt")):
-        atomic_write(directory / name, changed[name].encode())
+        atomic_write(directory / name, changed[name])
 
 
 # Files of old versions.
@@ -542,7 +556,7 @@ def _remove_foreign(directory: Path, info: DatasetInfo, replaced: SplitInfo) -> 
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Replace a file by one rename; a symbolic link is replaced, not followed."""
-    temporary = path.with_name(f".covey-{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(_temporary_name())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _CLOSE_ON_EXEC | _BINARY
     descriptor = os.open(temporary, flags, 0o666)
     try:
@@ -555,6 +569,10 @@ def atomic_write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _temporary_name() -> str:
+    return f".covey-{secrets.token_hex(8)}.tmp"
 
 
 def _place(source: Path, target: Path) -> None:
@@ -595,8 +613,8 @@ def _read_sidecars(directory: Path) -> dict[str, bytes]:
     return found
 
 
-def _differs(path: Path, text: str) -> bool:
-    return path.is_symlink() or not path.exists() or path.read_bytes() != text.encode()
+def _differs(path: Path, data: bytes) -> bool:
+    return path.is_symlink() or not path.exists() or path.read_bytes() != data
 
 
 @contextmanager
