@@ -21,6 +21,7 @@ from covey.features.surveys import survey_kinds
 from covey.metadata import check_split_name
 from covey.progress import Progress
 from covey.storage import is_remote, open_storage
+from covey.writing.commit import clean_up
 from covey.writing.existing import Existing
 from covey.writing.write import Written
 
@@ -36,6 +37,8 @@ class Repaired:
     lost: tuple[Problem, ...]
     """What is not in it: records, or where more than one may be lost, the first of them."""
     seconds: float
+    deleted: tuple[str, ...] = ()
+    """Files of interrupted writes and old versions, if the dataset was repaired in place."""
 
     @property
     def records(self) -> int:
@@ -51,6 +54,9 @@ class Repaired:
         Args:
             rest: Where what is lost is that a table has no room for.
         """
+        if self.output == self.path:
+            what = many(len(self.deleted), "file")
+            return f"{self.path}: {what} of interrupted writes and old versions deleted"
         lost = "nothing is lost" if not self.lost else f"lost in {many(len(self.lost), 'place')}"
         saved = f"{self.path}: {many(self.records, 'record')} saved in {self.output}; {lost}"
         return "\n".join([saved, *listing(self.lost, 0, rest)])
@@ -71,12 +77,13 @@ class Repaired:
                 for each in self.written
             },
             "lost": [asdict(each) for each in self.lost],
+            "deleted": list(self.deleted),
         }
 
 
 def repair(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
     *,
     split: str | None = None,
     features: Features | Mapping[str, Any] | None = None,
@@ -87,13 +94,16 @@ def repair(
 ) -> Repaired:
     """Copy all that is sound of a dataset, or of any TFRecord files, into a new dataset.
 
+    Without ``output``, no record is looked at: writes of the dataset that were interrupted are
+    completed or undone, and files of old versions are deleted.
+
     Records are copied as they are, in their order, into shards that end where they did; damaged
     ones, and those that are no Examples or do not fit the features, are left out. The old dataset
     is not changed.
 
     Args:
         path: As for :func:`covey.open`.
-        output: The folder of the new dataset, or a URL.
+        output: The folder of the new dataset, or a URL; None to clean up the dataset in place.
         split: Only this one, or several of them: ``"train+test"``.
         features: What records must fit; by default those of the dataset, or what fits all Examples.
         mode: ``"overwrite"`` replaces splits that are in ``output`` already.
@@ -117,6 +127,12 @@ def repair(
     started = time.perf_counter()
     if mode not in ("error", "overwrite"):
         raise DatasetError(f"mode is {mode!r}, must be 'error' or 'overwrite'")
+    if output is None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise DatasetError("output is None; must be a directory or URL for a list of files")
+        deleted = clean_up(os.fsdecode(path), storage_options)
+        seconds = time.perf_counter() - started
+        return Repaired(named(path), named(path), (), (), seconds, tuple(deleted))
     layout = look(path, storage_options, Problems())
     target = os.fsdecode(output)
     splits = {name: _target_split(name) for name in choose_splits(layout, split)}

@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options) or 0
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        tell("interrupted; what was not finished has left nothing behind")
+    except KeyboardInterrupt as interrupt:
+        tell(str(interrupt) or "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone, `head` for instance; Python must not find out again.

@@ -1,4 +1,4 @@
-"""``covey repair``: all that is sound of a dataset, as a new one."""
+"""``covey repair``: copy what is valid of a dataset, or clean it up in place."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from dataclasses import asdict
 from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
 from covey.errors import DatasetError
 
-WHAT = "copy all that is sound of a dataset into a new one, and list what is lost"
+WHAT = "copy the valid records of a dataset into a new one, or clean up after interrupted writes"
 
 EXAMPLES = """\
-ends with 0 if anything could be saved, even if something is lost
+With --output, the valid records are copied, and what is lost is listed; the exit status is 0 if
+anything could be saved. Without it, interrupted writes are completed or undone, and files of old
+versions are deleted; no record is read.
 
 examples:
+  covey repair data/birds
   covey repair data/birds --output data/birds-mended
   covey repair 'photos/*.tfrec' --output data/photos --report lost.jsonl
 """
@@ -26,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument(
-        "--output", metavar="NEW", required=True, help="the folder of the new dataset, or a URL"
+        "--output", metavar="NEW", help="the directory of the new dataset, or a URL"
     )
     parser.add_argument(
         "--mode",

@@ -59,13 +59,16 @@ from covey.metadata import (
     token_time,
 )
 from covey.shards import sync
+from covey.storage import Storage, open_storage
 
 # On systems without it, two writers of one split are not detected.
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
 LOCK_TIMEOUT_S = 60.0
-RETENTION_S = 600.0
+RETENTION_S = 60.0
 """How long files of a replaced version stay at least, for readers that have just opened it."""
+ABANDONED_S = 86400.0
+"""How long files stay that may be of a write in progress."""
 
 _TEMPORARY = re.compile(r"\.covey-[0-9a-f]{16}\.tmp")
 _BEFORE, _AFTER = "before", "after"
@@ -494,7 +497,8 @@ def find_obsolete(
     """Return the names of files of old versions of a split that may be deleted.
 
     The version that was replaced last stays. Those before it are deleted once ``retention`` seconds
-    have passed since they were replaced, which is when that version was committed.
+    have passed since they were replaced, which is when that version was committed. Files that are
+    newer were never committed: their writer was killed, or is still at work.
 
     Args:
         names: Of all files of the directory.
@@ -516,11 +520,52 @@ def find_obsolete(
         is_own, token = parse_version_file(name, info.name, split)
         if not is_own or name in keep:
             continue
-        # Without a token in the last version, files with one were never committed.
-        replaced_at = since if since is not None else token_time(token) if token else None
-        if replaced_at is not None and now - replaced_at >= retention:
+        made = None if token is None else token_time(token)
+        if made is not None and (since is None or made > since):
+            is_obsolete = now - made >= ABANDONED_S
+        else:
+            is_obsolete = since is not None and now - since >= retention
+        if is_obsolete:
             found.append(name)
     return found
+
+
+def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
+    """Complete or undo interrupted commits of a dataset, and delete the files of old versions.
+
+    Returns:
+        The names of the files that were deleted.
+    """
+    storage = open_storage(path, options)
+    location = storage.clean(path)
+    if storage.is_remote:
+        return _delete_obsolete(storage, location)
+    directory = Path(location)
+    if not directory.is_dir():
+        raise DatasetError(f"{path}: there is no such directory")
+    with reporting_failures(directory, "*"), locked(directory):
+        before = set(_names(directory))
+        _recover(directory)
+        _delete_obsolete(storage, location)
+        return sorted(before - set(_names(directory)))
+
+
+def _delete_obsolete(storage: Storage, location: str) -> list[str]:
+    info_path = storage.join(location, INFO_FILE)
+    try:
+        info = DatasetInfo.from_json(storage.read(info_path), info_path)
+    except FileNotFoundError:
+        return []
+    names = [storage.name(each) for each in storage.list(location)]
+    found = [
+        name
+        for split in info.splits
+        for name in find_obsolete(
+            names, info, split.name, replaced=None, now=time.time(), retention=0
+        )
+    ]
+    storage.remove([storage.join(location, name) for name in found])
+    return sorted(found)
 
 
 def remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None:

@@ -81,6 +81,12 @@ class Existing:
             existing = replace(existing, template=versioned_template(new_token()))
         return existing
 
+    def with_new_token(self) -> Existing:
+        """The same with a token of now, if the new version has one."""
+        if self.template == DEFAULT_TEMPLATE:
+            return self
+        return replace(self, template=versioned_template(new_token()))
+
     def _in_the_way(self) -> bool:
         """Whether files that no split has are to be replaced."""
         if self.mode != "overwrite" or not self.folder.is_dir():

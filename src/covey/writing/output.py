@@ -80,10 +80,13 @@ class Output:
             The shards of the split, and the number of examples of each class.
         """
         compression = self._compression(existing)
-        folder, names = staging.path, index_names(existing.stem)
+        folder, rows = staging.path, staging.path / "rows.npy"
         old, new, checksum = self._write_shards(
-            ordered, classes, existing, folder, folder / names["rows"], compression, progress
+            ordered, classes, existing, folder, rows, compression, progress
         )
+        existing = existing.with_new_token()
+        names = index_names(existing.stem)
+        os.rename(rows, folder / names["rows"])
         shards = _name_shards(old, new, existing, folder)
         index_files = [names["rows"], names["about"]]
         counts: dict[Any, int] = {}
