@@ -121,12 +121,9 @@ class Staging:
     """The directory that a split is written into, until it is committed or aborted.
 
     Args:
-        directory: Of the dataset; created if it does not exist.
+        directory: Of the dataset.
         split: The split.
         lock_timeout: Seconds to wait for another process that commits to the dataset.
-
-    Raises:
-        DatasetError: If another process is writing the same split.
     """
 
     def __init__(
@@ -136,9 +133,34 @@ class Staging:
         self.split = split
         self.committed = False
         """Whether the switch has happened."""
+        self.can_link = False
+        """Whether the file system has hard links."""
+        self.path = directory / staging_name(split)
         self._lock: int | None = None
         self._lock_timeout = lock_timeout
         self._created: list[Path] = []
+        self._before: dict[str, bytes] = {}
+
+    def open(self) -> None:
+        """Create and lock the staging directory, and the dataset directory if it does not exist.
+
+        Raises:
+            DatasetError: If another process is writing the same split.
+        """
+        try:
+            with DeferredInterrupt():
+                self._create_directory()
+            with locked(self.directory, self._lock_timeout), DeferredInterrupt():
+                _recover(self.directory)
+                self._claim()
+                self.can_link = self._note_owner()
+                self._before = _read_sidecars(self.directory)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _create_directory(self) -> None:
+        directory = self.directory
         for each in (directory, *directory.parents):
             if each.exists():
                 break
@@ -149,18 +171,8 @@ class Staging:
             wrong = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
             what = "a broken symbolic link" if wrong.is_symlink() else "a file"
             raise DatasetError(f"{wrong}: it is {what}; must be a directory") from None
-        self.path = directory / staging_name(split)
-        try:
-            with locked(directory, lock_timeout):
-                _recover(directory)
-                self._lock = self._claim()
-                self.can_link = self._note_owner()
-                self._before = _read_sidecars(directory)
-        except BaseException:
-            self._remove()
-            raise
 
-    def _claim(self) -> int | None:
+    def _claim(self) -> None:
         """Create and lock the staging directory."""
         try:
             self.path.mkdir()
@@ -169,7 +181,7 @@ class Staging:
                 f"{self.directory}: another process is writing split {self.split!r}"
                 f"{_read_owner(self.path)}; wait for it to end"
             ) from None
-        return _try_lock(self.path)
+        self._lock = _try_lock(self.path)
 
     def _note_owner(self) -> bool:
         """Store who writes, for messages; return whether the file system has hard links."""
@@ -306,29 +318,29 @@ class Staging:
         self._remove()
 
     def _remove(self) -> None:
-        if self._lock is not None:
-            _remove_staging(self.path)
-            _unlock(self._lock)
-            self._lock = None
-        for each in self._created:
-            try:
-                each.rmdir()
-            except OSError:  # it is not empty
-                break
-        self._created = []
+        with DeferredInterrupt():
+            if self._lock is not None:
+                _remove_staging(self.path)
+                _unlock(self._lock)
+                self._lock = None
+            for each in self._created:
+                try:
+                    each.rmdir()
+                except OSError:  # it is not empty
+                    break
+            self._created = []
 
 
 @contextmanager
 def staged(directory: Path, split: str) -> Iterator[Staging]:
     """Write a split: yield its staging directory, and remove it if it is not committed."""
-    staging: Staging | None = None
-    with reporting_failures(directory, split, lambda: staging is not None and staging.committed):
+    staging = Staging(directory, split)
+    with reporting_failures(directory, split, lambda: staging.committed):
         try:
-            staging = Staging(directory, split)
+            staging.open()
             yield staging
         finally:
-            if staging is not None:
-                staging.abort()
+            staging.abort()
 
 
 class DeferredInterrupt:

@@ -57,8 +57,9 @@ class RawSplit:
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
+        self._staging = Staging(folder, split)
         with reporting_failures(self.folder, self.split):
-            self._staging = Staging(folder, split)
+            self._staging.open()
         self._spool = Spool(
             self._staging.path, memory=memory, ordering=output.ordering, unique=True
         )
