@@ -17,6 +17,7 @@ from covey.errors import DatasetError
 from covey.records import Block, RecordWriter
 from covey.records.block import FRAME_BYTES
 from covey.shuffle.ordering import Ordered, Part
+from covey.untrusted import MAX_SHARDS
 
 # How much of the beginning and of the end of a shard its fingerprint looks at.
 FINGERPRINT_BYTES = 1 << 12
@@ -80,18 +81,18 @@ class Sharding:
         """Where the shards of these records end."""
         total = ordered.records
         if self.records is not None:
-            count = -(-total // self.records)
+            count = _checked(-(-total // self.records))
             ends = [min(total, (i + 1) * self.records) for i in range(count)]
             return Cuts("records", np.array(ends, np.int64))
         if self.count is not None:
-            count = min(self.count, total)
+            count = _checked(min(self.count, total))
             if by_class:
                 classes = ordered.classes()
                 edges = _at_classes(np.cumsum(classes.records), count)
                 if edges is not None:
                     return Cuts("records", edges)
             return Cuts("records", np.arange(1, count + 1, dtype=np.int64) * total // count)
-        count = max(1, min(-(-ordered.bytes // self.bytes), total))
+        count = _checked(max(1, min(-(-ordered.bytes // self.bytes), total)))
         if by_class and count > 1:
             classes = ordered.classes()
             edges = _at_classes(np.cumsum(classes.bytes), count)
@@ -99,6 +100,16 @@ class Sharding:
                 return Cuts("bytes", edges)
         shares = [ordered.bytes * (i + 1) // count for i in range(count)]
         return Cuts("bytes", np.array(shares, np.int64))
+
+
+def _checked(count: int) -> int:
+    """Refuse a number of shards that no reader would accept."""
+    if count > MAX_SHARDS:
+        raise DatasetError(
+            f"there would be {count:,} shards; must be at most {MAX_SHARDS:,}: change shards=, "
+            "records_per_shard= or shard_bytes="
+        )
+    return count
 
 
 def _at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
