@@ -17,7 +17,7 @@ from covey.errors import DatasetError
 from covey.records import Block, RecordWriter
 from covey.records.block import FRAME_BYTES
 from covey.shuffle.ordering import Ordered, Part
-from covey.untrusted import MAX_SHARDS
+from covey.untrusted import MAX_SHARDS, open_file, os_errors
 
 # How much of the beginning and of the end of a shard its fingerprint looks at.
 FINGERPRINT_BYTES = 1 << 12
@@ -41,7 +41,7 @@ class Shard:
 
 def fingerprint(path: str | os.PathLike[str]) -> int:
     """The checksum of a file's first and last bytes."""
-    with open(path, "rb") as file:
+    with open_file(path) as file, os_errors(path):
         return fingerprint_of(file, os.fstat(file.fileno()).st_size)
 
 

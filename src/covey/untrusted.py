@@ -7,15 +7,26 @@ memory that a file can take, and refuse paths that leave the directory of the fi
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import PureWindowsPath
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, ParamSpec, TypeVar
 
-from covey.errors import AccessRefusedError, FileMissingError, FormatError, StorageError
+from covey.errors import (
+    AccessRefusedError,
+    CoveyError,
+    DatasetError,
+    FileMissingError,
+    FormatError,
+    StorageError,
+)
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 MAX_METADATA_BYTES = 256 << 20
 """Largest metadata file."""
@@ -60,7 +71,7 @@ def storage_error(error: OSError, path: str | os.PathLike[str]) -> StorageError:
         found: StorageError = FileMissingError(f"{name}: there is no such file")
     else:
         kind = AccessRefusedError if isinstance(error, PermissionError) else StorageError
-        found = kind(f"{name}: it cannot be read: {error.strerror or error}")
+        found = kind(f"{name}: {error.strerror or error}")
     found.errno = error.errno
     return found
 
@@ -76,6 +87,29 @@ def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise storage_error(error, path) from error
 
 
+def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Decorate a public function whose first argument is a path, or several.
+
+    What the operating system refuses, and memory that is not there, become CoveyErrors that name
+    the path.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except (OSError, MemoryError) as error:
+            if isinstance(error, CoveyError):
+                raise
+            path: Any = args[0] if args else kwargs.get("path")
+            name = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else "the files"
+            if isinstance(error, OSError):
+                raise storage_error(error, name) from error
+            raise DatasetError(f"{name}: there is not enough memory to read it") from error
+
+    return wrapped
+
+
 def check_regular(mode: int, path: str | os.PathLike[str]) -> None:
     """Raise StorageError unless a mode of ``stat`` is that of a regular file."""
     if not stat.S_ISREG(mode):
@@ -83,24 +117,33 @@ def check_regular(mode: int, path: str | os.PathLike[str]) -> None:
         raise StorageError(f"{os.fspath(path)}: it is {kind}; must be a regular file")
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading, without a buffer. Never waits.
+def open_path(path: str | os.PathLike[str], opener: Any = None) -> BinaryIO:
+    """Open a file of any kind for reading, without a buffer. A fifo waits for its writer.
 
     Raises:
         FileMissingError: If there is no such file.
         AccessRefusedError: If it may not be read.
-        StorageError: If it is a fifo, a device or a directory, or cannot be opened.
+        StorageError: If it cannot be opened.
     """
     if "\0" in os.fsdecode(path):
         raise FileMissingError(f"{os.fsdecode(path)!r}: there is no such file")
     with os_errors(path):
-        file = open(path, "rb", buffering=0, opener=_open)  # noqa: SIM115
-        try:
-            check_regular(os.fstat(file.fileno()).st_mode, path)
-        except BaseException:
-            file.close()
-            raise
-        return file
+        return open(path, "rb", buffering=0, opener=opener)
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading, without a buffer. Never waits.
+
+    Raises:
+        StorageError: As for :func:`open_path`, and if it is a fifo, a device or a directory.
+    """
+    file = open_path(path, _open)
+    try:
+        check_regular(os.fstat(file.fileno()).st_mode, path)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _open(path: str, flags: int) -> int:

@@ -18,6 +18,7 @@ from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.index import BY_FILE, Index, index_names
 from covey.indexing import GUESS, Indexing, write_index
 from covey.indexing.dali import DaliIndexing, export_dali
+from covey.untrusted import reports_errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Indexed:
     seconds: float
 
 
+@reports_errors
 def make_index(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

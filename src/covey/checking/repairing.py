@@ -21,6 +21,7 @@ from covey.features.surveys import survey_kinds
 from covey.metadata import check_split_name
 from covey.progress import Progress
 from covey.storage import is_remote, open_storage
+from covey.untrusted import reports_errors
 from covey.writing.existing import Existing
 from covey.writing.write import Written
 
@@ -74,6 +75,7 @@ class Repaired:
         }
 
 
+@reports_errors
 def repair(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str],

@@ -25,8 +25,10 @@ from covey.indexing import ShardFiles
 from covey.labels import find_label
 from covey.pipeline import run_ahead
 from covey.progress import Progress
+from covey.untrusted import reports_errors
 
 
+@reports_errors
 def verify(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

@@ -20,6 +20,7 @@ from covey.metadata import INFO_FILE, DatasetInfo, parse_version
 from covey.sources.splits import split_of_file
 from covey.sources.tfrecords import begins_like_records
 from covey.storage import Storage, open_storage
+from covey.untrusted import open_file, os_errors
 from covey.writing.commit import recover
 
 # Names that say that a file has records; into others one must look.
@@ -221,7 +222,7 @@ def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
 
 
 def _begins_like_records(path: str) -> bool:
-    with open(path, "rb") as file:
+    with open_file(path) as file, os_errors(path):
         return begins_like_records(file.read(4096))
 
 

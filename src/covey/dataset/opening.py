@@ -22,8 +22,10 @@ from covey.indexing import GUESS, Indexing, find_or_build
 from covey.labels import extend
 from covey.records.reader import OnError
 from covey.splits import parse_split
+from covey.untrusted import reports_errors
 
 
+@reports_errors
 def open(  # noqa: A001 - of covey, as of gzip and others
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
