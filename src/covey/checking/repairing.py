@@ -21,6 +21,7 @@ from covey.features.surveys import survey_kinds
 from covey.metadata import check_split_name
 from covey.progress import Progress
 from covey.storage import is_remote, open_storage
+from covey.terminal import escape
 from covey.untrusted import reports_errors
 from covey.writing.existing import Existing
 from covey.writing.write import Written
@@ -54,7 +55,7 @@ class Repaired:
         """
         lost = "nothing is lost" if not self.lost else f"lost in {many(len(self.lost), 'place')}"
         saved = f"{self.path}: {many(self.records, 'record')} saved in {self.output}; {lost}"
-        return "\n".join([saved, *listing(self.lost, 0, rest)])
+        return "\n".join([escape(saved), *listing(self.lost, 0, rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON has it."""

@@ -33,6 +33,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     label: str | Callable[[Mapping[str, Any]], int | str] | None = None,
     features: Features | Mapping[str, Any] | None = None,
     decode_images: bool = False,
+    max_pixels: int | None = None,
     verify: bool = True,
     map_files: bool = True,
     on_error: OnError = "raise",
@@ -56,6 +57,9 @@ def open(  # noqa: A001 - of covey, as of gzip and others
             default what the index says, or a feature that is called so.
         features: How to decode records; by default as the dataset says, or as its records allow.
         decode_images: Give images as pixels, which needs Pillow, and not as encoded bytes.
+        max_pixels: The most pixels (height x width) of an image that is decoded, also by the
+            loaders of the dataset; 64 million by default. A larger one is an error that names the
+            record, raised before the image is decoded.
         verify: Check the checksums of what is read.
         map_files: Map shards into memory; False reads them, which is slower.
         on_error: ``"skip"`` looks through all records, whatever index there is, and leaves out the
@@ -102,6 +106,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         selection=Selection(len(gatherer), chosen),
         numbering=numbering,
         pixels=decode_images,
+        max_pixels=max_pixels,
     )
 
 

@@ -23,6 +23,7 @@ from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
+from covey.terminal import escape
 from covey.writing.commit import Staging, failing_well, locked
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
@@ -72,7 +73,7 @@ class Written:
         if self.left_out:
             lines.append(f"  left out  {len(self.left_out):,}")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
-        return "\n".join(lines)
+        return "\n".join(map(escape, lines))
 
 
 def write(
