@@ -159,7 +159,7 @@ def test_image_that_is_gone(put):
     source = open_source(root)
     (root / "owl/a.png").unlink()
     assert faults(source) == [
-        f"{root}/owl/a.png: the image cannot be read: No such file or directory"
+        f"{root}/owl/a.png: the image cannot be read: there is no such file"
     ]
 
 

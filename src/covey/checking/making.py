@@ -166,8 +166,11 @@ def _put(split: SplitFiles, index: Index) -> None:
 
 def _differences(split: SplitFiles, index: Index) -> tuple[str, ...]:
     found = zip(index.about.shards, split.records or (), strict=False)
-    return tuple(
-        f"{shard.name} has {shard.records:,} records, but the dataset says {said:,}"
-        for shard, said in found
-        if shard.records != said
+    return (
+        *(
+            f"{shard.name} has {shard.records:,} records, but the dataset says {said:,}"
+            for shard, said in found
+            if shard.records != said
+        ),
+        *(f"{name} is missing" for name in split.absent),
     )

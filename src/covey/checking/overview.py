@@ -114,8 +114,13 @@ def _overview(layout: Layout, name: str, state: State) -> SplitOverview:
         name=name,
         records=records,
         shards=len(paths),
-        missing=tuple(
-            shard for shard, path in zip(split.files.names, paths, strict=True) if path not in there
+        missing=(
+            *(
+                name
+                for name, path in zip(split.files.names, paths, strict=True)
+                if path not in there
+            ),
+            *split.absent,
         ),
         bytes=sum(stat.size for stat in stats.values() if stat is not None),
         compression=compression,

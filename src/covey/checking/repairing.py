@@ -132,7 +132,14 @@ def repair(
         common = _common(jobs, layout.path)
         for job in jobs:
             job.settle(common)
-        lost = tuple(each for job in jobs for shard in job.shards for each in shard.lost)
+        lost = (
+            *(each for job in jobs for shard in job.shards for each in shard.lost),
+            *(
+                Problem(absent, None, None, "the shard is missing", name)
+                for name in splits
+                for absent in layout.splits[name].absent
+            ),
+        )
         jobs = [job for job in jobs if job.records]
         if not jobs:
             reason = "; if there are shards that its description does not list, give them instead"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.dataset.selection import Selection
-from covey.errors import DatasetError, FeatureError
+from covey.errors import DatasetError, FeatureError, SkippedRecordsWarning
 from covey.features import ClassLabel, Features
 from covey.features.joining import common_features
 from covey.gather import Gatherer, Table
@@ -122,12 +123,25 @@ class _Indexes(Mapping[str, Sequence[int]]):
         """The index of a split."""
         if split not in self._found:
             there = self._layout.splits[split]
+            self._check_absent(there.absent)
             index, _ = find_or_build(there.files, there.stem, self._indexing)
             self._check(split, index)
             self._found[split] = index
             if self._indexing.label is GUESS and len(index):  # what the first says holds for all
                 self._indexing = replace(self._indexing, label=index.about.label)
         return self._found[split]
+
+    def _check_absent(self, absent: Sequence[str]) -> None:
+        """Refuse files that are not all there."""
+        if not absent:
+            return
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        what = f"{self._layout.path}: missing shards: {', '.join(absent[:5])}{more}"
+        if self._indexing.on_error == "raise":
+            raise DatasetError(
+                f"{what}; to open the others without them, pass a list of files, or on_error='skip'"
+            )
+        warnings.warn(what, SkippedRecordsWarning, stacklevel=5)
 
     def _check(self, split: str, index: Index) -> None:
         """Compare what was found with what the dataset says."""
