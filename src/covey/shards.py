@@ -77,22 +77,34 @@ class Sharding:
             if value is not None and (type(value) is not int or value < 1):
                 raise DatasetError(f"{name} is {value!r}, must be a whole number, 1 or more")
 
+    def check(self, ordered: Ordered) -> None:
+        """Refuse a number of shards that no reader would accept."""
+        if self.records is not None:
+            count = -(-ordered.records // self.records)
+        else:
+            count = min(ordered.records, self.count or -(-ordered.bytes // self.bytes))
+        if count > MAX_SHARDS:
+            raise DatasetError(
+                f"there would be {count:,} shards; must be at most {MAX_SHARDS:,}: change "
+                "shards=, records_per_shard= or shard_bytes="
+            )
+
     def plan(self, ordered: Ordered, *, by_class: bool) -> Cuts:
         """Where the shards of these records end."""
         total = ordered.records
         if self.records is not None:
-            count = _checked(-(-total // self.records))
+            count = -(-total // self.records)
             ends = [min(total, (i + 1) * self.records) for i in range(count)]
             return Cuts("records", np.array(ends, np.int64))
         if self.count is not None:
-            count = _checked(min(self.count, total))
+            count = min(self.count, total)
             if by_class:
                 classes = ordered.classes()
                 edges = _at_classes(np.cumsum(classes.records), count)
                 if edges is not None:
                     return Cuts("records", edges)
             return Cuts("records", np.arange(1, count + 1, dtype=np.int64) * total // count)
-        count = _checked(max(1, min(-(-ordered.bytes // self.bytes), total)))
+        count = max(1, min(-(-ordered.bytes // self.bytes), total))
         if by_class and count > 1:
             classes = ordered.classes()
             edges = _at_classes(np.cumsum(classes.bytes), count)
@@ -100,16 +112,6 @@ class Sharding:
                 return Cuts("bytes", edges)
         shares = [ordered.bytes * (i + 1) // count for i in range(count)]
         return Cuts("bytes", np.array(shares, np.int64))
-
-
-def _checked(count: int) -> int:
-    """Refuse a number of shards that no reader would accept."""
-    if count > MAX_SHARDS:
-        raise DatasetError(
-            f"there would be {count:,} shards; must be at most {MAX_SHARDS:,}: change shards=, "
-            "records_per_shard= or shard_bytes="
-        )
-    return count
 
 
 def _at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:

@@ -59,7 +59,7 @@ class LocalStorage(Storage):
         return os.path.isdir(self.clean(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self.clean(path))
+        return _find(self.clean(path)) is not None
 
     def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
         return [_stat(self.clean(path)) for path in paths]
@@ -128,13 +128,18 @@ def _local(path: str) -> str:
     return local
 
 
-def _stat(path: str) -> Stat | None:
+def _find(path: str) -> os.stat_result | None:
+    """The state of a file or folder; None if there is none."""
     try:
         with os_errors(path):
-            found = os.stat(path)
-    except FileMissingError:
+            return os.stat(path)
+    except (FileMissingError, ValueError):  # a path with a NUL character is not valid
         return None
-    if stat.S_ISDIR(found.st_mode):
+
+
+def _stat(path: str) -> Stat | None:
+    found = _find(path)
+    if found is None or stat.S_ISDIR(found.st_mode):
         return None
     check_regular(found.st_mode, path)
     return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")

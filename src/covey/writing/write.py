@@ -261,6 +261,7 @@ class _Job:
                 f"{existing.folder}: there are no examples to write as split "
                 f"{existing.split!r}{reasons}"
             )
+        job.output.sharding.check(ordered)
         shards, counts = job.output.write(ordered, features, classes, existing, staging, progress)
         return Written(
             path=str(existing.folder),
