@@ -17,7 +17,9 @@ SOURCE = Path(covey.__file__).parent
 
 # The way of the data; a module may import only from those before it.
 FLOW = [
+    "terminal",
     "errors",
+    "untrusted",
     "storage",
     "records",
     "features",

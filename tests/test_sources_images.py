@@ -158,9 +158,7 @@ def test_image_that_is_gone(put):
     root = put("owl/a.png")
     source = open_source(root)
     (root / "owl/a.png").unlink()
-    assert faults(source) == [
-        f"{root}/owl/a.png: the image cannot be read: No such file or directory"
-    ]
+    assert faults(source) == [f"{root}/owl/a.png: the image cannot be read: there is no such file"]
 
 
 def test_name_that_is_no_utf8(put):

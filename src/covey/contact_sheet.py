@@ -133,7 +133,8 @@ def _stored(dataset: Dataset, name: str, numbers: Sequence[int]) -> Any:
 def _decode(dataset: Dataset, name: str, number: int, data: bytes) -> NDArray[Any]:
     kind = dataset.features[name]
     try:
-        return (kind if isinstance(kind, Image) else Image()).decode(data)
+        image = kind if isinstance(kind, Image) else Image()
+        return image.decode(data, max_pixels=dataset.max_pixels)
     except FeatureError as error:
         raise wrong_value(error, name, dataset.place(number)) from None
 

@@ -22,9 +22,15 @@
 
 from __future__ import annotations
 
+from covey.terminal import escape
+
 
 class CoveyError(Exception):
     """The root of all errors that covey raises on purpose."""
+
+    def __str__(self) -> str:
+        # Messages have names from files in them, and are printed.
+        return escape(super().__str__(), keep="\n")
 
 
 class ClosedError(CoveyError, ValueError):
@@ -153,9 +159,15 @@ class FileChangedError(StorageError):
 class SkippedRecordsWarning(UserWarning):
     """Damaged records were left out, as ``on_error="skip"`` asked."""
 
+    def __str__(self) -> str:
+        return escape(super().__str__(), keep="\n")
+
 
 class SmallClassesWarning(UserWarning):
     """Some classes have fewer examples than a batch is to have of each."""
+
+    def __str__(self) -> str:
+        return escape(super().__str__(), keep="\n")
 
 
 def _restore(kind: type[CoveyError], message: str, attributes: dict[str, object]) -> CoveyError:

@@ -27,11 +27,17 @@ import time
 from calendar import timegm
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from covey.errors import FormatError
-from covey.features.spec import parse_json, parse_whole
+from covey.untrusted import (
+    MAX_SHARDS,
+    brief,
+    check_name,
+    check_path,
+    parse_json,
+    parse_whole,
+)
 
 INFO_FILE = "dataset_info.json"
 SHARD_INFO_FILE = "shard_info.json"
@@ -55,6 +61,7 @@ _STAGING = re.compile(r"\.covey-[\w-]+\.partial")
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
+_MAX_TEMPLATE = 1000
 # What tells one shard from another.
 _SHARD_VARIABLES = ("{SHARD_X_OF_Y}", "{SHARD_INDEX}")
 
@@ -212,7 +219,7 @@ def check_split_name(name: str) -> None:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or name == "all":
         raise FormatError(
-            f"the name of a split is {str(name)[:60]!r}, must be letters, digits, '_' and '-', "
+            f"the name of a split is {brief(name)}, must be letters, digits, '_' and '-', "
             "and not 'all'; rename the split"
         )
     if not any(map(str.isalnum, name)):
@@ -245,7 +252,7 @@ class SplitInfo:
         for each in (self.num_bytes, *self.shard_lengths):
             if type(each) is not int or not 0 <= each < 2**63:
                 raise FormatError(
-                    f"split {self.name!r}: {str(each)[:60]!r} is no number of records or bytes, "
+                    f"split {self.name!r}: {brief(each)} is no number of records or bytes, "
                     "which is whole and 0 or more"
                 )
         self._shard("dataset", 0)  # says what is wrong with the template
@@ -295,17 +302,18 @@ class DatasetInfo:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "splits", tuple(self.splits))
-        _check_part(self.name, "the name of a dataset")
+        check_name(self.name, "the name of a dataset")
         if not isinstance(self.version, str) or not _VERSION.fullmatch(self.version):
             raise FormatError(
-                f"the version is {str(self.version)[:60]!r}, must be three numbers without leading "
+                f"the version is {brief(self.version)}, must be three numbers without leading "
                 "zeros, such as 1.0.0"
             )
         if not isinstance(self.description, str):
             raise FormatError("the description is no text")
         names = [split.name for split in self.splits]
         if len(set(names)) != len(names):
-            raise FormatError(f"there are two splits of one name among {names}")
+            twice = next(name for name in names if names.count(name) > 1)
+            raise FormatError(f"there are two splits with the name {twice!r}")
         for split in self.splits:
             split._shard(self.name, 0)
 
@@ -345,14 +353,14 @@ class DatasetInfo:
             fields = _fields(content, "a dict")
             if (found := _take(fields, "fileFormat", FILE_FORMAT)) != FILE_FORMAT:
                 raise FormatError(
-                    f"the files are {str(found)[:60]!r}, covey reads {FILE_FORMAT!r}; "
+                    f"the files are {brief(found)}, covey reads {FILE_FORMAT!r}; "
                     "convert them with `tfds convert_format`"
                 )
             return cls(
                 _take(fields, "name", None),
                 _take(fields, "version", None),
                 _take(fields, "description", ""),
-                tuple(map(_split_from_json, _list(_take(fields, "splits", []), "splits"))),
+                _splits_from_json(_list(_take(fields, "splits", []), "splits", MAX_SHARDS)),
                 fields,
             )
         except FormatError as error:
@@ -370,9 +378,20 @@ def _split_to_json(split: SplitInfo) -> dict[str, Any]:
     return {**split.extra, **{key: each for key, each in fields.items() if each}}
 
 
+def _splits_from_json(content: Iterable[Any]) -> tuple[SplitInfo, ...]:
+    splits: list[SplitInfo] = []
+    shards = 0
+    for each in content:
+        splits.append(_split_from_json(each))
+        shards += len(splits[-1].shard_lengths)
+        if shards > MAX_SHARDS:
+            raise FormatError(f"there are over {MAX_SHARDS:,} shards; must be fewer")
+    return tuple(splits)
+
+
 def _split_from_json(content: Any) -> SplitInfo:
     fields = _fields(content, "a dict for every split")
-    lengths = _list(_take(fields, "shardLengths", []), "shardLengths")
+    lengths = _list(_take(fields, "shardLengths", []), "shardLengths", MAX_SHARDS)
     size = _take(fields, "numBytes", 0)
     # What is no whole number is left as it is, for the error to show.
     whole: list[Any] = [
@@ -384,7 +403,7 @@ def _split_from_json(content: Any) -> SplitInfo:
 
 def _fields(content: Any, expected: str) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise FormatError(f"found {str(content)[:60]!r}, expected {expected}")
+        raise FormatError(f"found {brief(content)}, expected {expected}")
     return dict(content)
 
 
@@ -397,9 +416,11 @@ def _take(fields: dict[str, Any], name: str, missing: Any) -> Any:
     return missing if not found or found[0] is None else found[0]
 
 
-def _list(value: Any, name: str) -> Iterable[Any]:
+def _list(value: Any, name: str, limit: int) -> Iterable[Any]:
     if not isinstance(value, list):
-        raise FormatError(f"{name} is {str(value)[:60]!r}, must be a list")
+        raise FormatError(f"{name} is {brief(value)}, must be a list")
+    if len(value) > limit:
+        raise FormatError(f"{name} has {len(value):,} items; must have at most {limit:,}")
     return value
 
 
@@ -418,33 +439,17 @@ def _fill(template: str, dataset: str, split: str, number: int, count: int) -> s
         "NUM_SHARDS": total,
         "SHARD_X_OF_Y": f"{index}-of-{total}",
     }
+    if isinstance(template, str) and len(template) > _MAX_TEMPLATE:
+        raise FormatError(f"template has {len(template):,} characters, over {_MAX_TEMPLATE}")
     if not isinstance(template, str) or set("{}") & set(_VARIABLE.sub("", template)):
-        raise FormatError(f"template {str(template)[:60]!r} is no text with {{VARIABLES}}")
+        raise FormatError(f"template {brief(template)} is no text with {{VARIABLES}}")
     for variable in _VARIABLE.findall(template):
         if variable not in values:
             raise FormatError(
                 f"template {template[:60]!r} has the variable {variable[:60]!r}, "
                 f"known are {', '.join(values)}"
             )
-    _check_part(dataset, "the name of a dataset")
+    check_name(dataset, "the name of a dataset")
     filled = _VARIABLE.sub(lambda match: values[match[1]], template)
-    for part in filled.split("/"):
-        _check_part(part, f"template {template[:60]!r}: a part of the path")
-    return str(PurePosixPath(filled))
-
-
-def _check_part(part: Any, what: str) -> None:
-    """Make sure that a part of a path is a name, on any system."""
-    wrong = (
-        not isinstance(part, str) or part in ("", ".", "..") or bool({"/", "\\", "\0"} & {*part})
-    )
-    if not wrong:
-        try:
-            part.encode()
-            wrong = bool(PureWindowsPath(part).drive)
-        except UnicodeError:
-            wrong = True
-    if wrong:
-        raise FormatError(
-            f"{what} is {str(part)[:60]!r}, must be a name that stays within its folder"
-        )
+    check_path(filled, f"template {template[:60]!r}: a part of the path")
+    return filled

@@ -8,6 +8,8 @@ import sys
 from types import TracebackType
 from typing import Any, TextIO
 
+from covey.terminal import escape
+
 # A log gets a line this often, in seconds; a terminal ten times a second.
 _LOG_SECONDS = 30.0
 
@@ -33,7 +35,7 @@ class Progress:
         self._is_log = log
         self._bar = _bar_class(notebook)(
             total=total,
-            desc=title,
+            desc=escape(title),
             unit=" examples",
             unit_scale=True,
             dynamic_ncols=terminal and _columns() > 0,
@@ -64,7 +66,7 @@ class Progress:
                 self._bar.n, self._bar.total = 0, total
             else:
                 self._bar.reset(total=total)
-            self._bar.set_description(title, refresh=not self._is_log)
+            self._bar.set_description(escape(title), refresh=not self._is_log)
 
     def add(self, examples: int, size: int) -> None:
         """Tell of so many examples more, and of the bytes of their records."""

@@ -17,6 +17,7 @@ from covey.errors import DatasetError
 from covey.records import Block, RecordWriter
 from covey.records.block import FRAME_BYTES
 from covey.shuffle.ordering import Ordered, Part
+from covey.untrusted import MAX_SHARDS, open_file, os_errors
 
 # How much of the beginning and of the end of a shard its fingerprint looks at.
 FINGERPRINT_BYTES = 1 << 12
@@ -40,7 +41,7 @@ class Shard:
 
 def fingerprint(path: str | os.PathLike[str]) -> int:
     """The checksum of a file's first and last bytes."""
-    with open(path, "rb") as file:
+    with open_file(path) as file, os_errors(path):
         return fingerprint_of(file, os.fstat(file.fileno()).st_size)
 
 
@@ -75,6 +76,18 @@ class Sharding:
         for name, value in named.items():
             if value is not None and (type(value) is not int or value < 1):
                 raise DatasetError(f"{name} is {value!r}, must be a whole number, 1 or more")
+
+    def check(self, ordered: Ordered) -> None:
+        """Refuse a number of shards that no reader would accept."""
+        if self.records is not None:
+            count = -(-ordered.records // self.records)
+        else:
+            count = min(ordered.records, self.count or -(-ordered.bytes // self.bytes))
+        if count > MAX_SHARDS:
+            raise DatasetError(
+                f"there would be {count:,} shards; must be at most {MAX_SHARDS:,}: change "
+                "shards=, records_per_shard= or shard_bytes="
+            )
 
     def plan(self, ordered: Ordered, *, by_class: bool) -> Cuts:
         """Where the shards of these records end."""

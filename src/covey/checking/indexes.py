@@ -22,6 +22,7 @@ from covey.index import (
     About,
     class_table,
     index_names,
+    map_array,
     number_dtype,
     read_about,
     row_dtype,
@@ -90,7 +91,7 @@ class _Arrays:
         """An array, mapped; None if it is none of the kind that it should be."""
         path = self.folder / name
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = map_array(path)
             size = path.stat().st_size
         except FileNotFoundError:
             self.problems.add(name, "it is missing, but the rest of the index is there")

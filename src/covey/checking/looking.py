@@ -17,6 +17,7 @@ from covey.indexing import ShardFiles
 from covey.metadata import INFO_FILE, DatasetInfo, newest_versions
 from covey.pipeline import cores
 from covey.storage import Storage, open_storage
+from covey.terminal import escape
 
 Path = str | os.PathLike[str]
 
@@ -65,7 +66,9 @@ def _to_blame(storage: Storage, path: str, message: str) -> str | None:
     folders = [storage.parent(path)] if not storage.is_folder(path) else [path]
     folders += [storage.parent(each) for each in storage.glob(storage.join(path, f"*/{INFO_FILE}"))]
     files = (file for folder in folders for file in storage.list(folder))
-    return next((file for file in files if message.startswith(f"{file}: ")), None)
+    return next(
+        (file for file in files if message.startswith(escape(f"{file}: ", keep="\n"))), None
+    )
 
 
 def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) -> Layout:

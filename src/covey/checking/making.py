@@ -18,6 +18,7 @@ from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.index import BY_FILE, Index, index_names
 from covey.indexing import GUESS, Indexing, write_index
 from covey.indexing.dali import DaliIndexing, export_dali
+from covey.untrusted import reports_errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Indexed:
     seconds: float
 
 
+@reports_errors
 def make_index(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -164,8 +166,11 @@ def _put(split: SplitFiles, index: Index) -> None:
 
 def _differences(split: SplitFiles, index: Index) -> tuple[str, ...]:
     found = zip(index.about.shards, split.records or (), strict=False)
-    return tuple(
-        f"{shard.name} has {shard.records:,} records, but the dataset says {said:,}"
-        for shard, said in found
-        if shard.records != said
+    return (
+        *(
+            f"{shard.name} has {shard.records:,} records, but the dataset says {said:,}"
+            for shard, said in found
+            if shard.records != said
+        ),
+        *(f"{name} is missing" for name in split.absent),
     )

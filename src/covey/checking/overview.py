@@ -21,6 +21,7 @@ from covey.features import Features
 from covey.features.surveys import survey_block, survey_kinds
 from covey.indexing import ShardFiles
 from covey.indexing.scanning import open_reader
+from covey.untrusted import reports_errors
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Info:
     splits: tuple[SplitOverview, ...]
 
 
+@reports_errors
 def info(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -112,8 +114,13 @@ def _overview(layout: Layout, name: str, state: State) -> SplitOverview:
         name=name,
         records=records,
         shards=len(paths),
-        missing=tuple(
-            shard for shard, path in zip(split.files.names, paths, strict=True) if path not in there
+        missing=(
+            *(
+                name
+                for name, path in zip(split.files.names, paths, strict=True)
+                if path not in there
+            ),
+            *split.absent,
         ),
         bytes=sum(stat.size for stat in stats.values() if stat is not None),
         compression=compression,

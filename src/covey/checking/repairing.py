@@ -21,6 +21,8 @@ from covey.features.surveys import survey_kinds
 from covey.metadata import check_split_name
 from covey.progress import Progress
 from covey.storage import is_remote, open_storage
+from covey.terminal import escape
+from covey.untrusted import reports_errors
 from covey.writing.commit import clean_up
 from covey.writing.existing import Existing
 from covey.writing.write import Written
@@ -56,10 +58,10 @@ class Repaired:
         """
         if self.output == self.path:
             what = many(len(self.deleted), "file")
-            return f"{self.path}: {what} of interrupted writes and old versions deleted"
+            return escape(f"{self.path}: {what} of interrupted writes and old versions deleted")
         lost = "nothing is lost" if not self.lost else f"lost in {many(len(self.lost), 'place')}"
         saved = f"{self.path}: {many(self.records, 'record')} saved in {self.output}; {lost}"
-        return "\n".join([saved, *listing(self.lost, 0, rest)])
+        return "\n".join([escape(saved), *listing(self.lost, 0, rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON has it."""
@@ -81,6 +83,7 @@ class Repaired:
         }
 
 
+@reports_errors
 def repair(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str] | None = None,
@@ -145,7 +148,14 @@ def repair(
         common = _common(jobs, layout.path)
         for job in jobs:
             job.settle(common)
-        lost = tuple(each for job in jobs for shard in job.shards for each in shard.lost)
+        lost = (
+            *(each for job in jobs for shard in job.shards for each in shard.lost),
+            *(
+                Problem(absent, None, None, "the shard is missing", name)
+                for name in splits
+                for absent in layout.splits[name].absent
+            ),
+        )
         jobs = [job for job in jobs if job.records]
         if not jobs:
             reason = "; if there are shards that its description does not list, give them instead"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from covey.progress import format_bytes
+from covey.terminal import escape
 
 # Lines of a table that people still read.
 LISTED = 50
@@ -89,7 +90,7 @@ class Report:
         count = len(self.problems) + self.more
         verdict = "nothing is wrong" if self.is_sound else many(count, "problem")
         checked = (
-            f"{self.path}: {many(self.files, 'file')}, {many(self.records, 'record')} and "
+            f"{escape(self.path)}: {many(self.files, 'file')}, {many(self.records, 'record')} and "
             f"{format_bytes(self.bytes)} checked: {verdict}"
         )
         return "\n".join([checked, *listing(self.problems, self.more, rest)])
@@ -122,7 +123,7 @@ def listing(problems: Sequence[Problem], more: int, rest: str) -> Iterable[str]:
         return
     rows = [("file", "record", "offset", "what")]
     rows += [
-        (each.file, _number(each.record), _number(each.offset), each.what)
+        (escape(each.file), _number(each.record), _number(each.offset), escape(each.what))
         for each in problems[:LISTED]
     ]
     file, record, offset, _ = (max(map(len, column)) for column in zip(*rows, strict=True))

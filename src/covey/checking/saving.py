@@ -67,12 +67,12 @@ class Saving:
     def _find(self, number: int) -> SoundShard:
         found = SoundShard(self.files.names[number])
         path = self.files.paths[number]
-        (stat,) = self.files.storage.stat([path])
-        if stat is None:
-            records = "" if self.said is None else f", with its {self.said[number]:,} records"
-            self._lose(found, None, None, f"the shard is missing{records}")
-            return found
         try:
+            (stat,) = self.files.storage.stat([path])
+            if stat is None:
+                records = "" if self.said is None else f", with its {self.said[number]:,} records"
+                self._lose(found, None, None, f"the shard is missing{records}")
+                return found
             found.compression = find_compression(self.files.storage, path)
             self._read(found, path)
         except OSError as error:

@@ -70,11 +70,11 @@ class ShardCheck:
         problems = Problems(self.split)
         storage = self.files.storage
         path = storage.join(self.files.folder, name)
-        (stat,) = storage.stat([path])
-        if stat is None:
-            problems.add(name, "the shard is missing")
-            return Shard(name, problems)
         try:
+            (stat,) = storage.stat([path])
+            if stat is None:
+                problems.add(name, "the shard is missing")
+                return Shard(name, problems)
             found = self._read(name, path, stat.size, executor, problems)
         except OSError as error:
             reason = str(error) if isinstance(error, CoveyError) else error.strerror or str(error)

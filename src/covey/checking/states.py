@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from covey.dataset.layout import SplitFiles
-from covey.errors import DatasetError, FormatError
+from covey.errors import DatasetError, FormatError, StorageError
 from covey.index import About, Index, index_names
 from covey.indexing import Indexing, ShardFiles, find_changed, find_or_build
 
@@ -33,7 +33,9 @@ def find_state(split: SplitFiles) -> State:
     files = split.files
     try:
         about = _about_beside(split)
-    except FormatError as error:
+    except (FormatError, StorageError) as error:
+        if files.storage.is_remote and isinstance(error, StorageError):
+            raise
         state = State("damaged", str(error))
     else:
         state = State("missing") if about is None else _state(about, files)

@@ -25,8 +25,10 @@ from covey.indexing import ShardFiles
 from covey.labels import find_label
 from covey.pipeline import run_ahead
 from covey.progress import Progress
+from covey.untrusted import reports_errors
 
 
+@reports_errors
 def verify(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -92,6 +94,8 @@ class _Split:
         self._layout = layout
         self._of_index = Problems(name)
         self._of_split = Problems(name)
+        for absent in layout.splits[name].absent:
+            self._of_split.add(absent, "the shard is missing")
         self._shards: list[Shard] = []
         stem = layout.splits[name].stem
         folder = stack.enter_context(local_index(self.files, stem))

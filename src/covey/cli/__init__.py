@@ -12,13 +12,16 @@ import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import covey
 from covey.cli import index, info, repair, sample, verify, write, write_options
 from covey.cli.wording import in_terms_of_options, tell
 from covey.errors import CoveyError
+from covey.terminal import escape
 
 INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
 
@@ -55,10 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 after Ctrl-C. What is no valid command ends the program with 2, as argparse does.
     """
     options = _parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors=_ESCAPING)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPING)
     try:
-        status: int = options.run(options) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status: int = options.run(options) or 0
         sys.stdout.flush()
     except KeyboardInterrupt as interrupt:
         tell(str(interrupt) or "interrupted")
@@ -68,9 +74,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (CoveyError, OSError) as error:
-        tell(f"error: {in_terms_of_options(str(error))}")
+        tell(f"error: {in_terms_of_options(str(error))}", *getattr(error, "remedies", ()))
+        return 1
+    except MemoryError:
+        tell("error: there is not enough memory")
         return 1
     return status
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    tell(f"warning: {in_terms_of_options(str(message))}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages have no control characters of arguments in them."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(escape(message))
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
@@ -84,7 +104,7 @@ codecs.register_error(_ESCAPING, _escape)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="covey", description="Labelled data to TFRecord datasets that any reader understands."
     )
     parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")

@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
-from covey.cli.wording import table, tell
-from covey.errors import CorruptRecordError, CoveyError, ExampleError
+from covey.cli.wording import RemediedError, say, table, tell
+from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
     from covey.checking import Indexed
@@ -73,14 +73,15 @@ def run(options: argparse.Namespace) -> None:
             progress=shows(options),
         )
     except (CorruptRecordError, ExampleError) as error:
-        raise CoveyError(
-            f"{error}\n  `covey verify {options.path}` lists all that is wrong, and `covey repair "
-            f"{options.path} --output NEW` saves what is sound"
+        raise RemediedError(
+            str(error),
+            f"  `covey verify {options.path}` lists all that is wrong, and `covey repair "
+            f"{options.path} --output NEW` saves what is sound",
         ) from error
     if options.json:
         print_json({"path": options.path, "splits": {each.split: _to_dict(each) for each in made}})
     elif not options.quiet:
-        print(_summary(options.path, made))
+        say(*_summary(options.path, made))
     for each in made:
         if each.differences:
             count = len(each.differences)
@@ -88,8 +89,8 @@ def run(options: argparse.Namespace) -> None:
             tell(f"{each.differences[0]}{more}; `covey repair` writes a dataset that agrees")
 
 
-def _summary(path: str, made: tuple[Indexed, ...]) -> str:
-    """A table with a row for each split."""
+def _summary(path: str, made: tuple[Indexed, ...]) -> list[str]:
+    """The lines of a table with a row for each split."""
     from covey.progress import format_bytes
 
     rows = []
@@ -117,12 +118,12 @@ def _summary(path: str, made: tuple[Indexed, ...]) -> str:
     if label is not None:
         told = "each file is a class" if label == "@file" else f"{label!r} tells the class"
     exported = sum(len(each.exported) for each in made)
-    lines = [f"{path}: {told}", table(header, rows)]
+    lines = [f"{path}: {told}", *table(header, rows)]
     if exported:
         first = next(each.exported[0] for each in made if each.exported)
         files = "file" if exported == 1 else "files"
         lines.append(f"{exported:,} {files} for DALI written, such as {os.path.basename(first)}")
-    return "\n".join(lines)
+    return lines
 
 
 def _to_dict(made: Indexed) -> dict[str, Any]:

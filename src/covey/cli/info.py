@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from covey.cli.reading import add_output, add_path, print_json, storage_options
-from covey.cli.wording import WIDTH, describe_kind, shorten, table
+from covey.cli.wording import WIDTH, describe_kind, say, shorten, table
+from covey.terminal import escape
 
 if TYPE_CHECKING:
     from covey.checking import Info, SplitOverview
@@ -43,28 +44,29 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print_json(_to_dict(found))
         return
-    print(f"{found.path}: {_KINDS[found.kind]}")
-    for line in _lines(found):
-        print(line)
+    say(f"{found.path}: {_KINDS[found.kind]}", *_lines(found))
 
 
 def _lines(found: Info) -> Iterator[str]:
     if found.features:
-        kinds = [[name, describe_kind(kind)] for name, kind in found.features.items()]
+        kinds = [
+            [shorten(name, WIDTH), escape(describe_kind(kind))]
+            for name, kind in found.features.items()
+        ]
         width = max(len("feature"), *(len(name) for name, _ in kinds))
         yield f"  {'feature':{width}}  kind{' (of the first record)' if found.is_guess else ''}"
         yield from (f"  {name:{width}}  {kind}" for name, kind in kinds)
-    yield _splits(found)
+    yield from _splits(found)
     for split in found.splits:
         yield from _about_split(split, found)
 
 
-def _splits(found: Info) -> str:
+def _splits(found: Info) -> list[str]:
     from covey.progress import format_bytes
 
     rows = [
         [
-            split.name,
+            shorten(split.name, WIDTH),
             "?" if split.records is None else f"{split.records:,}",
             f"{split.shards:,}",
             format_bytes(split.bytes),
@@ -103,6 +105,8 @@ def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]
     told = "told by the files" if label == "@file" else f"of {label!r}"
     yield f"{name}: {len(classes):,} {'class' if len(classes) == 1 else 'classes'} {told}"
     bins = histogram(classes.counts)
+    if not bins:
+        return
     if len(bins) == 1 and bins[0][0] == bins[0][1]:
         yield f"  {bins[0][0]:,} examples{' each' if len(classes) > 1 else ''}"
         return

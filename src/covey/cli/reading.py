@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from covey.cli.arguments import default, positive
+from covey.terminal import escape
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
@@ -54,4 +55,5 @@ def storage_options(options: argparse.Namespace) -> dict[str, Any] | None:
 
 def print_json(content: Any) -> None:
     """Print one JSON object."""
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    # The escapes of JSON itself, for the control characters that it leaves as they are.
+    print(escape(json.dumps(content, indent=1, ensure_ascii=False), keep="\n"))

@@ -8,7 +8,9 @@ import os
 from dataclasses import asdict
 
 from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
+from covey.cli.wording import say
 from covey.errors import DatasetError
+from covey.terminal import escape
 
 WHAT = "copy the valid records of a dataset into a new one, or clean up after interrupted writes"
 
@@ -63,10 +65,10 @@ def run(options: argparse.Namespace) -> int:
     if options.report is not None:
         with open(options.report, "w", encoding="utf-8") as file:
             for each in repaired.lost:
-                file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
+                file.write(escape(json.dumps(asdict(each), ensure_ascii=False)) + "\n")
     if options.json:
         print_json(repaired.to_dict())
     elif not (options.quiet and not repaired.lost):
         rest = f"see {options.report}" if options.report else "--report FILE lists them all"
-        print(repaired.describe(rest))
+        say(*repaired.describe(rest).split("\n"))
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.cli.arguments import positive
 from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
-from covey.cli.wording import describe_kind, shorten, table, tell
+from covey.cli.wording import describe_kind, say, shorten, table, tell
 from covey.errors import FeatureError
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--feature", metavar="NAME", help="the images of the sheet (default: the first that are)"
     )
+    parser.add_argument(
+        "--max-pixels",
+        metavar="N",
+        type=positive,
+        help="refuse images of more pixels (default: 64,000,000)",
+    )
     saving = parser.add_mutually_exclusive_group()
     saving.add_argument(
         "--save",
@@ -99,6 +105,7 @@ def run(options: argparse.Namespace) -> None:
         split=options.split or "all",
         label=options.label,
         storage_options=storage_options(options),
+        max_pixels=options.max_pixels,
         threads=options.threads,
         progress=shows(options),
     ) as dataset:
@@ -111,11 +118,14 @@ def run(options: argparse.Namespace) -> None:
             if options.json:
                 print_json(batch)
             elif not options.quiet:
-                print(_describe(batch))
+                say(*_describe(batch))
 
 
 def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     """The batch, as it is printed."""
+    import numpy as np
+
+    from covey.loader.examples import check_classes
     from covey.plan import BalancedPlan
 
     classes, per_class = dataset.classes, options.examples_per_class
@@ -128,7 +138,9 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     for each in said:
         tell(str(each.message))
     ids = plan.batch(options.step).reshape(many, per_class).tolist()
-    labels = plan.classes(options.step).tolist()
+    drawn = plan.classes(options.step)
+    check_classes(dataset, plan.batch(options.step).reshape(-1), np.repeat(drawn, per_class))
+    labels = drawn.tolist()
     return {
         "path": options.path,
         "split": options.split or "all",
@@ -143,7 +155,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _describe(batch: dict[str, Any]) -> str:
+def _describe(batch: dict[str, Any]) -> list[str]:
     """A line for each class, and where the sheet is."""
     width = max(len(str(number)) for each in batch["classes"] for number in each["ids"])
     rows = [
@@ -159,11 +171,11 @@ def _describe(batch: dict[str, Any]) -> str:
         f"{batch['path']}: batch {batch['step']:,} of seed {batch['seed']}: {classes:,} "
         f"{'class' if classes == 1 else 'classes'} of {batch['label']!r}, {examples:,} "
         f"{'example' if examples == 1 else 'examples'}{' each' if classes > 1 else ''}",
-        table(["class", "label", "examples"], rows),
+        *table(["class", "label", "examples"], rows),
     ]
     if batch["sheet"] is not None:
         lines.append(f"the images of {batch['sheet']['feature']!r} are in {batch['sheet']['file']}")
-    return "\n".join(lines)
+    return lines
 
 
 def _save(

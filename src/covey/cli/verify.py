@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
+from covey.cli.wording import say
 
 WHAT = "check every checksum, example and index row of a dataset, and list all that is wrong"
 
@@ -39,5 +40,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.to_dict())
     elif not (options.quiet and report.is_sound):
-        print(report.describe("--json lists them all"))
+        say(*report.describe("--json lists them all").split("\n"))
     return 0 if report.is_sound else 1

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from covey.errors import CoveyError
+from covey.terminal import escape
+
 if TYPE_CHECKING:
     from covey import Feature
 
@@ -15,14 +18,32 @@ WIDTH = 80
 
 # In messages for those who call functions: `mode='append'`, `pass label=`.
 _ARGUMENT = re.compile(
-    r"\b(split|label|kind|mode|key|name|workers|shards|memory|on_error|records_per_shard)="
+    r"\b(split|label|kind|mode|key|name|workers|shards|memory|on_error|records_per_shard|max_pixels)="
     r"(?:'([\w-]+)'|(\d+)|(?![\w'\"(]))"
 )
 
 
-def tell(message: str) -> None:
-    """Say something about how it goes, which is no part of the output."""
-    print(f"covey: {message}", file=sys.stderr, flush=True)
+class RemediedError(CoveyError):
+    """An error with what can be done about it, on lines of its own.
+
+    Attributes:
+        remedies: The lines.
+    """
+
+    def __init__(self, message: str, *remedies: str) -> None:
+        super().__init__(message)
+        self.remedies = remedies
+
+
+def say(*lines: str) -> None:
+    """Print lines of output. A line break inside of one is escaped, as other controls are."""
+    print("\n".join(map(escape, lines)))
+
+
+def tell(*lines: str) -> None:
+    """Print a message to stderr: a first line, and those that belong to it."""
+    first, *others = map(escape, lines)
+    print("\n".join((f"covey: {first}", *others)), file=sys.stderr, flush=True)
 
 
 def in_terms_of_options(message: str) -> str:
@@ -54,27 +75,28 @@ def with_article(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeio' or kind == 'NPZ' else 'a'} {noun}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows in columns: the first is flush left, the others flush right.
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table: its first column is flush left, the others flush right.
 
-    >>> print(table(["split", "examples"], [["train", "90"], ["val", "1,000"]]))
+    >>> say(*table(["split", "examples"], [["train", "90"], ["val", "1,000"]]))
       split  examples
       train        90
       val       1,000
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    escaped = [[escape(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *escaped, strict=True)]
     lines = []
-    for row in (header, *rows):
+    for row in (header, *escaped):
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append(f"  {'  '.join(cells)}")
-    return "\n".join(lines)
+    return lines
 
 
-def shorten(name: str) -> str:
-    """The name of a class, as it fits a line."""
-    printable = "".join(each if each.isprintable() else "?" for each in name)
-    return printable if len(printable) <= 40 else f"{printable[:37]}..."
+def shorten(name: str, width: int = 40) -> str:
+    """A name, as it fits a line."""
+    escaped = escape(name[: width + 1])
+    return escaped if len(escaped) <= width else f"{escaped[: width - 3]}..."
 
 
 def describe_kind(kind: Feature) -> str:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.wording import in_terms_of_options, table, tell, with_article
-from covey.errors import CoveyError, DatasetError, DuplicateKeyError, FeatureError, SourceError
+from covey.cli.wording import RemediedError, in_terms_of_options, say, table, tell, with_article
+from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
+from covey.terminal import escape
 
 if TYPE_CHECKING:
     from covey import LeftOut, Source, Written
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
             tell(f"split {done[0].split!r} was written before what follows, and stays")
         raise
     if not options.quiet:
-        print(summarise(done))
+        say(*summarise(done))
     _report(left_out, source, options)
 
 
@@ -111,9 +112,9 @@ def _open(options: argparse.Namespace) -> Source:
     if not options.quiet:
         seen = "looks like" if options.kind is None else "is read as"
         what = ", ".join(_describe(source))
-        print(f"{source.path} {seen} {with_article(source.kind)}{': ' if what else ''}{what}")
+        say(f"{source.path} {seen} {with_article(source.kind)}{': ' if what else ''}{what}")
         if source.label is None:
-            print("  no feature tells the class of an example; --label names one that does")
+            say("  no feature tells the class of an example; --label names one that does")
     return source
 
 
@@ -214,9 +215,10 @@ class _Blaming:
         about_one = isinstance(error, SourceError) or message.startswith("example ")
         if isinstance(error, FeatureError):
             message = f"{self._path}: {message}"
-        if about_one and not isinstance(error, DuplicateKeyError):
-            message += "\n  --on-error skip leaves out what cannot be read, and lists it"
-        raise CoveyError(message) from error
+        remedies = ["  --on-error skip leaves out what cannot be read, and lists it"]
+        if not about_one or isinstance(error, DuplicateKeyError):
+            remedies = []
+        raise RemediedError(message, *remedies) from error
 
 
 def _numbered(written: Written, source: Source) -> Iterator[LeftOut]:
@@ -228,8 +230,8 @@ def _numbered(written: Written, source: Source) -> Iterator[LeftOut]:
         yield replace(each, example=number)
 
 
-def summarise(written: list[Written]) -> str:
-    """A table of what was written, with a row for each split."""
+def summarise(written: list[Written]) -> list[str]:
+    """The lines of a table of what was written, with a row for each split."""
     from covey.progress import format_bytes
 
     rows = []
@@ -251,7 +253,7 @@ def summarise(written: list[Written]) -> str:
     header = ["split", "examples", "classes", "per class", "shards", "size", "time"]
     features = ", ".join(written[0].features)
     label = "" if written[0].label is None else f"; {written[0].label!r} tells the class"
-    return f"{written[0].path}: {features}{label}\n{table(header, rows)}"
+    return [f"{written[0].path}: {features}{label}", *table(header, rows)]
 
 
 def _report(
@@ -262,7 +264,7 @@ def _report(
         with open(options.report, "w", encoding="utf-8") as file:
             for split, each in left_out:
                 fields = {"split": split, "example": each.example, "reason": each.reason}
-                file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+                file.write(escape(json.dumps(fields, ensure_ascii=False)) + "\n")
     if not left_out:
         return
     left_out.sort(key=lambda each: each[1].example)
@@ -271,4 +273,4 @@ def _report(
     if len(left_out) > _LISTED:
         where = f"see {options.report}" if options.report else "--report FILE lists them all"
         lines.append(f"  and {len(left_out) - _LISTED:,} more: {where}")
-    tell(in_terms_of_options("\n".join(lines)))
+    tell(*map(in_terms_of_options, lines))

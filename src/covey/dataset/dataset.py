@@ -17,11 +17,13 @@ from covey.errors import DatasetError, FormatError
 from covey.features import Features
 from covey.features.batches import row_of
 from covey.features.explain import Place
+from covey.features.images import check_max_pixels
 from covey.features.pixels import decode_images
 from covey.gather import Gatherer
 from covey.labels import is_text, texts_of
 from covey.loader.examples import NativeSource
 from covey.records import Skipped
+from covey.terminal import escape
 
 
 class Dataset(Loadable):
@@ -39,6 +41,7 @@ class Dataset(Loadable):
         selection: Which records there are.
         numbering: For each split, the numbers that classes have here instead of those in its index.
         pixels: Whether images are decoded.
+        max_pixels: The most pixels of an image that is decoded.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Dataset(Loadable):
         selection: Selection,
         numbering: tuple[NDArray[np.int64], ...] | None = None,
         pixels: bool = False,
+        max_pixels: int | None = None,
     ) -> None:
         self._features = features
         self._label = label
@@ -59,6 +63,7 @@ class Dataset(Loadable):
         self._selection = selection
         self._numbering = numbering
         self._pixels = pixels
+        self._max_pixels = check_max_pixels(max_pixels)
         # A label that is one int64 is compared with the index whenever it is decoded.
         self._label_column = self._find_label(features)
 
@@ -72,12 +77,18 @@ class Dataset(Loadable):
         """The feature that tells the class; None if there are no classes."""
         return self._label
 
+    @property
+    def max_pixels(self) -> int:
+        """The most pixels (height x width) of an image that is decoded."""
+        return self._max_pixels
+
     def __len__(self) -> int:
         return len(self._selection)
 
     def __repr__(self) -> str:
         classes = "" if self.label is None else f", {len(self.classes):,} classes of {self.label!r}"
-        return f"<covey.Dataset: {len(self):,} examples of {', '.join(self.features)}{classes}>"
+        names = escape(", ".join(self.features))
+        return f"<covey.Dataset: {len(self):,} examples of {names}{classes}>"
 
     def __enter__(self) -> Dataset:
         return self
@@ -117,7 +128,12 @@ class Dataset(Loadable):
         columns = self.decode(features, ids)
         if not self._pixels:
             return columns
-        return decode_images(features, columns, lambda row: self.place(int(ids[row])))
+        return decode_images(
+            features,
+            columns,
+            lambda row: self.place(int(ids[row])),
+            max_pixels=self._max_pixels,
+        )
 
     def _find_label(self, features: Features) -> int:
         """Where the label is among what is decoded, if it can be compared with the index."""
@@ -254,6 +270,7 @@ class Dataset(Loadable):
             selection=Selection(len(self._gatherer), numbers=numbers),
             numbering=self._numbering,
             pixels=self._pixels,
+            max_pixels=self._max_pixels,
         )
 
     # What loaders need.
@@ -306,6 +323,7 @@ class Dataset(Loadable):
             "selection": self._selection,
             "numbering": self._numbering,
             "pixels": self._pixels,
+            "max_pixels": self._max_pixels,
         }
         return _restore, (self._gatherer, self.features, options)
 

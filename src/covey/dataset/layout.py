@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import hashlib
 import os
 import posixpath
@@ -28,6 +29,7 @@ from covey.metadata import (
 from covey.sources.splits import split_of_file
 from covey.sources.tfrecords import begins_like_records
 from covey.storage import Storage, open_storage
+from covey.untrusted import open_file, os_errors
 
 # Names that say that a file has records; into others one must look.
 _RECORDS = re.compile(
@@ -35,6 +37,11 @@ _RECORDS = re.compile(
 )
 _INDEX = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
 _PATTERN = re.compile(r"[*?\[]")
+# Shards that count each other.
+_NUMBERED = re.compile(
+    r"(?P<before>.*[-_.])(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(?P<after>[^/]*)"
+)
+_MAX_ABSENT = 100
 
 # How long a writer may take between two files that describe the features.
 _REREAD_S = 0.05
@@ -56,6 +63,9 @@ class SplitFiles:
     """How many records each should have, if something says so."""
     bytes: int | None = None
     """Of all together, if something says so."""
+    absent: tuple[str, ...] = ()
+    """Shards that should be there by the names of the others (``-00002-of-00004``); the first of
+    them if they are many."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ def find_layout(
         found = current_files(storage, storage.glob(text))
         if not found:
             raise DatasetError(f"{text}: no file fits this pattern")
-        return _files(storage, found, text)
+        return _files(storage, found, text, pattern=posixpath.basename(text))
     if storage.name(clean) == INFO_FILE and storage.exists(clean):
         return _folder(storage, storage.parent(clean))
     if storage.is_remote:
@@ -172,7 +182,7 @@ def _undescribed(storage: Storage, folder: str) -> Layout:
         raise DatasetError(
             f"{folder}: there is no dataset ({INFO_FILE}) and no TFRecord file in this folder"
         )
-    return _files(storage, found_files, folder, folder)
+    return _files(storage, found_files, folder, folder, pattern="*")
 
 
 def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
@@ -290,12 +300,27 @@ def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
 
 
 def _begins_like_records(path: str) -> bool:
-    with open(path, "rb") as file:
+    with open_file(path) as file, os_errors(path):
         return begins_like_records(file.read(4096))
 
 
-def _files(storage: Storage, paths: Sequence[str], path: str, folder: str | None = None) -> Layout:
-    """Files that nothing describes; their names may tell splits."""
+def _files(
+    storage: Storage,
+    paths: Sequence[str],
+    path: str,
+    folder: str | None = None,
+    *,
+    pattern: str | None = None,
+) -> Layout:
+    """Files that nothing describes; their names may tell splits.
+
+    Args:
+        storage: Where they are.
+        paths: The files.
+        path: What was asked for.
+        folder: The folder, if all of its files were asked for.
+        pattern: The names that were asked for; None if every file was named.
+    """
     stats = storage.stat(paths)
     for each, stat in zip(paths, stats, strict=True):
         if stat is None:
@@ -314,11 +339,41 @@ def _files(storage: Storage, paths: Sequence[str], path: str, folder: str | None
     together = folder is not None or not any("/" in name for name in names)
     splits = {
         split: SplitFiles(
-            ShardFiles(storage, root, tuple(part), together), _stem(split, part, folder)
+            ShardFiles(storage, root, tuple(part), together),
+            _stem(split, part, folder),
+            absent=() if pattern is None else find_absent(part, pattern),
         )
         for split, part in by_split.items()
     }
     return Layout("TFRecords", path, storage, splits, None)
+
+
+def find_absent(names: Sequence[str], pattern: str = "*") -> tuple[str, ...]:
+    """Return the shards that are not there, though the names of others count them.
+
+    Args:
+        names: The shards that are there.
+        pattern: Only those whose names match it are missed.
+
+    >>> find_absent(["a-00000-of-00003.tfrecord", "a-00002-of-00003.tfrecord"])
+    ('a-00001-of-00003.tfrecord',)
+    """
+    there: dict[tuple[str, int, str, str], set[int]] = {}
+    for name in names:
+        found = _NUMBERED.fullmatch(name)
+        if found is not None:
+            key = found["before"], len(found["number"]), found["count"], found["after"]
+            there.setdefault(key, set()).add(int(found["number"]))
+    absent: list[str] = []
+    for (before, digits, count, after), numbers in sorted(there.items()):
+        for number in range(int(count)):
+            if number not in numbers:
+                name = f"{before}{number:0{digits}}-of-{count}{after}"
+                if fnmatch.fnmatchcase(posixpath.basename(name), pattern):
+                    absent.append(name)
+            if len(absent) >= _MAX_ABSENT or number > len(numbers) + _MAX_ABSENT:
+                break
+    return tuple(absent[:_MAX_ABSENT])
 
 
 def _stem(split: str, names: Sequence[str], folder: str | None) -> str:

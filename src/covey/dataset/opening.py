@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.dataset.selection import Selection
-from covey.errors import CoveyError, DatasetError, FeatureError
+from covey.errors import CoveyError, DatasetError, FeatureError, SkippedRecordsWarning
 from covey.features import ClassLabel, Features
 from covey.features.joining import common_features
 from covey.gather import Gatherer, Table
@@ -22,8 +23,10 @@ from covey.indexing import GUESS, Indexing, find_or_build
 from covey.labels import extend
 from covey.records.reader import OnError
 from covey.splits import parse_split
+from covey.untrusted import reports_errors
 
 
+@reports_errors
 def open(  # noqa: A001 - of covey, as of gzip and others
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -31,6 +34,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     label: str | Callable[[Mapping[str, Any]], int | str] | None = None,
     features: Features | Mapping[str, Any] | None = None,
     decode_images: bool = False,
+    max_pixels: int | None = None,
     verify: bool = True,
     map_files: bool = True,
     on_error: OnError = "raise",
@@ -54,6 +58,9 @@ def open(  # noqa: A001 - of covey, as of gzip and others
             default what the index says, or a feature that is called so.
         features: How to decode records; by default as the dataset says, or as its records allow.
         decode_images: Give images as pixels, which needs Pillow, and not as encoded bytes.
+        max_pixels: The most pixels (height x width) of an image that is decoded, also by the
+            loaders of the dataset; 64 million by default. A larger one is an error that names the
+            record, raised before the image is decoded.
         verify: Check the checksums of what is read.
         map_files: Map shards into memory; False reads them, which is slower.
         on_error: ``"skip"`` looks through all records, whatever index there is, and leaves out the
@@ -109,6 +116,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         selection=Selection(len(gatherer), chosen),
         numbering=numbering,
         pixels=decode_images,
+        max_pixels=max_pixels,
     )
 
 
@@ -124,12 +132,25 @@ class _Indexes(Mapping[str, Sequence[int]]):
         """The index of a split."""
         if split not in self._found:
             there = self._layout.splits[split]
+            self._check_absent(there.absent)
             index, _ = find_or_build(there.files, there.stem, self._indexing)
             self._check(split, index)
             self._found[split] = index
             if self._indexing.label is GUESS and len(index):  # what the first says holds for all
                 self._indexing = replace(self._indexing, label=index.about.label)
         return self._found[split]
+
+    def _check_absent(self, absent: Sequence[str]) -> None:
+        """Refuse files that are not all there."""
+        if not absent:
+            return
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        what = f"{self._layout.path}: missing shards: {', '.join(absent[:5])}{more}"
+        if self._indexing.on_error == "raise":
+            raise DatasetError(
+                f"{what}; to open the others without them, pass a list of files, or on_error='skip'"
+            )
+        warnings.warn(what, SkippedRecordsWarning, stacklevel=5)
 
     def _check(self, split: str, index: Index) -> None:
         """Compare what was found with what the dataset says."""

@@ -18,6 +18,7 @@ from covey.features.columns import Column, Shape, as_array, check_shape, check_v
 from covey.features.kinds import REQUIRED, Feature
 
 FORMATS = ("png", "jpeg")
+DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow's names for images of 8 bits, a letter for each channel.
 _EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
 
@@ -74,9 +75,15 @@ class Image(Feature):
         checked = Column("image", self.dtype, self.shape).coerce(whole)
         return _encode(checked, self.format)
 
-    def decode(self, data: bytes) -> NDArray[Any]:
-        """Decode an image into pixels, (height, width, channels), of this feature's shape."""
-        return read_pixels(self, data)
+    def decode(self, data: bytes, *, max_pixels: int | None = None) -> NDArray[Any]:
+        """Decode an image into pixels, (height, width, channels), of this feature's shape.
+
+        Args:
+            data: The encoded image.
+            max_pixels: The most pixels (height x width) that it may have; 64 million by default. A
+                larger image is refused before it is decoded.
+        """
+        return read_pixels(self, data, max_pixels=check_max_pixels(max_pixels))
 
 
 def import_pillow() -> Any:
@@ -105,11 +112,22 @@ def _encode(pixels: NDArray[Any], format: str) -> bytes:
     return out.getvalue()
 
 
+def check_max_pixels(value: Any) -> int:
+    """Return the limit that a caller asks for, or the default one."""
+    if value is None:
+        return DEFAULT_MAX_PIXELS
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise FeatureError(f"max_pixels is {value!r}; must be an integer >= 1")
+    return int(value)
+
+
 def read_pixels(
     feature: Image,
     data: bytes,
     size: tuple[int, int] | None = None,
     out: NDArray[Any] | None = None,
+    *,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> NDArray[Any]:
     """Decode an image into pixels, (height, width, channels), of a feature's shape.
 
@@ -119,10 +137,12 @@ def read_pixels(
         size: Height and width to resize it to: bilinear, averaging over what is scaled down.
         out: An array of the feature's dtype, which is filled and returned if its shape is the
             result's; if not, the result is an array of its own.
+        max_pixels: The most pixels (height x width) of the encoded image.
     """
     pillow = import_pillow()
     try:
         with pillow.open(io.BytesIO(data)) as image:
+            _check_pixels(image, max_pixels)  # by the header: nothing is decoded yet
             pixels = _read_jpeg(feature, data, image, size, out)
             if pixels is not None:
                 return pixels
@@ -131,7 +151,14 @@ def read_pixels(
         raise
     except pillow.UnidentifiedImageError:  # which would name an address in memory
         raise FeatureError(f"these {len(data)} bytes are no image that can be read") from None
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise FeatureError(
+            f"{error}; max_pixels is {max_pixels:,}, and Pillow has a limit of its own, "
+            "PIL.Image.MAX_IMAGE_PIXELS"
+        ) from None
+    except MemoryError:
+        raise FeatureError("there is not enough memory to decode the image") from None
+    except (OSError, ValueError, SyntaxError) as error:
         raise FeatureError(
             f"these {len(data)} bytes are no image that can be read: {error}"
         ) from None
@@ -139,6 +166,16 @@ def read_pixels(
         out = np.empty(pixels.shape, feature.dtype)
     out[...] = pixels
     return out
+
+
+def _check_pixels(image: Any, max_pixels: int) -> None:
+    """Refuse an image that would take too much memory."""
+    if image.width * image.height > max_pixels:
+        raise FeatureError(
+            f"the image has {image.height} x {image.width} = {image.width * image.height:,} "
+            f"pixels; max_pixels is {max_pixels:,}: pass a larger max_pixels= if the data is "
+            "trusted"
+        )
 
 
 def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None) -> NDArray[Any]:
@@ -217,7 +254,6 @@ def _read_jpeg(
     ):
         return None
     check_value_shape(shape, feature.shape)
-    # Its size is bounded: Pillow has opened the image, and refuses to open huge ones.
     pixels = np.empty(shape, np.uint8) if out is None or out.shape != shape else out
     try:
         colors = "GRAY" if image.mode == "L" else "RGB"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.features import Features, Image
 from covey.features.explain import Place, wrong_value
-from covey.features.images import import_pillow, read_pixels
+from covey.features.images import DEFAULT_MAX_PIXELS, import_pillow, read_pixels
 
 
 def decode_images(
@@ -20,6 +20,7 @@ def decode_images(
     place: Callable[[int], Place],
     *,
     size: tuple[int, int] | None = None,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> dict[str, Any]:
     """The same columns with images as pixels: one array if all have one shape, else a list.
 
@@ -28,6 +29,7 @@ def decode_images(
         columns: With encoded images.
         place: Tells where the record of a row is, for messages.
         size: Height and width that images are resized to; each column is one array then.
+        max_pixels: The most pixels of an encoded image.
     """
     import_pillow()  # says what is missing, which is no record's fault
     size = None if size is None else parse_size(size)
@@ -40,7 +42,7 @@ def decode_images(
         for parent in parents:
             parent_of[parent] = dict(parent_of[parent])
             parent_of = parent_of[parent]
-        parent_of[last] = _decode(name, feature, parent_of[last], place, size)
+        parent_of[last] = _decode(name, feature, parent_of[last], place, size, max_pixels)
     return nested
 
 
@@ -65,6 +67,7 @@ def _decode(
     encoded: Any,
     place: Callable[[int], Place],
     size: tuple[int, int] | None,
+    max_pixels: int,
 ) -> Any:
     shape = feature.shape if size is None else (*size, feature.shape[2])
     stacked = size is not None or None not in shape
@@ -77,9 +80,10 @@ def _decode(
     for row, each in enumerate(encoded):
         try:
             if out is None:
-                images.append(read_pixels(feature, bytes(each), size))
+                images.append(read_pixels(feature, bytes(each), size, max_pixels=max_pixels))
             else:
-                _check_channels(read_pixels(feature, bytes(each), size, out[row]), out)
+                found = read_pixels(feature, bytes(each), size, out[row], max_pixels=max_pixels)
+                _check_channels(found, out)
         except FeatureError as error:
             raise wrong_value(error, name, place(row)) from None
         if row == 0 and rows > 1 and stacked:

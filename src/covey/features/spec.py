@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from covey.errors import FeatureError, FormatError
 from covey.features.columns import DTYPES
@@ -26,6 +25,9 @@ from covey.features.images import Image
 from covey.features.kinds import REQUIRED, ClassLabel, Feature, Tensor
 from covey.features.schema import Features
 from covey.features.structures import Ragged, Sparse, Steps
+from covey.untrusted import MAX_FEATURES, brief, parse_json, parse_whole
+
+__all__ = ["features_from_json", "features_to_json", "parse_json", "parse_whole"]
 
 VERSION = 1
 
@@ -118,37 +120,39 @@ def _from_json(value: Any, depth: int = 0) -> Any:
             return base64.b64decode(text, validate=True)
         case {"float": ("nan" | "inf" | "-inf") as text, **rest} if not rest:
             return float(text)
-    raise FormatError(f"{_short(value)} is no value, nor {{'base64': ...}} nor {{'float': ...}}")
+    raise FormatError(f"{brief(value)} is no value, nor {{'base64': ...}} nor {{'float': ...}}")
 
 
 def _entries(content: Any) -> list[Any]:
     if not isinstance(content, Mapping):
-        raise FormatError(f"found {_short(content)}, expected a dict with version and features")
+        raise FormatError(f"found {brief(content)}, expected a dict with version and features")
     version = content.get("version")
     if type(version) is not int or version != VERSION:
         raise FormatError(
-            f"version is {_short(version)}, this covey reads {VERSION}; a newer covey may read it"
+            f"version is {brief(version)}, this covey reads {VERSION}; a newer covey may read it"
         )
     entries = content.get("features")
     if not isinstance(entries, list):
-        raise FormatError(f"features are {_short(entries)}, must be a list")
+        raise FormatError(f"features are {brief(entries)}, must be a list")
+    if len(entries) > MAX_FEATURES:
+        raise FormatError(f"there are {len(entries):,} features; must be at most {MAX_FEATURES:,}")
     return entries
 
 
 def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
     """The path and the feature of one entry."""
     if not isinstance(entry, Mapping):
-        raise FormatError(f"found {_short(entry)}, expected a dict")
+        raise FormatError(f"found {brief(entry)}, expected a dict")
     fields = dict(entry)
     path, kind = fields.pop("path", None), fields.pop("kind", None)
     if not isinstance(path, list) or not path or not all(isinstance(key, str) for key in path):
-        raise FormatError(f"path is {_short(path)}, must be a list of texts")
+        raise FormatError(f"path is {brief(path)}, must be a list of texts")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise FormatError(f"kind is {_short(kind)}, must be one of {', '.join(_KINDS)}")
+        raise FormatError(f"kind is {brief(kind)}, must be one of {', '.join(_KINDS)}")
     expected = _fields(_KINDS[kind])
     for field in fields:
         if field not in expected:
-            raise FormatError(f"{_short(field)} is no field of {kind}, which has {expected}")
+            raise FormatError(f"{brief(field)} is no field of {kind}, which has {expected}")
     for field in expected:
         if field not in fields and field != "default":
             raise FormatError(f"{field} is missing; a {kind} has {expected}")
@@ -178,7 +182,7 @@ def _check(field: str, value: Any) -> None:
         case _:
             fits, allowed = isinstance(value, str), "a text"
     if not fits:
-        raise FormatError(f"{field} is {_short(value)}, must be {allowed}")
+        raise FormatError(f"{field} is {brief(value)}, must be {allowed}")
 
 
 def _place(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> None:
@@ -187,45 +191,7 @@ def _place(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> N
     for key in path[:-1]:
         place = place.setdefault(key, {})
         if not isinstance(place, dict):
-            raise FormatError(f"path {_short(list(path))} leads through another feature")
+            raise FormatError(f"path {brief(list(path))} leads through another feature")
     if path[-1] in place:
-        raise FormatError(f"path {_short(list(path))} is that of another feature, too")
+        raise FormatError(f"path {brief(list(path))} is that of another feature, too")
     place[path[-1]] = feature
-
-
-def _short(value: Any) -> str:
-    """A value in an error, where a hostile one may be long or deep."""
-    if isinstance(value, (list, dict)):
-        return f"a {type(value).__name__} of {len(value)}"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-# JSON that others wrote.
-
-
-def parse_json(text: str | bytes, name: str) -> Any:
-    """The content of a JSON file, which may be hostile.
-
-    Raises:
-        FormatError: If it is none, naming the file.
-    """
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{name}: this is no JSON: {error}") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
-
-
-def parse_whole(value: Any) -> int | None:
-    """A whole number as protobuf's JSON has it, a number or a text; None if it is something else.
-
-    >>> parse_whole("12"), parse_whole(-1), parse_whole(1.5), parse_whole(True)
-    (12, -1, None, None)
-    """
-    if isinstance(value, str) and len(value) <= 20 and value.isascii():
-        return int(value) if value.removeprefix("-").isdigit() else None
-    return value if type(value) is int and -(2**63) <= value < 2**63 else None

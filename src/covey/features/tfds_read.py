@@ -10,10 +10,11 @@ Before TFDS 4.4 it was ``{"type": ..., "content": ...}``, where only the class t
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ from covey.features.columns import NUMBERS, Shape
 from covey.features.images import FORMATS, Image
 from covey.features.kinds import REQUIRED, ClassLabel, Feature, Tensor
 from covey.features.schema import Features
-from covey.features.spec import parse_json, parse_whole
 from covey.features.structures import Ragged
 from covey.features.tfds_write import is_possible, label_file
+from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_json, parse_whole, read_file
 
 FEATURES_FILE = "features.json"
 
@@ -91,8 +92,9 @@ def features_from_tfds(
         FeatureError: If nothing tells how a feature is stored.
     """
     place = os.fspath(folder)
-    reader = _Reader(place, read or (lambda name: _read_local(place, name)))
+    reader = _Reader(place, read or (lambda name: read_file(os.path.join(place, name))))
     found = reader.read(parse_json(reader.load(FEATURES_FILE), reader.name), (), ())
+    reader.check_count(_count(found))
     if not isinstance(found, dict):
         raise FormatError(f"{reader.name}: the features are no FeaturesDict, nor a Sequence of one")
     try:
@@ -101,9 +103,9 @@ def features_from_tfds(
         raise FeatureError(f"{reader.name}: {error}") from None
 
 
-def _read_local(folder: str, name: str) -> bytes:
-    with open(os.path.join(folder, name), "rb") as file:
-        return file.read()
+def _count(features: Any) -> int:
+    """The number of features in nested dicts of them."""
+    return sum(map(_count, features.values())) if isinstance(features, dict) else 1
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,10 @@ class _Node:
     is_message: bool
     """Whether the content is that of the message, rather than what an old class made of it."""
 
-    def get(self, field: str, missing: Any = None) -> Any:
+    def get(self, name: str, missing: Any = None) -> Any:
         """A field of the content by its name in JSON, or as it was before that."""
-        old = "".join(f"_{c.lower()}" if c.isupper() else c for c in field)
-        value = self.content.get(field, self.content.get(old))
+        old = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+        value = self.content.get(name, self.content.get(old))
         return missing if value is None else value
 
 
@@ -128,10 +130,17 @@ class _Node:
 class _Reader:
     folder: str
     load: Callable[[str], bytes]
+    nodes: Iterator[int] = field(default_factory=itertools.count)
+    """Counts the nodes that were read."""
 
     @property
     def name(self) -> str:
         return os.path.join(self.folder, FEATURES_FILE)
+
+    def check_count(self, features: int) -> None:
+        """Refuse a file with too many features."""
+        if features > MAX_FEATURES:
+            raise FormatError(f"{self.name}: it has over {MAX_FEATURES:,} features")
 
     def read(self, json: Any, path: Path, lengths: Shape) -> Any:
         """A node of ``features.json``: a feature, or a dict of them.
@@ -143,6 +152,7 @@ class _Reader:
         """
         if len(path) + len(lengths) > _MOST_DEPTH:
             raise FormatError(f"{self.name}: features are nested over {_MOST_DEPTH} levels deep")
+        self.check_count(next(self.nodes))
         node = self._open(json, path)
         match node.kind:
             case "featuresDict":
@@ -164,7 +174,7 @@ class _Reader:
         name = node.get("pythonClassName", node.get("type"))
         if not isinstance(name, str):
             raise FormatError(f"{self._where(path)}: there is no class of TFDS")
-        fields = [field for field in _MESSAGES.values() if field in node]
+        fields = [each for each in _MESSAGES.values() if each in node]
         kind: str | None = None
         if "type" in node:  # before 4.4
             message = node.get("proto_cls")
@@ -221,16 +231,14 @@ class _Reader:
         languages = node.get("languages")
         if not isinstance(languages, list) or not all(isinstance(each, str) for each in languages):
             raise FormatError(
-                f"{self._where(path)}: found {_short(languages)}, expected a list of languages"
+                f"{self._where(path)}: found {brief(languages)}, expected a list of languages"
             )
         return dict.fromkeys(languages, _text(node, lengths))
 
     def _image(self, node: _Node, path: Path) -> Feature:
         dtype, coding = node.get("dtype") or "uint8", node.get("encodingFormat") or "png"
         if coding not in FORMATS or not isinstance(dtype, str):
-            raise FormatError(
-                f"{self._where(path)}: no image is {_short(coding)} of {_short(dtype)}"
-            )
+            raise FormatError(f"{self._where(path)}: no image is {brief(coding)} of {brief(dtype)}")
         shape = self._sizes(node, path) or (None, None, 3)
         if len(shape) != 3:
             return Tensor("bytes")
@@ -249,6 +257,8 @@ class _Reader:
             text = ""
         except UnicodeError as error:
             raise FormatError(f"{file}: the names of classes are no UTF-8: {error}") from None
+        if text.count("\n") + text.count("\r") > MAX_VALUES:
+            raise FormatError(f"{file}: it has over {MAX_VALUES:,} lines; must have fewer")
         lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
         names = tuple(line for line in lines if line)
         if names and count not in (0, len(names)):
@@ -261,7 +271,7 @@ class _Reader:
         if isinstance(encoding, str):
             encoding = encoding.lower()  # Audio has it in capitals
         if encoding not in ("none", "bytes", "zlib"):
-            raise FeatureError(f"encoding is {_short(encoding)}, must be 'none', 'bytes' or 'zlib'")
+            raise FeatureError(f"encoding is {brief(encoding)}, must be 'none', 'bytes' or 'zlib'")
         optional = bool(node.get("optional")) and not lengths
         if encoding != "none" and isinstance(dtype, str) and dtype != "string":
             return _memory(dtype, shape, encoding, lengths, optional)
@@ -269,7 +279,7 @@ class _Reader:
             dtype = "float32"
         if dtype not in ("string", *NUMBERS):
             raise FeatureError(
-                f"dtype is {_short(dtype)}, must be one of string, {', '.join(NUMBERS)}; others "
+                f"dtype is {brief(dtype)}, must be one of string, {', '.join(NUMBERS)}; others "
                 "are only stored with an encoding"
             )
         dtype = "bytes" if dtype == "string" else str(dtype)
@@ -292,12 +302,12 @@ class _Reader:
     def _whole(self, value: Any, path: Path, missing: int) -> int:
         number = missing if value is None else parse_whole(value)
         if number is None or number < -1:
-            raise FormatError(f"{self._where(path)}: found {_short(value)}, expected a size")
+            raise FormatError(f"{self._where(path)}: found {brief(value)}, expected a size")
         return number
 
     def _dict(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise FormatError(f"{self.name}: found {_short(value)}, expected a dict")
+            raise FormatError(f"{self.name}: found {brief(value)}, expected a dict")
         return value
 
     def _where(self, path: Path) -> str:
@@ -353,10 +363,3 @@ def _lowest(dtype: str, shape: Shape, lowest: Any = None) -> Any:
         lowest = (np.finfo if dtype.startswith("float") else np.iinfo)(dtype).min
     sizes = tuple(size or 0 for size in shape)
     return np.full(sizes, lowest, object if dtype == "bytes" else dtype).tolist()
-
-
-def _short(value: Any) -> str:
-    """A value in an error, where a hostile one may be long or deep."""
-    if isinstance(value, (list, dict)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return repr(value)[:60]

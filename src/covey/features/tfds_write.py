@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from covey.errors import FeatureError
+from covey.errors import FeatureError, FormatError
 from covey.features.columns import STRINGS, Shape
 from covey.features.images import Image
 from covey.features.kinds import REQUIRED, ClassLabel, Feature, Tensor
 from covey.features.schema import Features
 from covey.features.structures import Ragged, Sparse, Steps
+from covey.untrusted import check_name
 
 # Class, module of TFDS, and the field of its JSON that holds the content.
 _CLASSES = {
@@ -151,11 +152,12 @@ def label_file(path: tuple[str, ...]) -> str:
 
 
 def is_possible(file: str) -> bool:
-    """Whether a disk can have a file of this name."""
+    """Whether a disk can have a file of this name, in the folder of the dataset."""
     try:
-        return "\0" not in file and len(file.encode()) <= 255
-    except UnicodeError:
+        check_name(file, "the name of a file")
+    except FormatError:
         return False
+    return True
 
 
 def _fit_lines(names: tuple[str, ...]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from covey import _core
@@ -13,6 +12,7 @@ from covey.errors import FormatError
 from covey.features import ClassLabel, Features
 from covey.features.spec import features_from_json, features_to_json
 from covey.shards import Shard
+from covey.untrusted import MAX_SHARDS, brief, check_path, parse_json
 
 FORMAT = 1
 
@@ -72,11 +72,11 @@ class About:
     def from_json(cls, text: str | bytes, name: str) -> About:
         """Read what was stored, which may be damaged, or worse."""
         try:
-            content = json.loads(text)
+            content = parse_json(text, name)
             if content["covey_index"] != FORMAT:
                 raise FormatError(
-                    f"{name}: the index has format {content['covey_index']!r}, this covey reads "
-                    f"{FORMAT}; update covey, or make the index anew"
+                    f"{name}: the index has format {brief(content['covey_index'])}, this covey "
+                    f"reads {FORMAT}; update covey, or make the index anew"
                 )
             if content.pop("content_checksum") != _checksum(content):
                 raise FormatError(f"{name}: its content is not what was written")
@@ -90,7 +90,7 @@ class About:
                 records=_typed(content["records"], int),
                 checksum=_typed(content["checksum"], int),
                 class_checksums=None if sums is None else _pair(sums),
-                shards=tuple(_shard(each) for each in content["shards"]),
+                shards=tuple(_shard(each, name) for each in _shards(content["shards"])),
                 order=_typed(content["order"], dict),
                 streamed=_typed(content["streamed"], bool),
             )
@@ -128,10 +128,16 @@ class About:
 _ANY: Any = object()
 
 
+def _shards(content: Any) -> list[Any]:
+    if len(_typed(content, list)) > MAX_SHARDS:
+        raise ValueError(f"it has {len(content):,} shards; must have at most {MAX_SHARDS:,}")
+    return list(content)
+
+
 def _typed(value: Any, kind: type, otherwise: Any = _ANY) -> Any:
     if value is otherwise or type(value) is kind:
         return value
-    raise TypeError(f"{str(value)[:60]!r} is no {kind.__name__}")
+    raise TypeError(f"{brief(value)} is no {kind.__name__}")
 
 
 def _pair(content: Any) -> tuple[int, int]:
@@ -144,7 +150,7 @@ def _checksum(content: Mapping[str, Any]) -> int:
     return _core.crc32c(json.dumps(content, sort_keys=True).encode())
 
 
-def _shard(content: Mapping[str, Any]) -> Shard:
+def _shard(content: Mapping[str, Any], file: str) -> Shard:
     shard = Shard(
         name=_typed(content["name"], str),
         records=_typed(content["records"], int),
@@ -152,9 +158,7 @@ def _shard(content: Mapping[str, Any]) -> Shard:
         fingerprint=_typed(content["fingerprint"], int),
         version=_typed(content["version"], str),
     )
-    path = PurePosixPath(shard.name)
-    stays = path.parts and not path.is_absolute() and ".." not in path.parts
-    possible = 0 <= shard.records < 2**62 and 0 <= shard.bytes < 2**62
-    if not possible or not stays or "\\" in shard.name:
+    check_path(shard.name, f"{file}: the name of a shard")
+    if not (0 <= shard.records < 2**62 and 0 <= shard.bytes < 2**62):
         raise ValueError(f"{str(shard)[:200]} cannot be a shard of this folder")
     return shard

@@ -13,16 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import FormatError
+from covey.errors import FormatError, StorageError
 from covey.index.about import About
 from covey.index.rows import CLASS_DTYPE, index_names, number_dtype, row_dtype
 from covey.records import Skipped
+from covey.untrusted import open_file, read_file
 
 # How much of a file is looked at together: no more of it than this takes memory.
 _PIECE_BYTES = 1 << 20
 
 # Arrays up to this size are held in memory, others stay mapped.
 _HELD_BYTES = 16 << 20
+
+_MAX_HEADER_BYTES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +67,11 @@ def read_about(folder: Path, stem: str) -> About | None:
     """What an index says of itself, if there is one."""
     path = folder / index_names(stem)["about"]
     try:
-        return About.from_json(path.read_bytes(), str(path))
+        return About.from_json(read_file(path), str(path))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise FormatError(f"{path}: it cannot be read: {error.strerror or error}") from None
+    except StorageError as error:
+        raise FormatError(str(error)) from None
 
 
 def read_index(folder: Path, stem: str, about: About) -> Index:
@@ -123,9 +126,11 @@ def _map(
 ) -> NDArray[Any]:
     """An array on disk, if it is what it should be."""
     try:
-        mapped = np.lib.format.open_memmap(path, mode="r")
+        mapped = map_array(path)
     except FileNotFoundError:
         raise FormatError(f"{path}: it is missing, but the rest of the index is there") from None
+    except StorageError as error:
+        raise FormatError(str(error)) from None
     except Exception as error:  # a damaged header is Python that cannot be parsed, in any way
         raise FormatError(f"{path}: it is no array that numpy can read: {error}") from None
     if mapped.ndim != 1 or mapped.dtype != dtype:
@@ -149,6 +154,18 @@ def _map(
         raise FormatError(f"{path}: its rows are not those that were written with the index")
     # What is small is held: then no file is open, and nobody can cut it under us.
     return np.array(mapped) if mapped.nbytes <= _HELD_BYTES else mapped.view(np.ndarray)
+
+
+def map_array(path: Path) -> np.memmap[Any, Any]:
+    """Map a ``.npy`` file into memory. Whatever is wrong with its header is any exception."""
+    with open_file(path) as file:
+        head = file.read(12)
+        # numpy reads as many bytes as the header says it has, before it looks at the number.
+        size = head[8:10] if head[6:7] == b"\1" else head[8:12]
+        if int.from_bytes(size, "little") > _MAX_HEADER_BYTES:
+            raise ValueError(f"its header is longer than {_MAX_HEADER_BYTES} bytes")
+    mapped: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="r")
+    return mapped
 
 
 def _pieces(path: Path, begin: int, size: int, row: int) -> Iterator[memoryview]:

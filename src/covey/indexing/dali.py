@@ -156,7 +156,8 @@ class DaliIndexing(Indexing):
         paths = [storage.join(folder, each) for each in (f"{name}.idx", _replaced(name))]
         for path in paths:
             try:
-                return path, storage.read(path)
+                with storage.open_stream(path) as stream:
+                    return path, stream.read()
             except FileNotFoundError:
                 continue
         raise DatasetError(f"{paths[0]}: there is no such index file of DALI's for the shard")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.errors import FormatError
 from covey.features import Features
 from covey.features.explain import Place
 
@@ -59,6 +60,10 @@ class Examples(Protocol):
     def place(self, number: int) -> Place:
         """Where an example is, for messages."""
 
+    @property
+    def max_pixels(self) -> int:
+        """Most pixels of an image that is decoded."""
+
     def native_source(self, features: Features, ids: Ids) -> NativeSource | None:
         """What the native core needs to read examples by itself; None if it cannot.
 
@@ -66,3 +71,20 @@ class Examples(Protocol):
             features: What of them.
             ids: Those that are wanted first: their files are opened now.
         """
+
+
+def check_classes(examples: Examples, ids: Ids, classes: Ids) -> None:
+    """Compare the classes of examples by the class table of an index with those by its rows.
+
+    Raises:
+        FormatError: If they differ.
+    """
+    try:
+        agree = np.array_equal(examples.labels_of(ids), classes)
+    except IndexError:
+        agree = False
+    if not agree:
+        raise FormatError(
+            f"the index has records in the classes {np.unique(classes)[:5]} that are not of "
+            "them; make it anew with `covey index`"
+        )

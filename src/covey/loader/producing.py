@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError, FormatError
-from covey.loader.examples import NativeSource
+from covey.errors import ClosedError
+from covey.loader.examples import NativeSource, check_classes
 from covey.loader.recipe import Recipe
 from covey.pipeline import DaemonThreads
 from covey.plan import Plan
@@ -65,20 +65,8 @@ class Making:
         classes = None
         if labels is not None:
             classes = np.repeat(labels[0], ids.shape[1] // max(1, labels.shape[1]))
-            self._check(ids[0], classes)
+            check_classes(self.recipe.examples, ids[0], classes)
         return self.recipe.make(ids[0], classes, self._go_on)
-
-    def _check(self, ids: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
-        """Compare what an index says of a class with what it says of its records."""
-        try:
-            sound = np.array_equal(self.recipe.examples.labels_of(ids), classes)
-        except IndexError:
-            sound = False
-        if not sound:
-            raise FormatError(
-                f"the index has records in the classes {np.unique(classes)[:5]} that are not of "
-                "them; make it anew with `covey index`"
-            )
 
     def first(self, steps: int) -> NDArray[np.int64]:
         """The examples of the first steps."""

@@ -108,6 +108,7 @@ class Recipe:
                 columns,
                 lambda row: self.examples.place(int(ids[row])),
                 size=self.image_size,
+                max_pixels=self.examples.max_pixels,
             )
         if self.transform is not None and len(ids):
             columns = self._transform(columns, ids, go_on)

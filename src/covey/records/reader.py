@@ -25,6 +25,7 @@ from covey.records.compression import (
 )
 from covey.records.places import Members, Places
 from covey.records.streams import MappedStream, PieceStream, Stream, StreamError
+from covey.untrusted import open_path, os_errors, storage_error
 
 OnError = Literal["raise", "skip"]
 PathOrFile = str | os.PathLike[str] | BinaryIO
@@ -97,16 +98,19 @@ class RecordReader:
         if isinstance(source, (str, os.PathLike)):
             self._path = os.fspath(source)
             self.name = self._path
-            self._file: BinaryIO = open(self._path, "rb", buffering=0)  # noqa: SIM115
+            self._file: BinaryIO = open_path(self._path)
         else:
             self.name = str(getattr(source, "name", "<file>"))
             self._file = source
-        self._is_regular = self._path is not None and stat.S_ISREG(os.stat(self._path).st_mode)
+        self._is_regular = self._path is not None and stat.S_ISREG(
+            os.fstat(self._file.fileno()).st_mode
+        )
         self._peeked = b""
         self._passed = False
         self._start = self._file.tell() if self._seekable() else None
         try:
-            self.compression: Compression = self._detect() if compression == "auto" else asked
+            with os_errors(self.name):
+                self.compression: Compression = self._detect() if compression == "auto" else asked
         except BaseException:
             self.close()
             raise
@@ -234,7 +238,7 @@ class RecordReader:
         close = _nothing
         if self._is_regular and self._path is not None:
             # A file of its own, so that several iterations do not disturb each other.
-            file: BinaryIO = open(self._path, "rb", buffering=0)  # noqa: SIM115
+            file = open_path(self._path)
             file.seek(offset)
             read, close = file.read, file.close
         else:
@@ -323,6 +327,8 @@ class RecordReader:
             return stream.window(consumed, needed)
         except StreamError as error:
             raise self._error(record, offset, str(error)) from None
+        except OSError as error:
+            raise storage_error(error, self.name) from error
 
     def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
         code, _, _, found, expected, _ = fault

@@ -24,6 +24,7 @@ from covey.records.compression import (
     read_head,
 )
 from covey.records.streams import WINDOW_BYTES, MappedStream, PieceStream, Stream, StreamError
+from covey.untrusted import open_path
 
 _PIECE_BYTES = 1 << 20
 _MEMBER = b"\x1f\x8b\x08"
@@ -112,7 +113,7 @@ class DamagedFile:
         self._owned = isinstance(source, (str, os.PathLike))
         if isinstance(source, (str, os.PathLike)):
             self.name = os.fspath(source)
-            self._file: BinaryIO = open(self.name, "rb", buffering=0)  # noqa: SIM115
+            self._file: BinaryIO = open_path(self.name)
         else:
             self.name = str(getattr(source, "name", "<file>"))
             self._file = source

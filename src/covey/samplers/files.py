@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.errors import FeatureError
 from covey.features import Image
-from covey.features.images import read_pixels
+from covey.features.images import check_max_pixels, read_pixels
 from covey.features.pixels import parse_size
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
@@ -18,18 +19,29 @@ from covey.storage import open_storage
 
 
 def load_image(
-    path: str | os.PathLike[str], target_size: int | tuple[int, int] | None = None
+    path: str | os.PathLike[str],
+    target_size: int | tuple[int, int] | None = None,
+    *,
+    max_pixels: int | None = None,
 ) -> NDArray[np.float32]:
     """The image in a file: (height, width, 3), from 0 to 1.
 
     Args:
         path: Of the file, which may be behind a URL.
         target_size: Height and width to resize it to.
+        max_pixels: The most pixels (height x width) of the image; 64 million by default.
+
+    Raises:
+        FeatureError: If it is not an image, or a larger one.
     """
+    limit = check_max_pixels(max_pixels)
     storage = open_storage(path)
     data = storage.read(storage.clean(path))
     size = None if target_size is None else parse_size(target_size)
-    pixels = read_pixels(Image((None, None, 3)), data, size)
+    try:
+        pixels = read_pixels(Image((None, None, 3)), data, size, max_pixels=limit)
+    except FeatureError as error:
+        raise FeatureError(f"{os.fspath(path)}: {error}") from None
     return pixels.astype(np.float32) / np.float32(255)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from covey.errors import SourceError
+from covey.errors import FormatError, SourceError
 from covey.features import Features, Image
 from covey.sources.formats import EXTENSIONS
 from covey.sources.images import is_image, read_image
@@ -23,6 +23,7 @@ from covey.sources.source import (
     find_label,
 )
 from covey.sources.tables import Row, Table, TypedTable, looks_like_table
+from covey.untrusted import check_path
 
 # Rows that are looked at to find the column that holds the paths.
 _LOOKED_AT = 20
@@ -35,6 +36,14 @@ class _Listing:
     table: Table
     column: int
     folder: str
+    confined: bool
+    """Whether images outside of the folder are refused."""
+
+    def find(self, path: str) -> str:
+        """The file of an image."""
+        if self.confined:
+            check_path(os.path.normpath(path).replace(os.sep, "/"), "the path of an image")
+        return os.path.join(self.folder, path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +71,10 @@ class _ListedImages(LazyItems):
         del example[table.names[self.listing.column]]
         if path is None:
             return fault(table.path, "this row names no image", row.line)
-        file = os.path.join(self.listing.folder, path)
+        try:
+            file = self.listing.find(path)
+        except FormatError as error:
+            return fault(table.path, str(error), row.line)
         if not os.path.isfile(file):
             return fault(table.path, f"there is no file {file!r}, which this row names", row.line)
         data = read_image(file)
@@ -85,8 +97,13 @@ def _tables(place: Place) -> list[str]:
     ]
 
 
-def _listing(path: str) -> _Listing | None:
-    """Find the column whose values name images, and the folder that has them."""
+def _listing(path: str, confined: bool) -> _Listing | None:
+    """Find the column whose values name images, and the folder that has them.
+
+    Args:
+        path: The table.
+        confined: Whether images outside of the folder are refused.
+    """
     try:
         table = Table.open(path)
     except SourceError:
@@ -97,15 +114,25 @@ def _listing(path: str) -> _Listing | None:
     best, found = 0, None
     for folder in [home, *Place.look(home or ".").folders]:
         for column in range(len(table.names)):
-            files = [os.path.join(folder, cells[column]) for cells in sound if cells[column]]
-            hits = sum(os.path.isfile(file) and is_image(file) for file in files)
+            listing = _Listing(table, column, folder, confined)
+            hits = sum(_is_hit(listing, cells[column]) for cells in sound if cells[column])
             if hits > best:
-                best, found = hits, _Listing(table, column, folder)
+                best, found = hits, listing
     return found
 
 
+def _is_hit(listing: _Listing, path: str) -> bool:
+    try:
+        file = listing.find(path)
+    except FormatError:
+        return False
+    return os.path.isfile(file) and is_image(file)
+
+
 def _listings(place: Place) -> Iterator[_Listing]:
-    return filter(None, map(_listing, _tables(place)))
+    # A table that was chosen by itself may list images anywhere. One that was found in a folder may
+    # have come with it: then only the folder is read.
+    return filter(None, (_listing(each, not place.is_file) for each in _tables(place)))
 
 
 def _is_image_table(place: Place) -> bool:

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.errors import SourceError
+from covey.errors import SourceError, StorageError
 from covey.features import ClassLabel, Features, Image, Tensor
 from covey.sources.formats import EXTENSIONS, image_fault, image_format
 from covey.sources.registry import Place, read_head, register
 from covey.sources.source import Item, LazyItems, Source, enumerate_names, fault
 from covey.sources.splits import SPLIT_NAMES, choose_split
+from covey.untrusted import read_file
 
 _SHOWN = 3
+MAX_IMAGE_BYTES = 1 << 30
 
 
 def is_image(path: str) -> bool:
@@ -30,10 +32,9 @@ def is_image(path: str) -> bool:
 def read_image(path: str) -> bytes | SourceError:
     """The bytes of an image file, or what is wrong with it."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        return fault(path, f"the image cannot be read: {error.strerror}")
+        data = read_file(path, MAX_IMAGE_BYTES)
+    except StorageError as error:
+        return fault(path, f"the image cannot be read: {str(error).removeprefix(f'{path}: ')}")
     wrong = image_fault(data)
     return data if wrong is None else fault(path, f"this is no image that can be read: {wrong}")
 

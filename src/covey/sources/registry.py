@@ -16,7 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from covey.errors import CoveyError, SourceError
 from covey.sources.source import Source, enumerate_names, fault
+from covey.untrusted import open_file
 
 HEAD_BYTES = 1 << 16
 
@@ -47,7 +49,8 @@ class Place:
             if os.path.exists(path):
                 return cls(path, read_head(path), files=(path,))
         except OSError as error:
-            raise fault(path, f"it cannot be read: {error.strerror}") from None
+            reason = error.strerror or str(error).removeprefix(f"{path}: ")
+            raise fault(path, f"it cannot be read: {reason}") from None
         matching = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
         if not matching:
             what = "no file matches it" if glob.has_magic(path) else "there is no file or folder"
@@ -145,8 +148,12 @@ def open_source(
         if found is not None:
             return found.open(place, label=label, split=split)
     except OSError as error:
+        if isinstance(error, CoveyError):  # which names the file
+            raise SourceError(str(error), name=place.path) from None
         what = f"it cannot be read: {error.strerror or error}"
         raise fault(str(error.filename or place.path), what) from None
+    except MemoryError:
+        raise fault(place.path, "there is not enough memory to read it") from None
     known = "; ".join(f"{each.name}: {each.what}" for each in KINDS.values())
     raise fault(
         place.path,
@@ -174,5 +181,5 @@ def one_file(place: Place, kind: str) -> str:
 
 def read_head(path: str, size: int = HEAD_BYTES) -> bytes:
     """How a file begins."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return file.read(size)

@@ -13,6 +13,7 @@ from covey.sources.registry import Place, register
 from covey.sources.source import Source, check_label, fault, find_label
 from covey.sources.splits import choose_split
 from covey.sources.tfrecords import RecordItems
+from covey.untrusted import read_file
 
 
 def _is_prepared(place: Place) -> bool:
@@ -26,8 +27,8 @@ def open_tfds(place: Place, *, label: str | None, split: str | None) -> Source:
     if not _is_prepared(place):
         raise fault(folder, f"found {place.describe()}, but not {INFO_FILE} beside {FEATURES_FILE}")
     try:
-        with open(os.path.join(folder, INFO_FILE), "rb") as file:
-            info = DatasetInfo.from_json(file.read(), file.name)
+        path = os.path.join(folder, INFO_FILE)
+        info = DatasetInfo.from_json(read_file(path), path)
         features = features_from_tfds(folder)
     except SourceError:
         raise

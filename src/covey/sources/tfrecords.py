@@ -26,6 +26,7 @@ from covey.records import Block, RecordReader
 from covey.sources.registry import Place, read_head, register
 from covey.sources.source import Item, Source, check_label, fault, find_label
 from covey.sources.splits import files_of_split
+from covey.untrusted import read_file
 
 _NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
 # Rows that are decoded at once.
@@ -56,7 +57,7 @@ def _record_files(place: Place) -> list[str]:
 
 def _read_info(folder: str) -> bytes | None:
     try:
-        return Path(folder, INFO_FILE).read_bytes()
+        return read_file(Path(folder, INFO_FILE))
     except FileNotFoundError:
         return None
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import StorageError
+from covey.errors import FileMissingError, StorageError
 from covey.storage.base import Stat, Storage
 from covey.storage.paths import local_path, shown
 from covey.storage.patterns import parse_pattern
+from covey.untrusted import check_regular, open_file, os_errors, read_file
 
 _builtin_list = list
 
@@ -57,7 +59,7 @@ class LocalStorage(Storage):
         return os.path.isdir(self.clean(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self.clean(path))
+        return _find(self.clean(path)) is not None
 
     def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
         return [_stat(self.clean(path)) for path in paths]
@@ -81,8 +83,7 @@ class LocalStorage(Storage):
         )
 
     def read(self, path: str) -> bytes:
-        with open(self.clean(path), "rb") as file:
-            return file.read()
+        return read_file(self.clean(path))
 
     def write(self, path: str, data: bytes) -> None:
         def fill(beside: str) -> None:
@@ -112,11 +113,11 @@ class LocalStorage(Storage):
                 continue
 
     def open_stream(self, path: str) -> BinaryIO:
-        return open(self.clean(path), "rb")
+        return io.BufferedReader(cast("io.RawIOBase", open_file(self.clean(path))))
 
     def open_blocks(self, path: str) -> FileBlocks:
         path = self.clean(path)
-        with open(path, "rb") as file:  # a folder, or a file that may not be read, fails here
+        with open_file(path) as file:
             return FileBlocks(path, os.fstat(file.fileno()).st_size)
 
 
@@ -127,13 +128,20 @@ def _local(path: str) -> str:
     return local
 
 
-def _stat(path: str) -> Stat | None:
+def _find(path: str) -> os.stat_result | None:
+    """The state of a file or folder; None if there is none."""
     try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+        with os_errors(path):
+            return os.stat(path)
+    except (FileMissingError, ValueError):  # a path with a NUL character is not valid
         return None
-    if stat.S_ISDIR(found.st_mode):
+
+
+def _stat(path: str) -> Stat | None:
+    found = _find(path)
+    if found is None or stat.S_ISDIR(found.st_mode):
         return None
+    check_regular(found.st_mode, path)
     return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
 
 
@@ -145,7 +153,7 @@ def _walk(folder: str, recursive: bool, hidden: bool) -> Iterator[str]:
         real = os.path.realpath(os.path.join(folder, inner))
         if real in above:
             continue
-        with os.scandir(os.path.join(folder, inner)) as entries:
+        with os_errors(folder), os.scandir(os.path.join(folder, inner)) as entries:
             for entry in entries:
                 if entry.name.startswith(".") and not hidden:
                     continue

@@ -44,7 +44,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
-from covey.features.spec import parse_json
 from covey.features.tfds import FEATURES_FILE
 from covey.index import index_names
 from covey.metadata import (
@@ -60,6 +59,7 @@ from covey.metadata import (
 )
 from covey.shards import sync
 from covey.storage import Storage, open_storage
+from covey.untrusted import parse_json, read_file
 
 # On systems without it, two writers of one split are not detected.
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
@@ -107,7 +107,7 @@ def read_info(directory: Path) -> DatasetInfo | None:
     """Return the content of ``dataset_info.json``; None if there is no such file."""
     path = directory / INFO_FILE
     try:
-        return DatasetInfo.from_json(path.read_bytes(), str(path))
+        return DatasetInfo.from_json(read_file(path), str(path))
     except FileNotFoundError:
         return None
 
@@ -265,7 +265,7 @@ class Staging:
             late = dict(change.sidecars)
         if change.lists_shards is not None:
             path = self.directory / SHARD_INFO_FILE
-            content = parse_json(path.read_bytes(), str(path)) if path.exists() else {}
+            content = parse_json(read_file(path), str(path)) if path.exists() else {}
             if not isinstance(content, dict):
                 raise FormatError(f"{path}: it is not a dict; remove it with its dataset")
             content[change.split.name] = dict(change.lists_shards)
@@ -666,7 +666,7 @@ def _read_sidecars(directory: Path) -> dict[str, bytes]:
     found = {}
     for name in _names(directory):
         if is_sidecar(name) and (directory / name).is_file():
-            found[name] = (directory / name).read_bytes()
+            found[name] = read_file(directory / name)
     return found
 
 

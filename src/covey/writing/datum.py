@@ -21,8 +21,16 @@ from typing import Any
 
 from covey.errors import DatasetError, FeatureError, FormatError
 from covey.features.columns import Shape
-from covey.features.spec import parse_json
 from covey.metadata import SHARD_INFO_FILE
+from covey.untrusted import (
+    MAX_FEATURES,
+    MAX_SHARDS,
+    brief,
+    check_name,
+    check_path,
+    parse_json,
+    read_file,
+)
 from covey.writing.commit import atomic_write, locked
 
 ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
@@ -124,6 +132,8 @@ def read_entries(folder: Path) -> dict[str, Entry] | None:
 def parse_entries(content: Any, name: str) -> dict[str, Entry]:
     """The same, of a file that was read."""
     try:
+        if len(content) > MAX_FEATURES:
+            raise ValueError(f"{len(content):,} features; must be at most {MAX_FEATURES:,}")
         return {
             feature: Entry(each["type"], tuple(each["shape"]), each["dense"])
             for feature, each in content.items()
@@ -144,7 +154,7 @@ def read_shard_info(folder: Path) -> ShardInfo:
 
 
 def check_shard_info(content: Any) -> ShardInfo:
-    """Make sure that shards are given as the file has them."""
+    """Make sure that shards are given as the file has them, and lie in the folder of the file."""
     if not isinstance(content, Mapping):
         raise FeatureError(f"shard info is of type {type(content).__name__}, must be a dict")
     for split, shards in content.items():
@@ -154,9 +164,17 @@ def check_shard_info(content: Any) -> ShardInfo:
         )
         if not isinstance(split, str) or not fits:
             raise FeatureError(
-                f"the shards of split {split!r} are {str(shards)[:60]}, must be a dict of files "
+                f"the shards of split {brief(split)} are {brief(shards)}, must be a dict of files "
                 "and their numbers of records"
             )
+        try:
+            check_name(split, "the name of a split")
+            for name in shards:
+                check_path(name, f"split {brief(split)}: the name of a shard")
+        except FormatError as error:
+            raise FeatureError(str(error)) from None
+    if sum(map(len, content.values())) > MAX_SHARDS:
+        raise FeatureError(f"there are over {MAX_SHARDS:,} shards; must be fewer")
     return {split: dict(shards) for split, shards in content.items()}
 
 
@@ -178,7 +196,7 @@ def save_shard_info(folder: Path, shard_info: ShardInfo) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        content = parse_json(path.read_bytes(), str(path))
+        content = parse_json(read_file(path), str(path))
     except FileNotFoundError:
         return None
     if not isinstance(content, dict):

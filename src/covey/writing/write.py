@@ -23,6 +23,7 @@ from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
+from covey.terminal import escape
 from covey.writing.commit import Staging, locked, staged
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
@@ -72,7 +73,7 @@ class Written:
         if self.left_out:
             lines.append(f"  left out  {len(self.left_out):,}")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
-        return "\n".join(lines)
+        return "\n".join(map(escape, lines))
 
 
 def write(
@@ -259,6 +260,7 @@ class _Job:
                 f"{existing.folder}: there are no examples to write as split "
                 f"{existing.split!r}{reasons}"
             )
+        job.output.sharding.check(ordered)
         shards, counts = job.output.write(ordered, features, classes, existing, staging, progress)
         return Written(
             path=str(existing.folder),

@@ -1,0 +1,234 @@
+"""Open datasets whose metadata was mutated: the outcome is a result or a CoveyError.
+
+Run by tests/test_hostile_datasets.py in a process of its own, for it limits its memory, and records
+every file that is opened.
+"""
+
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+import covey
+from covey.index.about import _checksum
+
+ROUNDS = 400
+ROOM = 1 << 30
+
+HOSTILE = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2**31,
+    2**63,
+    10**400,
+    1.5,
+    1e308,
+    "",
+    "x",
+    "train",
+    "int64",
+    "-1",
+    "9" * 50,
+    ".",
+    "..",
+    "../secret",
+    "../secret/x.tfrecord",
+    "/etc/passwd",
+    "..\\secret",
+    "C:x",
+    "\0",
+    "\x1b[2J\n",
+    "\ud800",
+    "{SPLIT}",
+    "{DATASET}" * 100,
+    "x" * 300,
+    "x" * 1_000_000,
+    [],
+    {},
+    [[]],
+    [None],
+    {"x": 1},
+    ["x"] * 200_000,
+    list(range(50_000)),
+    {str(n): n for n in range(50_000)},
+]
+
+
+def deep(depth: int) -> object:
+    value: object = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HOSTILE += [deep(50), deep(250), deep(600)]
+
+
+def places(value: object, path: tuple = ()) -> list[tuple]:
+    """The paths of all values in JSON."""
+    found = [path]
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, each in items:
+        found += places(each, (*path, key))
+    return found
+
+
+def mutate(value: object, rng: random.Random) -> object:
+    """The same JSON with one value changed, removed, renamed or doubled."""
+    value = json.loads(json.dumps(value))
+    path = rng.choice(places(value))
+    if not path:
+        return rng.choice(HOSTILE)
+    parent = value
+    for key in path[:-1]:
+        parent = parent[key]
+    action = rng.random()
+    if action < 0.7:
+        parent[path[-1]] = rng.choice(HOSTILE)
+    elif action < 0.85:
+        del parent[path[-1]]
+    elif isinstance(parent, dict):
+        name = rng.choice([each for each in HOSTILE if isinstance(each, str)])
+        parent[name] = parent.pop(path[-1])
+    else:
+        parent += [parent[path[-1]]] * rng.choice([1, 1000])
+    return value
+
+
+def spoil(data: bytes, rng: random.Random) -> bytes:
+    """A text with some bytes changed."""
+    spoiled = bytearray(data)
+    for _ in range(rng.choice([1, 3])):
+        at = rng.randrange(len(spoiled))
+        if rng.random() < 0.5:
+            spoiled[at] = rng.randrange(256)
+        else:
+            del spoiled[at : at + rng.choice([1, 20, 2000])]
+        spoiled = spoiled or bytearray(b" ")
+    return bytes(spoiled)
+
+
+def make(root: Path) -> list[Path]:
+    examples = [
+        {"x": [n, n], "name": str(n), "label": ("owl", "wren")[n % 2], "box": {"y": n / 2}}
+        for n in range(20)
+    ]
+    covey.write(examples, root / "tfds", split="train", label="label", shards=2, progress=False)
+    covey.write(examples, root / "tfds", split="test", label="label", progress=False)
+    datum = root / "datum"
+    datum.mkdir()
+    features = covey.Features({"x": "int64", "label": "int64"})
+    with covey.RecordWriter(datum / "a.tfrecord") as writer:
+        for n in range(5):
+            writer.write(features.encode({"x": n, "label": n % 2}))
+    (datum / "shard_info.json").write_text(json.dumps({"train": {"a.tfrecord": 5}}))
+    entry = {"type": "int", "shape": [], "dense": True}
+    mapping = {"x": entry, "label": entry}
+    (datum / "datum_to_type_and_shape_mapping.json").write_text(json.dumps(mapping))
+    secret = root / "secret"
+    secret.mkdir()
+    shutil.copy(datum / "a.tfrecord", secret / "x.tfrecord")
+    return [root / "tfds", datum]
+
+
+def outcome(function: object) -> bool:
+    """Whether there is a result; anything but a CoveyError ends the process."""
+    try:
+        function()
+    except covey.CoveyError as error:
+        str(error)
+        return False
+    return True
+
+
+def look(folder: Path) -> list[bool]:
+    def read() -> None:
+        with covey.open(folder, split="all", progress=False, threads=1) as ds:
+            _ = len(ds), repr(ds), ds[:3], ds.raw[:2]
+            if ds.label is not None and len(ds.classes):
+                _ = ds.classes.names[:3], ds.where(label=ds.classes.names[0])
+                next(iter(ds.batches(1, 2, threads=0)))
+
+    return [
+        outcome(lambda: repr(covey.info(folder))),
+        outcome(lambda: str(covey.verify(folder, progress=False, threads=1))),
+        outcome(read),
+        outcome(lambda: covey.open_source(folder, split="train")),
+        outcome(lambda: covey.make_index(folder, progress=False, threads=1)),
+    ]
+
+
+def main(root: Path) -> None:
+    warnings.simplefilter("ignore", covey.SmallClassesWarning)
+    sources = make(root)
+    target = root / "target"
+    opened: set[str] = set()
+    recording = False
+
+    def hook(event: str, args: tuple) -> None:
+        if recording and event == "open" and isinstance(args[0], (str, bytes, os.PathLike)):
+            opened.add(os.path.abspath(os.fsdecode(args[0])))
+
+    sys.addaudithook(hook)
+    for source in sources:  # all is imported before memory is limited
+        found = look(shutil.copytree(source, target))
+        assert all(found), found
+        shutil.rmtree(target)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM,) * 2)
+    allowed = [
+        str(target),
+        os.environ["COVEY_CACHE"],
+        sys.prefix,
+        sys.base_prefix,
+        str(Path(covey.__file__).parent),
+        str(Path(np.__file__).parent),
+        "/proc",
+        "/sys",
+    ]
+    results = 0
+    for seed in range(ROUNDS):
+        rng = random.Random(seed)
+        source = rng.choice(sources)
+        shutil.copytree(source, target)
+        texts = [path for path in target.iterdir() if path.suffix in (".json", ".txt")]
+        path = rng.choice(sorted(texts))
+        if path.suffix == ".json" and rng.random() < 0.85:
+            content = mutate(json.loads(path.read_bytes()), rng)
+            if path.name.endswith(".index.json") and isinstance(content, dict):
+                content.pop("content_checksum", None)
+                content["content_checksum"] = _checksum(content)
+            path.write_text(json.dumps(content))
+        else:
+            path.write_bytes(spoil(path.read_bytes(), rng))
+        recording = True
+        try:
+            results += sum(look(target))
+        except BaseException:
+            print(f"round {seed}, {path.name}", file=sys.stderr)
+            raise
+        recording = False
+        shutil.rmtree(target)
+    outside = [path for path in opened if not path.startswith(tuple(allowed))]
+    assert not outside, outside
+    assert ROUNDS < results < 5 * ROUNDS
+    print(f"{ROUNDS} examples, {results} results, {len(opened)} files")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

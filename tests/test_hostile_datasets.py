@@ -1,0 +1,714 @@
+"""Hostile datasets: what their files say leads to a result or a CoveyError, and to nothing else."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from damages import frame
+from PIL import Image as Pillow
+from written import info, limit, shard_paths, write
+
+import covey
+from covey import (
+    CoveyError,
+    DatasetError,
+    FeatureError,
+    FileMissingError,
+    FormatError,
+    StorageError,
+    _core,
+)
+from covey.cli import main
+from covey.index import About, index_names
+from covey.progress import Progress
+from covey.samplers import load_image
+from covey.untrusted import MAX_SHARDS, check_path, parse_json, read_file
+
+EXAMPLES = [{"size": n, "species": ("crow", "owl", "wren")[n % 3]} for n in range(30)]
+FEATURES = covey.Features({"size": "int64", "species": "str"})
+
+
+def put_records(path, examples=EXAMPLES):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(frame(FEATURES.encode(each)) for each in examples))
+    return path
+
+
+def put_datum(folder, shards, split="train"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "shard_info.json").write_text(json.dumps({split: dict.fromkeys(shards, 30)}))
+
+
+@pytest.fixture
+def birds(tmp_path):
+    folder = tmp_path / "birds"
+    write(EXAMPLES, folder, label="species", shards=2)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+ENTRIES = {
+    "open": lambda path: covey.open(path, progress=False),
+    "info": covey.info,
+    "verify": lambda path: covey.verify(path, progress=False),
+    "make_index": lambda path: covey.make_index(path, progress=False),
+    "repair": lambda path: covey.repair(path, f"{path}-repaired", progress=False),
+}
+
+
+# Paths that leave the dataset.
+
+OUTSIDE = [
+    "../secret.tfrecord",
+    "a/../../secret.tfrecord",
+    "./x.tfrecord",
+    "a//x.tfrecord",
+    "",
+    ".",
+    "..",
+    "..\\secret.tfrecord",
+    "C:secret.tfrecord",
+    "x\0.tfrecord",
+    "x\ud800.tfrecord",
+    "x" * 300,
+]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "/etc/passwd"])
+def test_path_outside(name):
+    with pytest.raises(FormatError, match="stays within its folder"):
+        check_path(name, "the path")
+
+
+@pytest.mark.parametrize("name", ["x.tfrecord", "a/b/x.tfrecord", "..x", "x..", "a b", "été"])
+def test_path_inside(name):
+    check_path(name, "the path")
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_shards_of_datum_stay_in_its_folder(tmp_path, name):
+    put_records(tmp_path / "secret.tfrecord")
+    put_records(tmp_path / "birds" / "a" / "x.tfrecord")
+    put_datum(tmp_path / "birds", [name])
+    for entry in (ENTRIES["open"], ENTRIES["info"]):
+        with pytest.raises(FormatError, match=r"shard_info\.json: .*within its folder"):
+            entry(tmp_path / "birds")
+
+
+def test_absolute_and_linked_shards_of_datum(tmp_path):
+    secret = put_records(tmp_path / "secret.tfrecord")
+    put_datum(tmp_path / "birds", [str(secret)])
+    with pytest.raises(FormatError, match="within its folder"):
+        covey.open(tmp_path / "birds")
+    # A link is read, for caches keep files elsewhere.
+    (tmp_path / "birds" / "x.tfrecord").symlink_to(secret)
+    put_datum(tmp_path / "birds", ["x.tfrecord"])
+    assert len(covey.open(tmp_path / "birds", progress=False)) == 30
+
+
+@pytest.mark.parametrize("split", ["../x", "a/b", "..", "", "/x"])
+def test_splits_of_datum_are_names(tmp_path, split):
+    put_records(tmp_path / "birds" / "x.tfrecord")
+    put_datum(tmp_path / "birds", ["x.tfrecord"], split)
+    with pytest.raises(FormatError, match="within its folder"):
+        covey.open(tmp_path / "birds")
+
+
+def png(width, height, depth=1):
+    """A PNG of zeros: it is small, however large its pixels are."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return len(data).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([depth, 0, 0, 0, 0])
+    deflate = zlib.compressobj(9)
+    row = bytes(1 + -(-width * depth // 8))
+    data = b"".join(deflate.compress(row) for _ in range(height)) + deflate.flush()
+    start = b"\x89PNG\r\n\x1a\n"
+    return start + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def test_a_table_in_a_folder_lists_images_of_the_folder(tmp_path):
+    folder = tmp_path / "birds"
+    folder.mkdir()
+    for path in (folder / "owl.png", tmp_path / "secret.png"):
+        path.write_bytes(png(4, 4))
+    rows = ["owl.png,owl", "../secret.png,owl", f"{tmp_path}/secret.png,owl", "./owl.png,owl"]
+    (folder / "labels.csv").write_text("\n".join(["file,label", *rows]))
+    found = list(covey.open_source(folder).examples)
+    kinds = [isinstance(each, covey.SourceError) for each in found]
+    assert kinds == [False, True, True, False]
+    assert "within its folder" in str(found[1])
+    chosen = list(covey.open_source(folder / "labels.csv").examples)
+    assert not any(isinstance(each, covey.SourceError) for each in chosen)
+
+
+# Control characters.
+
+EVIL = "\x1b]0;x\x07\x1b[2J\r\t\x9b31m\x7f\u202e\u2066\u200b\u2028\nline"
+LABEL = f"species{EVIL}"
+
+
+def check_output(text):
+    assert {each for each in text if not each.isprintable()} <= {"\n"}
+    assert "\nline" not in text
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory):
+    """Datasets in which every name has control characters."""
+    root = tmp_path_factory.mktemp("evil") / f"root{EVIL}"
+    features = {f"size{EVIL}": "int64", LABEL: "str", f"image{EVIL}": covey.Image()}
+    picture = png(4, 4)
+    examples = [
+        {f"size{EVIL}": n, LABEL: f"{n % 3}{EVIL}", f"image{EVIL}": picture} for n in range(12)
+    ]
+    write(examples, root / "birds", label=LABEL, features=features, description=EVIL, shards=2)
+    schema = covey.Features(features)
+    records = b"".join(frame(schema.encode(each)) for each in examples)
+    # TFDS' layout, with a name that covey would not give.
+    renamed = shutil.copytree(root / "birds", root / "renamed")
+    for path in [*renamed.glob("*.npy"), *renamed.glob("*.index.json")]:
+        path.unlink()
+    about = info(renamed)
+    for path, name in zip(
+        shard_paths(renamed),
+        about.splits[0].shard_names(f"name{EVIL}"),
+        strict=True,
+    ):
+        path.rename(renamed / name)
+    (renamed / "dataset_info.json").write_text(replace(about, name=f"name{EVIL}").to_json())
+    # datum's, with such a split; and plain files.
+    (root / "datum").mkdir()
+    (root / "datum" / f"x{EVIL}").write_bytes(records)
+    content = {f"split{EVIL}": {f"x{EVIL}": 12}}
+    (root / "datum" / "shard_info.json").write_text(json.dumps(content))
+    (root / f"plain{EVIL}").mkdir()
+    (root / f"plain{EVIL}" / f"x{EVIL}.tfrecord").write_bytes(records)
+    # All of it again, but corrupt.
+    for name in ("birds", "renamed", "datum", f"plain{EVIL}"):
+        bad = shutil.copytree(root / name, root / f"bad-{name}")
+        for path in bad.iterdir():
+            if not path.name.endswith((".json", ".npy", ".txt")):
+                path.write_bytes(path.read_bytes()[:-7] + b"\xff" * 7)
+    return root
+
+
+KINDS = ["birds", "renamed", "datum", f"plain{EVIL}"]
+COMMANDS = [
+    ["info"],
+    ["info", "--split", EVIL],
+    ["sample", "--no-save", "-k", "2"],
+    ["sample", "--save", "sheet.png", "-k", "2"],
+    ["sample", "--feature", EVIL],
+    ["verify"],
+    ["index"],
+    ["index", "--label", LABEL],
+    ["index", "--label", EVIL],
+    ["repair", "--output", "new"],
+]
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+@pytest.mark.parametrize("kind", [*KINDS, *(f"bad-{kind}" for kind in KINDS)])
+def test_no_control_character_is_printed(evil, tmp_path, monkeypatch, capfd, kind, json_too):
+    folder = shutil.copytree(evil / kind, tmp_path / evil.name / kind)
+    monkeypatch.chdir(tmp_path)
+    for command, *options in COMMANDS:
+        arguments = [command, str(folder), *options, *(["--json"] if json_too else [])]
+        assert main(arguments) in (0, 1)
+        said = capfd.readouterr()
+        check_output(said.err)
+        check_output(said.out if not json_too else said.out.replace('\n "line', ""))
+        assert "Traceback" not in said.err
+        if json_too and said.out:
+            content = json.loads(said.out)
+            assert content["path"] == str(folder)
+            assert command != "info" or f"size{EVIL}" in content["features"]
+        shutil.rmtree("new", ignore_errors=True)
+
+
+def test_no_control_character_is_printed_by_write(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    header = f'"size{EVIL}","label"'
+    rows = [f'{n},"{n % 2}{EVIL}"' for n in range(4)]
+    Path(f"table{EVIL}.csv").write_text("\n".join([header, *rows, "1"]), newline="")
+    images = Path(f"images{EVIL}")
+    for name in ("good", "bad"):
+        (images / f"{name}{EVIL}").mkdir(parents=True)
+        path = images / f"{name}{EVIL}" / f"x{EVIL}.png"
+        path.write_bytes(png(4, 4) if name == "good" else b"nothing")
+    for source in (f"table{EVIL}.csv", str(images)):
+        for options in ([], ["--on-error", "skip"], ["--label", EVIL], ["--split", EVIL]):
+            assert main(["write", source, f"to{EVIL}", *options]) in (0, 1)
+            said = capfd.readouterr()
+            check_output(said.out + said.err)
+            shutil.rmtree(f"to{EVIL}", ignore_errors=True)
+    for arguments in ([EVIL], ["info"], ["sample", "x", "--save", EVIL]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        said = capfd.readouterr()
+        check_output(said.out + said.err.replace("usage", ""))
+
+
+def test_what_the_encoding_lacks_is_escaped(evil):
+    command = [sys.executable, "-m", "covey", "info", str(evil / "birds")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    check_output(done.stdout.decode("ascii"))
+
+
+def test_reports_are_printable(evil, tmp_path):
+    folder = shutil.copytree(evil / "bad-birds", tmp_path / f"x{EVIL}")
+    report = covey.verify(folder, progress=False)
+    assert not report.is_sound
+    repaired = covey.repair(folder, tmp_path / f"new{EVIL}", progress=False)
+    good = covey.open(evil / "birds", progress=False)
+    for each in (report, repaired, *repaired.written, good, good.features, good.classes):
+        check_output(str(each))
+        check_output(repr(each))
+
+
+def test_errors_are_printable(evil):
+    with pytest.raises(CoveyError) as caught:
+        covey.open(evil / "bad-datum", progress=False)
+    assert {each for each in str(caught.value) if not each.isprintable()} <= {"\n"}
+
+
+def test_progress_is_printable(capfd):
+    with Progress(True, 3, EVIL) as shown:
+        shown.add(1, 1)
+        shown.begin(EVIL, 3)
+        shown.add(3, 1)
+    check_output(capfd.readouterr().err)
+
+
+# Images.
+
+
+def put_images(folder, images):
+    features = {"image": covey.Image(), "label": "int64"}
+    examples = [{"image": each, "label": n % 2} for n, each in enumerate(images)]
+    write(examples, folder, label="label", features=features, shuffle=False)
+
+
+LARGE_IMAGES = """
+import resource, sys
+import covey
+from covey.features.images import import_pillow
+from covey.samplers import load_image
+
+folder, file = sys.argv[1:]
+import_pillow().init()
+with covey.open(folder, decode_images=True) as ds:
+    assert ds[0]["image"].shape == (4, 4, 1)
+    size = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (size + (512 << 20),) * 2)
+    for read in (
+        lambda: ds[1],
+        lambda: ds[:],
+        lambda: ds.columns("image"),
+        lambda: next(iter(ds.batches(2, 1, decode_images=True, threads=0))),
+        lambda: next(iter(ds.sequential(2, image_size=4, threads=0))),
+    ):
+        try:
+            read()
+        except covey.ExampleError as error:
+            assert (error.record, error.feature) == (1, "image"), error
+            for part in ("record 1", "'image'", "9000 x 8000 = 72,000,000", "64,000,000"):
+                assert part in str(error), error
+            assert "max_pixels=" in str(error), error
+        else:
+            sys.exit("it was read")
+    try:
+        load_image(file)
+    except covey.FeatureError as error:
+        assert file in str(error) and "max_pixels is 64,000,000" in str(error)
+    else:
+        sys.exit("it was loaded")
+"""
+
+
+def test_large_images_are_refused_by_their_headers(tmp_path):
+    large = png(8000, 9000)
+    assert len(large) < 200_000
+    put_images(tmp_path / "images", [png(4, 4), large])
+    (tmp_path / "large.png").write_bytes(large)
+    arguments = [str(tmp_path / "images"), str(tmp_path / "large.png")]
+    subprocess.run([sys.executable, "-c", LARGE_IMAGES, *arguments], check=True)
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg", "gif", "bmp", "webp"])
+def test_max_pixels_of_every_format(tmp_path, form):
+    path = tmp_path / f"x.{form}"
+    Pillow.new("RGB", (30, 20)).save(path)
+    put_images(tmp_path / "images", [path.read_bytes()] * 2)
+    for at_most, fits in ((600, True), (599, False)):
+        ds = covey.open(tmp_path / "images", decode_images=True, max_pixels=at_most)
+        same = ds.select([0, 1])
+        for read in (lambda ds=ds: ds[0], lambda same=same: same[1]):
+            if fits:
+                assert read()["image"].shape[:2] == (20, 30)
+            else:
+                with pytest.raises(covey.ExampleError, match="20 x 30 = 600 pixels; max_pixels"):
+                    read()
+        assert ds.max_pixels == at_most
+    image = covey.Image()
+    assert image.decode(path.read_bytes(), max_pixels=600).shape[:2] == (20, 30)
+    with pytest.raises(FeatureError, match="600 pixels; max_pixels is 599"):
+        image.decode(path.read_bytes(), max_pixels=599)
+    with pytest.raises(FeatureError, match="600 pixels; max_pixels is 599"):
+        load_image(path, max_pixels=599)
+    assert load_image(path, max_pixels=600).shape == (20, 30, 3)
+
+
+def test_max_pixels_of_a_sheet(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put_images(tmp_path / "images", [png(30, 20)] * 4)
+    assert main(["sample", "images", "-k", "2", "--max-pixels", "599"]) == 1
+    assert "pass a larger --max-pixels" in capsys.readouterr().err
+    assert main(["sample", "images", "-k", "2", "--max-pixels", "600"]) == 0
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
+def test_max_pixels_that_is_none(birds, value):
+    with pytest.raises(FeatureError, match=r"max_pixels is .*; must be an integer >= 1"):
+        covey.open(birds, max_pixels=value)
+
+
+# Files that are too large, or not files.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[" * 300 + "]" * 300,
+        '{"a":' * 300 + "1" + "}" * 300,
+        '{"a": 1, "a": 2}',
+        "[NaN]",
+        "[-Infinity]",
+        "9" * 5000,
+        "[" + "0," * 4_000_000 + "0]",
+        "[" + "[]," * 2_000_001 + "0]",
+        b"\xff\xfe",
+    ],
+    ids=range(10),
+)
+def test_json_that_is_refused(text):
+    with pytest.raises(FormatError, match=r"^here: "):
+        parse_json(text, "here")
+
+
+def test_files_that_are_too_large(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * 100)
+    assert read_file(path, 100) == b"x" * 100
+    with pytest.raises(StorageError, match="it has 100 bytes; must be at most 99"):
+        read_file(path, 99)
+
+
+def test_three_million_shards(birds):
+    content = json.loads((birds / "dataset_info.json").read_text())
+    content["splits"][0]["shardLengths"] = ["1"] * 3_000_000
+    (birds / "dataset_info.json").write_text(json.dumps(content))
+    for entry in (ENTRIES["open"], ENTRIES["info"]):
+        with pytest.raises(FormatError, match=r"dataset_info\.json: shardLengths has 3,000,000"):
+            entry(birds)
+    content["splits"] = [
+        {"name": f"s{n}", "shardLengths": ["1"] * 600} for n in range(MAX_SHARDS // 500)
+    ]
+    (birds / "dataset_info.json").write_text(json.dumps(content))
+    with pytest.raises(FormatError, match="over 100,000 shards"):
+        covey.open(birds)
+
+
+def test_shards_that_no_reader_accepts_are_not_written(tmp_path):
+    columns = {"x": np.arange(MAX_SHARDS + 1)}
+    with pytest.raises(DatasetError, match="there would be 100,001 shards"):
+        write(columns, tmp_path / "x", records_per_shard=1)
+
+
+def make_special(path, kind):
+    if path.exists():
+        path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to({"device": "/dev/zero", "loop": path.name}[kind])
+
+
+SPECIAL = ["fifo", "directory", "device", "loop"]
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+@pytest.mark.parametrize("entry", ["open", "info", "verify"])
+def test_metadata_that_is_not_a_file(birds, kind, name, entry):
+    make_special(birds / name, kind)
+    with pytest.raises(StorageError) as caught:
+        ENTRIES[entry](birds)
+    assert str(caught.value).startswith(f"{birds / name}: ")
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        *((part, kind) for part in ("rows", "classes", "by_class") for kind in ("fifo", "device")),
+        *(("about", kind) for kind in SPECIAL),
+    ],
+)
+def test_an_index_that_is_not_files(birds, kind, part):
+    name = index_names("birds-train")[part]
+    make_special(birds / name, kind)
+    assert covey.info(birds).splits[0].index == "damaged"
+    assert any(each.file == name for each in covey.verify(birds, progress=False).problems)
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_datum_metadata_that_is_not_a_file(tmp_path, kind):
+    put_records(tmp_path / "birds" / "x.tfrecord")
+    make_special(tmp_path / "birds" / "shard_info.json", kind)
+    with pytest.raises(StorageError, match="shard_info"):
+        covey.open(tmp_path / "birds", progress=False)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "loop"])
+def test_shards_that_are_not_files(birds, kind):
+    shard = shard_paths(birds)[1]
+    make_special(shard, kind)
+    with pytest.raises(StorageError, match=shard.name):
+        covey.open(birds)
+    (problem,) = [
+        each for each in covey.verify(birds, progress=False).problems if each.file == shard.name
+    ]
+    assert "it cannot be read" in problem.what
+    repaired = covey.repair(birds, f"{birds}-new", progress=False)
+    assert repaired.records == 15
+
+
+def test_a_header_of_an_array_that_is_not_read(birds):
+    path = birds / index_names("birds-train")["rows"]
+    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
+    os.truncate(path, 8 << 30)
+    with limit(resource.RLIMIT_AS, resource.getrlimit(resource.RLIMIT_AS)[0]):
+        (problem,) = [
+            each for each in covey.verify(birds, progress=False).problems if each.file == path.name
+        ]
+    assert "its header is longer than" in problem.what
+
+
+# Other errors.
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_paths_that_the_system_refuses(tmp_path, entry):
+    (tmp_path / "loop").symlink_to("loop")
+    for path in ("x" * 5000, f"{tmp_path}/{'x' * 300}", f"{tmp_path}/loop/birds"):
+        with pytest.raises(StorageError) as caught:
+            ENTRIES[entry](path)
+        assert path[:400] in str(caught.value)
+
+
+def test_records_that_cannot_be_read(tmp_path):
+    file = put_records(tmp_path / "x.tfrecord")
+    (tmp_path / "loop").symlink_to("loop")
+    cases = [
+        (tmp_path / "nothing", FileMissingError),
+        (file / "inner", FileMissingError),
+        (tmp_path / ("x" * 300), StorageError),
+        (tmp_path / "loop", StorageError),
+        (tmp_path, StorageError),
+        ("a\0b", FileMissingError),
+    ]
+    for path, kind in cases:
+        for read in (
+            lambda path=path: covey.RecordReader(path),
+            lambda path=path: list(covey.read_batches(path, FEATURES)),
+            lambda path=path: covey.open([path], progress=False),
+        ):
+            with pytest.raises((kind, DatasetError)) as caught:
+                read()
+            assert str(path).partition("\0")[0] in str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        covey.RecordReader(tmp_path / "nothing")
+
+
+FORBIDDEN = """
+import os, sys
+import covey
+folder, file, new = sys.argv[1:]
+features = covey.Features({"size": "int64"})
+reads = (
+    lambda: covey.open(folder),
+    lambda: covey.info(folder),
+    lambda: covey.verify(folder),
+    lambda: covey.make_index(folder),
+    lambda: covey.repair(folder, new, mode="overwrite"),
+    lambda: covey.RecordReader(file).close(),
+    lambda: list(covey.read_batches(file, features)),
+    lambda: covey.open_source(folder),
+    lambda: covey.open_source(file),
+)
+for read in reads:  # the other user may not read Python's files either
+    read()
+os.seteuid(65534)
+os.umask(0)
+for read in reads:
+    try:
+        read()
+    except covey.CoveyError as error:
+        assert folder in str(error) or file in str(error), error
+        assert isinstance(error, (PermissionError, covey.SourceError)), repr(error)
+    else:
+        sys.exit("it was read")
+"""
+
+
+@pytest.fixture
+def public():
+    """A folder that every user may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes the user")
+@pytest.mark.parametrize("inner", [False, True])
+def test_files_of_another_user(public, inner):
+    birds, file = public / "birds", put_records(public / "files" / "x.tfrecord")
+    write(EXAMPLES, birds, label="species", shards=2)
+    for path in (birds, file.parent):
+        for each in path.iterdir() if inner else (path,):
+            each.chmod(0)
+    command = [sys.executable, "-c", FORBIDDEN, str(birds), str(file), str(public / "new")]
+    environment = {**os.environ, "COVEY_CACHE": str(public / "cache")}
+    subprocess.run(command, check=True, env=environment)
+
+
+def test_memory_that_is_not_there(birds, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("covey.storage.local.read_file", fail)
+    with pytest.raises(DatasetError, match=r"birds: there is not enough memory"):
+        covey.open(birds)
+    assert main(["info", str(birds)]) == 1
+
+
+def test_info_of_a_split_without_records(tmp_path, capsys):
+    write(EXAMPLES, tmp_path / "birds", label="species")
+    names = index_names("birds-train")
+    for path in (tmp_path / "birds").glob("*"):
+        if path.name in names.values():
+            path.unlink()
+    content = json.loads((tmp_path / "birds" / "dataset_info.json").read_text())
+    content["splits"][0]["shardLengths"] = ["0"]
+    (tmp_path / "birds" / "dataset_info.json").write_text(json.dumps(content))
+    (tmp_path / "birds" / "birds-train.tfrecord-00000-of-00001").write_bytes(b"")
+    covey.make_index(tmp_path / "birds", label="species", progress=False)
+    for more in ([], ["--json"]):
+        assert main(["info", str(tmp_path / "birds"), *more]) == 0
+        assert "train" in capsys.readouterr().out
+
+
+def change_class_table(folder, change):
+    """Change the records by class of an index, with its checksums."""
+    names = index_names("birds-train")
+    by_class = np.load(folder / names["by_class"])
+    change(by_class)
+    np.save(folder / names["by_class"], by_class)
+    path = folder / names["about"]
+    about = About.from_json(path.read_bytes(), str(path))
+    sums = (about.class_checksums[0], _core.crc32c(by_class))
+    path.write_text(replace(about, class_checksums=sums).to_json())
+
+
+def put_far(by_class):
+    by_class[3] = 10**6
+
+
+def swap(by_class):
+    by_class[[0, -1]] = by_class[[-1, 0]]
+
+
+@pytest.mark.parametrize("change", [put_far, swap])
+def test_sample_of_a_class_table_that_disagrees(birds, capsys, change):
+    change_class_table(birds, change)
+    assert main(["sample", str(birds), "-p", "3", "-k", "10"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "the index has records in the classes [0 1 2] that are not of them" in said.err
+
+
+# Shards that are missing.
+
+NAMES = {
+    "prefix": "x-{:05}-of-00004.tfrecord",
+    "suffix": "x-train.tfrecord-{:05}-of-00004",
+    "gzip": "x_{:03}-of-004.tfrec.gz",
+}
+
+
+@pytest.mark.parametrize("form", NAMES)
+def test_a_missing_shard_of_plain_files(tmp_path, form, capsys):
+    folder = tmp_path / "files"
+    paths = [put_records(folder / NAMES[form].format(number)) for number in (0, 1, 3)]
+    missing = NAMES[form].format(2)
+    for path in (folder, f"{folder}/*"):
+        with pytest.raises(DatasetError, match=missing) as caught:
+            covey.open(path, progress=False)
+        assert "list of files" in str(caught.value)
+        assert "on_error='skip'" in str(caught.value)
+        assert [each.file for each in covey.verify(path, progress=False).problems] == [missing]
+        assert covey.info(path).splits[0].missing == (missing,)
+        with pytest.warns(covey.SkippedRecordsWarning, match=missing):
+            assert len(covey.open(path, on_error="skip", progress=False)) == 90
+    (made,) = covey.make_index(folder, progress=False)
+    assert made.differences == (f"{missing} is missing",)
+    repaired = covey.repair(folder, tmp_path / "new", progress=False)
+    assert [each.file for each in repaired.lost] == [missing]
+    # What was asked for by name is all there.
+    assert len(covey.open(paths, progress=False)) == 90
+    assert len(covey.open(paths[0], progress=False)) == 30
+    pattern = f"{folder}/{NAMES[form].replace('{:05}', '0000[01]').replace('{:03}', '00[01]')}"
+    assert len(covey.open(pattern, progress=False)) == 60
+    assert main(["verify", str(folder)]) == 1
+    assert missing in capsys.readouterr().out
+
+
+def test_very_many_missing_shards(tmp_path):
+    put_records(tmp_path / "files" / "x-000000001-of-999999999.tfrecord")
+    with pytest.raises(DatasetError, match="and 95 more"):
+        covey.open(tmp_path / "files", progress=False)
+
+
+# Anything.
+
+
+def test_mutated_metadata(tmp_path):
+    worker = Path(__file__).parent / "hostile" / "mutate.py"
+    done = subprocess.run(
+        [sys.executable, str(worker), str(tmp_path)],
+        env={**os.environ, "COVEY_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "examples" in done.stdout
