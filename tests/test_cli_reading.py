@@ -224,7 +224,6 @@ def test_repair_saves_nothing(tmp_path, capsys):
 
 
 def test_repair_is_refused(folder, capsys, tmp_path):
-    assert "--output" in refusal(capsys, "repair", "birds")
     assert "is what is to be repaired" in error_of(capsys, "repair", "birds", "--output", "birds")
     said = error_of(capsys, "repair", "birds", "--output", "new", "--report", "no/where")
     assert "the report cannot be written there" in said
