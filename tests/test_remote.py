@@ -45,6 +45,7 @@ from covey.gather import shards as gather_shards
 from covey.gather.shards import LocalShards
 from covey.metadata import has_token
 from covey.storage import cache_folder, sparse, tries
+from covey.writing.commit import is_sidecar
 
 COUNTER = itertools.count()
 BLOCK = sparse.BLOCK_BYTES
@@ -1145,6 +1146,10 @@ def seen(place):
     return found
 
 
+def sidecars(place):
+    return {name: data for name, data in place.files().items() if is_sidecar(name)}
+
+
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_one_failed_request_before_the_switch_changes_nothing(way):
     steps, place = way.steps(), way.prepare()
@@ -1182,6 +1187,7 @@ def test_a_writer_that_is_cut_off_leaves_the_old_or_the_new_dataset(way):
             put(place, more(60, 70), "next", mode=mode)
         else:
             put(place, way.examples, **{**way.options, "split": "next", "mode": mode})
+            assert sidecars(done).items() <= sidecars(place).items()
         after = seen(place)
         assert len(after.pop("next")[0]) > 0
         assert after == (old if first <= switch else new)
