@@ -532,7 +532,7 @@ def test_every_command_is_in_the_help(capsys):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_leaves_nothing_behind():
+def test_ctrl_c_says_that_the_split_is_not_written(tmp_path):
     # The source is a pipe that never ends: the command is surely in the middle of it.
     code = (
         "import sys, covey, itertools, os, signal\n"
@@ -552,7 +552,10 @@ def test_ctrl_c_leaves_nothing_behind():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 128 + signal.SIGINT
-    assert run.stderr == "covey: interrupted; what was not finished has left nothing behind\n"
+    where = tmp_path / "deep" / "data"
+    assert run.stderr == (
+        f"covey: {where}: interrupted; split 'train' is not written, nothing was changed\n"
+    )
     assert os.listdir() == []
 
 

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 from damages import frame
-from written import files, index, shard_paths, write
+from written import files, index, replaced, shard_paths, write
 
 import covey
 from covey.checking.overview import histogram
@@ -224,11 +224,26 @@ def test_repair_saves_nothing(tmp_path, capsys):
 
 
 def test_repair_is_refused(folder, capsys, tmp_path):
-    assert "--output" in refusal(capsys, "repair", "birds")
     assert "is what is to be repaired" in error_of(capsys, "repair", "birds", "--output", "birds")
     said = error_of(capsys, "repair", "birds", "--output", "new", "--report", "no/where")
     assert "the report cannot be written there" in said
     assert not (tmp_path / "new").exists()
+
+
+def test_repair_in_place_deletes_replaced_versions(folder, capsys):
+    current = files(folder)
+    assert run(capsys, "repair", "birds") == (
+        "birds: 0 files of interrupted writes and old versions deleted\n"
+    )
+    assert files(folder) == current
+    for mode in ("overwrite", "append"):
+        write(birds(5), folder, "test", mode=mode)
+    old = sorted(replaced(folder))
+    current = {name: data for name, data in files(folder).items() if name not in old}
+    said = json.loads(run(capsys, "repair", "birds", "--json"))
+    assert said["deleted"] == old
+    assert len(old) > 0
+    assert files(folder) == current
 
 
 def test_repair_from_and_to_a_url(folder, capsys):

@@ -629,15 +629,19 @@ def test_an_index_of_other_shards_is_none_of_these(folder, tmp_path):
     assert numbers(opened(tmp_path / "twin")) == expected
 
 
-def test_a_dataset_that_is_written_anew_while_it_is_open(birds):
-    ds = opened(birds)
-    unused = opened(birds)
-    assert numbers(ds) == list(range(90))
-    write([{"x": n, "label": 0} for n in range(500, 510)], birds, label="label", mode="overwrite")
-    assert numbers(ds) == list(range(90))  # what is mapped stays
-    with pytest.raises(DatasetError, match="birds-train"):
-        unused[0]
+def test_an_open_dataset_stays_the_version_that_it_was(birds, monkeypatch):
+    mapped, unused, late = opened(birds), opened(birds), opened(birds)
+    assert numbers(mapped) == list(range(90))
+    new = [{"x": n, "label": 0} for n in range(500, 510)]
+    write(new, birds, label="label", mode="overwrite")
+    assert numbers(mapped) == list(range(90))
+    assert numbers(unused) == list(range(90))  # the files of the replaced version are still there
     assert sorted(numbers(opened(birds))) == list(range(500, 510))
+    monkeypatch.setattr("covey.writing.commit.RETENTION_S", 0)
+    write(new, birds, label="label", mode="overwrite")
+    assert numbers(mapped) == list(range(90))
+    with pytest.raises(DatasetError, match="birds-train"):
+        late[0]
 
 
 def test_a_split_that_was_added_to(birds):

@@ -155,6 +155,23 @@ def test_both_ways_to_decode_give_the_same_batches(shuffled):
     )
 
 
+@pytest.mark.parametrize("suffix", ["*train*", "*.tfrecord*"])
+def test_files_of_a_replaced_version_are_left_out(dataset, suffix):
+    new = range(COUNT, 2 * COUNT)
+    write(map(example, new), dataset, features=FEATURES, label="label", shards=2, mode="overwrite")
+    assert len(list(dataset.glob(suffix))) >= SHARDS + 2
+    batches = TFRecordDatasetSampler(dataset, parse, 1, CLASSES, shard_suffix=suffix)
+    drawn = list(chain(*steps(batches, EACH)))
+    assert sorted(drawn) == list(new)
+
+
+def test_a_pattern_of_a_replaced_version_is_an_error(dataset):
+    pattern = "birds-train.tfrecord-*"
+    write([example(0)], dataset, features=FEATURES, label="label", mode="overwrite")
+    with pytest.raises(covey.DatasetError, match="of a version that was replaced"):
+        TFRecordDatasetSampler(dataset, parse, 1, 1, shard_suffix=pattern)
+
+
 # Epochs.
 
 

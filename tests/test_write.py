@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from written import (
     about,
     check_index,
     column,
+    content,
     example_label,
     files,
     files_at_most,
@@ -22,6 +24,7 @@ from written import (
     info,
     limit,
     read,
+    replaced,
     shard_paths,
     tidy,
     write,
@@ -30,6 +33,7 @@ from written import (
 import covey
 from covey import (
     ClassLabel,
+    CommittedError,
     DatasetError,
     DatasetExistsError,
     DuplicateKeyError,
@@ -41,6 +45,7 @@ from covey import (
     SourceError,
     Tensor,
 )
+from covey.metadata import is_version_file
 
 SPECIES = ["wren", "owl", "crow", "jay", "tit"]
 
@@ -767,18 +772,36 @@ def test_a_split_that_is_there_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("shards", [1, 3, 5])
-def test_overwrite(tmp_path, shards):
-    write(birds(50), tmp_path / "a" / "birds", label="species", shards=3)
-    write(birds(9), tmp_path / "a" / "birds", label="species", shards=shards, mode="overwrite")
-    write(birds(9), tmp_path / "b" / "birds", label="species", shards=shards)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+def test_overwrite_gives_the_dataset_of_a_first_write(tmp_path, shards):
+    overwritten, new = tmp_path / "a" / "birds", tmp_path / "b" / "birds"
+    write(birds(50), overwritten, label="species", shards=3)
+    before = files(overwritten)
+    write(birds(9), overwritten, label="species", shards=shards, mode="overwrite")
+    write(birds(9), new, label="species", shards=shards)
+    assert content(overwritten) == content(new)
+    # The files of the replaced version stay as they were, and no others.
+    assert replaced(overwritten) == {n: d for n, d in before.items() if is_version_file(n)}
+    assert len(files(overwritten)) == len(files(new)) + len(replaced(overwritten))
 
 
 def test_overwrite_with_other_features_and_another_label(tmp_path):
-    write(birds(50), tmp_path / "a" / "birds", label="species")
-    write({"y": ["p", "q"]}, tmp_path / "a" / "birds", label="y", mode="overwrite")
-    write({"y": ["p", "q"]}, tmp_path / "b" / "birds", label="y")
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    overwritten, new = tmp_path / "a" / "birds", tmp_path / "b" / "birds"
+    write(birds(50), overwritten, label="species")
+    write({"y": ["p", "q"]}, overwritten, label="y", mode="overwrite")
+    write({"y": ["p", "q"]}, new, label="y")
+    assert content(overwritten) == content(new)
+
+
+def test_a_third_version_deletes_the_first_after_the_retention_time(tmp_path, monkeypatch):
+    folder, versions = tmp_path / "birds", []
+    for number, retention in enumerate([60, 60, 60, 0]):
+        monkeypatch.setattr("covey.writing.commit.RETENTION_S", retention)
+        write(birds(9 + number), folder, label="species", shards=2, mode="overwrite")
+        versions.append({path.name for path in shard_paths(folder)})
+        there = {path.name for path in folder.glob("*.tfrecord-*")}
+        assert there == set().union(*(versions if retention else versions[-2:]))
+    assert len(set().union(*versions)) == 8
+    check_index(folder)
 
 
 def test_overwrite_leaves_other_splits_alone(tmp_path):
@@ -792,7 +815,7 @@ def test_overwrite_leaves_other_splits_alone(tmp_path):
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_append_adds_whole_shards_and_renames_the_set(tmp_path, compression, form):
+def test_append_adds_whole_shards_under_new_names(tmp_path, compression, form):
     first, second = {"x": [0, 1, 2, 3], "label": [*"abca"]}, {"x": [4, 5], "label": [*"db"]}
     if form == "examples":
         first, second = (
@@ -801,12 +824,15 @@ def test_append_adds_whole_shards_and_renames_the_set(tmp_path, compression, for
         )
     options = {"label": "label", "compression": compression, "shuffle": False}
     write(first, tmp_path, shards=2, name="birds", **options)
+    before = files(tmp_path)
     old = [path.read_bytes() for path in shard_paths(tmp_path)]
     written = write(second, tmp_path, shards=2, mode="append", shuffle=False)
+    (split,) = info(tmp_path).splits
     assert [path.name for path in shard_paths(tmp_path)] == [
-        f"birds-train.tfrecord-0000{i}-of-00004" for i in range(4)
+        f"birds-train.{split.token}.tfrecord-0000{i}-of-00004" for i in range(4)
     ]
-    assert len(list(tmp_path.glob("*.tfrecord-*"))) == 4
+    assert replaced(tmp_path) == {n: d for n, d in before.items() if is_version_file(n)}
+    assert len(list(tmp_path.glob("*.tfrecord-*"))) == 2 + 4
     assert [path.read_bytes() for path in shard_paths(tmp_path)[:2]] == old
     assert column(tmp_path, "x") == [0, 1, 2, 3, 4, 5]
     assert written.classes == {"a": 2, "b": 2, "c": 1, "d": 1}
@@ -1114,7 +1140,7 @@ def test_options_that_there_are_not(tmp_path):
 def test_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "birds").write_text("no")
     for path in [tmp_path / "birds", tmp_path / "birds" / "train"]:
-        with pytest.raises(DatasetError, match="birds: it is a file, must be a folder"):
+        with pytest.raises(DatasetError, match="birds: it is a file; must be a directory"):
             write([{"x": 1}], path)
     assert (tmp_path / "birds").read_text() == "no"
 
@@ -1142,30 +1168,51 @@ def test_a_full_disk_leaves_the_old_dataset(tmp_path, there, options):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("where", ["replace", "rename", "fsync"])
-def test_a_disk_that_fails_at_the_end_leaves_a_dataset(tmp_path, there, where, monkeypatch):
-    before, old = files(there), read(there, "test")
-    real, calls = getattr(os, where), []
+@pytest.mark.parametrize("where", ["link", "replace", "rename", "fsync", "unlink"])
+def test_a_full_disk_leaves_the_old_or_the_new_dataset(tmp_path, there, where, monkeypatch):
+    monkeypatch.setattr("covey.writing.commit.RETENTION_S", 0)
+    write(birds(5), there, "test", label="species", mode="overwrite")
+    before, real = visible(there), getattr(os, where)
 
-    def failing(*args, **kwargs):
-        calls.append(args)
-        if len(calls) > allowed[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(*args, **kwargs)
+    def overwrite(folder, allowed):
+        """Let a system call fail, but for the first ``allowed`` times."""
+        calls = itertools.count()
 
-    for number in range(3):
-        calls.clear()
-        allowed = [number]
+        def failing(*args, **kwargs):
+            if next(calls) >= allowed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args, **kwargs)
+
         with monkeypatch.context() as patch:
             patch.setattr(os, where, failing)
-            with pytest.raises(DatasetError, match="No space left"):
-                write(birds(7), there, "test", label="species", mode="overwrite")
+            write(birds(7), folder, "test", label="species", mode="overwrite")
+
+    outcomes = []
+    # The first link finds out whether there are hard links.
+    for allowed in range(int(where == "link"), 100):
+        folder = shutil.copytree(there, tmp_path / str(allowed) / there.name)
         try:
-            assert files(there) == before
-        except AssertionError:  # it was committed: all that is left is done by who comes next
-            write(birds(3), there, "other")
-            assert by_x(read(there, "test")) == expected(birds(7)) or read(there, "test") == old
+            overwrite(folder, allowed)
             break
+        except DatasetError as error:
+            failure = error
+        assert "No space left" in str(failure)
+        if isinstance(failure, CommittedError):
+            outcomes.append("committed")
+            assert by_x(read(folder, "test")) == expected(birds(7))
+        else:
+            outcomes.append("failed")
+            assert visible(folder) == before
+        write(birds(3), folder, "other", label="species")
+        assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert set(outcomes) >= ({"committed"} if where == "unlink" else {"failed"})
+    assert by_x(read(folder, "test")) == expected(birds(7))
+
+
+def visible(folder):
+    """All files but those of staging directories, which readers ignore."""
+    return {name: data for name, data in files(folder).items() if not name.startswith(".covey-")}
 
 
 @pytest.mark.parametrize("options", [{}, {"order": "class"}, {"workers": 2}, {"shards": 300}])

@@ -230,6 +230,53 @@ def test_splits_shards_and_sizes(tmp_path):
     assert some == column(tmp_path, "x")[10:20]
 
 
+# Versions, whose file names have tokens.
+
+
+@pytest.mark.parametrize("name", ["birds", "sea-birds"])
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+def test_tfds_reads_a_split_that_replaced_another(tmp_path, mode, name):
+    folder = tmp_path / name
+    write({"x": np.arange(100), "label": np.arange(100) % 2}, folder, label="label", shards=4)
+    write({"x": np.arange(100, 110), "label": np.zeros(10, int)}, folder, "test", shards=2)
+    for step in range(2):
+        new = np.arange(1000 * (step + 1), 1000 * (step + 1) + 30)
+        write({"x": new, "label": new % 2}, folder, mode=mode, shards=3)
+        train, test = info(folder).splits
+        assert train.token is not None
+        assert test.token is None
+        builder = tfds.builder_from_directory(folder)
+        theirs = builder.info.splits["train"]
+        assert [Path(path) for path in theirs.filepaths] == shard_paths(folder)
+        assert (theirs.num_examples, theirs.num_shards) == (
+            train.num_examples,
+            len(train.shard_lengths),
+        )
+        found = [int(each["x"]) for each in as_tfds(folder)]
+        assert found == column(folder, "x")
+        expected = {*new.tolist()} if mode == "overwrite" else {*range(100), *new.tolist()}
+        assert expected <= set(found)
+        assert len(found) == train.num_examples == (30 if mode == "overwrite" else 130 + 30 * step)
+        assert sorted(int(each["x"]) for each in as_tfds(folder, "test")) == [*range(100, 110)]
+        half = [int(each["x"]) for each in as_tfds(folder, "train[50%:]+test[:3]")]
+        assert half == found[len(found) // 2 :] + column(folder, "x", "test")[:3]
+
+
+def test_tfds_reads_new_classes_of_an_appended_split(tmp_path):
+    write([{"label": each} for each in ("wren", "owl")], tmp_path, label="label", shuffle=False)
+    write([{"label": "crow"}], tmp_path, mode="append", shuffle=False)
+    kind = tfds.builder_from_directory(tmp_path).info.features["label"]
+    found = [kind.int2str(each["label"]) for each in as_tfds(tmp_path)]
+    assert found == ["wren", "owl", "crow"]
+
+
+def test_tfds_reads_other_features_of_an_overwritten_split(tmp_path):
+    write([{"x": 1, "label": "wren"}], tmp_path, label="label")
+    write([{"song": [0.5, 1.0]}], tmp_path, mode="overwrite")
+    (found,) = as_tfds(tmp_path)
+    assert {name: each.tolist() for name, each in found.items()} == {"song": [0.5, 1.0]}
+
+
 # tf.data alone.
 
 
@@ -363,7 +410,7 @@ def test_what_tfds_knows_is_kept(birds):
     assert [split.name for split in info(folder).splits] == ["train", "test"]
 
 
-@pytest.mark.parametrize("name", ["overwrite, as many shards", "append"])
+@pytest.mark.parametrize("name", ["overwrite, same number of shards", "append"])
 def test_tfds_reads_what_a_killed_process_left(tmp_path, name):
     scene = SCENES[name]
     scene.prepare(tmp_path / "before" / "birds")

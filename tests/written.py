@@ -90,6 +90,16 @@ def content(folder: Path) -> dict[str, Any]:
     return found
 
 
+def replaced(folder: Path) -> dict[str, bytes]:
+    """The shards and index files that are not of the current version of a split."""
+    current = referenced_files(info(folder))
+    return {
+        name: data
+        for name, data in files(folder).items()
+        if is_version_file(name) and name not in current
+    }
+
+
 def records(folder: Path, split: str = "train") -> list[bytes]:
     """All records in the order of the shards."""
     found: list[bytes] = []

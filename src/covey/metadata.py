@@ -44,6 +44,10 @@ SHARD_INFO_FILE = "shard_info.json"
 """Where datum's reader looks for the shards of all splits."""
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 FILE_FORMAT = "tfrecord"
+ALL_REPLACED = (
+    "this file, and all others that match, are of a version that was replaced; open the directory, "
+    "or use a pattern that matches the names of the current version, such as '*-train.*'"
+)
 
 # A UTC time and a random number.
 _TOKEN_TIME = "%Y%m%dT%H%M%S"
@@ -174,11 +178,17 @@ def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> 
         for each, path in zip(parts, paths, strict=True)
     ]
     dropped: set[tuple[str, str]] = set()
-    for directory in {directory for directory, name in where if has_token(name)}:
+    # A pattern may match only files without a token, of a version that was replaced.
+    for directory in {directory for directory, name in where if is_version_file(name)}:
         text = read(directory)
         if text is None:
             continue
-        info = DatasetInfo.from_json(text, f"{directory}/{INFO_FILE}")
+        try:
+            info = DatasetInfo.from_json(text, f"{directory}/{INFO_FILE}")
+        except FormatError:
+            if any(has_token(name) for other, name in where if other == directory):
+                raise
+            continue  # a pattern opens what a corrupt file describes
         current = {name for split in info.splits for name in split.shard_names(info.name)}
         versions = [split.name for split in info.splits if split.token]
         for other, name in where:

@@ -19,6 +19,7 @@ from covey.features import Features
 from covey.features.tfds import features_from_tfds
 from covey.indexing import ShardFiles
 from covey.metadata import (
+    ALL_REPLACED,
     INFO_FILE,
     DatasetInfo,
     drop_replaced,
@@ -186,7 +187,11 @@ def _undescribed(storage: Storage, folder: str) -> Layout:
 
 
 def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
-    """The files with records among those that a pattern matches, without replaced versions."""
+    """The files with records among those that a pattern matches, without replaced versions.
+
+    Raises:
+        DatasetError: If all of them are of replaced versions.
+    """
 
     def read(folder: str) -> bytes | None:
         try:
@@ -194,7 +199,11 @@ def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
         except FileNotFoundError:
             return None
 
-    return drop_replaced([each for each in paths if not _INDEX.search(each)], read)
+    files = [each for each in paths if not _INDEX.search(each)]
+    current = drop_replaced(files, read)
+    if files and not current:
+        raise DatasetError(f"{files[0]}: {ALL_REPLACED}")
+    return current
 
 
 def _uncommitted(storage: Storage, folder: str, files: Sequence[str]) -> set[str]:

@@ -21,7 +21,7 @@ from covey.errors import (
 from covey.features import Feature, Features, Ragged, Steps, Tensor
 from covey.features.batches import row_of
 from covey.features.kinds import REQUIRED
-from covey.metadata import INFO_FILE, drop_replaced
+from covey.metadata import ALL_REPLACED, INFO_FILE, drop_replaced
 from covey.records import Block, RecordReader
 from covey.sources.registry import Place, read_head, register
 from covey.sources.source import Item, Source, check_label, fault, find_label
@@ -48,6 +48,8 @@ def _record_files(place: Place) -> list[str]:
     if place.is_file:
         return [place.path] if begins_like_records(place.head) else []
     files = drop_replaced(place.files, _read_info)
+    if place.files and not files:
+        raise fault(place.files[0], ALL_REPLACED)
     found = {file for file in files if begins_like_records(read_head(file, 4096))}
     if not found:
         return []

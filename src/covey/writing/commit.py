@@ -238,7 +238,8 @@ class Staging:
             _replace_sidecars(self.directory, self.path / _BEFORE)
             for name in (*change.files, *new):
                 interrupt.deliver()
-                _place(self.path / name, self.directory / name)
+                place = os.link if self.can_link else os.rename
+                place(self.path / name, self.directory / name)
                 placed.append(name)
             sync(self.directory)
             interrupt.deliver()
@@ -630,16 +631,6 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 def _temporary_name() -> str:
     return f".covey-{secrets.token_hex(8)}.tmp"
-
-
-def _place(source: Path, target: Path) -> None:
-    """Give a staged file its final name, which no file has."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if isinstance(error, FileExistsError):
-            raise
-        os.rename(source, target)  # no hard links: the name has a token then
 
 
 def link_or_copy(source: Path, target: Path) -> None:

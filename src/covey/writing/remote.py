@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +33,7 @@ from covey.storage.paths import shown
 from covey.writing.commit import DeferredInterrupt, interrupted, is_sidecar, referenced_files
 
 _PIECE_BYTES = 1 << 20
+_LABELS = ".labels.txt"
 
 
 class Mirror:
@@ -69,8 +70,8 @@ class Mirror:
         try:
             self._try_to_write()
             self._fetch()
-        except BaseException:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
@@ -159,11 +160,14 @@ class Mirror:
         brought: list[str] = []
         try:
             self._check_unchanged()
-            for name in early:
+            sidecars = [name for name in early if is_sidecar(name)]
+            for name in early[: len(early) - len(sidecars)]:
                 brought.append(name)
                 source = copies.get(after[name])
                 if source is None or not self._copy(source, name):
                     self._storage.upload(os.fspath(self.folder / name), self._path(name))
+            brought += sidecars
+            self._replace_sidecars(sidecars)
         except BaseException:
             self._take_back(brought)
             raise
@@ -177,8 +181,7 @@ class Mirror:
             self._committed = True
             gone = [name for name in self._before if name not in after]
             try:
-                for name in late:
-                    self._storage.upload(os.fspath(self.folder / name), self._path(name))
+                self._replace_sidecars(late, gone)
                 self._storage.remove([self._path(name) for name in gone])
             except OSError as error:
                 raise CommittedError(
@@ -201,7 +204,21 @@ class Mirror:
             is_early = name not in self._before or (keeps and is_sidecar(name))
             if name != INFO_FILE:
                 (early if is_early and name != SHARD_INFO_FILE else late).append(name)
-        return sorted(early, key=_place_in_order), late
+        return sorted(early, key=_place_in_order), sorted(late, key=_place_in_order)
+
+    def _replace_sidecars(self, names: list[str], gone: Sequence[str] = ()) -> None:
+        self._remove_labels((*names, *gone))
+        for name in names:
+            self._storage.upload(os.fspath(self.folder / name), self._path(name))
+
+    def _remove_labels(self, names: Iterable[str]) -> None:
+        """Delete files of class names that are about to be replaced.
+
+        Readers accept classes without names, but not a number of names that is not that of the
+        classes in features.json.
+        """
+        labels = [name for name in names if name.endswith(_LABELS) and name in self._small]
+        self._storage.remove([self._path(name) for name in labels])
 
     def _switch(self) -> None:
         """Replace ``dataset_info.json``; another process must not have done so."""
@@ -250,6 +267,7 @@ class Mirror:
                 info = DatasetInfo.from_json(self._storage.read(path), path)
                 needed = referenced_files(info) | {name for name in names if is_sidecar(name)}
             gone = [name for name in names if name not in needed]
+            self._remove_labels(gone)
             for name in gone:
                 if name in self._small:
                     self._storage.write(self._path(name), self._small[name])
@@ -258,5 +276,10 @@ class Mirror:
 
 
 def _place_in_order(name: str) -> int:
-    """Shards first, then arrays of the index, then its description, then sidecar files."""
-    return 3 if is_sidecar(name) else 2 if name.endswith(".json") else int(name.endswith(".npy"))
+    """Shards first, then arrays of the index, then its description, then sidecar files.
+
+    Of these, class names come last: see :meth:`Mirror._remove_labels`.
+    """
+    if is_sidecar(name):
+        return 4 if name.endswith(_LABELS) else 3
+    return 2 if name.endswith(".json") else int(name.endswith(".npy"))

@@ -1,0 +1,207 @@
+"""Versions of a split: which files are read, and which are deleted."""
+
+import shutil
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opened import numbers, opened
+from written import info, replaced, shard_paths, write
+
+from covey import DatasetError, FormatError, SourceError
+from covey.metadata import DatasetInfo, SplitInfo, versioned_template
+from covey.sources import open_source
+from covey.writing.commit import ABANDONED_S, find_obsolete, referenced_files
+
+OLD, NEW = range(30), range(100, 120)
+
+
+def examples(values):
+    return [{"x": n, "label": n % 3} for n in values]
+
+
+@pytest.fixture(params=["overwrite", "append"])
+def birds(request, tmp_path):
+    """A dataset with two splits, of which one was replaced."""
+    folder = tmp_path / "data" / "birds"
+    write(examples(OLD), folder, label="label", shards=2)
+    write(examples(range(50, 60)), folder, "test", label="label")
+    write(examples(NEW), folder, label="label", shards=2, mode=request.param)
+    assert replaced(folder)
+    return folder
+
+
+@pytest.fixture
+def train(birds):
+    """The numbers of the split that was replaced, as they are now."""
+    return sorted(numbers(opened(birds, split="train")))
+
+
+# Reading.
+
+
+@pytest.mark.parametrize("pattern", ["*", "*.tfrecord-*", "birds-t*"])
+def test_a_pattern_opens_the_current_versions(birds, train, pattern):
+    found = opened(str(birds / pattern), split="train+test")
+    assert sorted(numbers(found)) == sorted([*train, *range(50, 60)])
+
+
+def test_a_pattern_over_directories_opens_the_current_versions(birds, train):
+    shutil.copytree(birds, birds.with_name("more"))
+    found = opened(str(birds.parent / "*" / "*-train.*tfrecord-*"))
+    assert sorted(numbers(found)) == sorted(2 * train)
+
+
+def test_a_pattern_of_a_replaced_version_is_an_error(birds):
+    pattern = str(birds / "birds-train.tfrecord-*")
+    with pytest.raises(DatasetError, match=r"birds-train\.tfrecord-0.* version that was replaced"):
+        opened(pattern)
+    with pytest.raises(SourceError, match=r"birds-train\.tfrecord-0.* version that was replaced"):
+        open_source(pattern)
+
+
+def test_a_list_of_files_opens_any_version(birds):
+    old = sorted(birds.glob("birds-train.tfrecord-*"))
+    assert sorted(numbers(opened(old))) == list(OLD)
+
+
+def test_a_pattern_needs_a_valid_dataset_info_only_where_there_are_tokens(birds):
+    (birds / "dataset_info.json").write_text("{")
+    with pytest.raises(FormatError, match=r"dataset_info\.json"):
+        opened(str(birds / "*.tfrecord-*"))
+    assert sorted(numbers(opened(str(birds / "birds-train.tfrecord-*")))) == list(OLD)
+
+
+def test_without_dataset_info_a_pattern_opens_all_files(birds, train):
+    (birds / "dataset_info.json").unlink()
+    found = opened(str(birds / "birds-train.*tfrecord-*"))
+    assert sorted(numbers(found)) == sorted([*OLD, *train])
+
+
+def values(source):
+    found = [example["x"] for _, example in source.examples]
+    return sorted(int(each) for each in found)
+
+
+@pytest.mark.parametrize("kind", [None, "TFRecords"])
+def test_a_source_has_the_records_of_the_current_version(birds, train, kind):
+    assert values(open_source(birds, kind=kind, split="train")) == train
+
+
+def test_a_source_from_a_pattern_has_the_records_of_the_current_version(birds, train):
+    assert values(open_source(str(birds / "*-train.*"))) == train
+
+
+def test_an_uncommitted_version_is_not_read(birds, train):
+    for path in shard_paths(birds):
+        token = info(birds).splits[0].token
+        shutil.copy(path, birds / path.name.replace(token, "20991231T235959-00000000"))
+    assert sorted(numbers(opened(birds, split="train"))) == train
+    assert sorted(numbers(opened(str(birds / "*-train.*tfrecord-*")))) == train
+    assert values(open_source(birds, kind="TFRecords", split="train")) == train
+
+
+# Deleting.
+
+HOUR = 3600
+NOON = 1_800_000_000
+RETENTION = 60
+
+
+def token_at(seconds):
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}-0123abcd"
+
+
+def version(seconds, split="train", shards=2):
+    """A version whose token was made at a time, or that has none."""
+    template = {} if seconds is None else {"template": versioned_template(token_at(seconds))}
+    return SplitInfo(split, (3,) * shards, 100, **template)
+
+
+def files_of(*versions, dataset="birds"):
+    infos = [DatasetInfo(dataset, splits=(each,)) for each in versions]
+    return set().union(*map(referenced_files, infos))
+
+
+# What was replaced last, what else is there, and whether that is deleted.
+CASES = {
+    "older, replaced long ago": (NOON - HOUR, version(NOON - 2 * HOUR), True),
+    "older, replaced just now": (NOON - 59, version(NOON - 2 * HOUR), False),
+    "older, at the limit": (NOON - 60, version(NOON - 2 * HOUR), True),
+    "the first, without token": (NOON - HOUR, version(None, shards=3), True),
+    "the first, replaced just now": (NOON - 59, version(None, shards=3), False),
+    "uncommitted before the last": (NOON - HOUR, version(NOON - HOUR - 1), True),
+    "uncommitted, a write in progress": (NOON - HOUR, version(NOON - 600), False),
+    "uncommitted, abandoned": (NOON - 50 * HOUR, version(NOON - ABANDONED_S), True),
+    "uncommitted, the last has no token": (None, version(NOON - 600), False),
+    "abandoned, the last has no token": (None, version(NOON - ABANDONED_S), True),
+    "without token, as is the last": (None, version(None, shards=3), False),
+    "a token that is not a date": (
+        NOON - HOUR,
+        "birds-train.99999999T999999-0123abcd.index.json",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_files_that_are_obsolete_after_a_commit(case):
+    last, other, is_obsolete = CASES[case]
+    new, old, test = version(NOON), version(last), version(NOON - 9 * HOUR, "test")
+    others = {other} if isinstance(other, str) else files_of(other)
+    kept = files_of(new, old, test) | {"dataset_info.json", "features.json", "label.labels.txt"}
+    found = find_obsolete(
+        sorted(kept | others),
+        DatasetInfo("birds", splits=(test, new)),
+        "train",
+        replaced=old,
+        now=NOON,
+        retention=RETENTION,
+    )
+    assert set(found) == (others if is_obsolete else set())
+
+
+def test_without_a_version_to_keep_all_old_ones_are_obsolete():
+    new, old = version(NOON), [version(None), version(NOON - 2 * HOUR), version(NOON - 1)]
+    found = find_obsolete(
+        files_of(new, *old),
+        DatasetInfo("birds", splits=(new,)),
+        "train",
+        replaced=None,
+        now=NOON,
+        retention=0,
+    )
+    assert set(found) == files_of(*old)
+
+
+FOREIGN = [
+    *files_of(*(version(NOON - 99 * HOUR, name) for name in ("test", "train-more", "trai"))),
+    *files_of(version(NOON - 99 * HOUR), dataset="bird"),
+    *files_of(version(NOON - 99 * HOUR), dataset="my-birds"),
+    "birds-train.tfrecord",
+    "birds-train.backup.tfrecord-00000-of-00001",
+    "birds-train.20000101T000000-0123abcd.tfrecord-00000-of-00001.gz",
+    "birds-train.20000101T000000-0123ABCD.tfrecord-00000-of-00001",
+    "birds-train.index.json.old",
+    "notes.txt",
+    ".covey-train.partial",
+]
+TIMES = st.none() | st.integers(NOON - 100 * HOUR, NOON)
+
+
+@given(st.tuples(TIMES, TIMES, TIMES), st.booleans(), st.sampled_from([0, 60]))
+def test_needed_and_foreign_files_are_never_obsolete(times, keeps, retention):
+    new, old, test = (
+        version(*each) for each in zip(times, ("train", "train", "test"), strict=True)
+    )
+    kept = files_of(new, test, *([old] if keeps else [])) | set(FOREIGN)
+    found = find_obsolete(
+        sorted(kept | files_of(version(NOON - 99 * HOUR))),
+        DatasetInfo("birds", splits=(new, test)),
+        "train",
+        replaced=old if keeps else None,
+        now=NOON,
+        retention=retention,
+    )
+    assert kept.isdisjoint(found)
