@@ -1137,7 +1137,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize(
-    ("name", "after"), [("_place", 0), ("_place", 3), ("atomic_write", 0), ("atomic_write", 1)]
+    ("name", "after"), [("sync", 0), ("sync", 3), ("atomic_write", 0), ("atomic_write", 1)]
 )
 @pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("mode", ["append", "overwrite"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,7 +138,8 @@ class Existing:
         if self.mode == "overwrite":
             return
         own = set(self.old_files())
-        if read_info(self.folder) is not None:  # then the small files are the dataset's
+        # Then the small files are the dataset's, or of a first write that was not committed.
+        if read_info(self.folder) is not None or any(map(has_token, os.listdir(self.folder))):
             own.update(name for name in names if ".tfrecord-" not in name)
         foreign = [
             name

@@ -201,7 +201,7 @@ class Mirror:
         early: list[str] = []
         late: list[str] = []
         for name in changed:
-            is_early = name not in self._before or (keeps and is_sidecar(name))
+            is_early = info is None or name not in self._before or (keeps and is_sidecar(name))
             if name != INFO_FILE:
                 (early if is_early and name != SHARD_INFO_FILE else late).append(name)
         return sorted(early, key=_place_in_order), sorted(late, key=_place_in_order)
