@@ -319,6 +319,7 @@ def kill_before_every_step(tmp_path, name):
     assert ends == sorted(ends)  # once it is the new one, it stays the new one
     assert 10 < len(ends) < 200
     assert ends[-1]
+    return len(ends)
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -357,6 +358,7 @@ def open_every_state_read_only(name):
             if status == 0:
                 break
         assert found == own[1]
+        return step + 1
 
 
 def test_killed_during_recovery(tmp_path, fresh):
@@ -382,6 +384,7 @@ def kill_during_recovery(tmp_path):
             clean_up(folder, old, new, again=step % 7 == 0)
             shutil.rmtree(folder)
     assert recoveries > 100
+    return recoveries
 
 
 @pytest.mark.parametrize("name", ["overwrite, same number of shards", "append", "new split"])
@@ -512,6 +515,7 @@ def interrupt_at_every_step(tmp_path, name, after):
         check_index(folder)
     assert told == sorted(told)
     assert {*told} == {False, True}
+    return len(told)
 
 
 def test_the_command_line_prints_what_an_interrupt_says(tmp_path):
