@@ -51,7 +51,7 @@ from covey.storage import (
 )
 from covey.storage.connection import Connection
 from covey.storage.failures import Verdict, judge
-from covey.storage.paths import Url, shown
+from covey.storage.paths import Url
 
 BLOCK = sparse.BLOCK_BYTES
 COUNTER = itertools.count()
@@ -277,7 +277,7 @@ class TestPaths:
             ("s3://bucket/a/", "x", "s3://bucket/a/x"),
             ("s3://bucket", "x/y", "s3://bucket/x/y"),
             ("memory:///a", "x", "memory://a/x"),
-            ("http://host/a?key=1", "x y", "http://host/a/x%20y?key=1"),
+            ("http://host/a?key=1", "x y", "http://host/a/x%20y"),
             ("simplecache::s3://bucket/a", "x", "simplecache::s3://bucket/a/x"),
             ("zip://::memory://a.zip", "x", "zip://x::memory://a.zip"),
         ],
@@ -309,10 +309,6 @@ class TestPaths:
             open_storage("s3://bucket").read("memory://x")
         with pytest.raises(StorageError, match="no path of a local file"):
             open_storage(tmp_path).read("memory://x")
-
-    def test_secrets_are_not_shown(self):
-        assert shown("ftp://me:secret@host/x") == "ftp://me:***@host/x"
-        assert shown("see https://host/x?sig=secret now") == "see https://host/x?... now"
 
     def test_fsspec_is_loaded_for_urls_only(self, tmp_path):
         code = (
@@ -615,7 +611,7 @@ class TestBlocks:
         nest = Connection(Url.parse("nest://x"), {})
         for size, bound in [(BLOCK, 2), (9 * BLOCK, 1), (0, 3)]:
             most.clear()
-            attempts = tries.Attempts("nest://x", "flying")
+            attempts = tries.Attempts(nest, "nest://x", "flying")
             tasks = [tries.Task(nest, fly, attempts, size) for _ in range(10)]
             tries.run(tasks, lambda task, result: None)
             assert len(most) == 10

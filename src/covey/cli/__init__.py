@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import covey
 from covey.cli import index, info, repair, sample, verify, write, write_options
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if all went well, 1 after an error, or if there is something wrong with what was verified,
         130 after Ctrl-C. What is no valid command ends the program with 2, as argparse does.
     """
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser(given).parse_args(given)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=_ESCAPING)
     try:
@@ -83,9 +85,27 @@ _ESCAPING = "covey.escape"
 codecs.register_error(_ESCAPING, _escape)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="covey", description="Labelled data to TFRecord datasets that any reader understands."
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages repeat arguments without the credentials of URLs."""
+
+    def __init__(self, *, given: Sequence[str], **options: Any) -> None:
+        super().__init__(**options)
+        self._given = given
+
+    def error(self, message: str) -> NoReturn:
+        from covey.storage.paths import redact, shown
+
+        for each in sorted(self._given, key=len, reverse=True):
+            for text in (each, repr(each)[1:-1]):
+                message = message.replace(text, shown(text))
+        super().error(redact(message))
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        given=given,
+        prog="covey",
+        description="Labelled data to TFRecord datasets that any reader understands.",
     )
     parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
@@ -95,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
             help=command.what,
             description=f"{command.what[0].upper()}{command.what[1:]}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            given=given,
         )
         command.configure(each)
         each.set_defaults(run=command.run, refuse=each.error)

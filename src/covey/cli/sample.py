@@ -117,6 +117,7 @@ def run(options: argparse.Namespace) -> None:
 def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     """The batch, as it is printed."""
     from covey.plan import BalancedPlan
+    from covey.storage.paths import shown
 
     classes, per_class = dataset.classes, options.examples_per_class
     many = options.classes_per_batch or max(1, min(CLASSES_PER_BATCH, len(classes)))
@@ -130,7 +131,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     ids = plan.batch(options.step).reshape(many, per_class).tolist()
     labels = plan.classes(options.step).tolist()
     return {
-        "path": options.path,
+        "path": shown(options.path),
         "split": options.split or "all",
         "label": dataset.label,
         "seed": options.seed,
@@ -180,6 +181,7 @@ def _save(
         thumbnails,
     )
     from covey.features.images import import_pillow
+    from covey.storage.paths import check_local
 
     if options.no_save:
         return None
@@ -197,7 +199,7 @@ def _save(
         Row(each["name"], each["label"], thumbnails(dataset, feature, each["ids"][:MOST_COLUMNS]))
         for each in classes[:MOST_ROWS]
     ]
-    path = options.save or _default_file(options.path)
+    path = check_local(options.save or _default_file(options.path))
     save_sheet(draw_sheet(rows), path)
     if len(classes) > MOST_ROWS or len(classes[0]["ids"]) > MOST_COLUMNS:
         tell(f"{path} has the first {MOST_ROWS} classes, and {MOST_COLUMNS} examples of each")
@@ -211,9 +213,11 @@ def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) ->
         there = f"images are {', '.join(images)}" if images else "and no other is one"
         raise FeatureError(f"feature {options.feature!r} is no image but {kind}; {there}")
     if not images and options.save is not None:
+        from covey.storage.paths import shown
+
         raise FeatureError(
             f"none of the features {', '.join(dataset.features)} is an image, so that there is "
-            f"nothing to save in {options.save}"
+            f"nothing to save in {shown(options.save)}"
         )
     return options.feature or next(iter(images), None)
 

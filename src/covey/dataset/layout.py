@@ -20,6 +20,7 @@ from covey.metadata import INFO_FILE, DatasetInfo, parse_version
 from covey.sources.splits import split_of_file
 from covey.sources.tfrecords import begins_like_records
 from covey.storage import Storage, open_storage
+from covey.storage.paths import shown
 from covey.writing.commit import recover
 
 # Names that say that a file has records; into others one must look.
@@ -27,7 +28,6 @@ _RECORDS = re.compile(
     r"\.(tfrecords?|tfrec)([-.]?\d+(-of-\d+)?)?(\.(gz|gzip|zlib|z))?$", re.IGNORECASE
 )
 _INDEX = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
-_PATTERN = re.compile(r"[*?\[]")
 
 # What files are called together whose names tell no splits.
 ALL = "all"
@@ -89,20 +89,20 @@ def find_layout(
         raise DatasetError("the path to open is empty; '.' is the current folder")
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
     clean = storage.clean(text)
-    if _PATTERN.search(text) and not storage.exists(clean):
+    if storage.is_pattern(text) and not storage.exists(clean):
         found = [each for each in storage.glob(text) if not _INDEX.search(each)]
         if not found:
-            raise DatasetError(f"{text}: no file fits this pattern")
-        return _files(storage, found, text)
+            raise DatasetError(f"{shown(text)}: no file fits this pattern")
+        return _files(storage, found, shown(text))
     if storage.name(clean) == INFO_FILE and storage.exists(clean):
         return _folder(storage, storage.parent(clean))
     if storage.is_remote:
-        return _behind_url(storage, clean, text)
+        return _behind_url(storage, clean, shown(text))
     if storage.is_folder(clean):
         return _folder(storage, clean)
     if not storage.exists(clean):
-        raise DatasetError(f"{text}: there is no such file or folder")
-    return _files(storage, [clean], text)
+        raise DatasetError(f"{shown(text)}: there is no such file or folder")
+    return _files(storage, [clean], shown(text))
 
 
 def _behind_url(storage: Storage, url: str, text: str) -> Layout:

@@ -107,6 +107,14 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
+    def address(self, path: str) -> str:
+        """Return a path with the credentials of its URL, to open another storage; never show it."""
+
+    @abc.abstractmethod
+    def is_pattern(self, path: str) -> bool:
+        """Return whether a path is a pattern of files; the query of a URL never is one."""
+
+    @abc.abstractmethod
     def glob(self, pattern: str) -> _builtin_list[str]:
         """The paths of all files that a pattern (``*``, ``?``, ``[...]``, ``**``) means, sorted."""
 

@@ -184,7 +184,7 @@ class RemoteBlocks(ForkAware):
         """What fetches some blocks."""
         begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size)
         call = range_call(self._fs_path, begin, end, self.state)
-        attempts = Attempts(self.url, f"reading bytes {begin} to {end}")
+        attempts = Attempts(self.connection, self.url, f"reading bytes {begin} to {end}")
         return Task(self.connection, call, attempts, bytes=end - begin)
 
     def write(self, first: int, data: bytes) -> Receipt | None:
@@ -224,4 +224,4 @@ class RemoteBlocks(ForkAware):
                         pieces.append(body.read(end - body.position))
                     self.mark(self.write(begin // BLOCK_BYTES, b"".join(pieces)))
 
-        Attempts(self.url, "reading").repeat(action)
+        Attempts(self.connection, self.url, "reading").repeat(action)

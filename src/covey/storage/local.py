@@ -66,6 +66,12 @@ class LocalStorage(Storage):
         folder = self.clean(folder)
         return sorted(os.path.join(folder, name) for name in _walk(folder, recursive, False))
 
+    def is_pattern(self, path: str) -> bool:
+        return parse_pattern(_local(path)) is not None
+
+    def address(self, path: str) -> str:
+        return self.clean(path)
+
     def glob(self, pattern: str) -> _builtin_list[str]:
         path = self.clean(pattern)
         wanted = parse_pattern(path.replace(os.sep, "/"))

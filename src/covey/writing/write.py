@@ -23,6 +23,7 @@ from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
+from covey.storage.paths import shown
 from covey.writing.commit import Staging, failing_well, locked
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
@@ -197,7 +198,7 @@ def write(
         # Absolute, for whatever makes the examples may change the folder it works in.
         folder = Path(LocalStorage().clean(text))
         written = job.write(intake, folder, split, mode, name, progress)
-    return replace(written, path=text, seconds=time.perf_counter() - started)
+    return replace(written, path=shown(text), seconds=time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,8 @@ class _Job:
                 with locked(folder):  # no other process changes it while it is looked at
                     existing = Existing.look(folder, split, mode, name)
                     base = existing.base()
-                with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
-                    return self._run(intake, existing, base, staging, shown)
+                with Progress(progress, intake.length, f"{existing.name} {split}") as bar:
+                    return self._run(intake, existing, base, staging, bar)
             finally:
                 staging.give_up()
 
