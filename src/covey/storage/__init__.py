@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from covey.storage.base import LocalBlocks, Stat, Storage
 from covey.storage.cache import cache_folder, cache_limit
-from covey.storage.local import FileBlocks, LocalStorage
+from covey.storage.local import FileBlocks, LocalStorage, remove_stale_temporaries
 from covey.storage.paths import check_slashes, is_remote
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = [
     "fetch_many",
     "is_remote",
     "open_storage",
+    "remove_stale_temporaries",
 ]
 
 

@@ -60,6 +60,10 @@ class LocalBlocks(Protocol):
         """Wait until these ranges of bytes are there."""
         ...
 
+    def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Forget what is cached of ranges of bytes: :meth:`ensure` fetches them again."""
+        ...
+
     def close(self) -> None:
         """Let go of it. What is there stays for the next one."""
         ...

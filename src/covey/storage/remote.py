@@ -13,7 +13,7 @@ from covey.errors import FileMissingError, StorageError
 from covey.storage.answers import measure, version_of, whole_call
 from covey.storage.base import Stat, Storage
 from covey.storage.blocks import RemoteBlocks
-from covey.storage.cache import BlockCache, cache_limit
+from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.connection import Call, Connection, named
 from covey.storage.failures import Verdict, judge
 from covey.storage.paths import LOCATION_OPTIONS, Url, shown
@@ -51,7 +51,7 @@ class RemoteStorage(Storage):
         self._cache_bytes = cache_bytes
         self._limit = cache_limit(cache_bytes)
         self._connection = Connection(self._url, self._options)
-        self._cache: BlockCache | None = None
+        self._cache: DiskCache | None = None
         self._access: dict[str, tuple[str, str]] = {}
         """User name and password, and query, by path, where they differ from those of the URL."""
         self.clean(url)
@@ -220,7 +220,7 @@ class RemoteStorage(Storage):
     def open_blocks(self, path: str) -> RemoteBlocks:
         url = self._parse(path)
         if self._cache is None:
-            self._cache = BlockCache(self._limit)
+            self._cache = DiskCache(self._limit)
         where = repr(_where(self._options))
         state = self._state_of(url)
         return RemoteBlocks(self._connection, self._cache, str(url), state, where, self.stat)
