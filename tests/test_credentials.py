@@ -3,6 +3,7 @@
 import errno
 import io
 import logging
+import pickle
 import sys
 import traceback
 import warnings
@@ -313,3 +314,31 @@ def test_a_user_name_and_password_reach_the_driver():
     assert dataset[0]["a"] == 0
     assert covey.open("memory://me:secret@host")[0]["a"] == 0
     MemoryFileSystem.store.clear()
+
+
+def test_what_is_found_in_a_file_is_told_without_credentials(capsys):
+    objects = Objects()
+    one, two = shards(2)
+    objects.files["/x.tfrecord"] = one + two[:-3] + b"???"
+    with serving(objects.handler()) as server:
+        url = f"{server.replace('://', '://me:Zq7secret@')}/x.tfrecord?sig={SECRET}"
+        with pytest.warns(covey.SkippedRecordsWarning) as warned:
+            dataset = covey.open(url, on_error="skip", progress=False)
+        report = covey.verify(url, progress=False)
+        with pytest.raises(covey.CorruptRecordError) as caught:
+            covey.open(url, progress=False)
+        assert main(["verify", url]) == 1
+        assert main(["index", url]) == 1
+        again = pickle.loads(pickle.dumps(dataset))
+        assert again[:]["a"].tolist() == [0]
+    said = [
+        warned[0].message,
+        dataset,
+        dataset.skipped,
+        report,
+        report.to_dict(),
+        capsys.readouterr(),
+    ]
+    said += [caught.value, vars(caught.value)]
+    assert not any(SECRET in f"{each} {each!r}" for each in said)
+    assert caught.value.name == f"{server}/x.tfrecord"

@@ -109,8 +109,9 @@ def _find_fault(folder: Path, *, links: bool) -> _Fault | None:
     """
     try:
         for each in (*reversed(folder.parents), folder):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(each, 0o700)
+            if not each.is_dir():
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    os.mkdir(each, 0o700)
         link, found = os.lstat(folder), os.stat(folder)
     except OSError:
         return _Fault("cannot be written")
