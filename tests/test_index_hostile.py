@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from opened import Elsewhere, opened, put
 from written import write
 
+import covey
 from covey import CoveyError, _core
 from covey.index.about import _checksum
 
@@ -69,7 +70,7 @@ def make(path, kind):
         part = EXAMPLES[shard * 80 : shard * 80 + 80]
         put(path / f"{shard}.tfrecord", part, FEATURES,
             compression="ZLIB" if kind == "stream" else None)  # fmt: skip
-    opened(path)
+    covey.make_index(path, progress=False)
     return Folder(path, "covey-all").remember()
 
 
@@ -407,8 +408,11 @@ def test_descriptions_that_are_none(judged, text):
         assert judged(kind, Change("index.json", "text", (text,))) == "right"
 
 
-def test_a_folder_is_left_with_a_sound_index(tmp_path):
+def test_make_index_replaces_a_corrupt_index(tmp_path):
     folder = make(tmp_path / "data", "foreign")
     assert judge(folder, [Change("index.npy", "flip", (150, 1))], {}) == "right"
+    now = {name: (folder.path / f"{folder.stem}.{name}").read_bytes() for name in FILES}
+    assert [name for name in FILES if now[name] != folder.sound[name]] == ["index.npy"]
+    covey.make_index(folder.path, progress=False)
     now = {name: (folder.path / f"{folder.stem}.{name}").read_bytes() for name in FILES}
     assert now == folder.sound

@@ -4,9 +4,11 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +17,11 @@ from written import files, shard_paths, write
 
 import covey
 from covey import CorruptRecordError, CoveyError, DatasetError, RecordReader
+from covey.cli import main
 from covey.index import index_names
 from covey.indexing import keeping
+from covey.storage import remove_stale_temporaries
+from covey.storage.local import new_temporary, remove_temporary
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +69,6 @@ INDEX = sorted(index_names("covey-all").values())
 def test_shards_are_gone_through_once(folder, scans):
     first = opened(folder)
     assert set(scans) == {"0.tfrecord", "1.tfrecord", "2.tfrecord"}
-    assert sorted(path.name for path in folder.glob("covey-*")) == INDEX
     scans.clear()
     again = opened(folder)
     assert numbers(again) == numbers(first) == list(range(30))
@@ -83,7 +87,7 @@ def test_what_covey_writes_is_never_gone_through(birds, scans, monkeypatch):
 
 
 def test_an_index_is_what_numpy_reads(folder):
-    opened(folder)
+    covey.make_index(folder, progress=False)
     rows = np.load(folder / "covey-all.index.npy", mmap_mode="r")
     assert rows["shard"].tolist() == [n // 10 for n in range(30)]
     assert rows["label"].tolist() == [n % 3 for n in range(30)]
@@ -99,18 +103,16 @@ def test_an_index_is_what_numpy_reads(folder):
     ]
 
 
-def test_nothing_else_is_left(folder, tmp_path):
+def test_make_index_leaves_an_index_and_nothing_else(folder, tmp_path):
     before = files(folder)
-    opened(folder)
+    covey.make_index(folder, progress=False)
     now = files(folder)
     assert sorted(set(now) - set(before)) == INDEX
     assert {name: now[name] for name in before} == before
     assert not (tmp_path / "cache" / "indexes").exists()
 
 
-@pytest.mark.parametrize("why", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT])
-def test_in_the_cache_if_the_folder_cannot_be_written(folder, cache, scans, monkeypatch, why):
-    refuse(monkeypatch, OSError(why, "no"), folder)
+def test_an_index_that_open_builds_goes_to_the_cache(folder, cache, scans):
     before = files(folder)
     assert numbers(opened(folder)) == list(range(30))
     assert files(folder) == before
@@ -136,7 +138,7 @@ def test_nowhere_if_nothing_can_be_written(folder, tmp_path, scans, monkeypatch)
 
 def refuse(monkeypatch, error, *folders):
     """Let no file be made in some folders, as if the disk could not be written."""
-    real_mkdtemp, real_write = keeping.tempfile.mkdtemp, keeping.write_index
+    real_write = keeping.write_index
 
     def is_refused(path):
         return any(os.path.commonpath([path, each]) == str(each) for each in folders)
@@ -146,20 +148,14 @@ def refuse(monkeypatch, error, *folders):
             raise error
         return real_write(folder, *args, **kwargs)
 
-    def mkdtemp(*args, **kwargs):
-        if is_refused(kwargs.get("dir", "/")):
-            raise error
-        return real_mkdtemp(*args, **kwargs)
-
     monkeypatch.setattr(keeping, "write_index", write_index)
-    monkeypatch.setattr(keeping.tempfile, "mkdtemp", mkdtemp)
 
 
 def test_a_disk_that_is_full_in_the_middle_leaves_nothing(folder, cache, monkeypatch):
     real = np.save
 
     def save(file, array, **kwargs):
-        if str(folder) in str(file):
+        if str(cache) in str(file):
             raise OSError(errno.ENOSPC, "no space left")
         real(file, array, **kwargs)
 
@@ -167,6 +163,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(folder, cache, monkeyp
     before = files(folder)
     assert numbers(opened(folder)) == list(range(30))
     assert files(folder) == before
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
 def test_another_label_is_kept_elsewhere(folder, scans):
@@ -204,7 +201,7 @@ def test_a_function_is_not_kept(folder, scans):
 
 
 def test_a_folder_that_was_moved_keeps_its_index(folder, tmp_path, scans):
-    opened(folder)
+    covey.make_index(folder, progress=False)
     shutil.move(folder, tmp_path / "moved")
     scans.clear()
     assert numbers(opened(tmp_path / "moved")) == list(range(30))
@@ -565,7 +562,7 @@ def test_processes_that_index_at_once_all_end_well(tmp_path, elsewhere, labels):
         == [0] * len(labels) * 5
     )
     left = {path.name for path in (tmp_path / "data").iterdir()}
-    assert left == {"0.tfrecord", "1.tfrecord", "2.tfrecord", *INDEX}
+    assert left == {"0.tfrecord", "1.tfrecord", "2.tfrecord"}
 
 
 def test_threads_that_index_at_once_all_end_well(folder):
@@ -584,10 +581,9 @@ def test_threads_that_index_at_once_all_end_well(folder):
     assert found == [list(range(30))] * 4
 
 
-def test_an_index_that_is_made_anew_does_not_disturb_those_who_read(folder):
+def test_an_index_that_is_made_anew_does_not_disturb_those_who_read(folder, cache):
     ds = opened(folder)
-    for path in folder.glob("covey-*"):
-        path.unlink()
+    shutil.rmtree(cache)
     opened(folder)
     assert numbers(ds) == list(range(30))
     assert numbers(ds.where(label=1)) == list(range(1, 30, 3))
@@ -622,7 +618,7 @@ def test_what_a_living_process_writes_does_not_matter(folder, birds):
 def test_an_index_of_other_shards_is_none_of_these(folder, tmp_path):
     for shard in range(3):
         put_numbers(tmp_path / f"twin/{shard}.tfrecord", range(100 * shard, 100 * shard + 10))
-    opened(folder)
+    covey.make_index(folder, progress=False)
     expected = numbers(opened(tmp_path / "twin"))
     for name in INDEX:
         shutil.copy(folder / name, tmp_path / "twin" / name)
@@ -650,3 +646,157 @@ def test_a_split_that_was_added_to(birds):
     ds = opened(birds)
     assert sorted(numbers(ds)) == list(range(100))
     assert isinstance(ds, covey.Dataset)
+
+
+# Readers never write to a dataset.
+
+
+def snapshot(folder):
+    """All files of a directory: what they are, and when they were changed."""
+    found = {}
+    for path in (folder, *folder.rglob("*")):
+        stat = path.lstat()
+        content = path.read_bytes() if path.is_file() else None
+        found[str(path)] = (stat.st_ino, stat.st_mode, stat.st_mtime_ns, stat.st_uid, content)
+    return found
+
+
+def make_undescribed(folder):
+    for shard in range(3):
+        put_numbers(folder / f"{shard}.tfrecord", range(10 * shard, 10 * shard + 10))
+
+
+def make_without_index(folder):
+    write([{"x": n, "label": n % 3} for n in range(30)], folder, label="label", shards=3)
+    for name in index_names(f"{folder.name}-train").values():
+        (folder / name).unlink()
+
+
+def make_with_corrupt_index(folder):
+    write([{"x": n, "label": n % 3} for n in range(30)], folder, label="label", shards=3)
+    with open(folder / index_names(f"{folder.name}-train")["rows"], "r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"?????")
+
+
+def read_everything(folder, cache, user):
+    """Use all that reads a dataset, as another user."""
+    os.environ["COVEY_CACHE"] = str(cache)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(user)
+            os.setuid(user)
+            with opened(folder) as ds:
+                assert sorted(numbers(ds)) == list(range(30))
+                next(iter(ds.batches(3, 2, seed=0)))
+            covey.info(folder)
+            covey.verify(folder, progress=False)
+            assert main(["sample", str(folder), "--quiet"]) == 0
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("make", [make_undescribed, make_without_index, make_with_corrupt_index])
+def test_readers_leave_a_dataset_exactly_as_it_was(elsewhere, make):
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        folder = Path(root, "data")
+        folder.mkdir()
+        make(folder)
+        before = snapshot(folder)
+        for user in (12345, 0):  # one that cannot write there, and one that can
+            cache = Path(root, f"cache-{user}")
+            cache.mkdir(mode=0o700)
+            os.chown(cache, user, user)
+            assert elsewhere(read_everything, folder, cache, user) == 0
+            assert snapshot(folder) == before
+
+
+# The cache of indexes, and what killed processes leave.
+
+
+def test_indexes_are_evicted_least_recently_used_first(tmp_path, cache, scans, monkeypatch):
+    monkeypatch.setenv("COVEY_CACHE_BYTES", str(400_000))
+    folders = [tmp_path / f"data{i}" for i in range(12)]
+    for number, path in enumerate(folders):
+        put_numbers(path / "0.tfrecord", range(1000))
+        opened(path)
+        opened(folders[0])
+        size = sum(each.lstat().st_size for each in cache.rglob("*") if each.is_file())
+        assert size <= 400_000, number
+    scans.clear()
+    for path in (folders[0], folders[-1]):
+        opened(path)
+    assert scans == []
+    opened(folders[1])
+    assert scans
+
+
+def put_temporaries(directory):
+    """What a killed process leaves, long ago: the names of files, and a link that is not theirs."""
+    (directory / ".covey-index-dead").mkdir()
+    (directory / ".covey-index-dead" / "x.index.npy").write_bytes(b"half of it")
+    (directory / ".covey-index-file").write_bytes(b"half of it")
+    outside = directory.parent / "outside"
+    outside.mkdir(exist_ok=True)
+    (outside / "kept").write_bytes(b"as it was")
+    (directory / ".covey-index-link").symlink_to(outside)
+    (directory / ".covey-index-dead" / "link").symlink_to(outside)
+    for path in (
+        directory / ".covey-index-dead" / "x.index.npy",
+        directory / ".covey-index-dead" / "link",
+        directory / ".covey-index-dead",
+        directory / ".covey-index-file",
+        directory / ".covey-index-link",
+    ):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    return outside
+
+
+def test_make_index_removes_stale_temporaries_and_follows_no_link(folder):
+    outside = put_temporaries(folder)
+    for name in INDEX:
+        (folder / name).symlink_to(outside / "kept")
+    (folder / ".covey-index-young").write_bytes(b"")
+    living = folder / ".covey-index-living"
+    living.mkdir()
+    os.utime(living, (0, 0))
+    descriptor = os.open(living, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        covey.make_index(folder, progress=False)
+    finally:
+        os.close(descriptor)
+    left = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+    assert left == [".covey-index-living", ".covey-index-young"]
+    assert (outside / "kept").read_bytes() == b"as it was"
+    assert not any((folder / name).is_symlink() for name in INDEX)
+    assert numbers(opened(folder)) == list(range(30))
+
+
+def test_a_writer_holds_its_temporaries(folder):
+    path = Path(new_temporary(folder))
+    os.utime(path, (0, 0))
+    remove_stale_temporaries(folder)
+    assert path.is_dir()
+    remove_temporary(str(path))
+    assert not path.exists()
+
+
+def test_stale_temporaries_of_the_cache_are_removed(folder, cache):
+    opened(folder)
+    (kept,) = (cache / "indexes").iterdir()
+    outside = put_temporaries(kept)
+    unpacked = cache / "unpacked" / ".dead.1"
+    unpacked.parent.mkdir()
+    unpacked.write_bytes(b"half of it")
+    os.utime(unpacked, (0, 0))
+    put_numbers(folder / "3.tfrecord", [30])
+    opened(folder)
+    assert [path.name for path in kept.iterdir() if path.name.startswith(".")] == []
+    assert not unpacked.exists()
+    assert (outside / "kept").exists()

@@ -31,7 +31,7 @@ from opened import as_lists, opened
 from servers import folder_server, range_server, stand_alone
 from written import TOKEN, content, files, fresh_process, shard_paths, write
 
-from covey import ClassLabel, Image, RecordReader, RecordWriter
+from covey import ClassLabel, CorruptRecordError, Image, RecordReader, RecordWriter
 from covey.cli import main
 from covey.errors import (
     AccessRefusedError,
@@ -586,6 +586,66 @@ def test_blocks_that_are_taken_away_while_they_are_read(web, made, monkeypatch, 
     monkeypatch.setattr(LocalShards, "fetch", fetch)
     assert numbers(dataset, [0, 1]) == [BIG[0], BIG[1]]
     assert next(times) == 3  # the thread's, and once more
+
+
+def flip(path, place=0.5):
+    """Change a byte of a file in place, which those that have it mapped see."""
+    at = int(path.stat().st_size * place)
+    with open(path, "r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 16]))
+
+
+def cached_files():
+    folder = cache_folder()
+    return [*folder.glob("blocks/*/data"), *folder.glob("unpacked/*")]
+
+
+@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("kind", ["covey", "covey GZIP", "covey ZLIB"])
+def test_a_corrupt_byte_of_the_cache_is_fetched_again(web, made, kind, map_files):
+    web.bring(made(kind))
+    dataset = web.open(**WHOLE, map_files=map_files)
+    everything = list(range(TRAIN))
+    assert numbers(dataset, everything) == everything
+    for _ in range(2):
+        for path in cached_files():
+            flip(path)
+        assert numbers(dataset, everything) == everything
+    for path in cached_files():
+        flip(path)
+    assert len(list(dataset.raw)) == TRAIN
+    dataset.close()
+    # A process that opens the file finds a block whose checksum is right, and its bytes are not.
+    for path in cached_files():
+        flip(path)
+        marks = path.with_name("map")
+        if marks.exists():
+            data = path.read_bytes()
+            steps = range(0, len(data), sparse.BLOCK_BYTES)
+            sums = [sparse._check(data[step : step + sparse.BLOCK_BYTES]) for step in steps]
+            marks.write_bytes(marks.read_bytes()[:32] + np.array(sums, "<u4").tobytes())
+    assert numbers(web.open(**WHOLE, map_files=map_files), everything) == everything
+
+
+@pytest.mark.parametrize("map_files", [True, False])
+def test_a_record_that_is_corrupt_there_is_fetched_twice(web, made, map_files):
+    web.bring(made("covey"))
+    (name,) = [each for each in web.asked.files if "train.tfrecord-00001" in each]
+    data = bytearray(web.asked.files[name])
+    at = len(data) // 2
+    data[at] ^= 16
+    web.asked.files[name] = bytes(data)
+    dataset = web.open(**WHOLE, map_files=map_files)
+    for times in (2, 1):
+        forget_requests(web)
+        with pytest.raises(CorruptRecordError, match="checksum"):
+            dataset.raw[:]
+        asked = [wanted for _, path, wanted in web.asked.asked if path == name and wanted]
+        ranges = [map(int, wanted.removeprefix("bytes=").split("-")) for wanted in asked]
+        assert sum(first <= at <= last for first, last in ranges) == times
 
 
 def test_files_that_are_opened_again_after_they_were_taken_away(web, made, monkeypatch):

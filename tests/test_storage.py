@@ -29,6 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import folder_server, range_server, s3_server, stand_alone
 
+from covey._core import crc32c
 from covey.errors import (
     AccessRefusedError,
     ClosedError,
@@ -51,7 +52,7 @@ from covey.storage import (
 )
 from covey.storage.connection import Connection
 from covey.storage.failures import Verdict, judge
-from covey.storage.paths import Url, shown
+from covey.storage.paths import Url
 
 BLOCK = sparse.BLOCK_BYTES
 COUNTER = itertools.count()
@@ -277,7 +278,7 @@ class TestPaths:
             ("s3://bucket/a/", "x", "s3://bucket/a/x"),
             ("s3://bucket", "x/y", "s3://bucket/x/y"),
             ("memory:///a", "x", "memory://a/x"),
-            ("http://host/a?key=1", "x y", "http://host/a/x%20y?key=1"),
+            ("http://host/a?key=1", "x y", "http://host/a/x%20y"),
             ("simplecache::s3://bucket/a", "x", "simplecache::s3://bucket/a/x"),
             ("zip://::memory://a.zip", "x", "zip://x::memory://a.zip"),
         ],
@@ -309,10 +310,6 @@ class TestPaths:
             open_storage("s3://bucket").read("memory://x")
         with pytest.raises(StorageError, match="no path of a local file"):
             open_storage(tmp_path).read("memory://x")
-
-    def test_secrets_are_not_shown(self):
-        assert shown("ftp://me:secret@host/x") == "ftp://me:***@host/x"
-        assert shown("see https://host/x?sig=secret now") == "see https://host/x?... now"
 
     def test_fsspec_is_loaded_for_urls_only(self, tmp_path):
         code = (
@@ -615,7 +612,7 @@ class TestBlocks:
         nest = Connection(Url.parse("nest://x"), {})
         for size, bound in [(BLOCK, 2), (9 * BLOCK, 1), (0, 3)]:
             most.clear()
-            attempts = tries.Attempts("nest://x", "flying")
+            attempts = tries.Attempts(nest, "nest://x", "flying")
             tasks = [tries.Task(nest, fly, attempts, size) for _ in range(10)]
             tries.run(tasks, lambda task, result: None)
             assert len(most) == 10
@@ -773,6 +770,31 @@ class TestCache:
         assert read_mapped(again, *ranges((0, 3 * BLOCK))) == [web[1].files["/a"]]
         assert len(web[1].reads()) == 2
 
+    def test_a_change_that_one_byte_of_checksum_misses_is_found(self, web):
+        """CRC-32C modulo 255 is the same before and after."""
+        self.open_all(web, "a", 3 * BLOCK)[0].ensure(*ranges((0, 3 * BLOCK)))
+        (folder,) = (cache_folder() / "blocks").iterdir()
+        block = bytearray(web[1].files["/a"][:BLOCK])
+        before = crc32c(block)
+        while crc32c(block) == before or crc32c(block) % 255 != before % 255:
+            block[7] = (block[7] + 1) % 256
+            block[8] = (block[8] + (block[7] == 0)) % 256
+        with open(folder / "data", "r+b") as file:
+            file.write(block)
+        (again,) = self.open_all(web, "a", 3 * BLOCK)
+        assert read_mapped(again, *ranges((0, BLOCK))) == [web[1].files["/a"][:BLOCK]]
+
+    def test_what_is_discarded_is_fetched_again(self, web):
+        (opened,) = self.open_all(web, "a", 3 * BLOCK)
+        opened.ensure(*ranges((0, 3 * BLOCK)))
+        with open(opened.path, "r+b") as file:
+            file.seek(BLOCK + 7)
+            file.write(b"other")
+        opened.discard(*ranges((BLOCK + 5, BLOCK + 9)))
+        assert read_mapped(opened, *ranges((0, 3 * BLOCK))) == [web[1].files["/a"]]
+        assert web[1].reads()[1:] == [f"bytes={BLOCK}-{2 * BLOCK - 1}"]
+        assert opened.generation == 0
+
     def test_what_is_not_marked_is_not_there(self, web):
         (opened,) = self.open_all(web, "a", 3 * BLOCK)
         with open(opened.path, "r+b") as file:
@@ -792,7 +814,8 @@ class TestCache:
         for name in [".gone-1", ".new-1", ".new-2"]:
             (folder / name).mkdir()
             (folder / name / "data").write_bytes(b"1")
-        os.utime(folder / ".new-1", (0, 0))
+        for path in (folder / ".new-1" / "data", folder / ".new-1"):
+            os.utime(path, (0, 0))
         opened.ensure(*ranges((0, BLOCK)))
         hidden = [path.name for path in folder.iterdir() if path.name.startswith(".")]
         assert hidden == [".new-2"]
@@ -923,6 +946,83 @@ check(1)
         monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "file"))
         with pytest.warns(UserWarning, match="COVEY_CACHE.*cannot be written"):
             assert cache_folder() == folder
+
+    def others_directory(self, folder):
+        folder.mkdir(parents=True)
+        os.chown(folder, 12345, 12345)
+
+    def others_link(self, folder):
+        (folder.parent / "target").mkdir(parents=True)
+        folder.symlink_to(folder.parent / "target")
+        os.chown(folder, 12345, 12345, follow_symlinks=False)
+
+    def others_target(self, folder):
+        self.others_directory(folder.parent / "target")
+        folder.symlink_to(folder.parent / "target")
+
+    def writable_by_group(self, folder):
+        folder.mkdir(parents=True)
+        folder.chmod(0o770)
+
+    def writable_by_all(self, folder):
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)
+
+    UNSAFE = (
+        "others_directory",
+        "others_link",
+        "others_target",
+        "writable_by_group",
+        "writable_by_all",
+    )
+
+    @pytest.mark.parametrize("how", UNSAFE)
+    @pytest.mark.parametrize("where", ["COVEY_CACHE", "XDG_CACHE_HOME", "HOME"])
+    def test_a_directory_that_others_can_change_is_not_used(
+        self, monkeypatch, tmp_path, where, how
+    ):
+        monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.delenv("COVEY_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setenv(where, str(tmp_path / "mine"))
+        below = {"COVEY_CACHE": ".", "XDG_CACHE_HOME": "covey", "HOME": ".cache/covey"}
+        getattr(self, how)(tmp_path / "mine" / below[where])
+        with pytest.warns(UserWarning, match=r"mine.* using .*covey-cache-"):
+            folder = cache_folder()
+        assert folder == tmp_path / f"covey-cache-{os.getuid()}"
+        assert folder.stat().st_mode & 0o7777 == 0o700
+
+    @pytest.mark.parametrize("how", ["writable_by_group", "writable_by_all"])
+    def test_a_fallback_that_others_can_change_is_not_used(self, monkeypatch, tmp_path, how):
+        (tmp_path / "file").write_bytes(b"")
+        monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.delenv("COVEY_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        getattr(self, how)(tmp_path / f"covey-cache-{os.getuid()}")
+        with pytest.raises(StorageError, match="set COVEY_CACHE"):
+            cache_folder()
+
+    def test_without_a_home_the_cache_of_another_user_is_not_used(self, monkeypatch, tmp_path):
+        def home():
+            raise RuntimeError
+
+        monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.delenv("COVEY_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(cache.Path, "home", home)
+        self.others_directory(tmp_path / ".cache" / "covey")
+        assert cache_folder() == tmp_path / f"covey-cache-{os.getuid()}"
+        (tmp_path / "link").symlink_to(cache_folder())
+        monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "link"))
+        assert cache_folder() == tmp_path / "link"
+
+    def test_a_parent_of_another_user_is_not_used(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.delenv("COVEY_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs"))
+        self.others_directory(tmp_path / "theirs")
+        with pytest.warns(UserWarning, match="directory of another user"):
+            assert cache_folder() == tmp_path / f"covey-cache-{os.getuid()}"
 
     def test_how_much_it_holds(self, monkeypatch):
         assert cache_limit(None) == 16 << 30

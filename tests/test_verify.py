@@ -413,8 +413,7 @@ def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
     path = tmp_path / "x.tfrecord"
     good = [example(a=[n], label=[n % 2]) for n in range(6)]
     path.write_bytes(b"".join(map(frame, good)))
-    with covey.open(path, progress=False):
-        pass
+    covey.make_index(path, progress=False)
     assert check(path).is_sound
     # As long as before, so that the rows stay right.
     other = good[2].replace(b"label", b"lapel")

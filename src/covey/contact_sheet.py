@@ -24,6 +24,7 @@ from covey.errors import DatasetError, FeatureError
 from covey.features import Feature, Image, Tensor
 from covey.features.explain import wrong_value
 from covey.features.images import import_pillow
+from covey.storage.paths import shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -197,7 +198,7 @@ def save_sheet(sheet: Picture, path: str) -> None:
         sheet.save(path)
     except OSError as error:
         raise DatasetError(
-            f"{path}: the contact sheet cannot be saved there: {error.strerror or error}"
+            f"{shown(path)}: the contact sheet cannot be saved there: {error.strerror or error}"
         ) from None
 
 

@@ -20,6 +20,7 @@ from covey.metadata import check_split_name
 from covey.progress import Progress
 from covey.shards import Sharding
 from covey.shuffle.ordering import Ordering
+from covey.storage.paths import check_local
 from covey.writing.account import Account, shape_of
 from covey.writing.datum import (
     ENTRIES_FILE,
@@ -107,7 +108,7 @@ class TFRecordWriter:
             )
         self.generator = generator
         self.serializer = serializer
-        self.path = os.fspath(path)
+        self.path = check_local(path)
         # Absolute, for whatever makes the examples may change the folder it works in.
         self._folder = Path(os.path.abspath(path))
         self.split = split

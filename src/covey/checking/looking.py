@@ -17,6 +17,7 @@ from covey.indexing import ShardFiles
 from covey.metadata import INFO_FILE, DatasetInfo, newest_versions
 from covey.pipeline import cores
 from covey.storage import Storage, open_storage
+from covey.storage.paths import shown
 from covey.terminal import escape
 
 Path = str | os.PathLike[str]
@@ -84,7 +85,7 @@ def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) 
         names = [storage.join(folder, each) for each in listed if stem_of_shard(each)]
         if not names:
             return Layout(kind, folder, storage, {}, features)
-        found = find_layout(names, storage_options=options)
+        found = find_layout([storage.address(each) for each in names], storage_options=options)
         splits = {name: replace(each, stem=_stem(each)) for name, each in found.splits.items()}
         return Layout(kind, folder, storage, splits, features)
     splits = {
@@ -136,4 +137,4 @@ def check_threads(threads: int | None) -> int:
 
 def named(path: Path | Iterable[Path]) -> str:
     """What was asked for, for people."""
-    return os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else "a list of files"
+    return shown(os.fsdecode(path)) if isinstance(path, (str, os.PathLike)) else "a list of files"

@@ -21,6 +21,7 @@ from covey.features.surveys import survey_kinds
 from covey.metadata import check_split_name
 from covey.progress import Progress
 from covey.storage import is_remote, open_storage
+from covey.storage.paths import shown
 from covey.terminal import escape
 from covey.untrusted import reports_errors
 from covey.writing.commit import clean_up
@@ -143,8 +144,8 @@ def repair(
     count = check_threads(threads)
     declared = None if features is None else Features(features)
     with ExitStack() as stack:
-        shown = stack.enter_context(Progress(progress, None, "reading"))
-        jobs = [SplitRepair(layout, name, declared, stack, shown, count) for name in splits]
+        bar = stack.enter_context(Progress(progress, None, "reading"))
+        jobs = [SplitRepair(layout, name, declared, stack, bar, count) for name in splits]
         common = _common(jobs, layout.path)
         for job in jobs:
             job.settle(common)
@@ -166,7 +167,7 @@ def repair(
             job.write(target, splits[job.name], mode, storage_options, common) for job in jobs
         ]
     seconds = time.perf_counter() - started
-    return Repaired(named(path), target, tuple(written), lost, seconds)
+    return Repaired(named(path), named(target), tuple(written), lost, seconds)
 
 
 def _target_split(name: str) -> str:
@@ -181,23 +182,24 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
     storage = open_storage(target) if not is_remote(target) else None
     folders = {layout.path, *(split.files.folder for split in layout.splits.values())}
     for folder in folders:
-        here, there = target.rstrip("/"), folder.rstrip("/")
+        here, there = shown(target).rstrip("/"), folder.rstrip("/")
         if storage is not None and not layout.storage.is_remote:
             here, there = os.path.realpath(target), os.path.realpath(folder)
         if here == there:
             raise DatasetError(
-                f"{target}: this is what is to be repaired, and stays as it is; give another folder"
+                f"{shown(target)}: this is what is to be repaired, and stays as it is; give "
+                "another folder"
             )
         if folder == layout.path and here.startswith((f"{there}/", f"{there}{os.sep}")):
             raise DatasetError(
-                f"{target}: it is in what is to be repaired, and would be found when that is "
-                "opened; give another folder"
+                f"{shown(target)}: it is in what is to be repaired, and would be found when that "
+                "is opened; give another folder"
             )
     for split in splits if storage is not None else ():
         try:
             Existing.look(Path(os.path.abspath(target)), split, mode, None)
         except NotADirectoryError:
-            raise DatasetError(f"{target}: it is a file, must be a folder") from None
+            raise DatasetError(f"{shown(target)}: it is a file, must be a folder") from None
 
 
 def _common(jobs: list[SplitRepair], where: str) -> Features:

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import covey
 from covey.cli import index, info, repair, sample, verify, write, write_options
@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if all went well, 1 after an error, or if there is something wrong with what was verified,
         130 after Ctrl-C. What is no valid command ends the program with 2, as argparse does.
     """
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser(given).parse_args(given)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ESCAPING)
@@ -87,10 +88,19 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages have no control characters of arguments in them."""
+    """A parser whose messages repeat arguments without control characters and credentials."""
+
+    def __init__(self, *, given: Sequence[str], **options: Any) -> None:
+        super().__init__(**options)
+        self._given = given
 
     def error(self, message: str) -> NoReturn:
-        super().error(escape(message))
+        from covey.storage.paths import redact, shown
+
+        for each in sorted(self._given, key=len, reverse=True):
+            for text in (each, repr(each)[1:-1]):
+                message = message.replace(text, shown(text))
+        super().error(escape(redact(message)))
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
@@ -103,9 +113,11 @@ _ESCAPING = "covey.escape"
 codecs.register_error(_ESCAPING, _escape)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="covey", description="Labelled data to TFRecord datasets that any reader understands."
+        given=given,
+        prog="covey",
+        description="Labelled data to TFRecord datasets that any reader understands.",
     )
     parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
@@ -115,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
             help=command.what,
             description=f"{command.what[0].upper()}{command.what[1:]}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            given=given,
         )
         command.configure(each)
         each.set_defaults(run=command.run, refuse=each.error)

@@ -78,6 +78,13 @@ def default(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def storage_option(text: str) -> tuple[str, Any]:
+    """A name and a value, like :func:`default`; the value may be a secret and is not repeated."""
+    if not text.partition("=")[0] or "=" not in text:
+        raise argparse.ArgumentTypeError("it must be NAME=VALUE")
+    return default(text)
+
+
 def kind(text: str) -> str:
     """A kind of source that is known.
 

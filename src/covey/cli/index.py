@@ -59,7 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Do it."""
     from covey.checking import make_index
+    from covey.storage.paths import shown
 
+    path = shown(options.path)
     try:
         made = make_index(
             options.path,
@@ -75,13 +77,13 @@ def run(options: argparse.Namespace) -> None:
     except (CorruptRecordError, ExampleError) as error:
         raise RemediedError(
             str(error),
-            f"  `covey verify {options.path}` lists all that is wrong, and `covey repair "
-            f"{options.path} --output NEW` saves what is sound",
+            f"  `covey verify {path}` lists all that is wrong, and `covey repair "
+            f"{path} --output NEW` saves what is sound",
         ) from error
     if options.json:
-        print_json({"path": options.path, "splits": {each.split: _to_dict(each) for each in made}})
+        print_json({"path": path, "splits": {each.split: _to_dict(each) for each in made}})
     elif not options.quiet:
-        say(*_summary(options.path, made))
+        say(*_summary(path, made))
     for each in made:
         if each.differences:
             count = len(each.differences)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from covey.cli.arguments import default, positive
+from covey.cli.arguments import positive, storage_option
 from covey.terminal import escape
 
 
@@ -21,7 +21,7 @@ def add_path(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--storage-option",
         metavar="NAME=VALUE",
-        type=default,
+        type=storage_option,
         action="append",
         default=[],
         help="what fsspec needs for a URL, such as anon=true; may be repeated",

@@ -127,6 +127,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
 
     from covey.loader.examples import check_classes
     from covey.plan import BalancedPlan
+    from covey.storage.paths import shown
 
     classes, per_class = dataset.classes, options.examples_per_class
     many = options.classes_per_batch or max(1, min(CLASSES_PER_BATCH, len(classes)))
@@ -142,7 +143,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     check_classes(dataset, plan.batch(options.step).reshape(-1), np.repeat(drawn, per_class))
     labels = drawn.tolist()
     return {
-        "path": options.path,
+        "path": shown(options.path),
         "split": options.split or "all",
         "label": dataset.label,
         "seed": options.seed,
@@ -192,6 +193,7 @@ def _save(
         thumbnails,
     )
     from covey.features.images import import_pillow
+    from covey.storage.paths import check_local
 
     if options.no_save:
         return None
@@ -209,7 +211,7 @@ def _save(
         Row(each["name"], each["label"], thumbnails(dataset, feature, each["ids"][:MOST_COLUMNS]))
         for each in classes[:MOST_ROWS]
     ]
-    path = options.save or _default_file(options.path)
+    path = check_local(options.save or _default_file(options.path))
     save_sheet(draw_sheet(rows), path)
     if len(classes) > MOST_ROWS or len(classes[0]["ids"]) > MOST_COLUMNS:
         tell(f"{path} has the first {MOST_ROWS} classes, and {MOST_COLUMNS} examples of each")
@@ -223,9 +225,11 @@ def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) ->
         there = f"images are {', '.join(images)}" if images else "and no other is one"
         raise FeatureError(f"feature {options.feature!r} is no image but {kind}; {there}")
     if not images and options.save is not None:
+        from covey.storage.paths import shown
+
         raise FeatureError(
             f"none of the features {', '.join(dataset.features)} is an image, so that there is "
-            f"nothing to save in {options.save}"
+            f"nothing to save in {shown(options.save)}"
         )
     return options.feature or next(iter(images), None)
 

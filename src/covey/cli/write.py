@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     """Find out beforehand what would be wrong in the end."""
     from covey.metadata import check_split_name
+    from covey.storage.paths import shown
 
     splits = _splits(options)
     if options.val_split is not None and len(splits) == 1:
@@ -58,7 +59,7 @@ def _check(options: argparse.Namespace) -> None:
         check_split_name(split)
     _look(options)
     if os.path.realpath(options.source) == os.path.realpath(options.target):
-        raise DatasetError(f"{options.target}: this is SOURCE and TARGET; write elsewhere")
+        raise DatasetError(f"{shown(options.target)}: this is SOURCE and TARGET; write elsewhere")
     if options.report is not None:
         folder = os.path.dirname(options.report) or "."
         if not os.access(folder, os.W_OK) or os.path.isdir(options.report):
@@ -72,6 +73,7 @@ def _splits(options: argparse.Namespace) -> list[str]:
 
 def _look(options: argparse.Namespace) -> bool:
     """Whether nothing that stays decides about features; an error if a split may not be written."""
+    from covey.storage.paths import shown
     from covey.writing.existing import Existing
 
     try:
@@ -82,7 +84,7 @@ def _look(options: argparse.Namespace) -> bool:
             ]
             return all(each.base()[0] is None for each in found)
     except NotADirectoryError:
-        raise DatasetError(f"{options.target}: it is a file, must be a folder") from None
+        raise DatasetError(f"{shown(options.target)}: it is a file, must be a folder") from None
 
 
 @contextmanager

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from covey.cli.arguments import count_or_share, default, fraction, kind, positive, size
+from covey.cli.arguments import (
+    count_or_share,
+    default,
+    fraction,
+    kind,
+    positive,
+    size,
+    storage_option,
+)
 
 # As covey.sources has them; asking it would take longer than the rest of the help.
 KINDS = "image folder, image table, CSV, JSON Lines, JSON, Parquet, NPZ, TFRecords, TFDS folder"
@@ -115,7 +123,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--storage-option",
         metavar="NAME=VALUE",
-        type=default,
+        type=storage_option,
         action="append",
         default=[],
         help="what fsspec needs if TARGET is a URL, such as profile=mine; may be repeated",

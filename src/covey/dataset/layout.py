@@ -30,6 +30,7 @@ from covey.metadata import (
 from covey.sources.splits import split_of_file
 from covey.sources.tfrecords import begins_like_records
 from covey.storage import Storage, open_storage
+from covey.storage.paths import shown
 from covey.untrusted import open_file, os_errors
 
 # Names that say that a file has records; into others one must look.
@@ -37,7 +38,6 @@ _RECORDS = re.compile(
     r"\.(tfrecords?|tfrec)([-.]?\d+(-of-\d+)?)?(\.(gz|gzip|zlib|z))?$", re.IGNORECASE
 )
 _INDEX = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
-_PATTERN = re.compile(r"[*?\[]")
 # Shards that count each other.
 _NUMBERED = re.compile(
     r"(?P<before>.*[-_.])(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(?P<after>[^/]*)"
@@ -120,20 +120,20 @@ def find_layout(
         raise DatasetError("the path to open is empty; '.' is the current folder")
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
     clean = storage.clean(text)
-    if _PATTERN.search(text) and not storage.exists(clean):
+    if storage.is_pattern(text) and not storage.exists(clean):
         found = current_files(storage, storage.glob(text))
         if not found:
-            raise DatasetError(f"{text}: no file fits this pattern")
-        return _files(storage, found, text, pattern=posixpath.basename(text))
+            raise DatasetError(f"{shown(text)}: no file fits this pattern")
+        return _files(storage, found, shown(text), pattern=posixpath.basename(shown(text)))
     if storage.name(clean) == INFO_FILE and storage.exists(clean):
         return _folder(storage, storage.parent(clean))
     if storage.is_remote:
-        return _behind_url(storage, clean, text)
+        return _behind_url(storage, clean, shown(text))
     if storage.is_folder(clean):
         return _folder(storage, clean)
     if not storage.exists(clean):
-        raise DatasetError(f"{text}: there is no such file or folder")
-    return _files(storage, [clean], text)
+        raise DatasetError(f"{shown(text)}: there is no such file or folder")
+    return _files(storage, [clean], shown(text))
 
 
 def _behind_url(storage: Storage, url: str, text: str) -> Layout:

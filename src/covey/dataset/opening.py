@@ -46,7 +46,8 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     """Open a dataset, or any TFRecord files of Examples, as an array of examples.
 
     The index is taken from beside the shards, or from the cache. If there is none that is of these
-    shards as they are now, all records are read once, and the new one is kept.
+    shards as they are now, all records are read once, and the new one is kept in the cache. Nothing
+    is written to the directory of the dataset.
 
     Args:
         path: A folder that covey, TFDS or datum wrote; a folder, a pattern or a list of TFRecord

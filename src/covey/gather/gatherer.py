@@ -30,8 +30,19 @@ from covey.storage.forks import ForkAware
 Ids = NDArray[np.int64]
 Result = TypeVar("Result")
 
+# Buffers, and for each record its buffer, its offset in it and its length.
+_Frames = tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]
+
 # What the native core finds wrong with rows and shards, and not with the bytes of a record.
 _OF_INDEX = ("row", "cut", "moved", "label", "out_of_bounds")
+
+
+class _MemberFaultError(Exception):
+    """A GZIP member of a record cannot be decompressed."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
 
 
 class Gatherer(ForkAware):
@@ -130,15 +141,13 @@ class Gatherer(ForkAware):
             if self._maps:
                 decode = partial(opened.gather.decode, decoder, ids, check, label, dense)
                 return self._from_maps(opened, ids, decode, _OF_INDEX)
-            buffers, sources, offsets, lengths = self._read(opened, ids)
-            try:
-                grown = decoder.decode_places(buffers, sources, offsets, lengths, check, dense)
-            except _core.Fault as fault:
-                if fault.args[0] in _OF_INDEX:
-                    self._explain(fault, ids)
-                raise
-            self._check_labels(ids, None if label < 0 else dense[label])
-            return grown
+
+            def decode_frames(frames: _Frames) -> list[_core.GrownColumn | None]:
+                grown = decoder.decode_places(*frames, check, dense)
+                self._check_labels(ids, None if label < 0 else dense[label])
+                return grown
+
+            return self._from_files(opened, ids, decode_frames, _OF_INDEX)
 
         return features.decode_with(run, len(ids), lambda row: self.place(int(ids[row])), out=out)
 
@@ -162,15 +171,13 @@ class Gatherer(ForkAware):
     def records(self, ids: Ids) -> list[bytes]:
         """The bytes of records."""
         opened = self._open()
+        explained = (*_OF_INDEX, "data_checksum", "length_checksum")
         if self._maps:
-            explained = (*_OF_INDEX, "data_checksum", "length_checksum")
             action = partial(opened.gather.slice, ids, self._verify)
             return self._from_maps(opened, ids, action, explained)
-        buffers, sources, offsets, lengths = self._read(opened, ids)
-        try:
-            return _core.read_records(buffers, sources, offsets, lengths, self._verify)
-        except _core.Fault as fault:
-            self._explain(fault, ids)
+        return self._from_files(
+            opened, ids, lambda frames: _core.read_records(*frames, self._verify), explained
+        )
 
     # The rows of records.
 
@@ -225,8 +232,7 @@ class Gatherer(ForkAware):
         labels = self.labels(ids)
         for row in np.flatnonzero(found != labels)[:1].tolist():
             expected = int(labels[row]) % 2**64
-            fault = _core.Fault("label", row, 0, int(found[row]) % 2**64, expected, 0)
-            self._explain(fault, ids)
+            raise _core.Fault("label", row, 0, int(found[row]) % 2**64, expected, 0)
 
     # What goes wrong.
 
@@ -250,6 +256,24 @@ class Gatherer(ForkAware):
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
         raise explain_fault(fault, self.place(number)) from None
 
+    def _discard(
+        self, opened: Opened, ids: Ids, row: int, discarded: set[int], code: str = ""
+    ) -> bool:
+        """Discard what the cache has of a record that seems corrupt, once for each row.
+
+        Returns:
+            Whether it is worth reading again.
+        """
+        if row in discarded or code in ("row", "cut", "out_of_bounds"):
+            return False
+        discarded.add(row)
+        rows, shards = self.rows(ids[row : row + 1])
+        begins, ends, _ = self._stretches(rows, shards)
+        replaced = opened.shards.discard(shards, begins, ends)
+        if replaced and self._maps:
+            opened.map(replaced)
+        return replaced is not None
+
     # Reading from maps.
 
     def _from_maps(
@@ -263,6 +287,7 @@ class Gatherer(ForkAware):
             action: What is done with them.
             explained: The faults that are to be explained here.
         """
+        discarded: set[int] = set()
         while True:
             held: Held = ()
             if opened.shards.is_remote:
@@ -277,15 +302,37 @@ class Gatherer(ForkAware):
                 if fault.args[0] == "unmapped":
                     opened.map(opened.gather.missing(ids))
                 elif opened.shards.still_holds(held):
+                    code, row = fault.args[:2]
+                    if self._discard(opened, ids, row, discarded, code):
+                        continue
                     if fault.args[0] in explained:
                         self._explain(fault, ids)
                     raise
 
     # Reading instead of mapping.
 
-    def _read(
-        self, opened: Opened, ids: Ids
-    ) -> tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]:
+    def _from_files(
+        self,
+        opened: Opened,
+        ids: Ids,
+        action: Callable[[_Frames], Result],
+        explained: Sequence[str],
+    ) -> Result:
+        """What the native core does with the frames of records; see :meth:`_from_maps`."""
+        discarded: set[int] = set()
+        while True:
+            frames = self._read(opened, ids, discarded)
+            try:
+                return action(frames)
+            except _core.Fault as fault:
+                code, row = fault.args[:2]
+                if self._discard(opened, ids, row, discarded, code):
+                    continue
+                if fault.args[0] in explained:
+                    self._explain(fault, ids)
+                raise
+
+    def _read(self, opened: Opened, ids: Ids, discarded: set[int]) -> _Frames:
         """The frames of records, each in a buffer: what the native decoder takes."""
         rows, shards = self.rows(ids)
         begins, ends, within = self._stretches(rows, shards)
@@ -295,9 +342,12 @@ class Gatherer(ForkAware):
                 held = opened.shards.fetch(shards, begins, ends, opened.shards.hold)
             try:
                 frames = self._frames(opened, ids, rows, (shards, begins, ends, within))
-            except ValueError:  # it is damaged, or not there any more
-                if opened.shards.still_holds(held):
-                    raise
+            except _MemberFaultError as fault:  # it is damaged, or not there any more
+                row = fault.row
+                if opened.shards.still_holds(held) and not self._discard(
+                    opened, ids, row, discarded
+                ):
+                    raise damaged(self.place(int(ids[row])), str(fault)) from None
                 continue
             if opened.shards.still_holds(held):
                 break
@@ -318,12 +368,12 @@ class Gatherer(ForkAware):
             stretch = int(shards[row]), int(begins[row])
             if stretch != last:
                 data = opened.shards.read(*stretch, int(ends[row]))
-                data = self._inflate(opened, data, stretch[0], int(ids[row]))
+                data = self._inflate(opened, data, stretch[0], row)
                 last = stretch
             frames[row] = data[starts[row] : stops[row]]
         return frames
 
-    def _inflate(self, opened: Opened, data: bytes, shard: int, number: int) -> bytes:
+    def _inflate(self, opened: Opened, data: bytes, shard: int, row: int) -> bytes:
         table = bisect.bisect_right(self._first_shard, shard) - 1
         if not self._members[table]:
             return data
@@ -331,7 +381,7 @@ class Gatherer(ForkAware):
         try:
             return inflate_member(data, members.longest)
         except MemberError as error:
-            raise damaged(self.place(number), str(error)) from None
+            raise _MemberFaultError(row, str(error)) from None
 
     def _stretches(
         self, rows: NDArray[Any], shards: NDArray[np.int64]

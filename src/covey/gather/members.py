@@ -18,7 +18,7 @@ def _inflate(member: bytes, size: int) -> bytes:
     try:
         # As it is, a bytearray: bytes() of it would be one more copy.
         return cast(bytes, _deflate.gzip_decompress(member, size))
-    except _deflate.DeflateError as error:
+    except (_deflate.DeflateError, ValueError) as error:
         raise zlib.error(str(error)) from None
 
 

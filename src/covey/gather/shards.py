@@ -274,6 +274,33 @@ class LocalShards:
             self._open(number).close()
         return bool(lost)
 
+    def discard(
+        self, shards: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> list[int] | None:
+        """Discard what the cache has of ranges of shards.
+
+        Returns:
+            The shards whose files were replaced, and must be mapped again; blocks are fetched when
+            they are next read. None if nothing was cached: the shards are local files.
+        """
+        cached, replaced = False, []
+        for number in np.unique(shards).tolist():
+            opened = self.open(number)
+            if opened.blocks is not None:
+                blocks, first, last = self._wanted(number, shards, begins, ends)
+                blocks.discard(first, last)
+                cached = True
+            elif opened.unpacked:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(opened.path)
+                with self._lock:
+                    kept = self._descriptors.pop(number, None)
+                if kept is not None:
+                    os.close(kept[0])
+                self.unpack_again([number])
+                replaced.append(number)
+        return replaced if cached or replaced else None
+
     def close(self) -> None:
         """Close all files."""
         with self._lock:

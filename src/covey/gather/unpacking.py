@@ -7,8 +7,6 @@ import hashlib
 import os
 import shutil
 import threading
-from collections import Counter
-from pathlib import Path
 from typing import BinaryIO
 
 from covey.errors import FileChangedError, StorageError
@@ -16,17 +14,14 @@ from covey.records.compression import Compression, Inflater, detect_compression
 from covey.records.streams import StreamError
 from covey.shards import Shard
 from covey.storage import Stat, Storage, cache_folder, cache_limit
+from covey.storage.cache import DiskCache, pin, unpin
 from covey.storage.forks import ForkAware
 
 _PIECE_BYTES = 1 << 20
 
 
 class _Unpacking(ForkAware):
-    """What this process has unpacked: once each, and not removed while it is used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used: Counter[Path] = Counter()
+    """Unpacks one shard at a time, so that each is unpacked once."""
 
     @property
     def lock(self) -> threading.Lock:
@@ -38,8 +33,7 @@ _unpacking = _Unpacking()
 
 def release(path: str) -> None:
     """Let go of what :func:`unpack` gave."""
-    with _unpacking.lock:
-        _unpacking.used -= Counter([Path(path)])
+    unpin(path)
 
 
 def unpack(
@@ -67,7 +61,7 @@ def unpack(
         with contextlib.suppress(FileNotFoundError):
             os.utime(target)  # the last that is removed
             size = target.stat().st_size
-            _unpacking.used[target] += 1
+            pin(str(target))
             return str(target), size
         with storage.open_stream(path) as stream:
             head = stream.read(4096)
@@ -89,9 +83,9 @@ def unpack(
                     raise FileChangedError(
                         f"{path}: it was changed while it was unpacked; open the dataset again"
                     )
-                _make_room(target.parent, size, room, path)
+                _make_room(size, room, path)
                 os.replace(beside, target)
-                _unpacking.used[target] += 1
+                pin(str(target))
             except OSError as error:
                 if isinstance(error, StorageError):
                     raise
@@ -126,19 +120,8 @@ def _no_room(path: str, room: int) -> StorageError:
     )
 
 
-def _make_room(folder: Path, size: int, room: int, path: str) -> None:
-    """Remove what was used longest ago, until there is room; who has it mapped keeps it."""
-    stats: dict[Path, os.stat_result] = {}
-    for each in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process makes room, too
-            if not each.name.startswith("."):
-                stats[each] = each.stat()
-    total = sum(each.st_size for each in stats.values()) + size
-    for each, _ in sorted(stats.items(), key=lambda item: item[1].st_mtime_ns):
-        if total <= room:
-            return
-        if not _unpacking.used[each]:
-            each.unlink(missing_ok=True)
-            total -= stats[each].st_size
-    if total > room:
-        raise _no_room(path, room)
+def _make_room(size: int, room: int, path: str) -> None:
+    try:
+        DiskCache(room).make_room(size, {})
+    except StorageError:
+        raise _no_room(path, room) from None

@@ -38,7 +38,7 @@ class ShardFiles:
     """What their names are relative to."""
     names: tuple[str, ...]
     keeps_index: bool = True
-    """Whether an index may be put into the folder: it is theirs, and not one far above them."""
+    """Whether an index may lie in the folder: it is theirs, and not one far above them."""
 
     @cached_property
     def paths(self) -> list[str]:

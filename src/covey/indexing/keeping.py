@@ -1,4 +1,7 @@
-"""Where indexes are kept: beside their shards, or in the cache folder.
+"""Where indexes are kept: beside their shards, or in the cache directory.
+
+A reader never writes to a dataset: an index that it builds goes to the cache. ``covey index`` and
+writers put one beside the shards.
 
 An index that was found is used only if it is of the shards that are there now. One that is not is
 made anew; but if covey wrote it together with the shards, then these were changed, and that is an
@@ -14,35 +17,40 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from covey.errors import AccessRefusedError, DatasetError, FeatureError, FormatError
+from covey.errors import AccessRefusedError, DatasetError, FeatureError, FormatError, StorageError
 from covey.index import About, Index, IndexWriter, index_names, read_about, read_index
 from covey.indexing.building import GUESS, Indexing, ShardFiles, shard_fingerprint
 from covey.shards import Shard
-from covey.storage import Stat, Storage, cache_folder
+from covey.storage import Stat, Storage, cache_folder, cache_limit, remove_stale_temporaries
+from covey.storage.cache import DiskCache
+from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
+
+# More than the metadata of an index has, which is not known before it is written.
+_METADATA_BYTES = 1 << 16
 
 
 def find_or_build(
-    files: ShardFiles, stem: str, indexing: Indexing, *, keep: bool = True, anew: bool = False
+    files: ShardFiles, stem: str, indexing: Indexing, *, keep: bool = True
 ) -> tuple[Index, Path | None]:
-    """The index of shards: one that was kept, or a new one, which then is.
+    """The index of shards: one that was kept, or a new one, which goes to the cache.
 
     Args:
         files: The shards.
         stem: How its files are called.
         indexing: How to make it.
         keep: Whether to keep a new one.
-        anew: Whether to make it, even if there is one.
 
     Returns:
         The index, and the folder that it is in, if it was kept.
     """
     index = damaged = None
-    for folder in () if anew else _places_to_read(files, stem, indexing):
+    for folder in _places_to_read(files, stem, indexing):
         about = _look(folder, files, stem)
         if about is None or not _is_wanted(about, indexing):
             continue
@@ -50,11 +58,15 @@ def find_or_build(
             damaged = about
             break
         try:
-            return read_index(folder, stem, about), folder
-        except FormatError:  # its rows are damaged, but what it was is known
+            index = read_index(folder, stem, about)
+        except (FormatError, FileNotFoundError):  # what it was is known, though it is corrupt
             damaged = about
             if files.storage.is_remote:
                 shutil.rmtree(folder, ignore_errors=True)
+            continue
+        if not _is_beside(folder, files):
+            _touch(folder)
+        return index, folder
     if damaged is not None:
         with contextlib.suppress(FeatureError):
             index = indexing.like(damaged).build(files)
@@ -62,16 +74,16 @@ def find_or_build(
         index = indexing.build(files)
     if not keep or callable(indexing.label) or indexing.on_error == "skip":
         return index, None
-    for folder in _places_to_write(files, stem, indexing):
-        if not anew and _is_taken(folder, stem, index):
-            continue
-        try:
-            write_index(folder, stem, index)
-            return read_index(folder, stem, index.about), folder
-        # A disk that is read-only or full; a name that is no UTF-8; or somebody else's turn.
-        except (OSError, UnicodeError, FormatError):
-            continue
-    return index, None
+    try:
+        folder = _cached(files, stem, indexing)
+        arrays = (index.rows, index.classes, index.by_class)
+        size = sum(each.nbytes for each in arrays if each is not None)
+        _make_room(folder, size + _METADATA_BYTES)
+        write_index(folder, stem, index)
+        return read_index(folder, stem, index.about), folder
+    # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
+    except (OSError, UnicodeError, FormatError):
+        return index, None
 
 
 def _look(folder: Path, files: ShardFiles, stem: str) -> About | None:
@@ -107,30 +119,39 @@ def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterato
         yield fetched
         if not fetched.exists():  # the copy was damaged
             yield _fetch(files, stem) or fetched
-    yield from _places_to_write(files, stem, indexing)
-
-
-def _places_to_write(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
-    """The same without those that are somebody else's: remote ones are written when asked for."""
-    if not files.storage.is_remote and files.keeps_index:
+    elif not files.storage.is_remote and files.keeps_index:
         yield Path(files.folder)
+    with contextlib.suppress(StorageError):  # there may be no cache
+        yield _cached(files, stem, indexing)
+        if indexing.label is not GUESS:  # it may be the one that was guessed
+            yield _cached(files, stem, replace(indexing, label=GUESS))
+
+
+def _is_beside(folder: Path, files: ShardFiles) -> bool:
+    return not files.storage.is_remote and folder == Path(files.folder)
+
+
+def _touch(folder: Path) -> None:
+    """Note that an index of the cache was used."""
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Make room for more bytes of an index in the cache; what is there of it stays."""
+    try:
+        there = sum(each.lstat().st_size for each in folder.iterdir())
+    except FileNotFoundError:
+        there = 0
+    DiskCache(cache_limit()).make_room(size, {os.fspath(folder): there})
+
+
+def _cached(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
+    """The directory of the cache that an index of these shards is in."""
     label = "" if indexing.label is GUESS else repr(indexing.label)
     text = "\0".join((files.storage.clean(files.folder), stem, label))
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    yield cache_folder() / "indexes" / name
-
-
-def _is_taken(folder: Path, stem: str, index: Index) -> bool:
-    """Whether a right index is in the place of another: covey's own, or of another label."""
-    try:
-        about = read_about(folder, stem)
-    except FormatError:
-        return False
-    if about is None or [each.name for each in about.shards] != [
-        each.name for each in index.about.shards
-    ]:
-        return False
-    return (bool(about.order) and not index.about.order) or about.label != index.about.label
+    return cache_folder() / "indexes" / name
 
 
 def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
@@ -172,7 +193,8 @@ def write_index(folder: Path, stem: str, index: Index) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     names = index_names(stem)
     about = index.about
-    staging = Path(tempfile.mkdtemp(prefix=".covey-index-", dir=folder))
+    remove_stale_temporaries(folder)
+    staging = Path(new_temporary(folder))
     try:
         writer = IndexWriter(
             staging / names["rows"],
@@ -194,7 +216,7 @@ def write_index(folder: Path, stem: str, index: Index) -> None:
             if (staging / names[name]).exists():
                 os.replace(staging / names[name], folder / names[name])
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        remove_temporary(os.fspath(staging))
 
 
 def _fetch(files: ShardFiles, stem: str) -> Path | None:
@@ -217,11 +239,13 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
         except FileNotFoundError:  # without a label there are no classes
             continue
     _save(folder / names["about"], io.BytesIO(about))  # last: then all is there
+    with contextlib.suppress(StorageError):  # one that exceeds the limit is used once
+        _make_room(folder, 0)
     return folder
 
 
 def _save(path: Path, stream: BinaryIO) -> None:
-    descriptor, beside = tempfile.mkstemp(prefix=".covey-index-", dir=path.parent)
+    descriptor, beside = tempfile.mkstemp(prefix=INDEX_TEMPORARY, dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
             shutil.copyfileobj(stream, file, 1 << 20)

@@ -25,6 +25,7 @@ from covey.records.compression import (
 )
 from covey.records.places import Members, Places
 from covey.records.streams import MappedStream, PieceStream, Stream, StreamError
+from covey.storage.paths import check_local
 from covey.untrusted import open_path, os_errors, storage_error
 
 OnError = Literal["raise", "skip"]
@@ -96,7 +97,7 @@ class RecordReader:
 
         self._path: str | None = None
         if isinstance(source, (str, os.PathLike)):
-            self._path = os.fspath(source)
+            self._path = check_local(source)
             self.name = self._path
             self._file: BinaryIO = open_path(self._path)
         else:

@@ -24,6 +24,7 @@ from covey.records.compression import (
     read_head,
 )
 from covey.records.streams import WINDOW_BYTES, MappedStream, PieceStream, Stream, StreamError
+from covey.storage.paths import check_local
 from covey.untrusted import open_path
 
 _PIECE_BYTES = 1 << 20
@@ -112,7 +113,7 @@ class DamagedFile:
     ) -> None:
         self._owned = isinstance(source, (str, os.PathLike))
         if isinstance(source, (str, os.PathLike)):
-            self.name = os.fspath(source)
+            self.name = check_local(source)
             self._file: BinaryIO = open_path(self.name)
         else:
             self.name = str(getattr(source, "name", "<file>"))

@@ -20,6 +20,7 @@ from covey.records.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block
 from covey.records.compression import gzip_member, parse_compression
 from covey.records.places import PLACE_DTYPE
 from covey.records.reader import PathOrFile, RecordReader
+from covey.storage.paths import check_local
 
 # Members that are being compressed, or wait to be written, at the most.
 _MEMBERS_AHEAD = 16
@@ -76,7 +77,7 @@ class RecordWriter:
                 f"the target is of type {type(target).__name__}, must be a path or a binary file"
             )
         if isinstance(target, (str, os.PathLike)):
-            self.name = os.fspath(target)
+            self.name = check_local(target)
             if append and os.path.exists(self.name):
                 self._check_end(self.name)
             self._file: BinaryIO = open(self.name, "ab" if append else "wb", buffering=0)  # noqa: SIM115

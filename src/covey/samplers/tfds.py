@@ -20,6 +20,7 @@ from covey.progress import Progress
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.storage import is_remote
+from covey.storage.paths import redact, shown
 
 Preprocessing = Callable[[Any, Any], tuple[Any, Any]]
 Chunk = tuple[Any, Any]
@@ -107,14 +108,15 @@ def _prepare(name: str, data_dir: str | os.PathLike[str] | None) -> str:
         tfds = importlib.import_module("tensorflow_datasets")
     except ImportError:
         raise ImportError(
-            f"{name!r} is no folder with a dataset, and TFDS, whose catalogue may have it, is not "
-            "installed; run: pip install 'covey[tensorflow,tfds]'"
+            f"{shown(name)!r} is no folder with a dataset, and TFDS, whose catalogue may have it, "
+            "is not installed; run: pip install 'covey[tensorflow,tfds]'"
         ) from None
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise DatasetError(
-            f"{name!r} is neither a folder with a dataset nor a dataset that TFDS knows: {error}"
+            f"{shown(name)!r} is neither a folder with a dataset nor a dataset that TFDS knows: "
+            f"{redact(str(error))}"
         ) from None
     builder.download_and_prepare()
     return str(builder.data_dir)
@@ -130,7 +132,9 @@ class _Split:
         for argument, key in zip(("x_key", "y_key"), keys, strict=True):
             if key not in there:
                 listed = ", ".join(map(repr, there))
-                raise FeatureError(f"{folder}: {argument} is {key!r}, must be one of {listed}")
+                raise FeatureError(
+                    f"{shown(folder)}: {argument} is {key!r}, must be one of {listed}"
+                )
 
     def __len__(self) -> int:
         return len(self._dataset)

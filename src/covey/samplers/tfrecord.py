@@ -205,11 +205,13 @@ def _open_known(shards: _Shards, label: Label | None) -> Dataset | None:
 
 def _candidates(shards: _Shards) -> Iterable[tuple[Any, Layout, str]]:
     """The ways to open the shards: as those of their folder, and by themselves; and the splits."""
-    for path in (shards.folder, shards.files):
+    address = shards.storage.address
+    files = [address(each) for each in shards.files]
+    for path in (address(shards.folder), files):
         try:
             layout = find_layout(path, storage_options=shards.options)
         except (CoveyError, OSError):
-            if path is shards.files:
+            if path is files:
                 raise
             continue  # the folder as a whole is something else, or damaged
         split = _split_of(layout, shards.files)

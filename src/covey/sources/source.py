@@ -10,6 +10,7 @@ from typing import Any, overload
 from covey.errors import SourceError
 from covey.features import Features
 from covey.labels import LABEL_NAMES
+from covey.storage.paths import shown
 
 Key = str | int
 Item = tuple[Key, dict[str, Any]] | SourceError
@@ -67,7 +68,8 @@ def fault(name: str, what: str, line: int | None = None) -> SourceError:
     >>> fault("birds.csv", "the label is empty", 7)
     SourceError('birds.csv:7: the label is empty')
     """
-    name = name.encode(errors="backslashreplace").decode()  # file systems allow what UTF-8 does not
+    # File systems allow what UTF-8 does not.
+    name = shown(name).encode(errors="backslashreplace").decode()
     where = name if line is None else f"{name}:{line}"
     return SourceError(f"{where}: {what}", name=name, line=line)
 

@@ -8,18 +8,16 @@ really used.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import StorageError
 from covey.storage.base import LocalBlocks, Stat, Storage
 from covey.storage.cache import cache_folder, cache_limit
-from covey.storage.local import FileBlocks, LocalStorage
-from covey.storage.paths import is_remote
+from covey.storage.local import FileBlocks, LocalStorage, remove_stale_temporaries
+from covey.storage.paths import check_slashes, is_remote
 
 if TYPE_CHECKING:
     from covey.storage.blocks import RemoteBlocks
@@ -34,6 +32,7 @@ __all__ = [
     "fetch_many",
     "is_remote",
     "open_storage",
+    "remove_stale_temporaries",
 ]
 
 
@@ -59,9 +58,7 @@ def open_storage(
     >>> [storage.name(path) for path in storage.list("data")]
     ['greeting.txt']
     """
-    text = os.fspath(path)
-    if not isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.\-]+:/[^/]", text):
-        raise StorageError(f"{text}: a path cannot be a URL, for it loses a slash; give a str")
+    text = check_slashes(path)
     if not is_remote(text):
         return LocalStorage()
     from covey.storage.remote import RemoteStorage

@@ -60,6 +60,10 @@ class LocalBlocks(Protocol):
         """Wait until these ranges of bytes are there."""
         ...
 
+    def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Forget what is cached of ranges of bytes: :meth:`ensure` fetches them again."""
+        ...
+
     def close(self) -> None:
         """Let go of it. What is there stays for the next one."""
         ...
@@ -105,6 +109,14 @@ class Storage(abc.ABC):
         Raises:
             FileNotFoundError: If there is no such folder.
         """
+
+    @abc.abstractmethod
+    def address(self, path: str) -> str:
+        """Return a path with the credentials of its URL, to open another storage; never show it."""
+
+    @abc.abstractmethod
+    def is_pattern(self, path: str) -> bool:
+        """Return whether a path is a pattern of files; the query of a URL never is one."""
 
     @abc.abstractmethod
     def glob(self, pattern: str) -> _builtin_list[str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from covey.errors import ClosedError, StorageError
 from covey.storage.answers import Body, range_call, tells_state
 from covey.storage.base import Stat
-from covey.storage.cache import BlockCache
+from covey.storage.cache import DiskCache
 from covey.storage.connection import Connection
 from covey.storage.fetch import fetch
 from covey.storage.forks import ForkAware
@@ -26,6 +26,7 @@ from covey.storage.sparse import (
     Entry,
     UnsoundError,
     block_count,
+    count_marked,
     create,
     discard,
     read_token,
@@ -72,7 +73,7 @@ class RemoteBlocks(ForkAware):
     def __init__(
         self,
         connection: Connection,
-        cache: BlockCache,
+        cache: DiskCache,
         url: str,
         state: Stat,
         where: str,
@@ -184,7 +185,7 @@ class RemoteBlocks(ForkAware):
         """What fetches some blocks."""
         begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size)
         call = range_call(self._fs_path, begin, end, self.state)
-        attempts = Attempts(self.url, f"reading bytes {begin} to {end}")
+        attempts = Attempts(self.connection, self.url, f"reading bytes {begin} to {end}")
         return Task(self.connection, call, attempts, bytes=end - begin)
 
     def write(self, first: int, data: bytes) -> Receipt | None:
@@ -210,7 +211,22 @@ class RemoteBlocks(ForkAware):
                 if receipt is not None and entry.token == receipt.token:
                     entry.mark(receipt.first, receipt.checks)
                     known = self._recognise(entry.token)
-                    known.sound[receipt.first : receipt.first + len(receipt.checks)] = True
+                    last = receipt.first + count_marked(receipt.checks)
+                    known.sound[receipt.first : last] = True
+
+    def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Forget the blocks of ranges, so that they are fetched again."""
+        numbers = self.numbers(begins, ends)
+        with self.cache.failing_well():
+            try:
+                entry = Entry(self.folder, self.size)
+            except (FileNotFoundError, UnsoundError):
+                return
+            with entry:
+                known = self._recognise(entry.token)
+                for number in numbers.tolist():
+                    entry.unmark(number)
+                known.sound[numbers] = False
 
     def download(self) -> None:
         """Fetch all blocks in one go."""
@@ -224,4 +240,4 @@ class RemoteBlocks(ForkAware):
                         pieces.append(body.read(end - body.position))
                     self.mark(self.write(begin // BLOCK_BYTES, b"".join(pieces)))
 
-        Attempts(self.url, "reading").repeat(action)
+        Attempts(self.connection, self.url, "reading").repeat(action)

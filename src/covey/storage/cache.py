@@ -1,48 +1,63 @@
-"""Where blocks of remote files are kept, and how many of them."""
+"""The cache on disk: where it is, and which entries it keeps."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
-import time
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from covey.errors import CoveyError, StorageError
-from covey.storage.sparse import GONE, NEW, bytes_present, discard
+from covey.storage.forks import ForkAware
+from covey.storage.local import remove_stale_temporaries
+from covey.storage.sparse import GONE, bytes_present, discard
 
 DEFAULT_BYTES = 16 << 30
 
-# What a dead process was making is removed after so long.
-_DEBRIS_SECONDS = 3600
+# Temporary files of the cache.
+_HIDDEN = re.compile(r"\..+", re.DOTALL)
 
 
 def cache_folder() -> Path:
-    """The folder that covey keeps fetched data in; it is made if need be.
+    """Return the directory of the cache, which is created if it does not exist.
 
-    That is ``$COVEY_CACHE``, or a folder in the user's cache; and if that cannot be written, one
-    among the temporary files.
+    It is ``$COVEY_CACHE``, or a directory in the user's cache, or one among the temporary files if
+    that cannot be used: it cannot be written, or other users can change what is in it.
     """
     asked = os.environ.get("COVEY_CACHE")
     folder = Path(asked).expanduser().absolute() if asked else _user_folder()
-    if _is_writable(folder):
-        return folder
-    beside = Path(tempfile.gettempdir()) / f"covey-cache-{getattr(os, 'getuid', lambda: 'user')()}"
-    if asked:
-        warnings.warn(f"COVEY_CACHE: {folder} cannot be written; using {beside}", stacklevel=2)
-    if not _is_writable(beside) or not _is_own(beside):
+    fallback = (
+        Path(tempfile.gettempdir()) / f"covey-cache-{getattr(os, 'getuid', lambda: 'user')()}"
+    )
+    why = "there is no home directory"
+    if folder is not None:
+        found = _find_fault(folder, links=True)
+        if found is None and not asked and not _is_of_user(folder.parent):
+            found = _Fault("lies in a directory of another user", is_unsafe=True)
+        if found is None:
+            return folder
+        why = f"{folder} {found.what}"
+        if asked or found.is_unsafe:
+            name = "COVEY_CACHE: " if asked else ""
+            warnings.warn(f"{name}{why}; using {fallback}", stacklevel=2)
+    found = _find_fault(fallback, links=False)
+    if found is not None:
         raise StorageError(
-            f"{folder}: fetched data cannot be kept there, nor in {beside}; set COVEY_CACHE to a "
-            "folder that can be written"
+            f"{why}, and {fallback} {found.what}; set COVEY_CACHE to a directory of your own that "
+            "can be written"
         )
-    return beside
+    return fallback
 
 
 def cache_limit(cache_bytes: int | None = None) -> int:
@@ -60,54 +75,125 @@ def cache_limit(cache_bytes: int | None = None) -> int:
     return value
 
 
-def _user_folder() -> Path:
+def _user_folder() -> Path | None:
     try:
         home = Path.home()
-    except RuntimeError:  # nobody's
-        home = Path(tempfile.gettempdir())
+    except RuntimeError:  # the user is not known to the system
+        home = None
+    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
+        return Path(os.environ["LOCALAPPDATA"]) / "covey" / "cache"
+    if sys.platform not in ("darwin", "win32") and os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "covey"
+    if home is None:
+        return None
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "covey"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home) / "covey" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "covey"
+    return home / "covey" / "cache" if sys.platform == "win32" else home / ".cache" / "covey"
 
 
-def _is_writable(folder: Path) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a directory is not used."""
+
+    what: str
+    is_unsafe: bool = False
+    """Whether other users can change what is in it."""
+
+
+def _find_fault(folder: Path, *, links: bool) -> _Fault | None:
+    """Create a directory, and return what is wrong with it.
+
+    Args:
+        folder: The directory.
+        links: Whether it may be a symbolic link of the user's own.
+    """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (*reversed(folder.parents), folder):
+            if not each.is_dir():
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    os.mkdir(each, 0o700)
+        link, found = os.lstat(folder), os.stat(folder)
     except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+        return _Fault("cannot be written")
+    if stat.S_ISLNK(link.st_mode) and (not links or not _is_own(link)):
+        return _Fault("is a symbolic link of another user", is_unsafe=True)
+    if not stat.S_ISDIR(found.st_mode):
+        return _Fault("cannot be written")
+    if not _is_own(found):
+        return _Fault(f"belongs to user {found.st_uid}", is_unsafe=True)
+    if hasattr(os, "getuid") and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        return _Fault(f"has mode {mode:04o}, must not be writable by others", is_unsafe=True)
+    return None if os.access(folder, os.W_OK | os.X_OK) else _Fault("cannot be written")
 
 
-def _is_own(folder: Path) -> bool:
-    """Whether nobody else can put anything there: temporary folders are everybody's."""
-    found = folder.lstat()
-    is_mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-    return stat.S_ISDIR(found.st_mode) and is_mine
+def _is_of_user(folder: Path) -> bool:
+    """Return whether a directory belongs to this user, or to the system."""
+    found = os.stat(folder)
+    return _is_own(found) or found.st_uid == 0
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or found.st_uid == os.getuid()
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One remote file's blocks."""
+    """An entry of the cache: the blocks of a file, an unpacked shard, or an index."""
 
-    folder: str
+    path: str
     used_ns: int
     bytes: int
 
 
-class BlockCache:
-    """The folder of all blocks, which stays below a limit.
+class _Pinned(ForkAware):
+    """The entries that this process uses, and does not remove."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: Counter[str] = Counter()
+
+    @property
+    def lock(self) -> threading.Lock:
+        return self._lock
+
+
+_pinned = _Pinned()
+
+
+def pin(path: str) -> None:
+    """Keep an entry from being removed by this process."""
+    with _pinned.lock:
+        _pinned.paths[path] += 1
+
+
+def unpin(path: str) -> None:
+    """Allow an entry to be removed, once it is unpinned as often as it was pinned."""
+    with _pinned.lock:
+        _pinned.paths -= Counter([path])
+
+
+class DiskCache:
+    """The directory of all that is cached, with LRU eviction above a limit.
+
+    ::
+
+        <cache>/blocks/<key>/       blocks of a remote file: see covey.storage.sparse
+        <cache>/unpacked/<key>      the data of a compressed shard
+        <cache>/indexes/<key>/      an index, as it lies beside shards
+
+    The time of an entry's last use is its mtime. Names that begin with a dot are temporary.
 
     Args:
-        limit: In bytes. Several processes that grow at once may each pass it by a sixteenth, for a
-            moment.
+        limit: In bytes, for all entries together. Several processes that grow at once may each
+            exceed it by a sixteenth, for a moment.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.folder = os.path.join(cache_folder(), "blocks")
-        self._room = 0  # what may be added before the folder is looked at again
+        self.root = os.fspath(cache_folder())
+        self.folder = os.path.join(self.root, "blocks")
+        self._room = 0  # what may be added before the directory is scanned again
 
     def place(self, *identity: str) -> str:
         """The folder of a remote file's blocks."""
@@ -119,7 +205,7 @@ class BlockCache:
 
         Args:
             growth: The bytes that will be added.
-            needed: Folders that are needed now, and how many bytes of those that are there. They
+            needed: Entries that are needed now, and how many bytes of those that are there. They
                 are begun anew only if nothing else can go, the largest first.
 
         Returns:
@@ -135,20 +221,22 @@ class BlockCache:
         kept = list(self._scan())
         used = sum(each.bytes for each in kept)
         spare = self.limit // 16
-        others = [each for each in kept if each.folder not in needed]
+        with _pinned.lock:
+            pinned = set(_pinned.paths)
+        others = [each for each in kept if each.path not in needed and each.path not in pinned]
         for each in sorted(others, key=lambda each: each.used_ns):
             if used + growth + spare <= self.limit:
                 break
-            if discard(each.folder):
+            if discard(each.path):
                 used -= each.bytes
-        own = [each for each in kept if each.folder in needed]
+        own = [each for each in kept if each.path in needed]
         complete = True
         for each in sorted(own, key=lambda each: -each.bytes):
             if used + growth <= self.limit:
                 break
-            if each.bytes > needed[each.folder] and discard(each.folder):
+            if each.bytes > needed[each.path] and discard(each.path):
                 used -= each.bytes
-                growth += needed[each.folder]
+                growth += needed[each.path]
                 complete = False
         if used + growth > self.limit:
             raise StorageError(
@@ -160,22 +248,24 @@ class BlockCache:
         return complete
 
     def _scan(self) -> Iterator[_Kept]:
-        try:
-            entries = list(os.scandir(self.folder))
-        except FileNotFoundError:
-            return
-        for entry in entries:
+        """All entries; what killed processes left is removed."""
+        for kind, measure in _KINDS.items():
+            folder = os.path.join(self.root, kind)
+            remove_stale_temporaries(folder, _HIDDEN)
             try:
-                changed_ns = entry.stat(follow_symlinks=False).st_mtime_ns
+                entries = list(os.scandir(folder))
             except FileNotFoundError:
                 continue
-            age = time.time() - changed_ns / 1e9
-            if entry.name.startswith(GONE) or (
-                entry.name.startswith(NEW) and age > _DEBRIS_SECONDS
-            ):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif not entry.name.startswith("."):
-                yield _Kept(entry.path, changed_ns, bytes_present(entry.path))
+            for entry in entries:
+                if entry.name.startswith(GONE):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                if entry.name.startswith("."):
+                    continue
+                try:
+                    used_ns = entry.stat(follow_symlinks=False).st_mtime_ns
+                    yield _Kept(entry.path, used_ns, measure(entry.path))
+                except OSError:  # another process has removed it
+                    continue
 
     @contextmanager
     def failing_well(self) -> Iterator[None]:
@@ -189,3 +279,17 @@ class BlockCache:
                 f"{self.folder}: fetched data cannot be kept there: {error.strerror or error}; "
                 "make room, lower COVEY_CACHE_BYTES, or set COVEY_CACHE to a folder elsewhere"
             ) from error
+
+
+def _bytes_of_index(folder: str) -> int:
+    """The bytes of all files in a directory; what killed processes left is removed."""
+    remove_stale_temporaries(folder, _HIDDEN)
+    with os.scandir(folder) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+
+
+_KINDS: dict[str, Callable[[str], int]] = {
+    "blocks": bytes_present,
+    "unpacked": lambda path: os.lstat(path).st_size,
+    "indexes": _bytes_of_index,
+}

@@ -16,7 +16,7 @@ from typing import Any
 from covey.errors import StorageError
 from covey.storage.failures import explain
 from covey.storage.forks import ForkAware
-from covey.storage.paths import Url, shown
+from covey.storage.paths import Url, find_secrets, redact
 
 # Given the filesystem, it begins a call: a coroutine of an asynchronous driver, else the result.
 Call = Callable[[Any], Any]
@@ -55,8 +55,16 @@ class Connection(ForkAware):
 
     def path_of(self, url: str) -> str:
         """What a URL is called in the filesystem."""
-        path: str = self._addressed._strip_protocol(Url.parse(url).address)
-        return path
+        try:
+            path: str = self._addressed._strip_protocol(Url.parse(url).address)
+            return path
+        except (TypeError, ValueError, AttributeError, KeyError) as caught:
+            error = caught
+        raise explain(error, url, "parsing", 1, self.secrets(url))
+
+    def secrets(self, url: str) -> set[str]:
+        """Return what messages about a URL must not have."""
+        return find_secrets(url, self._options) | find_secrets(str(self._url), {})
 
     @property
     def is_asynchronous(self) -> bool:
@@ -87,16 +95,19 @@ class Connection(ForkAware):
             made, _ = self._fsspec.core.url_to_fs(
                 str(self._url), skip_instance_cache=True, **options
             )
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            if type(made).__module__.startswith("s3fs"):
+                made.retries = 1  # tries are counted here, not there
+            return made
+        except Exception as caught:  # some drivers connect at once
+            error = caught
+        # Here, and not where it was caught: tracebacks would show the driver's error.
+        secrets = self.secrets(str(self._url))
+        if isinstance(error, (TypeError, ValueError, AttributeError, KeyError)):
             raise StorageError(
-                f"{shown(str(self._url))}: the storage options {sorted(self._options)} do not fit "
-                f"{self._url.protocol}://: {error}"
-            ) from error
-        except Exception as error:  # some drivers connect at once
-            raise explain(error, str(self._url), "connecting", 1) from error
-        if type(made).__module__.startswith("s3fs"):
-            made.retries = 1  # tries are counted here, not there
-        return made
+                f"{self._url.public}: the storage options {sorted(self._options)} do not fit "
+                f"{self._url.protocol}://: {redact(str(error), secrets)}"
+            )
+        raise explain(error, str(self._url), "connecting", 1, secrets)
 
     def _driver(self, protocol: str) -> Any:
         try:
@@ -104,7 +115,7 @@ class Connection(ForkAware):
         except ValueError:
             known = ", ".join(sorted(self._fsspec.available_protocols()))
             raise StorageError(
-                f"{shown(str(self._url))}: nobody knows {protocol}://; known are {known}"
+                f"{self._url.public}: nobody knows {protocol}://; known are {known}"
             ) from None
         except ImportError as error:
             known = importlib.import_module("fsspec.registry").known_implementations
@@ -113,7 +124,7 @@ class Connection(ForkAware):
             if protocol in ("s3", "s3a", "http", "https"):
                 remedy = "pip install 'covey[remote]'"
             raise StorageError(
-                f"{shown(str(self._url))}: the driver for {protocol}:// is not installed; {remedy}"
+                f"{self._url.public}: the driver for {protocol}:// is not installed; {remedy}"
             ) from error
 
 
@@ -180,7 +191,7 @@ def _import_fsspec(url: Url) -> Any:
         importlib.import_module("fsspec.core")
     except ImportError as error:
         raise StorageError(
-            f"{shown(str(url))}: URLs are read with fsspec, which is not installed; "
+            f"{url.public}: URLs are read with fsspec, which is not installed; "
             "pip install 'covey[remote]'"
         ) from error
     return fsspec

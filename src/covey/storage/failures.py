@@ -11,10 +11,10 @@ import concurrent.futures
 import enum
 import errno
 import http.client
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from covey.errors import AccessRefusedError, FileChangedError, FileMissingError, StorageError
-from covey.storage.paths import Url, shown
+from covey.storage.paths import Url, redact, shown
 
 
 class Verdict(enum.Enum):
@@ -135,12 +135,25 @@ def judge(error: BaseException) -> Verdict:
     return Verdict.FATAL
 
 
-def explain(error: BaseException, url: str, doing: str, tries: int) -> StorageError:
-    """The error to raise in place of a driver's."""
+def explain(
+    error: BaseException, url: str, doing: str, tries: int, secrets: Iterable[str] = ()
+) -> StorageError:
+    """The error to raise in place of a driver's.
+
+    It has the text of the driver without secrets, and does not lead to the driver's error: raise it
+    where that is not handled, so that no traceback shows it.
+
+    Args:
+        error: The driver's.
+        url: Of the file, with its credentials.
+        doing: What failed.
+        tries: How often it was tried.
+        secrets: Strings that are not shown.
+    """
     verdict, name = judge(error), shown(url)
     # What HTTP calls a missing file may be one that could not be asked for.
     *_, first = _causes(error)
-    reason = _reason(error if verdict is Verdict.FATAL else first, url)
+    reason = _reason(error if verdict is Verdict.FATAL else first, secrets)
     if isinstance(error, StorageError) and verdict is not Verdict.CHANGED:
         return error  # it has been explained where it came from
     if verdict is Verdict.MISSING:
@@ -163,7 +176,9 @@ def explain(error: BaseException, url: str, doing: str, tries: int) -> StorageEr
         )
     if isinstance(error, NotImplementedError):
         protocol = Url.parse(url).protocol
-        return StorageError(f"{name}: {doing} is nothing that {protocol}:// can do")
+        explained = StorageError(f"{name}: {doing} is nothing that {protocol}:// can do")
+        explained.__cause__ = NotImplementedError()  # callers look for it
+        return explained
     return StorageError(f"{name}: {doing} failed with {reason}")
 
 
@@ -195,9 +210,9 @@ def _first(holder: object, *names: str) -> object:
     return next((getattr(holder, name) for name in names if name in dir(holder)), None)
 
 
-def _reason(error: BaseException, url: str) -> str:
+def _reason(error: BaseException, secrets: Iterable[str]) -> str:
     """A driver's words, with nothing in them that should not be in a log."""
     status = next((found for each in _causes(error) if (found := _status(each))), None)
-    words = f"{type(error).__name__}: {error}".replace(url, shown(url)).strip(": ")
-    words = shown(" ".join(words.split())[:300])
+    words = redact(f"{type(error).__name__}: {error}", secrets).strip(": ")
+    words = " ".join(words.split())[:300]
     return words if status is None else f"HTTP status {status}, {words}"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 import shutil
 import stat
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, cast
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +31,15 @@ from covey.untrusted import check_regular, open_file, os_errors, read_file
 
 _builtin_list = list
 
+# The temporary files that covey puts beside others.
+INDEX_TEMPORARY = ".covey-index-"
+_TEMPORARY = re.compile(r"\.covey-index-.+|\..+\.[0-9a-f]{32}\.new", re.DOTALL)
+
+# The age at which a temporary file that is not locked is stale.
+STALE_SECONDS = 3600.0
+
+_held: dict[str, int] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class FileBlocks:
@@ -33,6 +51,9 @@ class FileBlocks:
 
     def ensure(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Nothing to wait for."""
+
+    def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Nothing is cached."""
 
     def close(self) -> None:
         """Nothing to close."""
@@ -67,6 +88,12 @@ class LocalStorage(Storage):
     def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
         folder = self.clean(folder)
         return sorted(os.path.join(folder, name) for name in _walk(folder, recursive, False))
+
+    def is_pattern(self, path: str) -> bool:
+        return parse_pattern(_local(path)) is not None
+
+    def address(self, path: str) -> str:
+        return self.clean(path)
 
     def glob(self, pattern: str) -> _builtin_list[str]:
         path = self.clean(pattern)
@@ -119,6 +146,90 @@ class LocalStorage(Storage):
         path = self.clean(path)
         with open_file(path) as file:
             return FileBlocks(path, os.fstat(file.fileno()).st_size)
+
+
+def new_temporary(folder: str | os.PathLike[str]) -> str:
+    """Create a temporary directory with a random name, and return its path.
+
+    It is locked as long as this process lives, or until it is removed, so that
+    :func:`remove_stale_temporaries` of another process leaves it.
+    """
+    path = tempfile.mkdtemp(prefix=INDEX_TEMPORARY, dir=folder)
+    _hold(path)
+    return path
+
+
+def remove_temporary(path: str) -> None:
+    """Remove a temporary directory of this process."""
+    shutil.rmtree(path, ignore_errors=True)
+    descriptor = _held.pop(path, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def remove_stale_temporaries(
+    directory: str | os.PathLike[str], names: re.Pattern[str] = _TEMPORARY
+) -> None:
+    """Remove the temporary files and directories that killed processes have left in a directory.
+
+    Those that were changed within the last hour stay, and those of living processes. Symbolic links
+    are not followed.
+
+    Args:
+        directory: The directory, which need not exist.
+        names: What temporary files are called there.
+    """
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return
+    for entry in entries:
+        if names.fullmatch(entry.name) and _is_stale(entry):
+            with contextlib.suppress(OSError):  # another process was faster, or it may not
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
+
+
+def _is_stale(entry: os.DirEntry[str]) -> bool:
+    """Return whether no process works on a temporary file or directory."""
+    try:
+        newest = entry.stat(follow_symlinks=False).st_mtime
+        if entry.is_dir(follow_symlinks=False):
+            with os.scandir(entry.path) as inside:
+                for each in inside:
+                    newest = max(newest, each.stat(follow_symlinks=False).st_mtime)
+    except OSError:
+        return False
+    return time.time() - newest > STALE_SECONDS and not _is_locked(entry)
+
+
+def _hold(path: str) -> None:
+    """Lock a file or directory of this process, where the system and the disk can do that."""
+    if fcntl is not None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        _held[path] = descriptor
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_locked(entry: os.DirEntry[str]) -> bool:
+    if fcntl is None or entry.is_symlink():
+        return False
+    try:
+        descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # this disk has no locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _local(path: str) -> str:

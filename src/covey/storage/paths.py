@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from urllib.parse import quote, unquote
+from typing import Any
+from urllib.parse import quote, unquote, unquote_plus
 
 from covey.errors import StorageError
 
@@ -17,6 +20,26 @@ _HTTP = ("http", "https")
 # fsspec's own caches, which stand before the URL that they cache: "simplecache::s3://bucket/x".
 _CACHES = ("simplecache", "filecache", "blockcache", "cached")
 
+# Protocols of files within a file. Their URLs begin with a path, not with a host.
+_ARCHIVES = ("zip", "tar", "libarchive", "dir", "reference")
+
+# A URL in other text, also one that pathlib has taken a slash from.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/+")
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/[^\s'\"<>]*")
+
+# Where the query of a URL other than of HTTP begins; any other "?" is part of a pattern.
+_QUERY = re.compile(r"[?#][\w.~%+\-\[\]]+=")
+
+_HOST = re.compile(r"[^:]*(:\d+)?|\[[^\]]*\](:\d+)?")
+
+# Storage options that say where files are, and not who asks for them.
+LOCATION_OPTIONS = frozenset(
+    ("endpoint_url", "host", "port", "account_name", "project", "repo", "org", "sha", "fo")
+)
+
+# Shorter parts of a URL or of storage options occur in other text as well.
+_MIN_SECRET = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Url:
@@ -25,32 +48,44 @@ class Url:
     head: str
     """Caches that come before, each with its ``::``."""
     protocol: str
+    userinfo: str
+    """The user name and password, with their ``@``."""
     path: str
+    """The host or bucket, and the path in it."""
     query: str
-    """Of HTTP, with its ``?``: part of every file's URL, for it may be what gives access."""
+    """The query and fragment, with their ``?`` or ``#``: they may give access to the file."""
     tail: str
     """What the file lies in, if that is a file itself: ``::s3://bucket/archive.zip``."""
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Take a URL apart."""
-        parts = text.split("::")
+        """Take a URL apart.
+
+        Raises:
+            StorageError: If it is not a URL, or has characters that leave its host in doubt.
+        """
+        parts = _chain(text)
         place = 0
         while place + 1 < len(parts) and parts[place].removesuffix("://") in _CACHES:
             place += 1
         match = _PROTOCOL.match(parts[place])
         if match is None:
             raise StorageError(f"{shown(text)}: it is no URL; one begins like s3://bucket/folder")
-        protocol, path, query = match[1].lower(), parts[place][match.end() :], ""
-        if protocol in _HTTP:
-            path, mark, query = path.partition("?")
-            query = mark + query
+        protocol = match[1].lower()
+        found = _split(protocol, parts[place][match.end() :])
+        if found is None or any(_is_ambiguous(part) for part in parts[place:]):
+            raise StorageError(
+                f"{shown(text)}: the host of this URL is ambiguous; percent-encode '@', ':', '/', "
+                "'?' and '#' in the user name, the password, the path and the query, or pass the "
+                "user name and password in storage_options="
+            )
+        userinfo, path, query = found
         path = path.rstrip("/")
         if protocol == "memory":  # "memory:///x" and "memory://x" are the same there
             path = path.lstrip("/")
         head = "".join(f"{part}::" for part in parts[:place])
         tail = "".join(f"::{part}" for part in parts[place + 1 :])
-        return cls(head, protocol, path, query, tail)
+        return cls(head, protocol, userinfo, path, query, tail)
 
     def __str__(self) -> str:
         return f"{self.head}{self.address}{self.tail}"
@@ -58,7 +93,12 @@ class Url:
     @property
     def address(self) -> str:
         """The URL of the file itself, without what it is read through or lies in."""
-        return f"{self.protocol}://{self.path}{self.query}"
+        return f"{self.protocol}://{self.userinfo}{self.path}{self.query}"
+
+    @property
+    def public(self) -> str:
+        """The URL without user name, password and query: what paths of a storage look like."""
+        return f"{self.head}{self.protocol}://{self.path}{shown(self.tail)}"
 
     @property
     def is_http(self) -> bool:
@@ -107,7 +147,154 @@ def is_remote(path: str) -> bool:
     return local_path(path) is None
 
 
-def shown(url: str) -> str:
-    """A URL as messages may have it: without passwords and signatures."""
-    url = re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:***@", url)
-    return re.sub(r"(https?://[^?\s]*)\?[^\s:'\")]+", r"\1?...", url)
+def check_slashes(path: str | os.PathLike[str]) -> str:
+    """Return a path as a string.
+
+    Raises:
+        StorageError: If it is a URL that pathlib has taken a slash from.
+    """
+    text = os.fspath(path)
+    if not isinstance(path, str) and re.search(r"(^|::)[A-Za-z][A-Za-z0-9+.\-]+:/[^/]", text):
+        raise StorageError(
+            f"{shown(text)}: a path cannot be a URL, for it loses a slash; give a str"
+        )
+    return text
+
+
+def check_local(path: str | os.PathLike[str]) -> str:
+    """Return a path that must be local, as a string.
+
+    Raises:
+        StorageError: If it is a URL.
+    """
+    text = check_slashes(path)
+    if is_remote(text):
+        raise StorageError(
+            f"{shown(text)}: this is a URL, must be the path of a local file; covey.open reads URLs"
+        )
+    return text
+
+
+def shown(text: str) -> str:
+    """Return a path or URL as messages show it: scheme, host and path, and nothing else of a URL.
+
+    >>> shown("simplecache::https://me:secret@host/x.tfrecord?signature=secret")
+    'simplecache::https://host/x.tfrecord'
+    """
+    found = _SCHEME.search(text)
+    if found is None:
+        return text
+    parts = _chain(text[found.start() :])
+    return text[: found.start()] + "::".join(_shown_part(part) for part in parts)
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return the text of a driver as messages show it: without secrets, and with URLs as shown."""
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _IN_TEXT.sub(lambda found: shown(found[0]), text)
+
+
+def find_secrets(url: str, options: Mapping[str, Any]) -> set[str]:
+    """Return the strings that a driver may repeat and a message must not have.
+
+    Args:
+        url: A URL with user name, password and query.
+        options: The storage options of its driver.
+    """
+    found = set(_option_values(options))
+    for part in _chain(url):
+        match = _SCHEME.match(part)
+        if match is None:
+            continue
+        rest = part[match.end() :]
+        visible = _shown_part(part)[match.end() :]
+        if visible == rest:
+            continue
+        # What is hidden: all before the host, and all after the path.
+        begin = rest.find(visible) if visible != _HIDDEN else -1
+        before = rest if begin < 0 else rest[:begin]
+        after = "" if begin < 0 else rest[begin + len(visible) :]
+        for hidden in (before.rstrip("@"), after.lstrip("?#")):
+            pieces = [hidden, *re.split(r"[&;]", hidden), hidden.partition(":")[2]]
+            pieces += [piece.partition("=")[2] for piece in re.split(r"[&;#]", hidden)]
+            found.update(pieces)
+            found.add(base64.b64encode(unquote(hidden).encode(errors="replace")).decode())
+    spelled = (each for secret in found for each in _spellings(secret))
+    return {each for each in spelled if len(each) >= _MIN_SECRET}
+
+
+_HIDDEN = "***"
+
+
+def _chain(text: str) -> list[str]:
+    """The URLs of a chain of fsspec's; a ``::`` within a password or a query separates nothing."""
+    parts: list[str] = []
+    for part in text.split("::"):
+        # Only what is a cache or an archive lies in something else.
+        if not parts or parts[-1].partition(":/")[0].lower() in (*_CACHES, *_ARCHIVES):
+            parts.append(part)
+        else:
+            parts[-1] += f"::{part}"
+    return parts
+
+
+def _split(protocol: str, rest: str) -> tuple[str, str, str] | None:
+    """User name and password, path, and query of what follows ``://``; None if there is doubt."""
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if protocol in _ARCHIVES:
+        host = ""
+    elif "@" in rest[len(host) :] and ("@" in host or not _HOST.fullmatch(host)):
+        return None
+    userinfo = host[: host.rfind("@") + 1]
+    rest = rest[len(userinfo) :]
+    found = re.search(r"[?#]", rest) if protocol in _HTTP else _QUERY.search(rest)
+    end = len(rest) if found is None else found.start()
+    return userinfo, rest[:end], rest[end:]
+
+
+def _is_ambiguous(part: str) -> bool:
+    match = _SCHEME.match(part)
+    if match is None:
+        return False
+    return "::" in part or _split(match[0].partition(":")[0].lower(), part[match.end() :]) is None
+
+
+def _shown_part(part: str) -> str:
+    """One URL of a chain as messages show it."""
+    match = _SCHEME.match(part)
+    if match is None:
+        return part
+    scheme, rest = match[0], part[match.end() :]
+    found = _split(scheme.partition(":")[0].lower(), rest)
+    if found is not None:
+        return f"{scheme}{found[1]}"
+    # A password may have an unquoted "/", "@" or "?". What follows the last "@" is not part of it,
+    # but may be part of a query.
+    before, _, after = rest.rpartition("@")
+    return f"{scheme}{_HIDDEN}" if re.search("[?#]", before) else f"{scheme}{_cut_query(after)}"
+
+
+def _cut_query(rest: str) -> str:
+    return re.split(r"[?#]", rest, maxsplit=1)[0]
+
+
+def _option_values(value: Any, name: str = "") -> Iterator[str]:
+    """All strings of storage options, except those that say where files are."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _option_values(each, str(key))
+    elif isinstance(value, (list, tuple, set)):
+        for each in value:
+            yield from _option_values(each, name)
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+    elif isinstance(value, str) and name not in LOCATION_OPTIONS:
+        yield value
+        yield value.rpartition(" ")[2]  # of "Bearer <token>"
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """A secret as drivers write it."""
+    for each in {secret, unquote(secret), unquote_plus(secret)}:
+        yield from (each, quote(each), quote(each, safe=""), repr(each)[1:-1])

@@ -13,11 +13,11 @@ from covey.errors import FileMissingError, StorageError
 from covey.storage.answers import measure, version_of, whole_call
 from covey.storage.base import Stat, Storage
 from covey.storage.blocks import RemoteBlocks
-from covey.storage.cache import BlockCache, cache_limit
+from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.connection import Call, Connection, named
 from covey.storage.failures import Verdict, judge
-from covey.storage.paths import Url, shown
-from covey.storage.patterns import parse_pattern
+from covey.storage.paths import LOCATION_OPTIONS, Url, shown
+from covey.storage.patterns import Pattern, parse_pattern
 from covey.storage.stream import RemoteStream
 from covey.storage.tries import Attempts, Task, run, run_one
 
@@ -25,12 +25,12 @@ _builtin_list = list
 
 _BUFFER_BYTES = 1 << 17
 
-# Options that say where files are, and not who asks for them.
-_WHERE = ("endpoint_url", "host", "port", "account_name", "project", "repo", "org", "sha", "fo")
-
 
 class RemoteStorage(Storage):
     """The files that a URL leads to.
+
+    Paths that methods return have no user name, password or query, so that they can be shown. The
+    storage knows them and adds them to each request.
 
     Args:
         url: Of any file or folder in it.
@@ -51,31 +51,53 @@ class RemoteStorage(Storage):
         self._cache_bytes = cache_bytes
         self._limit = cache_limit(cache_bytes)
         self._connection = Connection(self._url, self._options)
-        self._cache: BlockCache | None = None
+        self._cache: DiskCache | None = None
+        self._access: dict[str, tuple[str, str]] = {}
+        """User name and password, and query, by path, where they differ from those of the URL."""
+        self.clean(url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteStorage, (str(self._url), self._options, self._cache_bytes)
+        arguments = str(self._url), self._options, self._cache_bytes
+        return RemoteStorage, arguments, {"_access": self._access}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._access.update(state["_access"])
 
     def __repr__(self) -> str:
-        return f"RemoteStorage({shown(str(self._url))!r})"
+        return f"RemoteStorage({self._url.public!r})"
 
     def clean(self, path: str | os.PathLike[str]) -> str:
-        return str(self._parse(os.fspath(path)))
+        url = self._parse(os.fspath(path))
+        access = url.userinfo, url.query
+        if access != self._default_access(url):
+            self._access[url.path] = access
+        return url.public
 
     def _parse(self, path: str) -> Url:
+        """A URL with its user name, password and query, whether or not the path has them."""
         url = Url.parse(path)
-        if replace(url, path="", query="") != replace(self._url, path="", query=""):
+        if url.public != replace(self._url, path=url.path).public:
             raise StorageError(f"{shown(path)}: it is not in the storage that {self!r} is")
-        return url
+        userinfo, query = self._access.get(url.path) or self._default_access(url)
+        if url.userinfo or url.query:
+            userinfo, query = url.userinfo or userinfo, url.query
+        return replace(url, userinfo=userinfo, query=query, tail=self._url.tail)
+
+    def _default_access(self, url: Url) -> tuple[str, str]:
+        # With other protocols than HTTP, a query is of one file: the version of an object.
+        return self._url.userinfo, self._url.query if url.is_http else ""
+
+    def address(self, path: str) -> str:
+        return str(self._parse(path))
 
     def join(self, folder: str, name: str) -> str:
-        return str(self._parse(folder).join(name))
+        return self._parse(folder).join(name).public
 
     def name(self, path: str) -> str:
         return self._parse(path).name
 
     def parent(self, path: str) -> str:
-        return str(self._parse(path).parent)
+        return self._parse(path).parent.public
 
     def is_folder(self, path: str) -> bool:
         url = self._parse(path)
@@ -104,33 +126,33 @@ class RemoteStorage(Storage):
         if info.get("size") is not None:
             return Stat(int(info["size"]), version)
         path = self._connection.path_of(str(url))
-        attempts = Attempts(str(url), "reading, to know its size,")
+        attempts = Attempts(self._connection, str(url), "reading, to know its size,")
         return attempts.repeat(lambda: measure(self._connection, path, version))
 
     def _state_of(self, url: Url) -> Stat:
         state = self.stat([str(url)])[0]
         if state is None:
-            raise FileMissingError(f"{shown(str(url))}: there is no such file")
+            raise FileMissingError(f"{url.public}: there is no such file")
         return state
 
     def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
         url = self._parse(folder)
-        return sorted(str(url.join(name)) for name in self._names(url, recursive, False))
+        return sorted(url.join(name).public for name in self._names(url, recursive, False))
+
+    def is_pattern(self, path: str) -> bool:
+        return _pattern(self._parse(path)) is not None
 
     def glob(self, pattern: str) -> _builtin_list[str]:
         url = self._parse(pattern)
-        wanted = parse_pattern(unquote(url.path) if url.is_http else url.path, self._magic(url))
+        wanted = _pattern(url)
         if wanted is None:
-            return [str(url)] if self.stat([str(url)])[0] is not None else []
+            return [url.public] if self.stat([str(url)])[0] is not None else []
         folder = replace(url, path=wanted.folder)
         try:
             names = self._names(folder, wanted.is_deep, True)
         except FileMissingError:
             return []
-        return sorted(str(folder.join(name)) for name in names if wanted.matches(name))
-
-    def _magic(self, url: Url) -> str:
-        return "*[" if url.is_http else "*?["
+        return sorted(folder.join(name).public for name in names if wanted.matches(name))
 
     def _names(self, folder: Url, recursive: bool, hidden: bool) -> set[str]:
         """The files in a folder, relative to it."""
@@ -140,7 +162,7 @@ class RemoteStorage(Storage):
             listing = self._named("ls", folder, detail=True)
             infos = self._one(folder, "listing", listing, timed=False)
             found = [info["name"] for info in infos if info["type"] == "file"]
-        base = self._connection.path_of(str(folder)).strip("/")
+        base = self._connection.path_of(str(replace(folder, query=""))).strip("/")
         names = set()
         for path in found:
             if not path.strip("/").startswith(base):  # a link to elsewhere
@@ -153,7 +175,7 @@ class RemoteStorage(Storage):
                 names.add(name)
         if not names and not self.is_folder(str(folder)):
             how = ", or its server does not list it" if folder.is_http else ""
-            raise FileMissingError(f"{shown(str(folder))}: there is no such folder{how}")
+            raise FileMissingError(f"{folder.public}: there is no such folder{how}")
         return {name for name in names if hidden or not f"/{name}".count("/.")}
 
     def read(self, path: str) -> bytes:
@@ -181,7 +203,7 @@ class RemoteStorage(Storage):
             self._one(url, "writing", call, timed=False)
 
     def copy(self, source: str, target: str) -> None:
-        url, other = self._parse(source), self._connection.path_of(self.clean(target))
+        url, other = self._parse(source), self._connection.path_of(self.address(target))
         self._one(url, "copying", self._named("cp_file", url, other), timed=False)
 
     def remove(self, paths: Sequence[str]) -> None:
@@ -198,7 +220,7 @@ class RemoteStorage(Storage):
     def open_blocks(self, path: str) -> RemoteBlocks:
         url = self._parse(path)
         if self._cache is None:
-            self._cache = BlockCache(self._limit)
+            self._cache = DiskCache(self._limit)
         where = repr(_where(self._options))
         state = self._state_of(url)
         return RemoteBlocks(self._connection, self._cache, str(url), state, where, self.stat)
@@ -214,7 +236,8 @@ class RemoteStorage(Storage):
         return call
 
     def _task(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Task:
-        return Task(self._connection, call, Attempts(str(url), doing), timed=timed)
+        attempts = Attempts(self._connection, str(url), doing)
+        return Task(self._connection, call, attempts, timed=timed)
 
     def _one(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Any:
         return run_one(self._task(url, doing, call, timed=timed))
@@ -227,6 +250,12 @@ class RemoteStorage(Storage):
             return None
 
 
+def _pattern(url: Url) -> Pattern | None:
+    """The pattern that a path is; a query never is one."""
+    # A "?" in a URL of HTTP begins its query.
+    return parse_pattern(unquote(url.path), "*[") if url.is_http else parse_pattern(url.path)
+
+
 def _is_missing(task: Task, error: Exception) -> bool:
     return judge(error) is Verdict.MISSING
 
@@ -237,6 +266,6 @@ def _where(options: Mapping[str, Any]) -> Any:
     for key, value in sorted(options.items()):
         if isinstance(value, Mapping):
             found[key] = _where(value)
-        elif key in _WHERE:
+        elif key in LOCATION_OPTIONS:
             found[key] = str(value)
     return {key: value for key, value in found.items() if value}

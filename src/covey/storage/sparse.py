@@ -3,13 +3,13 @@
 ::
 
     <cache>/blocks/<key>/data     as long as the file, with holes where blocks are missing
-    <cache>/blocks/<key>/map      16 bytes of magic, 16 of a token, then one byte per block
+    <cache>/blocks/<key>/map      16 bytes of magic, 16 of a token, then 4 bytes per block
 
-A byte of the map is 0 if its block is missing, else 1 + the block's CRC-32C modulo 255. It is
-written after the block: whatever is interrupted, and whatever a disk loses when the power fails,
-is missing then. The two files come and go together with their folder, by renaming it, and the
-token tells one folder of a name from the next. So a file is never cut or changed under a process
-that has it mapped, and several processes need no locks: they write the same bytes.
+The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that
+is 0. It is written after the block: whatever is interrupted, and whatever a disk loses when the
+power fails, is missing then. The two files come and go together with their folder, by renaming it,
+and the token tells one folder of a name from the next. So a file is never cut or changed under a
+process that has it mapped, and several processes need no locks: they write the same bytes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ BLOCK_BYTES = 1 << 16
 
 DATA = "data"
 _MAP = "map"
-_MAGIC = b"covey blocks 1\n\0"
+_MAGIC = b"covey blocks 2\n\0"
 _TOKEN_BYTES = 16
 _HEADER_BYTES = len(_MAGIC) + _TOKEN_BYTES
+_CHECKSUM = np.dtype("<u4")
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
 # How folders are called that are not there yet, and no longer.
@@ -73,7 +74,7 @@ class Entry:
             self._data, self._map = self._files
             header = os.read(self._map, _HEADER_BYTES)
             sizes = [os.fstat(file).st_size for file in self._files]
-            if not header.startswith(_MAGIC) or sizes != [size, _HEADER_BYTES + self._blocks]:
+            if not header.startswith(_MAGIC) or sizes != [size, _map_bytes(self._blocks)]:
                 raise UnsoundError
             self.token = header[len(_MAGIC) :]
         except BaseException:
@@ -101,8 +102,9 @@ class Entry:
         if not len(numbers):
             return found
         first, last = int(numbers[0]), int(numbers[-1])
-        os.lseek(self._map, _HEADER_BYTES + first, os.SEEK_SET)
-        marks = np.frombuffer(os.read(self._map, last + 1 - first), np.uint8)[numbers - first]
+        os.lseek(self._map, _map_bytes(first), os.SEEK_SET)
+        read = os.read(self._map, _map_bytes(last + 1) - _map_bytes(first))
+        marks = np.frombuffer(read, _CHECKSUM)[numbers - first]
         for place in np.flatnonzero(marks):
             os.lseek(self._data, int(numbers[place]) * BLOCK_BYTES, os.SEEK_SET)
             found[place] = _check(os.read(self._data, BLOCK_BYTES)) == marks[place]
@@ -113,11 +115,16 @@ class Entry:
         _write(self._data, begin, data)
         view = memoryview(data)
         steps = range(0, len(data), BLOCK_BYTES)
-        return bytes(_check(view[step : step + BLOCK_BYTES]) for step in steps)
+        checks = [_check(view[step : step + BLOCK_BYTES]) for step in steps]
+        return np.array(checks, _CHECKSUM).tobytes()
 
     def mark(self, first: int, checks: bytes) -> None:
         """Say that blocks are there."""
-        _write(self._map, _HEADER_BYTES + first, checks)
+        _write(self._map, _map_bytes(first), checks)
+
+    def unmark(self, number: int) -> None:
+        """Mark a block as missing."""
+        _write(self._map, _map_bytes(number), bytes(_CHECKSUM.itemsize))
 
 
 def read_token(folder: str) -> bytes | None:
@@ -133,7 +140,8 @@ def bytes_present(folder: str) -> int:
     """What the blocks of a folder take, about."""
     try:
         with open(os.path.join(folder, _MAP), "rb", buffering=0) as file:
-            marks = np.frombuffer(file.read(), np.uint8)[_HEADER_BYTES:]
+            read = file.read()[_HEADER_BYTES:]
+            marks = np.frombuffer(read[: len(read) // 4 * 4], _CHECKSUM)
     except (FileNotFoundError, NotADirectoryError):
         return 0
     return int(np.count_nonzero(marks)) * BLOCK_BYTES
@@ -145,7 +153,9 @@ def create(folder: str, size: int) -> None:
     os.makedirs(parent, mode=0o700, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=NEW, dir=parent))
     try:
-        (new / _MAP).write_bytes(_MAGIC + uuid.uuid4().bytes + bytes(block_count(size)))
+        (new / _MAP).write_bytes(
+            _MAGIC + uuid.uuid4().bytes + bytes(_map_bytes(block_count(size)) - _HEADER_BYTES)
+        )
         with open(new / DATA, "wb") as file:
             file.truncate(size)
         os.rename(new, folder)
@@ -174,8 +184,18 @@ def discard(folder: str) -> bool:
     return True
 
 
+def count_marked(checks: bytes) -> int:
+    """Return how many blocks the checksums of :meth:`Entry.write` are of."""
+    return len(checks) // _CHECKSUM.itemsize
+
+
+def _map_bytes(blocks: int) -> int:
+    """Where in the map the checksum of a block is, or where it ends after so many of them."""
+    return _HEADER_BYTES + blocks * _CHECKSUM.itemsize
+
+
 def _check(block: bytes | memoryview) -> int:
-    return 1 + _core.crc32c(block) % 255
+    return _core.crc32c(block) or 1
 
 
 def _write(file: int, begin: int, data: bytes) -> None:

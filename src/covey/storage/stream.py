@@ -18,7 +18,7 @@ from covey.storage.base import Stat
 from covey.storage.connection import Call, Connection, Launcher
 from covey.storage.failures import explain
 from covey.storage.paths import shown
-from covey.storage.tries import Attempts
+from covey.storage.tries import Attempts, failure
 
 # Pieces grow up to this as more of a file is read, so that a glance at its head costs little.
 _FIRST_BYTES = 1 << 18
@@ -115,7 +115,8 @@ class RemoteStream(io.RawIOBase):
                 self._in_one = True
         if self._in_one:
             doing = f"reading on from byte {self._position}"
-            data = Attempts(self._url, doing).repeat(partial(self._from_body, len(view)))
+            attempts = Attempts(self._connection, self._url, doing)
+            data = attempts.repeat(partial(self._from_body, len(view)))
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -167,16 +168,17 @@ class RemoteStream(io.RawIOBase):
 
     def _wait_for(self, piece: _Piece) -> bytes:
         assert self._launcher is not None
-        attempts = Attempts(self._url, f"reading bytes {piece.begin} to {piece.end}")
+        doing = f"reading bytes {piece.begin} to {piece.end}"
+        attempts = Attempts(self._connection, self._url, doing)
         while True:
-            try:
+            error = failure(piece.future)
+            if error is None:
                 data = piece.future.result()
                 break
-            except IgnoresRangeError:
-                raise
-            except Exception as error:
-                time.sleep(attempts.failed(error))
-                piece.future = self._launcher.start(piece.call)
+            if isinstance(error, IgnoresRangeError):
+                raise error
+            time.sleep(attempts.failed(error))
+            piece.future = self._launcher.start(piece.call)
         is_last = piece.end == self._state.size
         if is_last and not tells_state(self._connection) and self._state_now() != self._state:
             raise explain(FileChangedError(), self._url, "reading", 1)

@@ -33,6 +33,7 @@ _RANDOM = random.SystemRandom()
 class Attempts:
     """How often something was tried."""
 
+    connection: Connection
     url: str
     doing: str
     """What is done, for messages: "reading"."""
@@ -41,13 +42,16 @@ class Attempts:
     def failed(self, error: BaseException) -> float:
         """Count a failure; how long to wait until the next try.
 
+        Must not be called while the error is handled: it would be the context of the new one, and
+        tracebacks would show the text of the driver.
+
         Raises:
             StorageError: If there is to be none.
         """
         self.failures += 1
         if judge(error) is not Verdict.RETRY or self.failures >= TRIES:
-            explained = explain(error, self.url, self.doing, self.failures)
-            raise explained from (error if error is not explained else None)
+            secrets = self.connection.secrets(self.url)
+            raise explain(error, self.url, self.doing, self.failures, secrets)
         longest = min(BASE_SECONDS * 2**self.failures, _MOST_SECONDS)
         return _RANDOM.uniform(longest / 4, longest / 2)
 
@@ -56,8 +60,9 @@ class Attempts:
         while True:
             try:
                 return action()
-            except Exception as error:
-                time.sleep(self.failed(error))
+            except Exception as caught:
+                error = caught
+            time.sleep(self.failed(error))
 
 
 @dataclass(slots=True)
@@ -115,16 +120,23 @@ def run(
                 continue
             task = flying.pop(future)
             bytes_flying -= task.bytes
-            try:
-                result = future.result()
-            except Exception as error:
-                if not settle(task, error):
-                    rests += 1  # breaks ties, for tasks have no order
-                    heapq.heappush(
-                        resting, (time.monotonic() + task.attempts.failed(error), rests, task)
-                    )
-                continue
-            receive(task, result)
+            error = failure(future)
+            if error is None:
+                receive(task, future.result())
+            elif not settle(task, error):
+                rests += 1  # breaks ties, for tasks have no order
+                heapq.heappush(
+                    resting, (time.monotonic() + task.attempts.failed(error), rests, task)
+                )
+
+
+def failure(future: Future[Any]) -> Exception | None:
+    """Wait for a call; the error that it ended with, if any."""
+    try:
+        future.result()
+    except Exception as error:
+        return error
+    return None
 
 
 def run_one(task: Task) -> Any:

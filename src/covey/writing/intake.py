@@ -16,6 +16,7 @@ import numpy as np
 from covey.errors import DatasetError
 from covey.features import ClassLabel, Features, SparseArray
 from covey.sources import Source
+from covey.storage.paths import shown
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def take_in(examples: Any) -> Intake:
         return _from_source(examples)
     if isinstance(examples, (str, bytes, os.PathLike)):
         raise DatasetError(
-            f"examples is the path {os.fspath(examples)!r}; open it first: "
+            f"examples is the path {shown(os.fsdecode(examples))!r}; open it first: "
             "covey.open_source(path) reads folders of images, CSV, JSON, Parquet, NPZ and TFRecords"
         )
     _refuse_containers(examples)

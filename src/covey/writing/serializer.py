@@ -12,6 +12,7 @@ import numpy as np
 from covey.errors import FeatureError
 from covey.features import Features, Tensor
 from covey.features.columns import as_array
+from covey.storage.paths import shown
 
 
 class Serializer:
@@ -122,5 +123,6 @@ def _read(name: str, value: Any) -> Any:
         return Path(value).read_bytes()
     except OSError as error:
         raise FeatureError(
-            f"feature {name!r}: the image {os.fspath(value)!r} cannot be read: {error.strerror}"
+            f"feature {name!r}: the image {shown(os.fspath(value))!r} cannot be read: "
+            f"{error.strerror}"
         ) from None

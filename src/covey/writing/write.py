@@ -23,6 +23,7 @@ from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
+from covey.storage.paths import shown
 from covey.terminal import escape
 from covey.writing.commit import Staging, locked, staged
 from covey.writing.existing import Existing, Mode
@@ -198,7 +199,7 @@ def write(
         # Absolute, for whatever makes the examples may change the folder it works in.
         folder = Path(LocalStorage().clean(text))
         written = job.write(intake, folder, split, mode, name, progress)
-    return replace(written, path=text, seconds=time.perf_counter() - started)
+    return replace(written, path=shown(text), seconds=time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -231,8 +232,8 @@ class _Job:
                 unique = unique or not staging.can_link
                 existing = Existing.look(folder, split, mode, name, unique=unique)
                 base = existing.base()
-            with Progress(progress, intake.length, f"{existing.name} {split}") as shown:
-                return self._run(intake, existing, base, staging, shown)
+            with Progress(progress, intake.length, f"{existing.name} {split}") as bar:
+                return self._run(intake, existing, base, staging, bar)
 
     def _run(
         self,

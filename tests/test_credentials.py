@@ -1,0 +1,344 @@
+"""Credentials in URLs and storage options appear in no message, traceback, warning or output."""
+
+import errno
+import io
+import logging
+import pickle
+import sys
+import traceback
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from servers import Objects, serving
+
+import covey
+from covey import samplers
+from covey.cli import main
+from covey.errors import StorageError
+from covey.storage import open_storage, tries
+from covey.storage.paths import Url, redact, shown
+
+SECRET = "Zq7secret"
+FEATURES = covey.Features({"a": "int64"})
+
+
+class Leaky(fsspec.AbstractFileSystem):
+    """A driver all of whose errors repeat the URL and the options, some of them decoded."""
+
+    protocol = ("leaky", "s3", "ftp")
+    errors = (OSError(errno.EINVAL, ""), RuntimeError(), FileNotFoundError(), PermissionError())
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path
+
+    def _fail(self, path, *args, **options):
+        kind = type(self.errors[len(path) % len(self.errors)])
+        words = f"{path} {unquote(str(path))} {self.storage_options} {urlsplit(str(path)).netloc}"
+        try:
+            raise ValueError(f"inner: {words}")
+        except ValueError as inner:
+            raise kind(f"cannot open '{path}' or {words}") from inner
+
+    info = cat_file = ls = find = isdir = pipe_file = put_file = makedirs = rm_file = _fail
+
+
+class Refusing(Leaky):
+    """A driver that fails when it is made."""
+
+    protocol = "refusing"
+
+    def __init__(self, *args, **options):
+        raise ValueError(f"bad options {options} {args}")
+
+
+@pytest.fixture(autouse=True)
+def _drivers(monkeypatch, tmp_path):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tries, "BASE_SECONDS", 0)
+    for name, driver in {"leaky": Leaky, "s3": Leaky, "ftp": Leaky, "refusing": Refusing}.items():
+        monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, name, driver)
+
+
+def write(url, options):
+    covey.write([{"a": 1}], url, split="train", storage_options=options, progress=False)
+
+
+ENTRIES = {
+    "open": lambda url, options: covey.open(url, storage_options=options),
+    "open a list": lambda url, options: covey.open([url, url], storage_options=options),
+    "open a path": lambda url, options: covey.open(Path(url), storage_options=options),
+    "write": write,
+    "write from": lambda url, options: covey.write(url, "x", split="train"),
+    "info": lambda url, options: covey.info(url, storage_options=options),
+    "verify": lambda url, options: covey.verify(url, storage_options=options),
+    "repair": lambda url, options: covey.repair(url, "x", storage_options=options),
+    "make_index": lambda url, options: covey.make_index(url, storage_options=options),
+    "read_batches": lambda url, options: list(covey.read_batches(url, FEATURES)),
+    "RecordReader": lambda url, options: covey.RecordReader(url),
+    "RecordReader of a path": lambda url, options: covey.RecordReader(Path(url)),
+    "RecordWriter": lambda url, options: covey.RecordWriter(url),
+    "open_source": lambda url, options: covey.open_source(url),
+    "storage": lambda url, options: open_storage(url, options).read(url),
+    "stream": lambda url, options: open_storage(url, options).open_stream(url),
+    "blocks": lambda url, options: open_storage(url, options).open_blocks(url),
+    "sampler": lambda url, options: samplers.TFRecordDatasetSampler(
+        url, None, example_per_class=1, batch_size=2, storage_options=options
+    ),
+    "file sampler": lambda url, options: samplers.load_image(url),
+    **{
+        f"covey {command}": lambda url, options, command=command: main([command, url])
+        for command in ("info", "verify", "index", "sample")
+    },
+    "covey info, twice": lambda url, options: main(["info", url, url]),
+    "covey repair": lambda url, options: main(["repair", url, "--output", "x"]),
+    "covey repair to": lambda url, options: main(["repair", "sound.tfrecord", "--output", url]),
+    "covey write": lambda url, options: main(["write", __file__, url, "--kind", "CSV"]),
+    "covey write from": lambda url, options: main(["write", url, "x"]),
+    "covey option": lambda url, options: main(["info", "x", "--storage-option", url.split("=")[0]]),
+}
+
+
+def chain(error, seen=()):
+    """An error and all that it leads to, whether or not a traceback shows it."""
+    if error is None or any(error is each for each in seen):
+        return []
+    found = [error]
+    for each in (error.__cause__, error.__context__):
+        found += chain(each, (*seen, *found))
+    return found
+
+
+def all_output(entry, url, options):
+    """All that a call says: its output, its warnings, its errors and what they lead to."""
+    said = []
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    logging.getLogger().addHandler(handler)
+    with (
+        redirect_stdout(output),
+        redirect_stderr(output),
+        warnings.catch_warnings(record=True) as warned,
+    ):
+        warnings.simplefilter("always")
+        try:
+            said.append(repr(ENTRIES[entry](url, options)))
+        except (Exception, SystemExit) as error:
+            said += traceback.format_exception(error)
+            for each in chain(error) if isinstance(error, Exception) else ():
+                said += [str(each), repr(each), repr(vars(each))]
+    logging.getLogger().removeHandler(handler)
+    return "\n".join([*said, output.getvalue(), *(str(each.message) for each in warned)])
+
+
+ODD = st.lists(
+    st.sampled_from([SECRET, *"/@:?#&=+ *[]%'\"~", "::", "%2F", "%40", "%20", "://", "1"]),
+    max_size=4,
+).map("".join)
+
+
+@st.composite
+def secrets(draw):
+    """A secret with characters around it that have a meaning in a URL."""
+    return f"{draw(ODD)}{SECRET}{draw(ODD)}"
+
+
+@st.composite
+def urls(draw):
+    """URLs with credentials in them."""
+    scheme = draw(st.sampled_from(["leaky", "LEAKY", "s3", "ftp", "refusing", "unknown"]))
+    host = draw(st.sampled_from(["host", "host:8080", "[::1]:80"]))
+    path = draw(st.sampled_from(["", "/", "/x.tfrecord", "/a/b c/x.tfrecord", "/a/*.tfrecord"]))
+    userinfo = draw(
+        st.one_of(
+            st.just(""),
+            # A password of digits up to a "/" would be a port.
+            secrets().filter(lambda each: not each[0].isdigit()).map(lambda each: f"me:{each}@"),
+            secrets().map(lambda each: f"{quote(each, safe='')}@"),
+            secrets().map(lambda each: f"me:{quote(each, safe='')}@"),
+        )
+    )
+    query = draw(
+        st.one_of(
+            st.just(""),
+            secrets().map(lambda each: f"?X-Amz-Signature={each}&a[0]=*"),
+            secrets().map(lambda each: f"?a=1&sig=x:{each}"),
+            secrets().map(lambda each: f"#token={each}"),
+        )
+    )
+    assume(userinfo or query)
+    url = f"{scheme}://{userinfo}{host}{path}{query}"
+    before = draw(st.sampled_from(["", "", "simplecache::", "zip://x.tfrecord::", "zip://*::"]))
+    return f"{before}{url}"
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(url=urls())
+def test_credentials_are_never_shown(entry, url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sound.tfrecord").write_bytes(*shards(1))
+    options = {"password": f"{SECRET}-of-options", "headers": {"Authorization": f"Bearer {SECRET}"}}
+    assert SECRET not in all_output(entry, url, options)
+
+
+@pytest.mark.parametrize(
+    "entry", ["open", "info", "verify", "make_index", "covey index", "storage"]
+)
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        ("", f"?X-Amz-Signature={SECRET}"),
+        ("", f"?a=1:{SECRET}"),
+        ("", f"?{SECRET}"),
+        ("", f"#{SECRET}"),
+        (f"me:{SECRET}@", ""),
+        (f"{SECRET}@", ""),
+        (f"me:%2F{SECRET}@", f"?sig={SECRET}"),
+    ],
+)
+@pytest.mark.parametrize("fault", ["404", "403", "500", "mute"])
+def test_the_drivers_of_http_repeat_no_credentials(entry, hidden, fault):
+    objects = Objects()
+    objects.fault = lambda method, path, attempt: fault
+    with serving(objects.handler()) as server:
+        url = server.replace("://", f"://{hidden[0]}") + f"/x.tfrecord{hidden[1]}"
+        said = all_output(entry, url, {"headers": {"X-Token": SECRET}} if fault != "404" else None)
+    assert SECRET not in said
+    assert f"{server}/x.tfrecord" in said
+
+
+@settings(max_examples=500, deadline=None)
+@given(url=urls(), around=st.sampled_from(["{}", "cannot open '{}'", "see {} and {} for more"]))
+def test_what_is_shown_has_no_secret_and_stays_as_it_is(url, around):
+    assert SECRET not in shown(url)
+    assert shown(shown(url)) == shown(url)
+    if not any(each.isspace() or each in "'\"" for each in url):
+        assert SECRET not in redact(around.format(url, url))
+
+
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("https://me:secret@host:80/a/x?sig=secret#secret", "https://host:80/a/x"),
+        ("https://secret@host/a@b/x", "https://b/x"),
+        ("https://host/a@b/x?sig=c@d", "https://host/a@b/x"),
+        ("ftp://me:se/cret@host/x", "ftp://host/x"),
+        ("ftp://me:se@cr/et@host/x", "ftp://host/x"),
+        ("ftp://me:se?cret@host/x", "ftp://***"),
+        ("ftp://me:se::cret@host/x", "ftp://host/x"),
+        ("HTTPS://me:secret@host/x", "HTTPS://host/x"),
+        ("s3://bucket/x?versionId=3", "s3://bucket/x"),
+        ("s3://bucket/x-?.tfrecord", "s3://bucket/x-?.tfrecord"),
+        ("simplecache::s3://me:secret@b/x", "simplecache::s3://b/x"),
+        ("zip://a@b/x::https://me:secret@h/z.zip?s=1", "zip://a@b/x::https://h/z.zip"),
+        ("https:/me:secret@host/x?sig=secret", "https:/host/x"),
+    ],
+)
+def test_a_shown_url_has_scheme_host_and_path(url, public):
+    assert shown(url) == public
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://me:se/cret@host/x",
+        "https://me:secret@host/a@b",
+        "https://me:a@b?c@host/x",
+        "zip://x::ftp://me:a/b@host/x",
+        "ftp://me:a::b@host/x",
+    ],
+)
+def test_a_url_whose_host_is_ambiguous_is_refused(url):
+    with pytest.raises(StorageError, match="percent-encode"):
+        Url.parse(url)
+
+
+def shards(count):
+    """Shards of one example each."""
+    for number in range(count):
+        file = io.BytesIO()
+        with covey.RecordWriter(file) as writer:
+            writer.write(FEATURES.encode({"a": number}))
+        yield file.getvalue()
+
+
+@pytest.mark.parametrize("query", ["?sig=*&a[0]=1", "?sig=a:b/c?d", "?X-Amz-Signature=1#2", "?x"])
+def test_a_query_is_not_a_pattern(query):
+    objects = Objects()
+    (objects.files["/a/x.tfrecord"],) = shards(1)
+    with serving(objects.handler()) as server:
+        url = f"{server}/a/x.tfrecord{query}"
+        assert len(covey.open(url)) == 1
+        assert covey.verify(url).is_sound
+        assert not open_storage(url).is_pattern(url)
+    asked = {unquote(path) for _, path, wanted in objects.asked if wanted}
+    assert asked == {f"/a/x.tfrecord{query.partition('#')[0]}"}
+
+
+def test_files_may_have_a_query_each():
+    objects = Objects()
+    objects.files |= {f"/{i}.tfrecord": each for i, each in enumerate(shards(3))}
+    objects.fault = lambda method, path, attempt: (
+        "" if ".tfrecord?sig=" not in path or path[1] == path[-1] else "403"
+    )
+    with serving(objects.handler()) as server:
+        dataset = covey.open([f"{server}/{i}.tfrecord?sig={i}" for i in range(3)])
+        assert dataset[:]["a"].tolist() == [0, 1, 2]
+
+
+def test_the_version_of_an_object_is_not_a_pattern():
+    storage = open_storage("memory://a/x?versionId=3")
+    assert not storage.is_pattern("memory://a/x?versionId=3")
+    assert storage.is_pattern("memory://a/x-?.tfrecord")
+    assert storage.address("memory://a/x") == "memory://a/x?versionId=3"
+    assert storage.address("memory://a/y") == "memory://a/y"
+
+
+def test_a_user_name_and_password_reach_the_driver():
+    MemoryFileSystem.store.clear()
+    (data,) = shards(1)
+    MemoryFileSystem().pipe_file("/me:secret@host/x.tfrecord", data)
+    dataset = covey.open("memory://me:secret@host/x.tfrecord")
+    assert dataset[0]["a"] == 0
+    assert covey.open("memory://me:secret@host")[0]["a"] == 0
+    MemoryFileSystem.store.clear()
+
+
+def test_what_is_found_in_a_file_is_told_without_credentials(capsys):
+    objects = Objects()
+    one, two = shards(2)
+    objects.files["/x.tfrecord"] = one + two[:-3] + b"???"
+    with serving(objects.handler()) as server:
+        url = f"{server.replace('://', '://me:Zq7secret@')}/x.tfrecord?sig={SECRET}"
+        with pytest.warns(covey.SkippedRecordsWarning) as warned:
+            dataset = covey.open(url, on_error="skip", progress=False)
+        report = covey.verify(url, progress=False)
+        with pytest.raises(covey.CorruptRecordError) as caught:
+            covey.open(url, progress=False)
+        assert main(["verify", url]) == 1
+        assert main(["index", url]) == 1
+        again = pickle.loads(pickle.dumps(dataset))
+        assert again[:]["a"].tolist() == [0]
+    said = [
+        warned[0].message,
+        dataset,
+        dataset.skipped,
+        report,
+        report.to_dict(),
+        capsys.readouterr(),
+    ]
+    said += [caught.value, vars(caught.value)]
+    assert not any(SECRET in f"{each} {each!r}" for each in said)
+    assert caught.value.name == f"{server}/x.tfrecord"
