@@ -459,7 +459,7 @@ def test_what_fails_in_the_second_split_leaves_the_first(capsys, monkeypatch):
 
 def test_targets_that_cannot_be(capsys):
     make_csv()
-    assert "must be a folder" in error_of(capsys, "write", "birds.csv", "birds.csv/data")
+    assert "must be a directory" in error_of(capsys, "write", "birds.csv", "birds.csv/data")
     make_images()
     assert "SOURCE and TARGET" in error_of(capsys, "write", "photos", "photos/")
     error = error_of(capsys, "write", "birds.csv", "data", "--report", "nowhere/bad.jsonl")

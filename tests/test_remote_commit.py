@@ -23,7 +23,8 @@ from servers import stand_alone
 from written import fresh_process, write
 
 import covey
-from covey import RecordReader
+from covey import DatasetError, RecordReader
+from covey.writing.remote import Mirror
 
 COUNTER = itertools.count()
 
@@ -290,3 +291,23 @@ def test_readers_beside_a_writer(bucket):
         writer.kill()
         writer.join()
         shutil.rmtree(os.environ["COVEY_CACHE"], ignore_errors=True)
+
+
+def test_two_writers_that_switch_at_the_same_moment(bucket, monkeypatch):
+    """S3 compares and writes in one request: neither split is lost, and one writer is refused."""
+    prefix = f"folder{next(COUNTER)}/birds"
+    url = f"s3://bucket/{prefix}"
+    put(url, bucket.options, OLD)
+    real, raced = Mirror._check_unchanged, []
+
+    def check_unchanged(mirror):
+        real(mirror)
+        if mirror._split == "test" and (mirror.folder / "dataset_info.json").exists():
+            raced.append(put(url, bucket.options, NEW, split=f"other{len(raced)}"))
+
+    monkeypatch.setattr(Mirror, "_check_unchanged", check_unchanged)
+    with pytest.raises(DatasetError, match="another process has changed the dataset"):
+        put(url, bucket.options, NEW, split="test")
+    assert raced
+    splits = {"train", *(each.split for each in raced)}
+    assert {*plain(bucket, prefix)} == {*by_covey(url, bucket.options)} == splits

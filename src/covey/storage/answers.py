@@ -89,6 +89,11 @@ def tells_state(connection: Connection) -> bool:
     return _is_http(filesystem) or _is_s3(filesystem)
 
 
+def can_compare(connection: Connection) -> bool:
+    """Whether a file can be written on the condition that it has not changed."""
+    return _is_s3(connection.filesystem)
+
+
 class Body:
     """The whole of a file of HTTP, as its bytes arrive.
 

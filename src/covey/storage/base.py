@@ -134,6 +134,17 @@ class Storage(abc.ABC):
     def write(self, path: str, data: bytes) -> None:
         """Write a whole file at once: others see the old one or the new one."""
 
+    def replace(self, path: str, data: bytes, expected: Stat | None) -> None:
+        """Write a whole file at once, if it is in the expected state; None if it does not exist.
+
+        A storage that cannot compare and write in one request only writes: the caller compares
+        before.
+
+        Raises:
+            FileChangedError: If it is in another state.
+        """
+        self.write(path, data)
+
     @abc.abstractmethod
     def upload(self, local: str, path: str) -> None:
         """Bring a local file, which nobody changes any more, to a path."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
 from covey.errors import FileMissingError, StorageError
-from covey.storage.answers import measure, version_of, whole_call
+from covey.storage.answers import can_compare, measure, version_of, whole_call
 from covey.storage.base import Stat, Storage
 from covey.storage.blocks import RemoteBlocks
 from covey.storage.cache import DiskCache, cache_limit
@@ -186,12 +187,25 @@ class RemoteStorage(Storage):
     def write(self, path: str, data: bytes) -> None:
         self._put(self._parse(path), "pipe_file", lambda fs_path: (fs_path, data))
 
+    def replace(self, path: str, data: bytes, expected: Stat | None) -> None:
+        if not can_compare(self._connection):
+            self.write(path, data)
+            return
+        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected.version}
+        try:
+            self._put(self._parse(path), "pipe_file", lambda fs_path: (fs_path, data), **condition)
+        except StorageError as error:
+            # Some servers that are like S3 do not know conditions.
+            if getattr(error.__cause__, "errno", None) != errno.ENOSYS:
+                raise
+            self.write(path, data)
+
     def upload(self, local: str, path: str) -> None:
         os.stat(local)  # what is missing here is not to be looked for there
         self._put(self._parse(path), "put_file", lambda fs_path: (local, fs_path))
 
-    def _put(self, url: Url, method: str, arguments: Any) -> None:
-        call = named(method, *arguments(self._connection.path_of(str(url))))
+    def _put(self, url: Url, method: str, arguments: Any, **options: Any) -> None:
+        call = named(method, *arguments(self._connection.path_of(str(url))), **options)
         try:
             self._one(url, "writing", call, timed=False)
         except FileMissingError:

@@ -59,6 +59,7 @@ from covey.metadata import (
 )
 from covey.shards import sync
 from covey.storage import Storage, open_storage
+from covey.storage.local import remove_stale_temporaries
 from covey.untrusted import parse_json, read_file
 
 # On systems without it, two writers of one split are not detected.
@@ -398,6 +399,7 @@ def _names(directory: Path) -> list[str]:
 
 def _recover(directory: Path) -> None:
     """Do the same in a directory that is locked. Names from the directory are not trusted."""
+    remove_stale_temporaries(directory)  # of `covey index`, which does not lock
     for name in sorted(_names(directory)):
         path = directory / name
         if _TEMPORARY.fullmatch(name):

@@ -25,10 +25,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from covey.errors import CommittedError, CoveyError, DatasetError, StorageError
+from covey.errors import (
+    CommittedError,
+    CoveyError,
+    DatasetError,
+    FileChangedError,
+    StorageError,
+)
 from covey.index import index_names
 from covey.metadata import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, dataset_name
-from covey.storage import open_storage
+from covey.storage import Stat, open_storage
 from covey.storage.paths import shown
 from covey.writing.commit import DeferredInterrupt, interrupted, is_sidecar, referenced_files
 
@@ -63,7 +69,8 @@ class Mirror:
         self._before: dict[str, tuple[int, int]] = {}
         self._small: dict[str, bytes] = {}
         """The files that describe the dataset, as they were."""
-        self._version = ""
+        self._state: Stat | None = None
+        """Of ``dataset_info.json``."""
         self._committed = False
 
     def __enter__(self) -> Mirror:
@@ -103,7 +110,7 @@ class Mirror:
     def _fetch(self) -> None:
         """Fetch what the writer looks at; of other files only their names."""
         self.folder.mkdir(parents=True)
-        self._version = self._info_version()
+        self._state = self._info_state()
         try:
             names = [self._storage.name(path) for path in self._storage.list(self._url)]
         except FileNotFoundError:
@@ -138,9 +145,9 @@ class Mirror:
         found = {path.name: path.stat() for path in self.folder.iterdir() if path.is_file()}
         return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found.items()}
 
-    def _info_version(self) -> str:
-        (stat,) = self._storage.stat([self._path(INFO_FILE)])
-        return "" if stat is None else f"{stat.size} {stat.version}"
+    def _info_state(self) -> Stat | None:
+        (state,) = self._storage.stat([self._path(INFO_FILE)])
+        return state
 
     # Publishing.
 
@@ -225,7 +232,7 @@ class Mirror:
         self._check_unchanged()
         path, text = self._path(INFO_FILE), (self.folder / INFO_FILE).read_bytes()
         try:
-            self._storage.write(path, text)
+            self._storage.replace(path, text, self._state)
         except OSError as error:
             # A request that failed may have been carried out.
             try:
@@ -238,15 +245,20 @@ class Mirror:
                     f"again: it is unknown whether split {self._split!r} is written; run `covey "
                     "info` to see"
                 ) from error
+            if found != text and isinstance(error, FileChangedError):
+                raise self._is_changed() from error
             if found != text:
                 raise
 
     def _check_unchanged(self) -> None:
-        if self._info_version() != self._version:
-            raise DatasetError(
-                f"{shown(self._url)}: another process has changed the dataset while split "
-                f"{self._split!r} was written; write it again"
-            )
+        if self._info_state() != self._state:
+            raise self._is_changed()
+
+    def _is_changed(self) -> DatasetError:
+        return DatasetError(
+            f"{shown(self._url)}: another process has changed the dataset while split "
+            f"{self._split!r} was written; write it again"
+        )
 
     def _copy(self, source: str, target: str) -> bool:
         """Let the server copy a file; False if the driver cannot do that."""
@@ -262,7 +274,7 @@ class Mirror:
         """Undo what was put before the switch, unless another process has committed."""
         with contextlib.suppress(OSError, CoveyError):
             needed: set[str] = set()
-            if self._info_version() != self._version:
+            if self._info_state() != self._state:
                 path = self._path(INFO_FILE)
                 info = DatasetInfo.from_json(self._storage.read(path), path)
                 needed = referenced_files(info) | {name for name in names if is_sidecar(name)}
