@@ -16,6 +16,7 @@ from covey import _core
 from covey.errors import DatasetError
 from covey.records import Block, RecordWriter
 from covey.records.block import FRAME_BYTES
+from covey.records.streams import RegularFile
 from covey.shuffle.ordering import Ordered, Part
 
 # How much of the beginning and of the end of a shard its fingerprint looks at.
@@ -40,16 +41,17 @@ class Shard:
 
 def fingerprint(path: str | os.PathLike[str]) -> int:
     """The checksum of a file's first and last bytes."""
-    with open(path, "rb") as file:
-        return fingerprint_of(file, os.fstat(file.fileno()).st_size)
+    with RegularFile(path) as file:
+        return fingerprint_of(file, file.stat().st_size)
 
 
 def fingerprint_of(file: BinaryIO, size: int) -> int:
     """The same of a file that is open."""
+    part = min(size, FINGERPRINT_BYTES)
     file.seek(0)
-    crc = _core.crc32c(file.read(FINGERPRINT_BYTES))
-    file.seek(max(0, size - FINGERPRINT_BYTES))
-    return _core.crc32c(file.read(FINGERPRINT_BYTES), crc)
+    crc = _core.crc32c(file.read(part))
+    file.seek(size - part)
+    return _core.crc32c(file.read(part), crc)
 
 
 @dataclass(frozen=True, slots=True)

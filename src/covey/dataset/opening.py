@@ -55,7 +55,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         features: How to decode records; by default as the dataset says, or as its records allow.
         decode_images: Give images as pixels, which needs Pillow, and not as encoded bytes.
         verify: Check the checksums of what is read.
-        map_files: Map shards into memory; False reads them, which is slower.
+        map_files: Map local files into memory; False reads them, which is slower.
         on_error: ``"skip"`` looks through all records, whatever index there is, and leaves out the
             damaged ones, which ``ds.skipped`` lists.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
@@ -78,6 +78,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         declared=declared,
         label=GUESS if label is None else label,
         on_error=on_error,
+        map_files=map_files,
         threads=threads,
         progress=progress,
     )

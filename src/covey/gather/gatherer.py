@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError, DatasetError, FormatError, StorageError
+from covey.errors import ClosedError, CoveyError, FormatError
 from covey.features import Features
 from covey.features.explain import Place
 from covey.gather.faults import damaged, explain_fault
@@ -31,7 +31,7 @@ Ids = NDArray[np.int64]
 Result = TypeVar("Result")
 
 # What the native core finds wrong with rows and shards, and not with the bytes of a record.
-_OF_INDEX = ("row", "cut", "moved", "label", "out_of_bounds")
+_OF_INDEX = ("row", "changed", "index", "moved", "label", "out_of_bounds")
 
 
 class Gatherer(ForkAware):
@@ -40,8 +40,7 @@ class Gatherer(ForkAware):
     Args:
         tables: The splits.
         verify: Whether to check the checksums of the data.
-        map_files: Whether to map shards into memory; False reads them, which is slower, but sound
-            even if somebody cuts a shard at the same moment.
+        map_files: Map shards into memory; False reads them, which is slower.
         cache_bytes: How much of remote and unpacked shards is kept on disk.
 
     Threads may share it. What it opened belongs to a process: another one opens it again.
@@ -151,7 +150,7 @@ class Gatherer(ForkAware):
         opened = self._open()
         if not self._maps or opened.shards.is_remote:
             return None
-        with contextlib.suppress(DatasetError, StorageError):  # whoever needs them hears of it
+        with contextlib.suppress(CoveyError):  # whoever needs them hears of it
             opened.map(opened.gather.missing(ids))
         return opened.gather, self._check
 
@@ -185,6 +184,7 @@ class Gatherer(ForkAware):
             raise IndexError(f"there is no record {wrong}; there are {len(self)}")
         if len(self.tables) == 1:
             rows = self.tables[0].index.rows[ids]
+            self.tables[0].index.check_read()
             return rows, self._check_shards(rows["shard"].astype(np.int64), 0)
         which = np.searchsorted(self._first_record, ids, side="right") - 1
         common = np.zeros(len(ids), _COMMON)
@@ -192,6 +192,7 @@ class Gatherer(ForkAware):
         for number in np.unique(which).tolist():
             mine = which == number
             rows = self.tables[number].index.rows[ids[mine] - self._first_record[number]]
+            self.tables[number].index.check_read()
             for name in _COMMON.names or ():
                 if name in (rows.dtype.names or ()):
                     common[name][mine] = rows[name]
@@ -248,6 +249,8 @@ class Gatherer(ForkAware):
         number = int(ids[fault.args[1]])
         if fault.args[0] == "row":
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
+        for table in self.tables:
+            table.index.check_read()
         raise explain_fault(fault, self.place(number)) from None
 
     # Reading from maps.
@@ -295,7 +298,9 @@ class Gatherer(ForkAware):
                 held = opened.shards.fetch(shards, begins, ends, opened.shards.hold)
             try:
                 frames = self._frames(opened, ids, rows, (shards, begins, ends, within))
+                opened.shards.check_unchanged(np.unique(shards).tolist())
             except ValueError:  # it is damaged, or not there any more
+                opened.shards.check_unchanged(np.unique(shards).tolist())
                 if opened.shards.still_holds(held):
                     raise
                 continue
