@@ -17,8 +17,7 @@ from opened import numbers, opened, put, put_numbers
 from written import files_at_most, fresh_process, limit, write
 
 from covey import ClosedError, CoveyError, _core
-from covey.gather import unpacking
-from covey.storage import LocalStorage
+from covey.gather import shards, unpacking
 
 SIZE = 600
 KINDS = ["mapped", "read", "GZIP", "foreign GZIP", "joined"]
@@ -124,7 +123,7 @@ def test_a_pickle_whose_index_is_another_by_now(tmp_path):
 # Processes.
 
 # What opening calls on its way.
-STEPS = {"Gather": _core, "stat": LocalStorage, "Inflater": unpacking}
+STEPS = {"Gather": _core, "fingerprint_of": shards, "Inflater": unpacking}
 
 
 def read_some(dataset, ids):
@@ -203,8 +202,8 @@ def forked_while_opening(folder, kind, used, name):
     [
         ("mapped", False, "Gather"),
         ("mapped", True, "Gather"),
-        ("GZIP", False, "stat"),
-        ("foreign GZIP", False, "stat"),
+        ("GZIP", False, "fingerprint_of"),
+        ("foreign GZIP", False, "fingerprint_of"),
         ("foreign GZIP", False, "Inflater"),
     ],
 )
@@ -236,7 +235,8 @@ def test_many_threads_at_once(dataset):
         assert list(pool.map(work, range(8))) == [SIZE // 3] * 8
 
 
-def test_many_threads_in_more_shards_than_files_may_be_open(tmp_path):
+def test_many_threads_in_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("covey.gather.shards.max_open_files", lambda: 200)
     for shard in range(100):
         put_numbers(tmp_path / f"data/{shard:03}.tfrecord", [shard], compression="GZIP")
     ds = opened(tmp_path / "data")

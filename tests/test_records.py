@@ -377,7 +377,7 @@ class TestFiles:
             blocks = reader.blocks()
             next(blocks)
             os.truncate(path, 300)
-            with pytest.raises(ValueError, match="the file was cut from 5800 to 300 bytes"):
+            with pytest.raises(ValueError, match="the file was truncated from 5800 to 300 bytes"):
                 list(blocks)
 
     @pytest.mark.parametrize("source", [None, 5, b"path"], ids=str)

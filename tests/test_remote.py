@@ -39,6 +39,7 @@ from covey.errors import (
     CoveyError,
     DatasetError,
     DatasetExistsError,
+    FileChangedError,
     StorageError,
 )
 from covey.gather import shards as gather_shards
@@ -651,7 +652,7 @@ def test_a_record_that_is_corrupt_there_is_fetched_twice(web, made, map_files):
 def test_files_that_are_opened_again_after_they_were_taken_away(web, made, monkeypatch):
     web.bring(made("covey"))
     dataset = web.open(**WHOLE, map_files=False)
-    monkeypatch.setattr(gather_shards, "_OPEN_FILES", 1)
+    monkeypatch.setattr(gather_shards, "max_open_files", lambda: 4)
     real, times = LocalShards.fetch, itertools.count()
 
     def fetch(self, *args):
@@ -828,7 +829,9 @@ def test_a_shard_of_covey_that_was_replaced_is_an_error(sound, made):
     assert numbers(sound.open(), [0]) == [BIG[0]]
     name, data = only_shard(made("big"))
     sound.put(name, backwards(data))
-    with pytest.raises(DatasetError, match=f"{name}: the shard is not the one that was indexed"):
+    with pytest.raises(
+        FileChangedError, match=f"{name}: the shard is not the one that was indexed"
+    ):
         sound.open()[0]
     sound.put(name, data[:-20])
     with pytest.raises(DatasetError, match=f"{name}: the shard was cut from {len(data)} to"):
@@ -860,7 +863,9 @@ def test_a_shard_that_was_replaced_when_a_pickle_is_opened(web, made):
     pickled = pickle.dumps(web.open())
     name, data = only_shard(made("big"))
     web.put(name, backwards(data))
-    with pytest.raises(DatasetError, match=f"{name}: the shard is not the one that was indexed"):
+    with pytest.raises(
+        FileChangedError, match=f"{name}: the shard is not the one that was indexed"
+    ):
         pickle.loads(pickled)[150]
 
 
@@ -875,7 +880,7 @@ def test_a_shard_that_is_replaced_while_it_is_opened(web, made, monkeypatch):
         return real(*args)
 
     monkeypatch.setattr(gather_shards, "_open_remote", replaced)
-    with pytest.raises(DatasetError, match=r"test\.tfrecord: the shard was changed just now"):
+    with pytest.raises(FileChangedError, match=r"test\.tfrecord: the shard was changed just now"):
         dataset[0]
 
 
@@ -905,7 +910,7 @@ def test_a_missing_shard_is_named(sound, made):
     sound.remove(name)
     with pytest.raises(DatasetError, match=f"{name}: the shard is missing"):
         sound.open(**WHOLE)
-    with pytest.raises(DatasetError, match=f"{name}: the shard is missing"):
+    with pytest.raises(FileChangedError, match=f"{name}: the shard is missing"):
         dataset[50]
     assert numbers(dataset, [3]) == [3]
 

@@ -507,8 +507,9 @@ def test_a_shard_that_changes_meanwhile(folder, new, monkeypatch):
         settle(self, features)
 
     monkeypatch.setattr(SplitRepair, "settle", change_and_settle)
-    with pytest.raises(covey.DatasetError, match="has changed while it was repaired"):
+    with pytest.raises(covey.errors.FileChangedError) as caught:
         mend(folder, new)
+    assert caught.value.path == str(path)
     assert not new.exists()
 
 

@@ -474,7 +474,7 @@ def test_a_file_that_is_cut_meanwhile_is_a_damage(tmp_path):
     os.truncate(path, 100)
     (damage,) = found
     assert (damage.record, damage.bytes) == (2, None)
-    assert "was cut from" in damage.reason
+    assert "was truncated from" in damage.reason
 
 
 def test_an_unfinished_reading_closes_its_file(tmp_path):

@@ -20,6 +20,7 @@ from written import about, index, shard_paths, write
 import covey
 from covey import _core
 from covey.checking import Problem, verify
+from covey.checking.reading import read_shard
 from covey.checking.report import LISTED, Problems
 from covey.index import About, Index, class_table, index_names, sort_by_class
 from covey.indexing import Indexing, ShardFiles, write_index
@@ -729,11 +730,12 @@ def test_a_shard_that_is_missing(folder):
 def test_a_shard_that_cannot_be_read(folder, monkeypatch):
     path = shard(folder, 1)
 
-    def fail(storage, found):
-        if found == str(path):
+    def fail(shard, members=None):
+        if shard.path == str(path):
             raise OSError(errno.EIO, "Input/output error")
+        return read_shard(shard, members)
 
-    monkeypatch.setattr("covey.checking.shards.find_compression", fail)
+    monkeypatch.setattr("covey.checking.shards.read_shard", fail)
     problem = only(check(folder))
     assert (problem.file, problem.what) == (path.name, "it cannot be read: Input/output error")
 

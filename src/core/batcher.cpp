@@ -9,7 +9,7 @@ namespace {
 struct Scratch {
   std::vector<std::int64_t> ids;
   std::vector<std::int64_t> labels;  // of units
-  std::vector<Bytes> records;
+  Located located;
   std::vector<ColumnOut> out;
 };
 
@@ -25,10 +25,10 @@ bool Batcher::make(std::uint64_t step, const Mappings& shards, std::uint8_t* con
   scratch.labels.resize(end - begin);
   plan_.draw(batch, begin, end, scratch.ids.data(), scratch.labels.data());
   if (!look_up(scratch.ids.data(), rows)) return false;
-  if (tables_.locate(scratch.ids.data(), rows, shards, scratch.records)) return false;
+  if (tables_.locate(scratch.ids.data(), rows, shards, scratch.located)) return false;
   scratch.out.resize(count);
   for (std::size_t c = 0; c < count; ++c) scratch.out[c].dense = columns[c];
-  if (decoder_.decode(scratch.records, options_.check, scratch.out)) return false;
+  if (decoder_.decode(scratch.located.records, options_.check, scratch.out)) return false;
 
   std::int64_t* labels = nullptr;
   if (options_.label >= 0) {
@@ -38,8 +38,12 @@ bool Batcher::make(std::uint64_t step, const Mappings& shards, std::uint8_t* con
     labels = reinterpret_cast<std::int64_t*>(columns[count]);
     tables_.read_labels(scratch.ids.data(), rows, labels);
   }
-  return !options_.check_classes || labels == nullptr ||
-         check_classes(scratch.labels.data(), labels, rows);
+  if (options_.check_classes && labels != nullptr &&
+      !check_classes(scratch.labels.data(), labels, rows)) {
+    return false;
+  }
+  const bool verified = options_.check != Check::nothing;
+  return !plan_.has_faulted() && !tables_.check_read(scratch.located, shards, {}, verified);
 }
 
 bool Batcher::look_up(std::int64_t* ids, std::size_t rows) const noexcept {

@@ -16,8 +16,10 @@ const char* fault_name(FaultCode code) noexcept {
       return "row";
     case FaultCode::unmapped:
       return "unmapped";
-    case FaultCode::cut:
-      return "cut";
+    case FaultCode::changed:
+      return "changed";
+    case FaultCode::index:
+      return "index";
     case FaultCode::moved:
       return "moved";
     case FaultCode::label:

@@ -16,7 +16,8 @@ enum class FaultCode : std::uint8_t {
   // an index
   row,       // there is no such record
   unmapped,  // the shard of a record is not there yet
-  cut,       // the file of a shard is shorter than it was
+  changed,   // the file of a shard was truncated or overwritten after it was opened
+  index,     // the file of the index was truncated while it was mapped
   moved,     // at a record's place no frame of its length begins
   label,     // a record has another class than its row says
   // protocol buffers

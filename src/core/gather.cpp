@@ -56,9 +56,10 @@ bool RowTables::find(std::int64_t id, Row& row) const noexcept {
 }
 
 Fault RowTables::locate(const std::int64_t* ids, std::size_t count, const Mappings& shards,
-                        std::vector<Bytes>& out) const {
-  std::vector<char> asked(shards.size());
-  out.resize(count);
+                        Located& out) const {
+  std::vector<char> seen(shards.size());
+  out.records.resize(count);
+  out.shards.clear();
   for (std::size_t i = 0; i < count; ++i) {
     Row row;
     if (i + kRowsAhead < count && find(ids[i + kRowsAhead], row)) {
@@ -74,9 +75,10 @@ Fault RowTables::locate(const std::int64_t* ids, std::size_t count, const Mappin
     const std::size_t number = row.table->first_shard + within;
     const Mapping* const shard = shards[number].get();
     if (shard == nullptr) return fault_of(FaultCode::unmapped, i, number);
-    if (!asked[number]) {
-      asked[number] = 1;
-      if (shard->is_cut()) return fault_of(FaultCode::cut, i, number, 0, shard->size());
+    if (!seen[number]) {
+      seen[number] = 1;
+      out.shards.push_back({number, i});
+      if (shard->is_faulted()) return fault_of(FaultCode::changed, i, number, 0, shard->size());
     }
     const std::uint64_t offset = row.offset(), length = row.length();
     const std::size_t size = shard->size();
@@ -84,9 +86,27 @@ Fault RowTables::locate(const std::int64_t* ids, std::size_t count, const Mappin
       return fault_of(FaultCode::out_of_bounds, i, offset, length, size);
     }
     const std::uint8_t* const data = shard->data() + offset + kHeaderBytes;
-    out[i] = {data, data + length};
+    out.records[i] = {data, data + length};
   }
   return {};
+}
+
+Fault RowTables::check_read(const Located& located, const Mappings& shards, const Fault& fault,
+                            bool verified) const {
+  if (fault_count() != 0) {
+    for (const RowTable& table : tables_) {
+      if (lies_in_fault(table.rows)) return fault_of(FaultCode::index, 0);
+    }
+  }
+  const std::int64_t now = Mapping::now();
+  for (const Located::Shard& each : located.shards) {
+    const Mapping& shard = *shards[each.number];
+    if (fault ? shard.has_changed()
+              : shard.has_changed(now) || (!verified && shard.is_truncated())) {
+      return fault_of(FaultCode::changed, each.row, each.number, 0, shard.size());
+    }
+  }
+  return fault;
 }
 
 std::vector<std::size_t> RowTables::missing(const std::int64_t* ids, std::size_t count,

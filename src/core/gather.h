@@ -31,6 +31,16 @@ struct RowTable {
 // The shards that are there, by number; null where one is not mapped yet.
 using Mappings = std::vector<std::shared_ptr<const Mapping>>;
 
+// Records in memory, and the shards that they lie in.
+struct Located {
+  struct Shard {
+    std::size_t number;
+    std::size_t row;  // the first record of it
+  };
+  std::vector<Bytes> records;
+  std::vector<Shard> shards;
+};
+
 class RowTables {
  public:
   explicit RowTables(std::vector<RowTable> tables) : tables_(std::move(tables)) {}
@@ -40,9 +50,16 @@ class RowTables {
 
   // Finds the data of records, each of which has its frame around it; a number below 0 counts from
   // the end. Faults: `row` if there is no such record, `unmapped` if its shard is not there,
-  // `out_of_bounds` if its place is not in the shard, `cut` if the file no longer is that long.
+  // `out_of_bounds` if its place is not in the shard, `changed` if its file was truncated.
   Fault locate(const std::int64_t* ids, std::size_t count, const Mappings& shards,
-               std::vector<Bytes>& out) const;
+               Located& out) const;
+
+  // Whether what was read since locate() is valid; `fault` is what the read has found itself, of
+  // which a fault here is the cause. Faults: `index`, `changed`, or `fault`. If checksums were not
+  // verified, each file is asked for its size: the end of its last page reads as zeros if it was
+  // truncated there.
+  Fault check_read(const Located& located, const Mappings& shards, const Fault& fault,
+                   bool verified) const;
 
   // The shards of records that are not there, each once. Numbers that are no records are left out.
   std::vector<std::size_t> missing(const std::int64_t* ids, std::size_t count,

@@ -1,111 +1,218 @@
 #include "mapping.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+
+#include "crc32c.h"
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #else
 #define NOMINMAX
 #include <windows.h>
+// After it:
+#include <io.h>
 #endif
 
 namespace covey {
+namespace {
 
-// What is mapped of an empty file.
+// The contents of an empty file.
 constexpr std::uint8_t kNothing = 0;
+
+constexpr std::size_t kFingerprintBytes = 4096;
+
+}  // namespace
+
+std::uint32_t fingerprint(const std::uint8_t* data, std::size_t size) noexcept {
+  const std::size_t part = std::min(size, kFingerprintBytes);
+  return crc32c_extend(crc32c(data, part), data + size - part, part);
+}
 
 #if defined(__unix__) || defined(__APPLE__)
 
-Mapping::Mapping(const std::string& path, std::size_t size, bool keep_open, bool scattered)
-    : path_(path), size_(size) {
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat status;
-  if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) {
+namespace {
+
+// A file that is modified twice within this time may have the same modification time both times.
+constexpr std::int64_t kTimeGranularity = 1'000'000'000;  // ns
+constexpr std::int64_t kAskInterval = 50;                 // ms
+
+std::int64_t modification_time(const struct stat& status) noexcept {
+#ifdef __APPLE__
+  const timespec& time = status.st_mtimespec;
+#else
+  const timespec& time = status.st_mtim;
+#endif
+  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+// A modification time that tells a later modification, or 0 if it is too recent for that.
+std::int64_t settled(std::int64_t modified) noexcept {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  const std::int64_t age =
+      static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec - modified;
+  return age > -kTimeGranularity && age < kTimeGranularity ? 0 : modified;
+}
+
+}  // namespace
+
+MappedBytes::MappedBytes(int descriptor, std::uint64_t offset, std::size_t size, Access access)
+    : size_(size) {
+  if (size == 0) {
+    data_ = &kNothing;
+    return;
+  }
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t before = offset % page;
+  int flags = MAP_SHARED;
+#ifdef MAP_POPULATE
+  if (access == Access::sequential) flags |= MAP_POPULATE;
+#endif
+  mapped_size_ = before + size;
+  mapped_ = mmap(nullptr, mapped_size_, PROT_READ, flags, descriptor,
+                 static_cast<off_t>(offset - before));
+  if (mapped_ == MAP_FAILED) {
+    mapped_ = nullptr;
     error_ = errno;
     return;
   }
-  device_ = static_cast<std::uint64_t>(status.st_dev);
-  file_ = static_cast<std::uint64_t>(status.st_ino);
+  guard_ = GuardedRange(mapped_, mapped_size_);
+  if (access == Access::scattered) madvise(mapped_, mapped_size_, MADV_RANDOM);
+  data_ = static_cast<const std::uint8_t*>(mapped_) + before;
+}
+
+MappedBytes::~MappedBytes() {
+  guard_ = GuardedRange();  // before the addresses can be those of something else
+  if (mapped_ != nullptr) munmap(mapped_, mapped_size_);
+}
+
+Mapping::Mapping(int descriptor, std::size_t size, const Options& options)
+    : bytes_(descriptor, 0, size, options.scattered ? Access::scattered : Access::normal),
+      options_(options),
+      error_(bytes_.error()) {
+  struct stat status;
+  if (error_ != 0) return;
+  if (fstat(descriptor, &status) != 0) {
+    error_ = errno;
+    return;
+  }
   if (static_cast<std::uint64_t>(status.st_size) != size) {
     error_ = -1;
     return;
   }
-  if (size == 0) {
-    data_ = &kNothing;
-  } else {
-    void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor_, 0);
-    if (mapped == MAP_FAILED) {
-      error_ = errno;
-      return;
-    }
-    if (scattered) madvise(mapped, size, MADV_RANDOM);
-    data_ = static_cast<const std::uint8_t*>(mapped);
-  }
-  if (!keep_open) {
-    close(descriptor_);
-    descriptor_ = -1;
-  }
+  device_ = static_cast<std::uint64_t>(status.st_dev);
+  file_ = static_cast<std::uint64_t>(status.st_ino);
+  modified_ = settled(modification_time(status));
+  // Without one, has_changed() is slower.
+  if (options.keep_open) descriptor_ = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
 }
 
 Mapping::~Mapping() {
-  if (data_ != nullptr && size_ != 0) munmap(const_cast<std::uint8_t*>(data_), size_);
   if (descriptor_ >= 0) close(descriptor_);
 }
 
-bool Mapping::is_cut() const noexcept {
-  if (size_ == 0) return false;
-  if (descriptor_ >= 0) {
-    // The quickest way to ask; nobody reads from where this leaves the descriptor.
-    const off_t size = lseek(descriptor_, 0, SEEK_END);
-    return size < 0 || static_cast<std::uint64_t>(size) < size_;
-  }
+std::int64_t Mapping::now() noexcept {
+  timespec time;
+#ifdef CLOCK_MONOTONIC_COARSE
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+#else
+  clock_gettime(CLOCK_MONOTONIC, &time);
+#endif
+  return static_cast<std::int64_t>(time.tv_sec) * 1000 + time.tv_nsec / 1'000'000;
+}
+
+bool Mapping::has_changed() const noexcept {
+  if (is_faulted() || changed_.load(std::memory_order_relaxed)) return true;
+  if (size() == 0 || (!ask_system() && !is_faulted())) return false;
+  changed_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+bool Mapping::has_changed(std::int64_t now) const noexcept {
+  if (is_faulted() || changed_.load(std::memory_order_relaxed)) return true;
+  if (now - last_asked_.load(std::memory_order_relaxed) < kAskInterval) return false;
+  last_asked_.store(now, std::memory_order_relaxed);
+  return has_changed();
+}
+
+bool Mapping::is_truncated() const noexcept {
+  if (size() == 0) return false;
+  if (descriptor_ < 0) return has_changed();
+  // Nothing reads from the position that this moves.
+  const off_t end = lseek(descriptor_, 0, SEEK_END);
+  return end < 0 || static_cast<std::uint64_t>(end) < size();
+}
+
+bool Mapping::ask_system() const noexcept {
   struct stat status;
-  // A file that was removed or replaced stays as it was for those that have it mapped.
-  if (stat(path_.c_str(), &status) != 0 || static_cast<std::uint64_t>(status.st_dev) != device_ ||
-      static_cast<std::uint64_t>(status.st_ino) != file_) {
+  if (descriptor_ >= 0) {
+    if (fstat(descriptor_, &status) != 0) return true;
+  } else if (stat(options_.path.c_str(), &status) != 0 ||
+             static_cast<std::uint64_t>(status.st_dev) != device_ ||
+             static_cast<std::uint64_t>(status.st_ino) != file_) {
     return false;
   }
-  return static_cast<std::uint64_t>(status.st_size) < size_;
+  if (static_cast<std::uint64_t>(status.st_size) < size()) return true;
+  const std::int64_t modified = modification_time(status);
+  if (!options_.fingerprint || modified == modified_.load(std::memory_order_relaxed)) return false;
+  if (fingerprint(data(), size()) != *options_.fingerprint) return true;
+  modified_.store(settled(modified), std::memory_order_relaxed);
+  return false;
 }
 
 #else
 
-Mapping::Mapping(const std::string& path, std::size_t size, bool, bool) : path_(path), size_(size) {
-  const int length = MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, nullptr, 0);
-  std::wstring wide(static_cast<std::size_t>(length), L'\0');
-  MultiByteToWideChar(CP_UTF8, 0, path.c_str(), -1, wide.data(), length);
-  const HANDLE file = CreateFileW(wide.c_str(), GENERIC_READ,
-                                  FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr,
-                                  OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
-  if (file == INVALID_HANDLE_VALUE) {
-    error_ = ENOENT;
+MappedBytes::MappedBytes(int descriptor, std::uint64_t offset, std::size_t size, Access)
+    : size_(size) {
+  if (size == 0) {
+    data_ = &kNothing;
     return;
   }
+  const auto file = reinterpret_cast<HANDLE>(_get_osfhandle(descriptor));
+  SYSTEM_INFO system;
+  GetSystemInfo(&system);
+  const std::size_t before = offset % system.dwAllocationGranularity;
+  const std::uint64_t start = offset - before;
+  const HANDLE mapping = CreateFileMappingW(file, nullptr, PAGE_READONLY, 0, 0, nullptr);
+  if (mapping != nullptr) {
+    mapped_ = MapViewOfFile(mapping, FILE_MAP_READ, static_cast<DWORD>(start >> 32),
+                            static_cast<DWORD>(start), before + size);
+    CloseHandle(mapping);
+  }
+  if (mapped_ == nullptr) {
+    error_ = ENOMEM;
+    return;
+  }
+  data_ = static_cast<const std::uint8_t*>(mapped_) + before;
+}
+
+MappedBytes::~MappedBytes() {
+  if (mapped_ != nullptr) UnmapViewOfFile(mapped_);
+}
+
+Mapping::Mapping(int descriptor, std::size_t size, const Options& options)
+    : bytes_(descriptor, 0, size, Access::normal), options_(options), error_(bytes_.error()) {
   LARGE_INTEGER found;
+  const auto file = reinterpret_cast<HANDLE>(_get_osfhandle(descriptor));
   if (!GetFileSizeEx(file, &found) || static_cast<std::uint64_t>(found.QuadPart) != size) {
     error_ = -1;
-  } else if (size == 0) {
-    data_ = &kNothing;
-  } else {
-    const HANDLE mapping = CreateFileMappingW(file, nullptr, PAGE_READONLY, 0, 0, nullptr);
-    if (mapping != nullptr) {
-      data_ = static_cast<const std::uint8_t*>(MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, size));
-      CloseHandle(mapping);
-    }
-    if (data_ == nullptr) error_ = ENOMEM;
   }
-  CloseHandle(file);
 }
 
-Mapping::~Mapping() {
-  if (data_ != nullptr && size_ != 0) UnmapViewOfFile(data_);
-}
+Mapping::~Mapping() = default;
 
-// A file that is mapped cannot be cut there.
-bool Mapping::is_cut() const noexcept { return false; }
+// A file that is mapped cannot be truncated there.
+bool Mapping::has_changed() const noexcept { return false; }
+bool Mapping::has_changed(std::int64_t) const noexcept { return false; }
+bool Mapping::is_truncated() const noexcept { return false; }
+std::int64_t Mapping::now() noexcept { return 0; }
+bool Mapping::ask_system() const noexcept { return false; }
 
 #endif
 

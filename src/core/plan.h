@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "draws.h"
+#include "guard.h"
 #include "prefetch.h"
 #include "schedule.h"
 
@@ -35,6 +36,9 @@ class Plan {
   virtual void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
                     std::int64_t* labels) const = 0;
   virtual bool knows_labels() const noexcept { return false; }
+
+  // Whether the memory that it draws from has lost its file: then draws may be wrong.
+  virtual bool has_faulted() const noexcept { return false; }
 
  private:
   std::size_t units_;
@@ -77,6 +81,11 @@ class BalancedPlan final : public Plan {
   void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
             std::int64_t* labels) const override;
   bool knows_labels() const noexcept override { return true; }
+  bool has_faulted() const noexcept override {
+    return fault_count() != 0 &&
+           (lies_in_fault(classes_.labels) || lies_in_fault(classes_.first) ||
+            lies_in_fault(classes_.records) || lies_in_fault(classes_.by_class));
+  }
 
   std::size_t classes() const noexcept { return classes_.count; }
 

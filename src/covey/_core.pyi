@@ -90,6 +90,16 @@ def hash_keys(
 ) -> tuple[NDArray[uint64], NDArray[uint64]]:
     """The 128-bit hashes of keys: (high words, low words)."""
 
+def map_file(descriptor: int, begin: int, end: int, sequential: bool) -> NDArray[uint8]:
+    """
+    Map a part of an open file into memory, read-only. If the file is truncated while it is mapped, missing bytes read as zeros and has_faulted() is true.
+    """
+
+def has_faulted(data: Buffer) -> bool:
+    """
+    Whether memory that map_file() returned was read after its file was truncated. To be called after the read.
+    """
+
 class ColumnSet:
     """Columns that were checked, ready to be encoded."""
 
@@ -275,10 +285,13 @@ class Gather:
 
     def __init__(self, tables: list[tuple[Any, int, int, int, int, int, int, int]]) -> None: ...
     def set_shards(
-        self, shards: list[tuple[int, bytes | None, int]], keep_open: bool, scattered: bool
+        self,
+        shards: list[tuple[int, bytes | None, int, int, int | None]],
+        keep_open: bool,
+        scattered: bool,
     ) -> None:
         """
-        Maps the files of shards, (number, path, size), or lets go of them (path is None).
+        Maps the open files of shards, (number, path, descriptor, size, fingerprint), or unmaps them (path is None).
         """
 
     def missing(self, ids: NDArray[int64]) -> list[int]:

@@ -17,7 +17,7 @@
     └── StorageError           a file, here or behind a URL, cannot be read or written
         ├── FileMissingError       there is no such file
         ├── AccessRefusedError     it may not be read or written with these credentials
-        └── FileChangedError       it has changed while it was being read
+        └── FileChangedError       it has changed after it was opened, or while it was read
 """
 
 from __future__ import annotations
@@ -153,7 +153,18 @@ class AccessRefusedError(StorageError, PermissionError):
 
 
 class FileChangedError(StorageError):
-    """A file has changed while it was being read; what was read of it is of the old one."""
+    """A file was truncated, overwritten or replaced after it was opened, or while it was read.
+
+    Attributes:
+        path: The file, if it is known.
+    """
+
+    def __init__(self, message: str = "", *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), str(self), self.__dict__)
 
 
 class SkippedRecordsWarning(UserWarning):

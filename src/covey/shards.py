@@ -16,8 +16,9 @@ from covey import _core
 from covey.errors import DatasetError
 from covey.records import Block, RecordWriter
 from covey.records.block import FRAME_BYTES
+from covey.records.streams import RegularFile
 from covey.shuffle.ordering import Ordered, Part
-from covey.untrusted import MAX_SHARDS, open_file, os_errors
+from covey.untrusted import MAX_SHARDS, os_errors
 
 # How much of the beginning and of the end of a shard its fingerprint looks at.
 FINGERPRINT_BYTES = 1 << 12
@@ -41,16 +42,17 @@ class Shard:
 
 def fingerprint(path: str | os.PathLike[str]) -> int:
     """The checksum of a file's first and last bytes."""
-    with open_file(path) as file, os_errors(path):
-        return fingerprint_of(file, os.fstat(file.fileno()).st_size)
+    with RegularFile(path) as file, os_errors(path):
+        return fingerprint_of(file, file.stat().st_size)
 
 
 def fingerprint_of(file: BinaryIO, size: int) -> int:
     """The same of a file that is open."""
+    part = min(size, FINGERPRINT_BYTES)
     file.seek(0)
-    crc = _core.crc32c(file.read(FINGERPRINT_BYTES))
-    file.seek(max(0, size - FINGERPRINT_BYTES))
-    return _core.crc32c(file.read(FINGERPRINT_BYTES), crc)
+    crc = _core.crc32c(file.read(part))
+    file.seek(size - part)
+    return _core.crc32c(file.read(part), crc)
 
 
 @dataclass(frozen=True, slots=True)

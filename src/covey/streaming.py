@@ -30,6 +30,7 @@ def read_batches(
     verify: bool = True,
     on_error: OnError = "raise",
     max_record_bytes: int = 1 << 28,
+    map_files: bool = True,
     skipped: list[Skipped] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read files one after the other, in batches of columns.
@@ -41,8 +42,9 @@ def read_batches(
         names: Decode only these features.
         drop_remainder: Leave out a last batch that is not full.
         threads: How many decode at once; all cores by default. The batches do not depend on it.
-        compression, verify, on_error, max_record_bytes: As for :class:`covey.RecordReader`. A
-            record that is sound but no Example, or does not fit the features, is always an error.
+        compression, verify, on_error, max_record_bytes, map_files: As for
+            :class:`covey.RecordReader`. A record that is sound but no Example, or does not fit the
+            features, is always an error.
         skipped: A list to which ``on_error="skip"`` adds what it left out.
 
     Yields:
@@ -61,6 +63,7 @@ def read_batches(
         "verify": verify,
         "on_error": on_error,
         "max_record_bytes": max_record_bytes,
+        "map_files": map_files,
     }
     blocks = _blocks(listed, options, [] if skipped is None else skipped)
     tasks = _tasks(blocks, batch_size, drop_remainder)

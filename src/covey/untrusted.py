@@ -137,17 +137,23 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     Raises:
         StorageError: As for :func:`open_path`, and if it is a fifo, a device or a directory.
     """
-    file = open_path(path, _open)
+    return open_path(path, open_regular)
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open a regular file, as an ``opener`` of :func:`open`; return its descriptor."""
     try:
-        check_regular(os.fstat(file.fileno()).st_mode, path)
-    except BaseException:
-        file.close()
+        descriptor = os.open(path, flags | _FLAGS)
+    except OSError:  # a socket cannot be opened, and a directory not on every system
+        if os.path.exists(path):
+            check_regular(os.stat(path).st_mode, path)
         raise
-    return file
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | _FLAGS)
+    try:
+        check_regular(os.fstat(descriptor).st_mode, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def read_file(path: str | os.PathLike[str], limit: int = MAX_METADATA_BYTES) -> bytes:

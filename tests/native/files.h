@@ -1,6 +1,14 @@
 // Files that last as long as a test.
 #pragma once
 
+#include <fcntl.h>
+
+#ifdef _WIN32
+#include <io.h>
+#else
+#include <unistd.h>
+#endif
+
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -36,6 +44,22 @@ class TemporaryFile {
 
  private:
   std::filesystem::path path_;
+};
+
+// A descriptor of a file, closed at the end.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path) : descriptor_(open(path.c_str(), O_RDONLY)) {}
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+
+  int descriptor() const noexcept { return descriptor_; }
+
+ private:
+  int descriptor_;
 };
 
 }  // namespace covey::testing

@@ -22,19 +22,20 @@ constexpr std::uint32_t kLastShard = std::numeric_limits<std::uint32_t>::max();
 
 using Numbers = std::vector<std::size_t>;
 
-struct Located {
+struct Found {
   Fault fault;
   std::vector<std::string> records;  // none after a fault
 };
 
-Located locate(const RowTables& tables, const std::vector<std::int64_t>& ids,
-               const Mappings& shards) {
+Found locate(const RowTables& tables, const std::vector<std::int64_t>& ids,
+             const Mappings& shards) {
+  Found found;
   Located located;
-  std::vector<Bytes> places;
-  located.fault = tables.locate(ids.data(), ids.size(), shards, places);
-  if (located.fault) return located;
-  for (const Bytes& place : places) located.records.push_back(text(place));
-  return located;
+  found.fault = tables.locate(ids.data(), ids.size(), shards, located);
+  if (found.fault) return found;
+  for (const Bytes& place : located.records) found.records.push_back(text(place));
+  found.fault = tables.check_read(located, shards, {}, false);
+  return found;
 }
 
 bool is(const Fault& fault, FaultCode code, std::size_t row, std::uint64_t found = 0,
@@ -54,7 +55,7 @@ struct Birds {
     tables = index.add(train, 2).add({}, 0).add(test, 1).tables();
   }
 
-  Located locate(const std::vector<std::int64_t>& ids) const {
+  Found locate(const std::vector<std::int64_t>& ids) const {
     return testing::locate(tables, ids, shards.mappings);
   }
 
@@ -120,7 +121,7 @@ TEST(a_record_lies_in_its_shard_or_is_a_fault) {
       for (const std::uint64_t length : lengths) {
         Index index;
         index.add({{0, offset, static_cast<std::uint32_t>(length), 0}}, 1);
-        const Located located = locate(index.tables(), {0}, shards.mappings);
+        const Found located = locate(index.tables(), {0}, shards.mappings);
         const bool inside = offset <= size && length <= size && offset + length + 16 <= size;
         if (inside) {
           CHECK(!located.fault);
@@ -136,9 +137,10 @@ TEST(a_record_lies_in_its_shard_or_is_a_fault) {
 
 TEST(records_begin_behind_the_header_and_end_before_the_footer) {
   const Birds birds;
-  std::vector<Bytes> places;
+  Located located;
   const std::int64_t id = 2;
-  CHECK(!birds.tables.locate(&id, 1, birds.shards.mappings, places));
+  CHECK(!birds.tables.locate(&id, 1, birds.shards.mappings, located));
+  const std::vector<Bytes>& places = located.records;
   const std::uint8_t* const shard = birds.shards.mappings[0]->data();
   CHECK(places[0].begin == shard + (4 + 16) + 16 + 12);
   CHECK(places[0].end == shard + birds.shards.mappings[0]->size() - 4);
@@ -153,7 +155,7 @@ TEST(a_shard_is_one_of_its_table) {
   for (const std::uint32_t number : {1U, 2U, 1U << 31, kLastShard}) {
     Index index;
     index.add({{0, 0, 1, 0}, {number, 0, 1, 0}}, 1).add({{0, 0, 1, 0}}, 1);
-    const Located located = locate(index.tables(), {0, 2, 1}, shards.mappings);
+    const Found located = locate(index.tables(), {0, 2, 1}, shards.mappings);
     CHECK(is(located.fault, FaultCode::out_of_bounds, 2, 1, 0));
     const std::int64_t id = 1;
     CHECK(index.tables().missing(&id, 1, Mappings(2)).empty());
@@ -188,22 +190,66 @@ TEST(shards_that_are_not_there_are_named) {
 
 #if defined(__unix__) || defined(__APPLE__)
 
-TEST(a_file_that_was_cut_is_not_touched) {
-  const Birds birds;
-  const TemporaryFile& file = birds.shards.file(1);
-  const std::size_t size = birds.shards.mappings[1]->size();
-  for (const std::size_t cut : {size - 1, std::size_t{1}, std::size_t{0}}) {
-    file.resize(cut);
-    const Fault fault = birds.locate({0, 1, 1}).fault;
-    CHECK(is(fault, FaultCode::cut, 1, 0, size));
-    CHECK(fault.offset == 1);
-    // Only who reads from it is told.
-    CHECK(!birds.locate({0, 2, 3, 4}).fault);
-  }
-  for (const std::size_t sound : {size, size + 1}) {
-    file.resize(sound);
+TEST(a_truncated_shard_is_a_fault_of_reads_from_it) {
+  for (const int kept : {-1, 1, 0}) {
+    const Birds birds;
+    const TemporaryFile& file = birds.shards.file(1);
+    const std::size_t size = birds.shards.mappings[1]->size();
     CHECK(!birds.locate({0, 1, 1}).fault);
+    file.resize(kept < 0 ? size - 1 : static_cast<std::size_t>(kept));
+    for (int round = 0; round < 3; ++round) {
+      const Fault fault = birds.locate({0, 1, 1}).fault;
+      CHECK(is(fault, FaultCode::changed, 1, 0, size));
+      CHECK(fault.offset == 1);
+      CHECK(!birds.locate({0, 2, 3, 4}).fault);
+    }
   }
+}
+
+TEST(a_fault_of_a_changed_shard_is_the_change) {
+  const Birds birds;
+  Located located;
+  const std::int64_t id = 1;
+  CHECK(!birds.tables.locate(&id, 1, birds.shards.mappings, located));
+  Fault fault;
+  fault.code = FaultCode::data_checksum;
+  const auto check = [&](const Fault& found) {
+    return birds.tables.check_read(located, birds.shards.mappings, found, true).code;
+  };
+  CHECK(check({}) == FaultCode::none && check(fault) == FaultCode::data_checksum);
+  birds.shards.file(1).write(std::string(birds.shards.mappings[1]->size(), 'x'));
+  CHECK(check(fault) == FaultCode::changed && check({}) == FaultCode::changed);
+}
+
+TEST(a_truncated_index_is_a_fault) {
+  const Birds birds;
+  std::vector<Row> rows;
+  Shards shards;
+  shards.add(framed(std::vector<std::string>(1000, "wren"), 0, rows));
+  std::string bytes;
+  for (const Row& row : rows) {
+    bytes +=
+        memory_of(row.offset) + memory_of(row.label) + memory_of(row.length) + memory_of(row.shard);
+  }
+  const TemporaryFile file(bytes);
+  const OpenFile open(file.path());
+  const MappedBytes mapped(open.descriptor(), 0, bytes.size(), Access::normal);
+  RowTable table;
+  table.rows = mapped.data();
+  table.count = rows.size();
+  table.stride = 24;
+  table.label = 8;
+  table.length = 16;
+  table.shard = 20;
+  table.shards = 1;
+  const RowTables tables({table});
+  CHECK(!locate(tables, {0, 999}, shards.mappings).fault);
+  file.resize(4096);
+  Located located;
+  const std::int64_t ids[] = {0, 999};
+  (void)tables.locate(ids, 2, shards.mappings, located);
+  CHECK(tables.check_read(located, shards.mappings, {}, true).code == FaultCode::index);
+  CHECK(!birds.locate({0, 1}).fault);
 }
 
 #endif
@@ -257,7 +303,7 @@ TEST(any_rows_are_found_as_a_plain_search_finds_them) {
     CHECK(tables.records() == rows.size());
     const auto all = static_cast<std::int64_t>(rows.size());
     for (std::int64_t id = -all - 2; id <= all + 2; ++id) {
-      const Located located = locate(tables, {id}, shards.mappings);
+      const Found located = locate(tables, {id}, shards.mappings);
       const auto number = static_cast<std::size_t>(id < 0 ? id + all : id);
       if (id < -all || id >= all) {
         CHECK(located.fault.code == FaultCode::row);
@@ -307,12 +353,12 @@ TEST(a_header_says_how_long_its_record_is) {
 // Decodes records of one int64 column, with as much of their frames checked as is asked for.
 Fault decode_located(const RowTables& tables, const std::vector<std::int64_t>& ids,
                      const Mappings& shards, Check check, std::vector<std::int64_t>& numbers) {
-  std::vector<Bytes> places;
-  if (const Fault fault = tables.locate(ids.data(), ids.size(), shards, places)) return fault;
+  Located located;
+  if (const Fault fault = tables.locate(ids.data(), ids.size(), shards, located)) return fault;
   Exact dense(std::string(8 * ids.size(), '\0'));
   std::vector<ColumnOut> out(1);
   out[0].dense = dense.data();
-  const Fault fault = Decoder({fixed("k", Element::int64)}).decode(places, check, out);
+  const Fault fault = Decoder({fixed("k", Element::int64)}).decode(located.records, check, out);
   numbers.resize(ids.size());
   if (!numbers.empty()) std::memcpy(numbers.data(), dense.data(), dense.size());
   return fault;

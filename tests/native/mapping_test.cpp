@@ -1,6 +1,9 @@
 #include "mapping.h"
 
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
 #include <string>
 
 #include "check.h"
@@ -12,74 +15,157 @@ namespace {
 
 constexpr bool kBoth[] = {false, true};
 
+std::uint32_t fingerprint_of(const std::string& bytes) {
+  return fingerprint(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+}
+
+std::unique_ptr<const Mapping> map_shard(const TemporaryFile& file, std::size_t size,
+                                         bool keep_open, const std::string* content = nullptr,
+                                         bool scattered = false) {
+  Mapping::Options options;
+  options.path = file.path();
+  options.keep_open = keep_open;
+  options.scattered = scattered;
+  if (content != nullptr) options.fingerprint = fingerprint_of(*content);
+  const OpenFile open(file.path());
+  return std::make_unique<const Mapping>(open.descriptor(), size, options);
+}
+
+std::string pattern(std::size_t size) {
+  std::string bytes(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * i >> 3);
+  return bytes;
+}
+
 TEST(a_mapping_has_the_bytes_of_its_file) {
   for (const std::size_t size : {0, 1, 4095, 4096, 4097, 100'000}) {
-    std::string bytes(size, '\0');
-    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * i >> 3);
+    const std::string bytes = pattern(size);
     const TemporaryFile file(bytes);
     for (const bool keep_open : kBoth) {
       for (const bool scattered : kBoth) {
-        const Mapping mapping(file.path(), size, keep_open, scattered);
-        CHECK(mapping.error() == 0);
-        CHECK(mapping.data() != nullptr && mapping.size() == size);
-        CHECK(text({mapping.data(), mapping.data() + size}) == bytes);
-        CHECK(!mapping.is_cut());
+        const auto mapping = map_shard(file, size, keep_open, &bytes, scattered);
+        CHECK(mapping->error() == 0);
+        CHECK(mapping->data() != nullptr && mapping->size() == size);
+        CHECK(text({mapping->data(), mapping->data() + size}) == bytes);
+        CHECK(!mapping->has_changed() && !mapping->has_changed(Mapping::now()));
+        CHECK(!mapping->is_truncated());
       }
+    }
+  }
+}
+
+TEST(a_part_of_a_file_is_mapped_from_any_offset) {
+  const std::string bytes = pattern(20'000);
+  const TemporaryFile file(bytes);
+  const OpenFile open(file.path());
+  for (const std::size_t begin : {0, 1, 4095, 4096, 4097, 19'999, 20'000}) {
+    for (const Access access : {Access::normal, Access::scattered, Access::sequential}) {
+      const MappedBytes mapped(open.descriptor(), begin, bytes.size() - begin, access);
+      CHECK(mapped.error() == 0 && !mapped.is_faulted());
+      CHECK(text({mapped.data(), mapped.data() + mapped.size()}) == bytes.substr(begin));
     }
   }
 }
 
 TEST(a_file_of_another_size_is_not_mapped) {
   const TemporaryFile file("wren");
-  for (const std::size_t size : {0, 3, 5, 4096}) {
-    const Mapping mapping(file.path(), size, true, true);
-    CHECK(mapping.error() == -1);
-    CHECK(mapping.data() == nullptr);
-  }
+  for (const std::size_t size : {0, 3, 5, 4096}) CHECK(map_shard(file, size, true)->error() == -1);
 }
 
-TEST(a_file_that_is_not_there_is_not_mapped) {
-  const TemporaryFile file("wren");
-  file.remove();
-  for (const std::size_t size : {0, 4}) {
-    const Mapping mapping(file.path(), size, true, false);
-    CHECK(mapping.error() == ENOENT);
-    CHECK(mapping.data() == nullptr);
-  }
+TEST(a_bad_descriptor_is_an_error) {
+  for (const std::size_t size : {0, 4}) CHECK(Mapping(-1, size, {}).error() == EBADF);
 }
 
 #if defined(__unix__) || defined(__APPLE__)
 
-TEST(a_file_that_becomes_shorter_is_cut) {
+// Sets the modification time of a file to some seconds ago.
+void age(const TemporaryFile& file, int seconds) {
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::filesystem::last_write_time(file.path(), now - std::chrono::seconds(seconds));
+}
+
+// Overwrites a file in place.
+void overwrite(const TemporaryFile& file, const std::string& bytes) {
+  std::fstream stream(file.path(), std::ios::binary | std::ios::in | std::ios::out);
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+TEST(a_file_that_becomes_shorter_has_changed) {
   for (const bool keep_open : kBoth) {
-    const TemporaryFile file(std::string(10'000, 'x'));
-    const Mapping mapping(file.path(), 10'000, keep_open, false);
+    const std::string bytes(10'000, 'x');
+    const TemporaryFile file(bytes);
+    const auto mapping = map_shard(file, 10'000, keep_open, &bytes);
     for (const std::size_t size : {9'999, 1, 0}) {
       file.resize(size);
-      CHECK(mapping.is_cut());
+      CHECK(mapping->is_truncated() && mapping->has_changed(Mapping::now()));
+      CHECK(mapping->has_changed());
     }
-    for (const std::size_t size : {10'000, 10'001}) {
-      file.resize(size);
-      CHECK(!mapping.is_cut());
+    file.resize(10'000);  // with zeros, which are not what it had
+    CHECK(mapping->has_changed());
+  }
+}
+
+TEST(a_file_that_is_overwritten_has_changed) {
+  for (const bool keep_open : kBoth) {
+    for (const int seconds : {0, 100}) {  // recent, and long ago
+      const std::string bytes = pattern(10'000);
+      const TemporaryFile file(bytes);
+      age(file, seconds);
+      const auto mapping = map_shard(file, bytes.size(), keep_open, &bytes);
+      CHECK(!mapping->has_changed());
+      std::string other = bytes;
+      other.back() ^= 1;
+      overwrite(file, other);
+      CHECK(mapping->has_changed());
+      CHECK(!mapping->is_faulted());
     }
   }
+}
+
+TEST(a_file_that_is_only_touched_or_extended_has_not_changed) {
+  for (const bool keep_open : kBoth) {
+    const std::string bytes = pattern(10'000);
+    const TemporaryFile file(bytes);
+    age(file, 100);
+    const auto mapping = map_shard(file, bytes.size(), keep_open, &bytes);
+    for (const int seconds : {50, 0}) {
+      age(file, seconds);
+      CHECK(!mapping->has_changed());
+    }
+    file.resize(10'001);
+    CHECK(!mapping->has_changed());
+  }
+}
+
+TEST(without_a_fingerprint_only_the_size_counts) {
+  const std::string bytes = pattern(10'000);
+  const TemporaryFile file(bytes);
+  const auto mapping = map_shard(file, bytes.size(), true);
+  overwrite(file, std::string(10'000, 'x'));
+  CHECK(!mapping->has_changed());
+  file.resize(1);
+  CHECK(mapping->has_changed());
 }
 
 TEST(a_file_that_was_removed_stays_as_it_was) {
   for (const bool keep_open : kBoth) {
-    const TemporaryFile file("wren");
-    const Mapping mapping(file.path(), 4, keep_open, false);
+    const std::string bytes = "wren";
+    const TemporaryFile file(bytes);
+    const auto mapping = map_shard(file, 4, keep_open, &bytes);
     file.remove();
-    CHECK(!mapping.is_cut());
-    CHECK(text({mapping.data(), mapping.data() + 4}) == "wren");
+    CHECK(!mapping->has_changed());
+    file.write("crow");  // another file at its path
+    CHECK(!mapping->has_changed());
+    CHECK(text({mapping->data(), mapping->data() + 4}) == "wren");
   }
 }
 
-TEST(an_empty_file_cannot_be_cut) {
+TEST(an_empty_file_cannot_change) {
   for (const bool keep_open : kBoth) {
-    const TemporaryFile file("");
-    const Mapping mapping(file.path(), 0, keep_open, false);
-    CHECK(mapping.error() == 0 && !mapping.is_cut());
+    const std::string bytes;
+    const TemporaryFile file(bytes);
+    const auto mapping = map_shard(file, 0, keep_open, &bytes);
+    CHECK(mapping->error() == 0 && !mapping->has_changed());
   }
 }
 

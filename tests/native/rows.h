@@ -73,7 +73,13 @@ class Shards {
  public:
   void add(const std::string& bytes) {
     const std::string path = files_.emplace_back(bytes).path();
-    mappings.push_back(std::make_shared<const Mapping>(path, bytes.size(), true, false));
+    Mapping::Options options;
+    options.path = path;
+    options.keep_open = true;
+    options.fingerprint =
+        fingerprint(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    const OpenFile file(path);
+    mappings.push_back(std::make_shared<const Mapping>(file.descriptor(), bytes.size(), options));
   }
 
   const TemporaryFile& file(std::size_t shard) const { return files_[shard]; }

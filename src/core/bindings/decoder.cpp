@@ -12,7 +12,7 @@ nb::object maybe(Buffer<std::int64_t>& buffer) {
   return nb::cast(to_numpy(std::move(buffer)));
 }
 
-Fault nothing_more(const std::vector<ColumnOut>&) { return {}; }
+Fault nothing_more(const std::vector<ColumnOut>&, const Fault& fault) { return fault; }
 
 }  // namespace
 

@@ -18,7 +18,7 @@ class PyDecoder {
   bool is_one_int64(std::size_t column) const noexcept;
 
   // Decodes records whose memory the caller keeps alive; `dense` has an array for every column of
-  // fixed numbers. Afterwards `also`, without the GIL, may find fault with the columns.
+  // fixed numbers. Afterwards `also(out, fault)`, without the GIL, may replace the fault.
   template <class Also>
   nb::list run(const std::vector<Bytes>& records, Check check, nb::list dense, Also also) const {
     std::vector<ColumnOut> out(decoder_.columns().size());
@@ -26,8 +26,7 @@ class PyDecoder {
     Fault fault;
     {
       const GilReleased released;
-      fault = decoder_.decode(records, check, out);
-      if (!fault) fault = also(out);
+      fault = also(out, decoder_.decode(records, check, out));
     }
     raise_if(fault);
     return grown(out);

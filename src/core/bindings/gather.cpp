@@ -1,11 +1,14 @@
 #include "gather.h"
 
 #include <cerrno>
+#include <functional>
 
 namespace covey {
 namespace {
 
-nb::list to_bytes(const std::vector<Bytes>& records, bool verify) {
+// Records as bytes; `check` replaces the fault, if there is one, after they were read.
+nb::list to_bytes(const std::vector<Bytes>& records, bool verify,
+                  const std::function<Fault(const Fault&)>& check) {
   Fault fault;
   {
     const GilReleased released;
@@ -15,19 +18,24 @@ nb::list to_bytes(const std::vector<Bytes>& records, bool verify) {
       fault.row = i;
     }
   }
-  raise_if(fault);
   nb::list result;
-  for (const Bytes& record : records) {
+  for (std::size_t i = 0; !fault && i < records.size(); ++i) {
+    const Bytes& record = records[i];
     result.append(nb::bytes(reinterpret_cast<const char*>(record.begin), record.size()));
   }
+  raise_if(check(fault));
   return result;
 }
 
 std::shared_ptr<const Mapping> map(nb::tuple fields, bool keep_open, bool scattered) {
   const nb::bytes path = nb::cast<nb::bytes>(fields[1]);
-  const auto size = nb::cast<std::size_t>(fields[2]);
-  auto mapping = std::make_shared<const Mapping>(std::string(path.c_str(), path.size()), size,
-                                                 keep_open, scattered);
+  const auto size = nb::cast<std::size_t>(fields[3]);
+  Mapping::Options options;
+  options.path = std::string(path.c_str(), path.size());
+  options.keep_open = keep_open;
+  options.scattered = scattered;
+  if (!fields[4].is_none()) options.fingerprint = nb::cast<std::uint32_t>(fields[4]);
+  auto mapping = std::make_shared<const Mapping>(nb::cast<int>(fields[2]), size, options);
   if (mapping->error() > 0) {
     errno = mapping->error();
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, fields[1].ptr());
@@ -35,7 +43,7 @@ std::shared_ptr<const Mapping> map(nb::tuple fields, bool keep_open, bool scatte
   }
   if (mapping->error() != 0) {
     Fault fault;
-    fault.code = FaultCode::cut;
+    fault.code = FaultCode::changed;
     fault.offset = nb::cast<std::size_t>(fields[0]);
     fault.expected = size;
     raise_if(fault);
@@ -82,26 +90,34 @@ nb::list PyGather::decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, 
     throw nb::value_error("the label must be a column of one int64");
   }
   const auto held = shards();
-  std::vector<Bytes> records;
-  raise_if(locate(ids, *held, records));
-  return decoder.run(records, wanted, dense, [&](const std::vector<ColumnOut>& out) -> Fault {
-    if (label < 0) return {};
-    const void* const labels = out[static_cast<std::size_t>(label)].dense;
-    return tables_.check_labels(ids.data(), ids.shape(0), static_cast<const std::int64_t*>(labels));
-  });
+  Located located;
+  raise_if(locate(ids, *held, located));
+  const auto also = [&](const std::vector<ColumnOut>& out, Fault fault) -> Fault {
+    if (!fault && label >= 0) {
+      const void* const labels = out[static_cast<std::size_t>(label)].dense;
+      fault =
+          tables_.check_labels(ids.data(), ids.shape(0), static_cast<const std::int64_t*>(labels));
+    }
+    return tables_.check_read(located, *held, fault, wanted != Check::nothing);
+  };
+  return decoder.run(located.records, wanted, dense, also);
 }
 
 nb::list PyGather::slice(ArrayArg<std::int64_t> ids, bool verify) const {
   const auto held = shards();
-  std::vector<Bytes> records;
-  raise_if(locate(ids, *held, records));
-  return to_bytes(records, verify);
+  Located located;
+  raise_if(locate(ids, *held, located));
+  return to_bytes(located.records, verify, [&](const Fault& fault) {
+    return tables_.check_read(located, *held, fault, verify);
+  });
 }
 
 Fault PyGather::locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards,
-                       std::vector<Bytes>& records) const {
+                       Located& located) const {
   const GilReleased released;
-  return tables_.locate(ids.data(), ids.shape(0), shards, records);
+  const Fault fault = tables_.locate(ids.data(), ids.shape(0), shards, located);
+  const bool is_cause = fault.code == FaultCode::unmapped || fault.code == FaultCode::row;
+  return !fault || is_cause ? fault : tables_.check_read(located, shards, fault, true);
 }
 
 RowTables PyGather::parse(nb::list given) {
@@ -143,7 +159,7 @@ void register_gather(nb::module_& m) {
          ArrayArg<std::uint64_t> lengths, bool verify) {
         const Records records =
             from_buffers(buffers, sources, offsets, lengths, kHeaderBytes, kFooterBytes);
-        return to_bytes(records.places, verify);
+        return to_bytes(records.places, verify, [](const Fault& fault) { return fault; });
       },
       nb::arg("buffers"), nb::arg("sources").none(), nb::arg("offsets"), nb::arg("lengths"),
       nb::arg("verify"),
@@ -157,9 +173,10 @@ void register_gather(nb::module_& m) {
                    "tables: list[tuple[Any, int, int, int, int, int, int, int]]) -> None"))
       .def("set_shards", &PyGather::set_shards, nb::arg("shards"), nb::arg("keep_open"),
            nb::arg("scattered"),
-           nb::sig("def set_shards(self, shards: list[tuple[int, bytes | None, int]], "
-                   "keep_open: bool, scattered: bool) -> None"),
-           "Maps the files of shards, (number, path, size), or lets go of them (path is None).")
+           nb::sig("def set_shards(self, shards: list[tuple[int, bytes | None, int, int, "
+                   "int | None]], keep_open: bool, scattered: bool) -> None"),
+           "Maps the open files of shards, (number, path, descriptor, size, fingerprint), or "
+           "unmaps them (path is None).")
       .def(
           "missing",
           [](const PyGather& gather, ArrayArg<std::int64_t> ids) {

@@ -16,7 +16,8 @@ class PyGather {
   explicit PyGather(nb::list tables);
   PyGather(const PyGather&) = delete;
 
-  // From tuples (number, path, size), or (number, None, 0) to let go of a shard.
+  // From tuples (number, path, descriptor, size, fingerprint or None), or (number, None, -1, 0,
+  // None) to unmap a shard.
   void set_shards(nb::list given, bool keep_open, bool scattered);
   std::vector<std::size_t> missing(ArrayArg<std::int64_t> ids) const;
   nb::list decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
@@ -29,8 +30,7 @@ class PyGather {
   std::shared_ptr<const Mappings> shards() const;
 
  private:
-  Fault locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards,
-               std::vector<Bytes>& records) const;
+  Fault locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards, Located& located) const;
   RowTables parse(nb::list given);
 
   std::vector<View> views_;

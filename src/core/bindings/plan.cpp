@@ -120,6 +120,13 @@ nb::tuple PyPlan::draw(std::uint64_t step, std::size_t count, const Share& share
     }
   }
   check(alike, "batches have different lengths");
+  if (plan_->has_faulted()) {
+    const nb::object error = nb::module_::import_("covey.errors").attr("FileChangedError");
+    PyErr_SetString(error.ptr(),
+                    "the file of the index was truncated while it was mapped; open the dataset "
+                    "again");
+    throw nb::python_error();
+  }
   nb::object named = nb::none();
   if (plan_->knows_labels()) named = rows(std::move(labels), count, taken);
   return nb::make_tuple(rows(std::move(ids), count, taken * k), named);

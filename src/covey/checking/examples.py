@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import CoveyError
+from covey.errors import CoveyError, FileChangedError
 from covey.features import Features
 from covey.features.surveys import survey_block
 from covey.index import BY_FILE
@@ -107,6 +107,8 @@ class Examples:
         """
         try:
             yield row, self._open(block)
+        except FileChangedError:  # not the fault of a record
+            raise
         except CoveyError as error:
             if len(block) == 1:
                 yield row, _reason(error, block)

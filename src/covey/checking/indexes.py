@@ -22,11 +22,11 @@ from covey.index import (
     About,
     class_table,
     index_names,
-    map_array,
     number_dtype,
     read_about,
     row_dtype,
 )
+from covey.index.reading import ArrayFile
 from covey.indexing import ShardFiles
 
 # Rows that are looked at together.
@@ -47,8 +47,15 @@ class Found:
     is_intact: bool = False
     """Whether the rows are those that were written."""
 
+    def check_read(self, problems: Problems) -> None:
+        """Add a problem if a file was truncated while it was read."""
+        arrays = {"rows": self.rows, "classes": self.classes, "by_class": self.by_class}
+        for name, array in arrays.items():
+            if array is not None and _core.has_faulted(array):
+                problems.add(self.names[name], "it was truncated while it was read")
 
-def find_index(folder: Path, stem: str, problems: Problems) -> Found:
+
+def find_index(folder: Path, stem: str, problems: Problems, *, map_files: bool = True) -> Found:
     """Read an index as far as that is possible."""
     names = index_names(stem)
     try:
@@ -62,7 +69,7 @@ def find_index(folder: Path, stem: str, problems: Problems) -> Found:
         if any((folder / name).exists() for name in left):
             problems.add(names["about"], "it is missing, but the rest of the index is there")
         return Found(names)
-    arrays = _Arrays(folder, problems)
+    arrays = _Arrays(folder, problems, map_files)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     rows = arrays.load(names["rows"], dtype, about.records)
     intact = rows is not None and arrays.compare(names["rows"], rows, about.checksum)
@@ -86,13 +93,13 @@ class _Arrays:
 
     folder: Path
     problems: Problems
+    map_files: bool
 
     def load(self, name: str, dtype: np.dtype[Any], rows: int | None) -> NDArray[Any] | None:
-        """An array, mapped; None if it is none of the kind that it should be."""
-        path = self.folder / name
+        """An array; None if it is none of the kind that it should be."""
         try:
-            array = map_array(path)
-            size = path.stat().st_size
+            with ArrayFile(self.folder / name) as file:
+                array, more = file.load(map_files=self.map_files), file.rest
         except FileNotFoundError:
             self.problems.add(name, "it is missing, but the rest of the index is there")
             return None
@@ -106,10 +113,9 @@ class _Arrays:
         if rows is not None and len(array) != rows:
             self.problems.add(name, f"it has {len(array)} rows, must have {rows}")
             return None
-        more = size - array.offset - array.nbytes
         if more:
             self.problems.add(name, f"{more} bytes follow its rows, where nothing must")
-        return np.asarray(array)
+        return array
 
     def compare(self, name: str, array: NDArray[Any], checksum: int) -> bool:
         """Whether an array is as it was written."""

@@ -45,6 +45,7 @@ def make_index(
     force: bool = False,
     from_dali: str | bool = False,
     to_dali: str | bool = False,
+    map_files: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -62,6 +63,7 @@ def make_index(
         force: Make it anew in any case.
         from_dali: Make it of DALI's index files: those beside the shards, or in this folder.
         to_dali: Write DALI's index files, beside the shards or into this folder.
+        map_files: Map local shards into memory; False reads them, which is slower.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
         threads: How many work; all cores by default.
         progress: Show how far it is; by default where somebody looks.
@@ -73,7 +75,7 @@ def make_index(
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
-    common = Indexing(threads=threads, progress=progress)
+    common = Indexing(map_files=map_files, threads=threads, progress=progress)
     return tuple(
         _make(layout, name, label, common, force, from_dali, to_dali)
         for name in choose_splits(layout, split)
@@ -125,6 +127,7 @@ def _build(
             indexing.features,
             indexing.label,
             order=indexing.order,
+            map_files=common.map_files,
             threads=common.threads,
             progress=common.progress,
             folder=folder,

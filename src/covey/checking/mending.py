@@ -50,14 +50,16 @@ class SplitRepair:
         stack: ExitStack,
         shown: Progress,
         threads: int,
+        map_files: bool = True,
     ) -> None:
         self.name = name
+        self._map_files = map_files
         self._layout = layout
         self._there: SplitFiles = layout.splits[name]
         self._shown = shown
         self._threads = threads
         folder = stack.enter_context(local_index(self._there.files, self._there.stem))
-        index = find_index(folder, self._there.stem, Problems())
+        index = find_index(folder, self._there.stem, Problems(), map_files=map_files)
         self._about = index.about
         self.features = declared if declared is not None else known_features(layout, name, index)
         self.label = _label(self.features, self._about)
@@ -76,7 +78,14 @@ class SplitRepair:
                 self._shown.add(records, size)
 
         examples = Examples(features, label)
-        saving = Saving(self.name, self._there.files, examples, self._there.records, progress)
+        saving = Saving(
+            self.name,
+            self._there.files,
+            examples,
+            self._there.records,
+            progress,
+            self._map_files,
+        )
         with ThreadPoolExecutor(self._threads, thread_name_prefix="covey-repair") as pool:
             return saving.find(pool if self._threads > 1 else None, self._threads)
 

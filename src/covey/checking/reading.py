@@ -7,36 +7,85 @@ from contextlib import closing, contextmanager
 from typing import BinaryIO
 
 from covey.errors import CorruptRecordError
+from covey.indexing.scanning import local_stat
 from covey.records import Block, RecordReader
 from covey.records.places import Members
 from covey.records.salvage import Damage, salvage
+from covey.records.streams import RegularFile
 from covey.records.stretches import DamagedFile
-from covey.storage import Storage
+from covey.shards import fingerprint_of
+from covey.storage import Stat, Storage
 
 
-def find_compression(storage: Storage, path: str) -> str | None:
-    """How a shard is compressed, even if its beginning is damaged."""
-    with _opened(storage, path) as source, closing(DamagedFile(source)) as file:
-        return file.compression
-
-
-def read_shard(
-    storage: Storage, path: str, compression: str | None, members: Members | None = None
-) -> Iterator[Block | Damage]:
-    """The sound records of a shard, in order, and a damage in the place of each that is not.
+class OpenShard:
+    """A shard that is opened once, so that all of it is read from the same file. To be closed.
 
     Args:
         storage: Where it is.
         path: The shard.
-        compression: As :func:`find_compression` found it.
+        map_files: Map a local shard into memory; False reads it.
+
+    Raises:
+        StorageError: If a local shard is not a regular file.
+    """
+
+    def __init__(self, storage: Storage, path: str, *, map_files: bool = True) -> None:
+        self.path = path
+        self.map_files = map_files
+        self._storage = storage
+        self._file = None if storage.is_remote else RegularFile(path)
+        self.compression = self._find_compression()
+        """How it is compressed, even if its beginning is damaged."""
+
+    def _find_compression(self) -> str | None:
+        with self.source() as source, closing(DamagedFile(source)) as file:
+            return file.compression
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def stat(self) -> Stat | None:
+        """Its state now; None if it is remote, where each request looks at that itself."""
+        return None if self._file is None else local_stat(self._file.stat())
+
+    def fingerprint(self, size: int) -> int:
+        """What tells it from another file."""
+        with self.source() as stream:
+            return fingerprint_of(stream, size)
+
+    @contextmanager
+    def source(self) -> Iterator[BinaryIO]:
+        """The file, from its beginning."""
+        if self._file is not None:
+            self._file.seek(0)
+            yield self._file
+            return
+        with self._storage.open_stream(self.path) as stream:
+            yield stream
+
+
+def find_compression(storage: Storage, path: str) -> str | None:
+    """How a shard is compressed, even if its beginning is damaged."""
+    with closing(OpenShard(storage, path)) as shard:
+        return shard.compression
+
+
+def read_shard(shard: OpenShard, members: Members | None = None) -> Iterator[Block | Damage]:
+    """The sound records of a shard, in order, and a damage in the place of each that is not.
+
+    Args:
+        shard: The shard.
         members: Is filled with the members of a compressed shard, up to its first damage.
     """
+    compression = shard.compression
     done = 0
     if compression is not None and members is not None:
         # Who reads a damaged file does not know its members; so that is the second try.
         try:
             with (
-                _opened(storage, path) as source,
+                shard.source() as source,
                 RecordReader(source, compression=compression) as reader,
             ):
                 for block in reader.blocks(members=members):
@@ -45,18 +94,9 @@ def read_shard(
             return
         except CorruptRecordError:
             pass
-    with _opened(storage, path) as source:
-        for found in salvage(source, compression=compression):
+    with shard.source() as source:
+        for found in salvage(source, compression=compression, map_files=shard.map_files):
             if isinstance(found, Damage) or found.first >= done:
                 yield found
             elif found.first + len(found) > done:
                 yield found[done - found.first :]
-
-
-@contextmanager
-def _opened(storage: Storage, path: str) -> Iterator[str | BinaryIO]:
-    if not storage.is_remote:
-        yield path
-        return
-    with storage.open_stream(path) as stream:
-        yield stream

@@ -92,6 +92,7 @@ def repair(
     split: str | None = None,
     features: Features | Mapping[str, Any] | None = None,
     mode: Mode = "error",
+    map_files: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -111,6 +112,7 @@ def repair(
         split: Only this one, or several of them: ``"train+test"``.
         features: What records must fit; by default those of the dataset, or what fits all Examples.
         mode: ``"overwrite"`` replaces splits that are in ``output`` already.
+        map_files: Map local files into memory; False reads them, which is slower.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
         threads: How many work; all cores by default.
         progress: Show how far it is; by default where somebody looks.
@@ -145,7 +147,9 @@ def repair(
     declared = None if features is None else Features(features)
     with ExitStack() as stack:
         bar = stack.enter_context(Progress(progress, None, "reading"))
-        jobs = [SplitRepair(layout, name, declared, stack, bar, count) for name in splits]
+        jobs = [
+            SplitRepair(layout, name, declared, stack, bar, count, map_files) for name in splits
+        ]
         common = _common(jobs, layout.path)
         for job in jobs:
             job.settle(common)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.checking.examples import Examples
-from covey.checking.reading import find_compression, read_shard
+from covey.checking.reading import OpenShard, read_shard
 from covey.checking.report import Problem
-from covey.errors import CoveyError, DatasetError
+from covey.errors import CoveyError, FileChangedError
 from covey.indexing import ShardFiles
 from covey.pipeline import run_ahead
 from covey.records import Block
@@ -22,6 +23,7 @@ from covey.records.block import FRAME_BYTES
 from covey.records.salvage import Damage
 from covey.shards import Cuts, Sharding
 from covey.shuffle.ordering import ClassSizes, Ordered, Part
+from covey.storage import Stat
 
 
 @dataclass
@@ -30,6 +32,8 @@ class SoundShard:
 
     name: str
     compression: str | None = None
+    stat: Stat | None = None
+    """Its state when it was read."""
     records: int = 0
     bytes: int = 0
     """Of these records, in their frames."""
@@ -51,6 +55,7 @@ class Saving:
         examples: Looks at records.
         said: How many records each shard should have, if something says so.
         progress: Is told of records and bytes.
+        map_files: Map local shards into memory; False reads them.
     """
 
     split: str
@@ -58,6 +63,7 @@ class Saving:
     examples: Examples
     said: tuple[int, ...] | None
     progress: Callable[[int, int], None]
+    map_files: bool = True
 
     def find(self, executor: Executor | None, threads: int) -> list[SoundShard]:
         """Look through all shards, several at a time."""
@@ -73,8 +79,9 @@ class Saving:
                 records = "" if self.said is None else f", with its {self.said[number]:,} records"
                 self._lose(found, None, None, f"the shard is missing{records}")
                 return found
-            found.compression = find_compression(self.files.storage, path)
-            self._read(found, path)
+            with closing(OpenShard(self.files.storage, path, map_files=self.map_files)) as shard:
+                found.compression, found.stat = shard.compression, shard.stat()
+                self._read(found, shard)
         except OSError as error:
             # What was read of it before may be read differently next time: none of it is taken.
             reason = str(error) if isinstance(error, CoveyError) else error.strerror or str(error)
@@ -82,8 +89,8 @@ class Saving:
             self._lose(found, None, None, f"it cannot be read: {reason.removeprefix(f'{path}: ')}")
         return found
 
-    def _read(self, found: SoundShard, path: str) -> None:
-        for each in read_shard(self.files.storage, path, found.compression):
+    def _read(self, found: SoundShard, shard: OpenShard) -> None:
+        for each in read_shard(shard):
             if isinstance(each, Damage):
                 if each.lost:
                     self._lose(found, each.record, each.offset, each.reason)
@@ -128,15 +135,19 @@ class SoundRecords(Ordered):
                 given += len(block)
                 yield partial(_with_no_classes, block)
             if given != shard.records:
-                raise DatasetError(
-                    f"{path}: it has changed while it was repaired: it had {shard.records} sound "
-                    f"records, and has {given} now; repair it again"
-                )
+                raise _changed(path)
 
     def _blocks(self, path: str, shard: SoundShard) -> Iterator[Block]:
         """The sound records of a shard, in blocks without a gap."""
+        # Read and not mapped: blocks are written to a file as they are.
+        with closing(OpenShard(self._files.storage, path, map_files=False)) as opened:
+            if opened.stat() != shard.stat:
+                raise _changed(path)
+            yield from self._sound(opened, shard)
+
+    def _sound(self, opened: OpenShard, shard: SoundShard) -> Iterator[Block]:
         misfits = np.array(shard.misfits, np.int64)
-        for each in read_shard(self._files.storage, path, shard.compression):
+        for each in read_shard(opened):
             if isinstance(each, Damage):
                 continue
             begin, end = np.searchsorted(misfits, [each.first, each.first + len(each)])
@@ -148,6 +159,12 @@ class SoundRecords(Ordered):
 
     def classes(self) -> ClassSizes:
         raise AssertionError("shards end where they did, whatever their classes")
+
+
+def _changed(path: str) -> FileChangedError:
+    return FileChangedError(
+        f"{path}: it was changed while it was repaired; repair it again", path=path
+    )
 
 
 def _with_no_classes(block: Block) -> Part:

@@ -10,11 +10,11 @@ from functools import partial
 
 from covey.checking.examples import Examples, Looked
 from covey.checking.indexes import Found
-from covey.checking.reading import find_compression, read_shard
+from covey.checking.reading import OpenShard, read_shard
 from covey.checking.report import Problems
 from covey.checking.rows import RowCheck
-from covey.errors import CoveyError
-from covey.indexing import ShardFiles, changed_content, changed_state
+from covey.errors import CoveyError, FileChangedError
+from covey.indexing import ShardFiles, changed_state
 from covey.pipeline import run_ahead
 from covey.records import Block
 from covey.records.places import Members
@@ -52,6 +52,7 @@ class ShardCheck:
         index: What is left of the index, if there is one.
         examples: Looks at records.
         progress: Is told of records and bytes.
+        map_files: Map local shards into memory; False reads them.
     """
 
     split: str
@@ -59,6 +60,7 @@ class ShardCheck:
     index: Found
     examples: Examples
     progress: Callable[[int, int], None]
+    map_files: bool = True
 
     def __call__(self, name: str, executor: Executor | None) -> Shard:
         """Check a shard.
@@ -75,24 +77,26 @@ class ShardCheck:
             if stat is None:
                 problems.add(name, "the shard is missing")
                 return Shard(name, problems)
-            found = self._read(name, path, stat.size, executor, problems)
+            with closing(OpenShard(storage, path, map_files=self.map_files)) as shard:
+                stat = shard.stat() or stat
+                found = self._read(name, shard, stat.size, executor, problems)
+                if shard.stat() not in (None, stat):
+                    raise FileChangedError(f"{path}: it was changed while it was read", path=path)
+                self._check_fresh(name, shard, stat, found)
+                return found
         except OSError as error:
             reason = str(error) if isinstance(error, CoveyError) else error.strerror or str(error)
             problems.add(name, f"it cannot be read: {reason.removeprefix(f'{path}: ')}")
             return Shard(name, problems)
-        self._check_fresh(name, path, stat, found)
-        return found
 
     def _read(
-        self, name: str, path: str, size: int, executor: Executor | None, problems: Problems
+        self, name: str, shard: OpenShard, size: int, executor: Executor | None, problems: Problems
     ) -> Shard:
-        storage = self.files.storage
-        compression = find_compression(storage, path)
         members: Members = []
-        rows = self._rows(name, compression, members, problems)
+        rows = self._rows(name, shard.compression, members, problems)
         records = numbered = data = 0
         damaged = False
-        found = read_shard(storage, path, compression, None if rows is None else members)
+        found = read_shard(shard, None if rows is None else members)
         with closing(run_ahead(self._tasks(found, name), executor, _AHEAD)) as looked:
             for each in looked:
                 if isinstance(each, Damage):
@@ -151,16 +155,21 @@ class ShardCheck:
             return None
         return RowCheck(about, rows, number, self.index.names["rows"], members, problems)
 
-    def _check_fresh(self, name: str, path: str, stat: Stat, found: Shard) -> None:
+    def _check_fresh(self, name: str, shard: OpenShard, stat: Stat, found: Shard) -> None:
         """Compare the shard with what it was when the index was made."""
         number = self._number(name)
         if self.index.about is None or number is None:
             return
         # All of it was read: that it was only copied, or touched, is nothing to tell.
         indexed = replace(self.index.about.shards[number], version="")
-        changed = changed_state(path, indexed, stat)
-        if changed is None and not found.damaged:  # else it is no wonder
-            changed = changed_content(self.files.storage, path, indexed)
+        changed = changed_state(shard.path, indexed, stat)
         if changed is not None:
-            what = changed.removeprefix(f"{path}: ")
+            what = changed.removeprefix(f"{shard.path}: ")
             found.problems.add(name, f"{what} since the index was made")
+        # If it is damaged, another fingerprint is no wonder.
+        elif not found.damaged and shard.fingerprint(indexed.bytes) != indexed.fingerprint:
+            found.problems.add(
+                name,
+                "the shard is not the one that was indexed, it was replaced since the index was "
+                "made",
+            )

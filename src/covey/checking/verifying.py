@@ -33,6 +33,7 @@ def verify(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     split: str | None = None,
+    map_files: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -45,6 +46,7 @@ def verify(
     Args:
         path: As for :func:`covey.open`.
         split: Only this one, or several of them: ``"train+test"``.
+        map_files: Map local files into memory; False reads them, which is slower.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
         threads: How many work; all cores by default.
         progress: Show how far it is; by default where somebody looks.
@@ -66,7 +68,7 @@ def verify(
         known = [layout.splits[name].records for name in splits]
         total = None if None in known else sum(sum(each or ()) for each in known)
         shown = stack.enter_context(Progress(progress, total, "verifying"))
-        jobs = [_Split(layout, name, stack) for name in splits]
+        jobs = [_Split(layout, name, stack, map_files) for name in splits]
         checked = _check_shards(jobs, check_threads(threads), shown)
         for job, shards in zip(jobs, checked, strict=True):
             job.finish(shards)
@@ -88,8 +90,9 @@ def verify(
 class _Split:
     """One split, while it is checked."""
 
-    def __init__(self, layout: Layout, name: str, stack: ExitStack) -> None:
+    def __init__(self, layout: Layout, name: str, stack: ExitStack, map_files: bool) -> None:
         self.name = name
+        self._map_files = map_files
         self.files = layout.splits[name].files
         self._layout = layout
         self._of_index = Problems(name)
@@ -99,7 +102,7 @@ class _Split:
         self._shards: list[Shard] = []
         stem = layout.splits[name].stem
         folder = stack.enter_context(local_index(self.files, stem))
-        self.index = find_index(folder, stem, self._of_index)
+        self.index = find_index(folder, stem, self._of_index, map_files=map_files)
         if self.index.about is not None:
             check_features(layout, self.index.about, self.index.names["about"], self._of_index)
 
@@ -116,7 +119,7 @@ class _Split:
                 self._of_index.add(self.index.names["about"], str(error))
                 label = None
         examples = Examples(features, label, texts)
-        return ShardCheck(self.name, self.files, self.index, examples, progress)
+        return ShardCheck(self.name, self.files, self.index, examples, progress, self._map_files)
 
     def finish(self, shards: list[Shard]) -> None:
         """All shards were read."""
@@ -124,6 +127,7 @@ class _Split:
         self._shards = shards
         check_split(split, self._layout.kind, shards, self.index.about, self._of_split)
         check_classes(self.index, self._of_split)
+        self.index.check_read(self._of_index)
 
     @property
     def problems(self) -> list[Problems]:

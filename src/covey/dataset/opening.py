@@ -63,7 +63,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
             loaders of the dataset; 64 million by default. A larger one is an error that names the
             record, raised before the image is decoded.
         verify: Check the checksums of what is read.
-        map_files: Map shards into memory; False reads them, which is slower.
+        map_files: Map local files into memory; False reads them, which is slower.
         on_error: ``"skip"`` looks through all records, whatever index there is, and leaves out the
             damaged ones, which ``ds.skipped`` lists.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
@@ -87,6 +87,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
             declared=declared,
             label=GUESS if label is None else label,
             on_error=on_error,
+            map_files=map_files,
             threads=threads,
             progress=progress,
         )

@@ -12,6 +12,7 @@ from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.features.columns import Column
 from covey.records import Block
+from covey.records.block import reading
 
 
 def sort_out(
@@ -38,16 +39,15 @@ def decode_blocks(
     check = _core.CHECK_NOTHING if verified else _core.CHECK_DATA
     if len(blocks) == 1:
         block = blocks[0]
-        return decoder.decode_places([block.data], None, block.offsets, block.lengths, check, dense)
-    counts = [len(block) for block in blocks]
-    return decoder.decode_places(
-        [block.data for block in blocks],
-        np.repeat(np.arange(len(blocks), dtype=np.uint32), counts),
-        np.concatenate([block.offsets for block in blocks]),
-        np.concatenate([block.lengths for block in blocks]),
-        check,
-        dense,
-    )
+        sources, offsets, lengths = None, block.offsets, block.lengths
+    else:
+        counts = [len(block) for block in blocks]
+        sources = np.repeat(np.arange(len(blocks), dtype=np.uint32), counts)
+        offsets = np.concatenate([block.offsets for block in blocks])
+        lengths = np.concatenate([block.lengths for block in blocks])
+    with reading(blocks):
+        data = [block.data for block in blocks]
+        return decoder.decode_places(data, sources, offsets, lengths, check, dense)
 
 
 # Arrays up to this size are made because a schema says so; larger ones only if the records have the

@@ -15,6 +15,7 @@ from covey.features.columns import Shape
 from covey.features.kinds import Feature, Tensor
 from covey.features.structures import Steps
 from covey.records import Block
+from covey.records.block import reading
 
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
 
@@ -33,7 +34,8 @@ def infer_record_kinds(records: Iterable[bytes]) -> dict[str, Feature]:
 def survey_block(survey: _core.Survey, block: Block) -> None:
     """Look through the records of a block."""
     try:
-        survey.add_places(block.data, block.offsets, block.lengths)
+        with reading([block]):
+            survey.add_places(block.data, block.offsets, block.lengths)
     except _core.Fault as fault:
         number = block.first + fault.args[1]
         raise _no_example(fault, f"{block.name}: record {number}", block.name, number) from None

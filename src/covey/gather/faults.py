@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from covey import _core
-from covey.errors import CorruptRecordError, CoveyError, DatasetError, FormatError
+from covey.errors import (
+    CorruptRecordError,
+    CoveyError,
+    DatasetError,
+    FileChangedError,
+    FormatError,
+)
 from covey.features.explain import Place
 
 _ANEW = "the shard was changed, or the index is another's: run `covey index` to make it anew"
@@ -12,11 +18,8 @@ _ANEW = "the shard was changed, or the index is another's: run `covey index` to 
 def explain_fault(fault: _core.Fault, where: Place) -> CoveyError:
     """Say what is wrong with a record."""
     code, _, offset, found, expected, _ = fault.args
-    if code == "cut":
-        return DatasetError(
-            f"{where.name}: the shard was cut, it had {expected} bytes when it was opened; run "
-            "`covey verify` to see what is left"
-        )
+    if code == "changed":
+        return changed(f"{where.name}: the shard was truncated or overwritten", where.name)
     if code == "label":
         return DatasetError(
             f"{where}: its class is {_signed(found)}, but the index says {_signed(expected)}; "
@@ -35,6 +38,15 @@ def explain_fault(fault: _core.Fault, where: Place) -> CoveyError:
         f"{code.removesuffix('_checksum')} checksum is {found:#010x}, expected {expected:#010x}"
     )
     return damaged(where, reason)
+
+
+def changed(what: str, path: str) -> FileChangedError:
+    """An error about a shard that is not the one that was opened or indexed."""
+    return FileChangedError(
+        f"{what}; the dataset was changed or replaced after it was opened or indexed: open it "
+        "again, or index it anew with `covey index`",
+        path=path,
+    )
 
 
 def damaged(where: Place, reason: str) -> CorruptRecordError:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError, DatasetError, FormatError, StorageError
+from covey.errors import ClosedError, CoveyError, FormatError
 from covey.features import Features
 from covey.features.explain import Place
 from covey.gather.faults import damaged, explain_fault
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _Frames = tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]
 
 # What the native core finds wrong with rows and shards, and not with the bytes of a record.
-_OF_INDEX = ("row", "cut", "moved", "label", "out_of_bounds")
+_OF_INDEX = ("row", "changed", "index", "moved", "label", "out_of_bounds")
 
 
 class _MemberFaultError(Exception):
@@ -51,8 +51,7 @@ class Gatherer(ForkAware):
     Args:
         tables: The splits.
         verify: Whether to check the checksums of the data.
-        map_files: Whether to map shards into memory; False reads them, which is slower, but sound
-            even if somebody cuts a shard at the same moment.
+        map_files: Map shards into memory; False reads them, which is slower.
         cache_bytes: How much of remote and unpacked shards is kept on disk.
 
     Threads may share it. What it opened belongs to a process: another one opens it again.
@@ -160,7 +159,7 @@ class Gatherer(ForkAware):
         opened = self._open()
         if not self._maps or opened.shards.is_remote:
             return None
-        with contextlib.suppress(DatasetError, StorageError):  # whoever needs them hears of it
+        with contextlib.suppress(CoveyError):  # whoever needs them hears of it
             opened.map(opened.gather.missing(ids))
         return opened.gather, self._check
 
@@ -192,6 +191,7 @@ class Gatherer(ForkAware):
             raise IndexError(f"there is no record {wrong}; there are {len(self)}")
         if len(self.tables) == 1:
             rows = self.tables[0].index.rows[ids]
+            self.tables[0].index.check_read()
             return rows, self._check_shards(rows["shard"].astype(np.int64), 0)
         which = np.searchsorted(self._first_record, ids, side="right") - 1
         common = np.zeros(len(ids), _COMMON)
@@ -199,6 +199,7 @@ class Gatherer(ForkAware):
         for number in np.unique(which).tolist():
             mine = which == number
             rows = self.tables[number].index.rows[ids[mine] - self._first_record[number]]
+            self.tables[number].index.check_read()
             for name in _COMMON.names or ():
                 if name in (rows.dtype.names or ()):
                     common[name][mine] = rows[name]
@@ -254,6 +255,8 @@ class Gatherer(ForkAware):
         number = int(ids[fault.args[1]])
         if fault.args[0] == "row":
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
+        for table in self.tables:
+            table.index.check_read()
         raise explain_fault(fault, self.place(number)) from None
 
     def _discard(
@@ -264,7 +267,7 @@ class Gatherer(ForkAware):
         Returns:
             Whether it is worth reading again.
         """
-        if row in discarded or code in ("row", "cut", "out_of_bounds"):
+        if row in discarded or code in ("row", "changed", "index", "out_of_bounds"):
             return False
         discarded.add(row)
         rows, shards = self.rows(ids[row : row + 1])
@@ -342,7 +345,9 @@ class Gatherer(ForkAware):
                 held = opened.shards.fetch(shards, begins, ends, opened.shards.hold)
             try:
                 frames = self._frames(opened, ids, rows, (shards, begins, ends, within))
+                opened.shards.check_unchanged(np.unique(shards).tolist())
             except _MemberFaultError as fault:  # it is damaged, or not there any more
+                opened.shards.check_unchanged(np.unique(shards).tolist())
                 row = fault.row
                 if opened.shards.still_holds(held) and not self._discard(
                     opened, ids, row, discarded

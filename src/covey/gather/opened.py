@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError, StorageError
-from covey.gather.shards import LocalShards, Table
+from covey.errors import StorageError
+from covey.gather.faults import changed
+from covey.gather.shards import LocalShards, Table, max_open_files
 from covey.records.places import longest_member
 
 
@@ -44,7 +47,8 @@ class Opened:
         self.shards = LocalShards(tables, cache_bytes)
         self.gather = _core.Gather([_native(table) for table in tables])
         self._members: dict[tuple[int, int], Members] = {}
-        self._keep_open = _Kept.count + len(self.shards) <= _descriptors()
+        self._mapping = threading.Lock()
+        self._keep_open = _Kept.count + len(self.shards) <= max_open_files() // 2
         if self._keep_open:
             _Kept.count += len(self.shards)
             weakref.finalize(self, _Kept.release, len(self.shards))
@@ -52,28 +56,33 @@ class Opened:
         self._scattered = size > _memory() // 2
 
     def map(self, numbers: Sequence[int]) -> None:
-        """Map shards into memory."""
-        opened = [(number, self.shards.open(number)) for number in numbers]
-        files: list[tuple[int, bytes | None, int]] = [
-            (number, os.fsencode(each.path), each.size) for number, each in opened
-        ]
+        """Map shards into memory: the files that were checked, whatever their paths are now."""
+        # Each needs a descriptor until it is mapped.
+        together = min(16, max_open_files() // 64)
+        for begin in range(0, len(numbers), together):
+            part = numbers[begin : begin + together]
+            for number in part:
+                self.shards.open(number)  # which may take long, if it is fetched or unpacked
+            with self._mapping, ExitStack() as stack:
+                self._map(part, stack)
+
+    def _map(self, numbers: Sequence[int], stack: ExitStack) -> None:
+        files: list[tuple[int, bytes | None, int, int, int | None]] = []
+        for number in numbers:
+            shard = self.shards.open(number)
+            file = stack.enter_context(self.shards.take_file(number))
+            mark = None if shard.identity is None else shard.identity.fingerprint
+            files.append((number, os.fsencode(shard.path), file.fileno(), shard.size, mark))
         try:
             self.gather.set_shards(files, self._keep_open, self._scattered)
-        except FileNotFoundError:
-            if not self.shards.unpack_again(numbers):
-                raise
-            self.map(numbers)
         except OSError as error:
             raise StorageError(
                 f"{os.fsdecode(error.filename)}: it cannot be mapped into memory "
                 f"({error.strerror}); open the dataset with map_files=False"
             ) from None
         except _core.Fault as fault:
-            _, _, number, _, expected, _ = fault.args
-            raise DatasetError(
-                f"{self.shards.path(number)}: the shard has no longer {expected} bytes; open the "
-                "dataset again"
-            ) from None
+            path = self.shards.path(fault.args[2])
+            raise changed(f"{path}: the shard was truncated or has grown", path) from None
 
     def members(self, table: Table, shard: int) -> Members:
         """The members of a shard."""
@@ -99,15 +108,6 @@ def _native(table: Table) -> tuple[Any, int, int, int, int, int, int, int]:
     shards = len(about.shards)
     label = at.get("label", -1)
     return rows, len(rows), rows.dtype.itemsize, at["shard"], at["length"], offset, label, shards
-
-
-def _descriptors() -> int:
-    """How many files may be kept open."""
-    try:
-        import resource
-    except ImportError:
-        return 512
-    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 def _memory() -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,19 +16,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import DatasetError, StorageError
+from covey.errors import FileChangedError, StorageError
+from covey.gather.faults import changed
 from covey.gather.unpacking import release, unpack
 from covey.index import Index
-from covey.indexing import ShardFiles, changed_content, changed_state
+from covey.indexing import ShardFiles, changed_state
+from covey.indexing.scanning import local_stat
 from covey.records.block import FRAME_BYTES
-from covey.shards import FINGERPRINT_BYTES, Shard, fingerprint
+from covey.records.compression import detect_compression
+from covey.records.streams import RegularFile
+from covey.shards import FINGERPRINT_BYTES, Shard, fingerprint, fingerprint_of
 from covey.storage import LocalBlocks, Stat, Storage, cache_limit, fetch_many
+from covey.storage.forks import ForkAware
 
 # How often remote blocks that are removed at once are fetched again.
 _TRIES = 8
 
-# Files that are kept open at the most, if they are read and not mapped.
-_OPEN_FILES = 64
+# Compression is detected from so many bytes.
+_HEAD_BYTES = 4096
+
+# A file that is modified twice within this time may have the same modification time both times.
+_TIME_GRANULARITY_NS = 1_000_000_000
 
 # Remote shards that are opened at the same time, and what of the cache there must be for each.
 _AT_ONCE = 8
@@ -42,6 +53,108 @@ class Table:
     files: ShardFiles
 
 
+class Identity:
+    """What tells whether a file is the one that was opened, and unchanged.
+
+    Args:
+        found: The state of the file when it was opened.
+        fingerprint: How it began and ended.
+    """
+
+    def __init__(self, found: os.stat_result, fingerprint: int) -> None:
+        self.fingerprint = fingerprint
+        self._size = found.st_size
+        self._file = found.st_dev, found.st_ino
+        self._modified = found.st_mtime_ns
+        self._is_settled = _is_settled(found)
+
+    def is_of(self, file: RegularFile) -> bool:
+        """Whether a file is that one. A file that was only touched, or extended, still is."""
+        found = file.stat()
+        is_same = (found.st_dev, found.st_ino) == self._file
+        is_untouched = found.st_mtime_ns == self._modified
+        if is_same and is_untouched and self._is_settled and found.st_size >= self._size:
+            return True
+        # Some network filesystems give a file another number each time.
+        if found.st_size < self._size or not (is_same or is_untouched):
+            return False
+        if fingerprint_of(file, self._size) != self.fingerprint:
+            return False
+        self._modified, self._is_settled = found.st_mtime_ns, _is_settled(found)
+        return True
+
+
+def _is_settled(found: os.stat_result) -> bool:
+    """Whether a later modification will have another time."""
+    return abs(time.time_ns() - found.st_mtime_ns) > _TIME_GRANULARITY_NS
+
+
+def max_open_files() -> int:
+    """How many files the process may have open."""
+    try:
+        import resource
+    except ImportError:
+        return 512
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 16 if limit == resource.RLIM_INFINITY else max(64, min(limit, 1 << 16))
+
+
+class FilePool(ForkAware):
+    """The open files of all datasets of the process that are read and not mapped.
+
+    A file that is in use is not in the pool. Of the others, as many are kept as fit into a quarter
+    of the limit on open files; the least recently used ones are closed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # By dataset and shard: the file, and the generation of its blocks.
+        self._files: OrderedDict[tuple[int, int], tuple[RegularFile, int]] = OrderedDict()
+
+    def take(self, key: tuple[int, int]) -> tuple[RegularFile, int] | None:
+        """A file, for the caller alone."""
+        with self._lock:
+            return self._files.pop(key, None)
+
+    def put(self, key: tuple[int, int], file: tuple[RegularFile, int]) -> None:
+        """Return a file, or add one."""
+        limit = max_open_files() // 4
+        spare = []
+        with self._lock:
+            if key in self._files:
+                spare.append(self._files.pop(key))
+            self._files[key] = file
+            while len(self._files) > limit:
+                spare.append(self._files.popitem(last=False)[1])
+        for each, _ in spare:
+            each.close()
+
+    def close(self, owner: int | None = None) -> None:
+        """Close the files of a dataset, or of all."""
+        with self._lock:
+            keys = [key for key in self._files if owner in (None, key[0])]
+            spare = [self._files.pop(key) for key in keys]
+        for each, _ in spare:
+            each.close()
+
+    def open(self, path: str) -> RegularFile:
+        """Open a file; make room for it if the limit is reached."""
+        try:
+            return RegularFile(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        self.close()
+        return RegularFile(path)
+
+    def _let_go(self) -> None:
+        self.close()  # a child has descriptors of its own
+
+
+_POOL = FilePool()
+_OWNERS = itertools.count()
+
+
 @dataclass(eq=False)
 class LocalShard:
     """A shard that was opened."""
@@ -49,6 +162,8 @@ class LocalShard:
     path: str
     size: int
     blocks: LocalBlocks | None
+    identity: Identity | None = None
+    """Of the shard itself; None of a file in the cache."""
     """If it is remote: what fetches it, and knows whether it was begun anew."""
     unpacked: bool = False
     """Whether it lies in the cache as long as it is used."""
@@ -100,8 +215,7 @@ class LocalShards:
         for number, (table, _, _) in enumerate(self._where):
             self._first.setdefault(id(table), number)
         self._opened: dict[int, LocalShard] = {}
-        # Each with the generation of the file that it is of.
-        self._descriptors: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._owner = next(_OWNERS)
         self._lock = threading.Lock()  # of one process: whoever forks opens everything anew
         self._holding = threading.Lock()
         self.is_remote = any(table.files.storage.is_remote for table in tables)
@@ -117,7 +231,8 @@ class LocalShards:
         """A shard, as a local file.
 
         Raises:
-            DatasetError: If it is missing, or not the one that was indexed.
+            FileChangedError: If it is missing, or not the one that was indexed.
+            StorageError: If it is not a regular file.
         """
         found = self._opened.get(number)
         if found is not None:
@@ -132,17 +247,61 @@ class LocalShards:
     def _open(self, number: int) -> LocalShard:
         table, path, shard = self._where[number]
         storage = table.files.storage
+        if not storage.is_remote:
+            return self._open_local(number)
         (stat,) = storage.stat([path])
-        _refuse(changed_state(path, shard, stat))
+        _check_state(path, shard, stat)
         assert stat is not None
-        if storage.is_remote and not table.index.about.streamed:
+        if not table.index.about.streamed:
             return _open_remote(storage, path, shard, stat)
-        _refuse(changed_content(storage, path, shard))
-        if table.index.about.streamed:
-            needed = _end_of_records(table, shard, number - self._first[id(table)])
-            unpacked, size = unpack(storage, path, shard, stat, needed, self._cache_bytes)
-            return LocalShard(unpacked, size, None, unpacked=True)
-        return LocalShard(path, shard.bytes, None)
+        with storage.open_stream(path) as stream:
+            if fingerprint_of(stream, shard.bytes) != shard.fingerprint:
+                raise _replaced(path)
+            unpacked, size = unpack(
+                stream,
+                storage.clean(path),
+                shard,
+                self._needed(number),
+                self._cache_bytes,
+                lambda: storage.stat([path]) == [stat],
+            )
+        return LocalShard(unpacked, size, None, unpacked=True)
+
+    def _open_local(self, number: int) -> LocalShard:
+        """Open the file of a shard once; what is checked is what is read."""
+        table, path, shard = self._where[number]
+        try:
+            file = _POOL.open(path)
+        except FileNotFoundError:
+            raise changed(f"{path}: the shard is missing", path) from None
+        try:
+            found = file.stat()
+            _check_state(path, shard, local_stat(found))
+            if fingerprint_of(file, shard.bytes) != shard.fingerprint:
+                raise _replaced(path)
+            file.seek(0)
+            if table.index.about.streamed and detect_compression(file.read(_HEAD_BYTES)):
+                file.seek(0)
+                unpacked, size = unpack(
+                    file,
+                    table.files.storage.clean(path),
+                    shard,
+                    self._needed(number),
+                    self._cache_bytes,
+                    lambda: local_stat(file.stat()) == local_stat(found),
+                )
+                file.close()
+                return LocalShard(unpacked, size, None, unpacked=True)
+            identity = Identity(found, shard.fingerprint)
+        except BaseException:
+            file.close()
+            raise
+        _POOL.put((self._owner, number), (file, -1))
+        return LocalShard(path, shard.bytes, None, identity)
+
+    def _needed(self, number: int) -> int:
+        table, _, shard = self._where[number]
+        return _end_of_records(table, shard, number - self._first[id(table)])
 
     def _open_at_once(self, numbers: Sequence[int]) -> None:
         """Open shards whose server makes one wait, several at a time if the cache is not small."""
@@ -211,60 +370,66 @@ class LocalShards:
     def hold(self, numbers: Sequence[int]) -> None:
         """Open the files of shards, for reading them."""
         for number in numbers:
-            descriptor = self._take(number)
-            self._put_back(number, descriptor)
+            _POOL.put((self._owner, number), self._take(number))
 
     def read(self, number: int, begin: int, end: int) -> bytes:
         """Bytes of a shard; fewer if it ends before."""
         taken = self._take(number)
         try:
-            descriptor, _ = taken
-            os.lseek(descriptor, begin, os.SEEK_SET)  # nobody else has the descriptor now
-            data = os.read(descriptor, end - begin)
-            while len(data) < end - begin:  # systems give 2 GiB at a time at the most
-                more = os.read(descriptor, end - begin - len(data))
-                if not more:
-                    break
-                data += more
-            return data
+            return taken[0].read_at(begin, end - begin)
         finally:
-            self._put_back(number, taken)
+            _POOL.put((self._owner, number), taken)
 
-    def _take(self, number: int) -> tuple[int, int]:
-        """A descriptor of a shard, for nobody else meanwhile, and the generation of its file."""
+    def check_unchanged(self, numbers: Sequence[int]) -> None:
+        """Make sure that what was read of shards is of the files that were opened.
+
+        Raises:
+            FileChangedError: If a shard was truncated or overwritten.
+        """
+        for number in numbers:
+            opened = self.open(number)
+            if opened.identity is None:
+                continue
+            taken = self._take(number)
+            try:
+                is_unchanged = opened.identity.is_of(taken[0])
+            finally:
+                _POOL.put((self._owner, number), taken)
+            if not is_unchanged:
+                raise _overwritten(opened.path)
+
+    def take_file(self, number: int) -> RegularFile:
+        """The open file of a shard; the caller closes it."""
+        return self._take(number)[0]
+
+    def _take(self, number: int) -> tuple[RegularFile, int]:
+        """The file of a shard, for the caller alone, and the generation of its blocks."""
         opened = self.open(number)
-        with self._lock:
-            kept = self._descriptors.pop(number, None)
+        kept = _POOL.take((self._owner, number))
         if kept is not None and kept[1] == opened.newest:
             return kept
         if kept is not None:
-            os.close(kept[0])
+            kept[0].close()
         while True:
             generation = opened.newest
             try:
-                descriptor = os.open(opened.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+                file = _POOL.open(opened.path)
             except FileNotFoundError:
+                if opened.identity is not None:
+                    raise changed(f"{opened.path}: the shard is missing", opened.path) from None
                 if opened.blocks is None and not self.unpack_again([number]):
                     raise
                 opened.look()  # another process has made room: it is begun anew
                 continue
             try:
+                if opened.identity is not None and not opened.identity.is_of(file):
+                    raise _replaced(opened.path)
                 if opened.look() == generation:
-                    return descriptor, generation
+                    return file, generation
             except BaseException:
-                os.close(descriptor)
+                file.close()
                 raise
-            os.close(descriptor)
-
-    def _put_back(self, number: int, descriptor: tuple[int, int]) -> None:
-        """Keep a descriptor for the next time; close the one that was used longest ago."""
-        with self._lock:
-            spare = self._descriptors.pop(number, None)
-            self._descriptors[number] = descriptor
-            if spare is None and len(self._descriptors) > _OPEN_FILES:
-                _, spare = self._descriptors.popitem(last=False)
-        if spare is not None:
-            os.close(spare[0])
+            file.close()
 
     def unpack_again(self, numbers: Sequence[int]) -> bool:
         """Unpack those shards that another process has removed; False if there are none."""
@@ -293,10 +458,9 @@ class LocalShards:
             elif opened.unpacked:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(opened.path)
-                with self._lock:
-                    kept = self._descriptors.pop(number, None)
+                kept = _POOL.take((self._owner, number))
                 if kept is not None:
-                    os.close(kept[0])
+                    kept[0].close()
                 self.unpack_again([number])
                 replaced.append(number)
         return replaced if cached or replaced else None
@@ -304,17 +468,14 @@ class LocalShards:
     def close(self) -> None:
         """Close all files."""
         with self._lock:
-            descriptors = [descriptor for descriptor, _ in self._descriptors.values()]
-            self._descriptors.clear()
             opened = list(self._opened.values())
             self._opened.clear()
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _POOL.close(self._owner)
         for each in opened:
             each.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_descriptors"):
+        if hasattr(self, "_holding"):
             self.close()
 
 
@@ -324,9 +485,9 @@ def _open_remote(storage: Storage, path: str, shard: Shard, stat: Stat) -> Local
     try:
         # If its version is known, that tells; else it is compared with what was indexed.
         if not (shard.version and stat.version) and not _begins_and_ends_like(blocks, shard):
-            _refuse(f"{path}: the shard is not the one that was indexed, it was replaced")
+            raise _replaced(path)
         if storage.stat([path]) != [stat]:  # then the blocks might be of another
-            _refuse(f"{path}: the shard was changed just now")
+            raise changed(f"{path}: the shard was changed just now", path)
     except BaseException:
         blocks.close()
         raise
@@ -364,6 +525,15 @@ def _end_of_records(table: Table, shard: Shard, number: int) -> int:
     return int((last["within"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
 
 
-def _refuse(changed: str | None) -> None:
-    if changed is not None:
-        raise DatasetError(f"{changed}; open the dataset again, or index it anew")
+def _check_state(path: str, shard: Shard, stat: Stat | None) -> None:
+    what = changed_state(path, shard, stat)
+    if what is not None:
+        raise changed(what, path)
+
+
+def _replaced(path: str) -> FileChangedError:
+    return changed(f"{path}: the shard is not the one that was indexed, it was replaced", path)
+
+
+def _overwritten(path: str) -> FileChangedError:
+    return changed(f"{path}: the shard was truncated or overwritten", path)

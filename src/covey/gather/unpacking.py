@@ -7,13 +7,14 @@ import hashlib
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from typing import BinaryIO
 
 from covey.errors import FileChangedError, StorageError
 from covey.records.compression import Compression, Inflater, detect_compression
 from covey.records.streams import StreamError
 from covey.shards import Shard
-from covey.storage import Stat, Storage, cache_folder, cache_limit
+from covey.storage import cache_folder, cache_limit
 from covey.storage.cache import DiskCache, pin, unpin
 from covey.storage.forks import ForkAware
 
@@ -37,24 +38,29 @@ def release(path: str) -> None:
 
 
 def unpack(
-    storage: Storage, path: str, shard: Shard, stat: Stat, needed: int, cache_bytes: int | None
+    stream: BinaryIO,
+    path: str,
+    shard: Shard,
+    needed: int,
+    cache_bytes: int | None,
+    is_unchanged: Callable[[], bool],
 ) -> tuple[str, int]:
     """The path and size of a file with the decompressed data of a shard.
 
-    That is the shard itself, if it is not compressed and local. Another process that makes room may
-    remove any other file, as long as it is not open.
+    Another process that makes room may remove the file, as long as it is not open.
 
     Args:
-        storage, path: Where the shard is.
-        shard: What it was when it was indexed;
-        stat: and what it is now.
+        stream: The shard, open.
+        path: Where it is.
+        shard: What it was when it was indexed.
         needed: Where in its data the last record ends; damage behind it does not matter.
         cache_bytes: How much is kept in the cache.
+        is_unchanged: Tells afterwards whether the shard has changed meanwhile.
 
     Raises:
         StorageError: If there is no room for it, the data is damaged, or changes meanwhile.
     """
-    text = f"{storage.clean(path)}\0{shard.bytes}\0{shard.fingerprint}\0{shard.version}"
+    text = f"{path}\0{shard.bytes}\0{shard.fingerprint}\0{shard.version}"
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
     target = cache_folder() / "unpacked" / name
     with _unpacking.lock:
@@ -63,38 +69,36 @@ def unpack(
             size = target.stat().st_size
             pin(str(target))
             return str(target), size
-        with storage.open_stream(path) as stream:
-            head = stream.read(4096)
-            compression = detect_compression(head)
-            if compression is None and not storage.is_remote:
-                return path, stat.size
-            stream.seek(0)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            room = cache_limit(cache_bytes)
-            beside = target.with_name(f".{name}.{os.getpid()}")
-            try:
-                with open(beside, "wb") as file:
-                    if compression is None:
-                        shutil.copyfileobj(stream, file, _PIECE_BYTES)
-                    else:
-                        _inflate(stream, compression, file, needed, room, path)
-                    size = file.tell()
-                if storage.stat([path]) != [stat]:
-                    raise FileChangedError(
-                        f"{path}: it was changed while it was unpacked; open the dataset again"
-                    )
-                _make_room(size, room, path)
-                os.replace(beside, target)
-                pin(str(target))
-            except OSError as error:
-                if isinstance(error, StorageError):
-                    raise
-                raise StorageError(
-                    f"{path}: it cannot be unpacked into {target.parent} "
-                    f"({error.strerror or error}); set COVEY_CACHE to a folder with more room"
-                ) from error
-            finally:
-                beside.unlink(missing_ok=True)
+        stream.seek(0)
+        compression = detect_compression(stream.read(4096))
+        stream.seek(0)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        room = cache_limit(cache_bytes)
+        beside = target.with_name(f".{name}.{os.getpid()}")
+        try:
+            with open(beside, "wb") as file:
+                if compression is None:
+                    shutil.copyfileobj(stream, file, _PIECE_BYTES)
+                else:
+                    _inflate(stream, compression, file, needed, room, path)
+                size = file.tell()
+            if not is_unchanged():
+                raise FileChangedError(
+                    f"{path}: it was changed while it was unpacked; open the dataset again",
+                    path=path,
+                )
+            _make_room(size, room, path)
+            os.replace(beside, target)
+            pin(str(target))
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"{path}: it cannot be unpacked into {target.parent} "
+                f"({error.strerror or error}); set COVEY_CACHE to a folder with more room"
+            ) from error
+        finally:
+            beside.unlink(missing_ok=True)
     return str(target), size
 
 

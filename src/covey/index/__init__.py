@@ -1,7 +1,7 @@
 """The index of a split: the place, the length and the class of every record."""
 
 from covey.index.about import BY_FILE, About
-from covey.index.reading import Index, map_array, read_about, read_index
+from covey.index.reading import Index, read_about, read_index
 from covey.index.rows import (
     CLASS_DTYPE,
     IndexWriter,
@@ -21,7 +21,6 @@ __all__ = [
     "IndexWriter",
     "class_table",
     "index_names",
-    "map_array",
     "number_dtype",
     "read_about",
     "read_index",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import FormatError, StorageError
+from covey.errors import FileChangedError, FormatError, StorageError
 from covey.index.about import About
 from covey.index.rows import CLASS_DTYPE, index_names, number_dtype, row_dtype
 from covey.records import Skipped
-from covey.untrusted import open_file, read_file
+from covey.records.streams import RegularFile
+from covey.untrusted import read_file
 
 # How much of a file is looked at together: no more of it than this takes memory.
 _PIECE_BYTES = 1 << 20
@@ -43,6 +45,8 @@ class Index:
     """The folder and the stem of the files that it is mapped from."""
     skipped: tuple[Skipped, ...] = ()
     """What was left out of it because it is damaged, if that was asked for."""
+    map_files: bool = True
+    """Whether large arrays are mapped when it is read again."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -52,15 +56,33 @@ class Index:
         """The number of the first record of each shard, and how many there are."""
         return [0, *accumulate(shard.records for shard in self.about.shards)]
 
+    def check_read(self) -> None:
+        """Make sure that what was read from it was still in its files. To be called afterwards.
+
+        Raises:
+            FileChangedError: If a file was truncated while it was mapped.
+        """
+        for array in (self.rows, self.classes, self.by_class):
+            if array is not None and _core.has_faulted(array):
+                raise self.truncated()
+
+    def truncated(self) -> FileChangedError:
+        """The error of an index whose file was truncated while it was mapped."""
+        where = "" if self.home is None else f"{self.home[0]}: "
+        return FileChangedError(
+            f"{where}a file of the index was truncated while it was mapped; open the dataset again",
+            path=None if self.home is None else self.home[0],
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         # What is on disk is mapped again by whoever gets this, on the same machine.
         if self.home is not None:
-            return _read_again, (self.home, self.about)
+            return _read_again, (self.home, self.about, self.map_files)
         return Index, (self.about, self.rows, self.classes, self.by_class, None, self.skipped)
 
 
-def _read_again(home: tuple[str, str], about: About) -> Index:
-    return read_index(Path(home[0]), home[1], about)
+def _read_again(home: tuple[str, str], about: About, map_files: bool) -> Index:
+    return read_index(Path(home[0]), home[1], about, map_files=map_files)
 
 
 def read_about(folder: Path, stem: str) -> About | None:
@@ -74,8 +96,8 @@ def read_about(folder: Path, stem: str) -> About | None:
         raise FormatError(str(error)) from None
 
 
-def read_index(folder: Path, stem: str, about: About) -> Index:
-    """The index of a split, mapped into memory.
+def read_index(folder: Path, stem: str, about: About, *, map_files: bool = True) -> Index:
+    """The index of a split; large arrays are mapped into memory, unless ``map_files`` is false.
 
     All of it is compared with its checksums, without being held. Where records lie is compared with
     the shards when they are read.
@@ -86,15 +108,17 @@ def read_index(folder: Path, stem: str, about: About) -> Index:
     names, home = index_names(stem), (str(folder), stem)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     check = _row_check(about, dtype)
-    rows = _map(folder / names["rows"], dtype, about.records, about.checksum, check)
+    path = folder / names["rows"]
+    rows = _load(path, dtype, about.records, about.checksum, check, map_files=map_files)
     if about.class_checksums is None:
-        return Index(about, rows, None, None, home)
+        return Index(about, rows, None, None, home, map_files=map_files)
     table, ordered = about.class_checksums
-    classes = _map(folder / names["classes"], CLASS_DTYPE, None, table)
+    classes = _load(folder / names["classes"], CLASS_DTYPE, None, table, map_files=map_files)
     _check_classes(classes, about, str(folder / names["classes"]))
     numbers = number_dtype(about.records)
-    by_class = _map(folder / names["by_class"], numbers, about.records, ordered)
-    return Index(about, rows, classes, by_class, home)
+    path = folder / names["by_class"]
+    by_class = _load(path, numbers, about.records, ordered, map_files=map_files)
+    return Index(about, rows, classes, by_class, home, map_files=map_files)
 
 
 def _row_check(about: About, dtype: np.dtype[Any]) -> _core.RowCheck:
@@ -117,68 +141,126 @@ def _row_check(about: About, dtype: np.dtype[Any]) -> _core.RowCheck:
     )
 
 
-def _map(
+def _load(
     path: Path,
     dtype: np.dtype[Any],
     rows: int | None,
     checksum: int,
     check: _core.RowCheck | None = None,
+    *,
+    map_files: bool,
 ) -> NDArray[Any]:
     """An array on disk, if it is what it should be."""
     try:
-        mapped = map_array(path)
+        file = ArrayFile(path)
     except FileNotFoundError:
         raise FormatError(f"{path}: it is missing, but the rest of the index is there") from None
     except StorageError as error:
         raise FormatError(str(error)) from None
     except Exception as error:  # a damaged header is Python that cannot be parsed, in any way
         raise FormatError(f"{path}: it is no array that numpy can read: {error}") from None
-    if mapped.ndim != 1 or mapped.dtype != dtype:
-        raise FormatError(f"{path}: it has {mapped.dtype} {mapped.shape}, expected rows of {dtype}")
-    if rows is not None and len(mapped) != rows:
-        raise FormatError(f"{path}: it has {len(mapped)} rows, expected {rows}")
-    found = 0
-    done = 0
-    for piece in _pieces(path, mapped.offset, mapped.nbytes, dtype.itemsize):
-        found = _core.crc32c(piece, found)
+    with file:
+        if len(file.shape) != 1 or file.dtype != dtype:
+            raise FormatError(f"{path}: it has {file.dtype} {file.shape}, expected rows of {dtype}")
+        if rows is not None and file.shape[0] != rows:
+            raise FormatError(f"{path}: it has {file.shape[0]} rows, expected {rows}")
+        found = 0
+        done = 0
+        for piece in file.pieces(_PIECE_BYTES):
+            found = _core.crc32c(piece, found)
+            try:
+                if check is not None:
+                    check.add(piece)
+            except _core.Fault as fault:
+                raise FormatError(
+                    f"{path}: row {done + fault.args[1]} is of a record at byte {fault.args[2]}, "
+                    "which cannot be: it is another shard's, lies outside of it, or does not "
+                    "follow the last"
+                ) from None
+            done += len(piece) // dtype.itemsize
+        if found != checksum or (check is not None and not check.is_done()):
+            raise FormatError(f"{path}: its rows are not those that were written with the index")
+        return file.load(map_files=map_files)
+
+
+class ArrayFile:
+    """A file that numpy wrote, opened once. To be closed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError, StorageError: If it is not a file of an array, or shorter than its array.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = RegularFile(path)
         try:
-            if check is not None:
-                check.add(piece)
-        except _core.Fault as fault:
-            raise FormatError(
-                f"{path}: row {done + fault.args[1]} is of a record at byte {fault.args[2]}, which "
-                "cannot be: it is another shard's, lies outside of it, or does not follow the last"
-            ) from None
-        done += len(piece) // dtype.itemsize
-    if found != checksum or (check is not None and not check.is_done()):
-        raise FormatError(f"{path}: its rows are not those that were written with the index")
-    # What is small is held: then no file is open, and nobody can cut it under us.
-    return np.array(mapped) if mapped.nbytes <= _HELD_BYTES else mapped.view(np.ndarray)
+            head = self._file.read_at(0, 12)
+            # numpy reads as many bytes as the header says it has, before it looks at the number.
+            size = head[8:10] if head[6:7] == b"\1" else head[8:12]
+            if int.from_bytes(size, "little") > _MAX_HEADER_BYTES:
+                raise ValueError(f"its header is longer than {_MAX_HEADER_BYTES} bytes")
+            version = np.lib.format.read_magic(self._file)
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"version {version} of the format is not supported")
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            self.shape, _, self.dtype = read(self._file)
+            if self.dtype.hasobject:
+                raise ValueError("it has Python objects")
+            self._begin = self._file.tell()
+            self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+            self.rest = self._file.stat().st_size - self._begin - self.nbytes
+            """How many bytes follow the array."""
+            if self.rest < 0:
+                raise ValueError(f"it ends {-self.rest} bytes before its array does")
+        except BaseException:
+            self._file.close()
+            raise
 
+    def __enter__(self) -> ArrayFile:
+        return self
 
-def map_array(path: Path) -> np.memmap[Any, Any]:
-    """Map a ``.npy`` file into memory. Whatever is wrong with its header is any exception."""
-    with open_file(path) as file:
-        head = file.read(12)
-        # numpy reads as many bytes as the header says it has, before it looks at the number.
-        size = head[8:10] if head[6:7] == b"\1" else head[8:12]
-        if int.from_bytes(size, "little") > _MAX_HEADER_BYTES:
-            raise ValueError(f"its header is longer than {_MAX_HEADER_BYTES} bytes")
-    mapped: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="r")
-    return mapped
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
-
-def _pieces(path: Path, begin: int, size: int, row: int) -> Iterator[memoryview]:
-    """The bytes of a file in whole rows, read and not mapped, so that they are not held."""
-    buffer = memoryview(bytearray(min(size, _PIECE_BYTES // row * row)))
-    with open(path, "rb", buffering=0) as file:
-        file.seek(begin)
-        while size:
-            count = min(size, len(buffer))
-            if file.readinto(buffer[:count]) != count:
-                raise FormatError(f"{path}: it ends before its rows do")
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """The bytes of the array in whole items, read and not mapped, so that they are not held."""
+        item = self.dtype.itemsize
+        buffer = memoryview(bytearray(min(self.nbytes, max(1, size // item) * item)))
+        self._file.seek(self._begin)
+        left = self.nbytes
+        while left:
+            count = min(left, len(buffer))
+            self._fill(buffer[:count])
             yield buffer[:count]
-            size -= count
+            left -= count
+
+    def load(self, *, map_files: bool) -> NDArray[Any]:
+        """The array: in memory if it is small or ``map_files`` is false, else mapped."""
+        if map_files and self.nbytes > _HELD_BYTES:
+            end = self._begin + self.nbytes
+            mapped = _core.map_file(self._file.fileno(), self._begin, end, False)
+            return mapped.view(self.dtype).reshape(self.shape)
+        array = np.empty(self.shape, self.dtype)
+        if self.nbytes:
+            self._file.seek(self._begin)
+            self._fill(array.reshape(-1).view(np.uint8).data)
+        return array
+
+    def _fill(self, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            count = self._file.readinto(buffer[done:])
+            if not count:
+                raise FormatError(f"{self._path}: it ends before its rows do")
+            done += count
 
 
 def _check_classes(classes: NDArray[Any], about: About, name: str) -> None:

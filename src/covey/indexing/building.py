@@ -17,10 +17,11 @@ from covey.features import Features
 from covey.features.surveys import survey_block, survey_kinds
 from covey.index import BY_FILE, About, Index, class_table, number_dtype, row_dtype, sort_by_class
 from covey.indexing.labelling import KnownLabels, Label, Labeller, make_labeller
-from covey.indexing.scanning import Scan, Scanned, open_reader
+from covey.indexing.scanning import Scan, Scanned, open_shard
 from covey.labels import Classes, guess_label
 from covey.pipeline import cores, run_ahead
 from covey.progress import Progress
+from covey.records import RecordReader
 from covey.records.reader import OnError
 from covey.shards import Shard, fingerprint, fingerprint_of
 from covey.storage import Stat, Storage
@@ -56,6 +57,7 @@ class Indexing:
         declared: What a caller says of features, by which the label is read.
         order: How records were brought into order, if covey wrote them.
         on_error: ``"skip"`` leaves out damaged records.
+        map_files: Map local shards into memory; False reads them.
         threads: How many work; all cores by default.
         progress: Whether to show how far it is; None if somebody looks.
     """
@@ -66,6 +68,7 @@ class Indexing:
     declared: Features | None = None
     order: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
+    map_files: bool = True
     threads: int | None = None
     progress: bool | None = None
 
@@ -86,14 +89,16 @@ class Indexing:
         Raises:
             CorruptRecordError, ExampleError: If a record is damaged, saying which.
             DatasetError: If the label is none, or a shard is missing.
+            FileChangedError: If a shard changes meanwhile.
         """
-        stats = files.storage.stat(files.paths)
-        for path, stat in zip(files.paths, stats, strict=True):
+        stats = []
+        for path, stat in zip(files.paths, files.storage.stat(files.paths), strict=True):
             if stat is None:
                 raise DatasetError(f"{path}: the shard is missing")
+            stats.append(stat)
         known = self.declared if self.declared is not None else self.features
         if known is None:
-            known = self._first_features(files)
+            known = self._first_features(files, stats)
         if self.label is not GUESS:
             return self._build(files, stats, known, cast("Label | Labeller", self.label))
         guess = guess_label(known)
@@ -107,28 +112,32 @@ class Indexing:
     def _build(
         self,
         files: ShardFiles,
-        stats: Sequence[Stat | None],
+        stats: Sequence[Stat],
         known: Features,
         label: Label | Labeller,
     ) -> Index:
         features = self.features
         if callable(label) and self.declared is None and features is None:
             # A function gets whole examples: what all records hold must be known before.
-            features = known = self._all_features(self._scan(files, None, surveys=True), files)
+            scanned = self._scan(files, stats, None, surveys=True)
+            features = known = self._all_features(scanned, files)
         labeller = make_labeller(label, known, files.names) if known else None  # no records
-        scanned = self._scan(files, labeller, surveys=features is None)
+        scanned = self._scan(files, stats, labeller, surveys=features is None)
         if features is None:
             features = self._all_features(scanned, files)
         shards = []
-        for name, path, each, stat in zip(files.names, files.paths, scanned, stats, strict=True):
-            assert stat is not None
-            mark = shard_fingerprint(files.storage, path, stat.size)
+        for name, each, stat in zip(files.names, scanned, stats, strict=True):
             version = "" if self.order else stat.version
-            shards.append(Shard(name, each.records, stat.size, mark, version))
+            shards.append(Shard(name, each.records, stat.size, each.fingerprint, version))
         return _assemble(features, labeller, tuple(shards), scanned, self.order)
 
     def _scan(
-        self, files: ShardFiles, labeller: Labeller | None, *, surveys: bool
+        self,
+        files: ShardFiles,
+        stats: Sequence[Stat],
+        labeller: Labeller | None,
+        *,
+        surveys: bool,
     ) -> list[Scanned]:
         """Look through all shards, several at a time."""
         threads = self.threads or cores()
@@ -147,19 +156,24 @@ class Indexing:
             several = len(paths) >= threads
             scan = Scan(
                 files.storage,
+                stats,
                 labeller,
                 surveys,
                 self.on_error,
                 progress,
                 None if several or threads == 1 else pool,
+                self.map_files,
             )
             tasks = (partial(scan, number, path) for number, path in enumerate(paths))
             return list(run_ahead(tasks, pool if several else None, threads))
 
-    def _first_features(self, files: ShardFiles) -> Features:
+    def _first_features(self, files: ShardFiles, stats: Sequence[Stat]) -> Features:
         """The features of the first record, by which a label is found before all are read."""
-        for path in files.paths:
-            with open_reader(files.storage, path, on_error=self.on_error) as reader:
+        for path, stat in zip(files.paths, stats, strict=True):
+            with (
+                open_shard(files.storage, path, stat) as file,
+                RecordReader(file, on_error=self.on_error, map_files=self.map_files) as reader,
+            ):
                 for block in reader.blocks():
                     survey = _core.Survey()
                     survey_block(survey, block[:1])

@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,20 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import DatasetError, FormatError
+from covey.errors import DatasetError, FileChangedError, FormatError
 from covey.features import Features
 from covey.features.surveys import survey_block
 from covey.index import Index
 from covey.indexing.building import GUESS, Indexing, ShardFiles
 from covey.indexing.labelling import Label, Labeller
-from covey.indexing.scanning import Scanned, open_reader
+from covey.indexing.scanning import Scanned, open_shard
 from covey.pipeline import cores, run_ahead
 from covey.progress import Progress
-from covey.records import Block
+from covey.records import Block, RecordReader
 from covey.records.block import FRAME_BYTES, HEADER_BYTES
 from covey.records.places import Places
+from covey.records.streams import RegularFile
+from covey.shards import fingerprint_of
 from covey.shuffle.ordering import cut_by_bytes
-from covey.storage import Storage, open_storage
+from covey.storage import Stat, open_storage
 
 # How much of a shard is looked at together.
 _REGION_BYTES = 8 << 20
@@ -106,7 +107,12 @@ class DaliIndexing(Indexing):
     """Where these are, if not beside the shards."""
 
     def _scan(
-        self, files: ShardFiles, labeller: Labeller | None, *, surveys: bool
+        self,
+        files: ShardFiles,
+        stats: Sequence[Stat],
+        labeller: Labeller | None,
+        *,
+        surveys: bool,
     ) -> list[Scanned]:
         threads = self.threads or cores()
         with (
@@ -114,7 +120,7 @@ class DaliIndexing(Indexing):
             ThreadPoolExecutor(threads, thread_name_prefix="covey-index") as pool,
         ):
             look = partial(self._look, files, labeller, surveys)
-            tasks = (partial(look, number) for number in range(len(files.names)))
+            tasks = (partial(look, number, stat) for number, stat in enumerate(stats))
             found = []
             for each in run_ahead(tasks, pool, threads):
                 shown.add(each.records, 0)
@@ -122,31 +128,32 @@ class DaliIndexing(Indexing):
             return found
 
     def _look(
-        self, files: ShardFiles, labeller: Labeller | None, surveys: bool, number: int
+        self, files: ShardFiles, labeller: Labeller | None, surveys: bool, number: int, stat: Stat
     ) -> Scanned:
         """Look at the records of a shard that its index file names."""
         path = files.paths[number]
-        with open_reader(files.storage, path) as reader:
-            if reader.compression is not None:
-                raise DatasetError(
-                    f"{path}: the shard is compressed ({reader.compression}), and DALI's index "
-                    "files are for those that are not; index it without them"
-                )
-        (stat,) = files.storage.stat([path])
-        idx, data = self._read(files, number)
-        lines = _Lines.parse(data, idx, path, 0 if stat is None else stat.size)
         places = Places(None)
         labels: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         seen: list[_core.Survey] = []
-        for block in lines.blocks(files.storage):
-            places.add(block)
-            if surveys:
-                seen.append(_core.Survey())
-                survey_block(seen[-1], block)
-            if labeller is not None:
-                labels.append(labeller.of(block, number))
+        with open_shard(files.storage, path, stat) as file:
+            compression = RecordReader(file).compression
+            if compression is not None:
+                raise DatasetError(
+                    f"{path}: the shard is compressed ({compression}), and DALI's index files are "
+                    "for those that are not; index it without them"
+                )
+            idx, data = self._read(files, number)
+            lines = _Lines.parse(data, idx, path, stat.size)
+            for block in lines.blocks(file, map_files=self.map_files):
+                places.add(block)
+                if surveys:
+                    seen.append(_core.Survey())
+                    survey_block(seen[-1], block)
+                if labeller is not None:
+                    labels.append(labeller.of(block, number))
+            mark = fingerprint_of(file, stat.size)
         joined = None if labeller is None else np.concatenate(labels)
-        return Scanned(places, joined, seen, None, len(lines.offsets), ())
+        return Scanned(places, joined, seen, None, len(lines.offsets), (), mark)
 
     def _read(self, files: ShardFiles, number: int) -> tuple[str, bytes]:
         """The index file of a shard: where it is, and what it says."""
@@ -213,18 +220,18 @@ class _Lines:
         offsets, sizes = table[:, 0].astype(np.uint64), table[:, 1].astype(np.uint64)
         return cls(name, path, offsets, sizes, table[:, 2])
 
-    def blocks(self, storage: Storage) -> Iterator[Block]:
+    def blocks(self, file: BinaryIO, *, map_files: bool) -> Iterator[Block]:
         """The records, whose frames are those that the lines say."""
-        if not len(self.offsets):
-            return
-        with storage.open_stream(self.path) as stream:
-            read = _reader(stream, mapped=not storage.is_remote)
+        if len(self.offsets):
+            read = _reader(file, int(self.offsets[-1] + self.sizes[-1]), map_files=map_files)
             for begin, end in cut_by_bytes(self.sizes - np.uint64(FRAME_BYTES), _REGION_BYTES):
                 offsets, sizes = self.offsets[begin:end], self.sizes[begin:end]
                 first, last = int(offsets[0]), int(offsets[-1] + sizes[-1])
                 data = read(first, last)
                 if len(data) < last - first:
-                    raise DatasetError(f"{self.path}: the shard was cut while it was indexed")
+                    raise FileChangedError(
+                        f"{self.path}: the shard was truncated while it was indexed", path=self.path
+                    )
                 inside = offsets - np.uint64(first)
                 self._check(data, inside, begin)
                 yield Block(
@@ -258,15 +265,15 @@ class _Lines:
         )
 
 
-def _reader(stream: BinaryIO, *, mapped: bool) -> Callable[[int, int], memoryview]:
+def _reader(file: BinaryIO, size: int, *, map_files: bool) -> Callable[[int, int], memoryview]:
     """A way to get bytes of a shard; of one that is mapped, only pages that are looked at."""
-    if mapped:
-        whole = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        return lambda begin, end: whole[begin:end]
+    if map_files and isinstance(file, RegularFile):
+        whole: Any = _core.map_file(file.fileno(), 0, size, False)
+        return lambda begin, end: memoryview(whole[begin:end])
 
     def read(begin: int, end: int) -> memoryview:
-        stream.seek(begin)
-        return memoryview(stream.read(end - begin))
+        file.seek(begin)
+        return memoryview(file.read(end - begin))
 
     return read
 

@@ -58,7 +58,7 @@ def find_or_build(
             damaged = about
             break
         try:
-            index = read_index(folder, stem, about)
+            index = read_index(folder, stem, about, map_files=indexing.map_files)
         except (FormatError, FileNotFoundError):  # what it was is known, though it is corrupt
             damaged = about
             if files.storage.is_remote:
@@ -80,7 +80,7 @@ def find_or_build(
         size = sum(each.nbytes for each in arrays if each is not None)
         _make_room(folder, size + _METADATA_BYTES)
         write_index(folder, stem, index)
-        return read_index(folder, stem, index.about), folder
+        return read_index(folder, stem, index.about, map_files=indexing.map_files), folder
     # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
     except (OSError, UnicodeError, FormatError):
         return index, None

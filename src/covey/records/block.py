@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.errors import FileChangedError
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -43,7 +45,8 @@ class Block:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            return iter(_core.slice_records(self.data, self.offsets, self.lengths))
+            with reading([self]):
+                return iter(_core.slice_records(self.data, self.offsets, self.lengths))
         except _core.Fault:
             raise ValueError(f"{self.name}: the places of a block lie outside its data") from None
 
@@ -62,6 +65,25 @@ class Block:
         )
 
 
+@contextmanager
+def reading(blocks: Sequence[Block]) -> Iterator[None]:
+    """Make sure that what is read from blocks meanwhile is still in their files.
+
+    The data of a block may be a map of its file, which reads as zeros once the file is truncated.
+
+    Raises:
+        FileChangedError: If it is not, in place of any other error.
+    """
+    try:
+        yield
+    finally:
+        for block in blocks:
+            if _core.has_faulted(block.data):
+                raise FileChangedError(
+                    f"{block.name}: the file was truncated while it was read", path=block.name
+                )
+
+
 def join_blocks(blocks: Sequence[Block]) -> Block:
     """The records of several blocks in one.
 
@@ -75,4 +97,6 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     empty = [np.zeros(0, np.uint64)]
     offsets = np.concatenate(empty + [block.offsets for block in blocks])
     lengths = np.concatenate(empty + [block.lengths for block in blocks])
-    return Block(*_core.copy_frames([block.data for block in blocks], sources, offsets, lengths))
+    with reading(blocks):
+        joined = _core.copy_frames([block.data for block in blocks], sources, offsets, lengths)
+    return Block(*joined)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import struct
@@ -24,7 +25,15 @@ from covey.records.compression import (
     read_head,
 )
 from covey.records.places import Members, Places
-from covey.records.streams import MappedStream, PieceStream, Stream, StreamError
+from covey.records.streams import (
+    FileStream,
+    PieceStream,
+    RegularFile,
+    Stream,
+    StreamError,
+    check_window,
+    read_at,
+)
 from covey.storage.paths import check_local
 from covey.untrusted import open_path, os_errors, storage_error
 
@@ -61,6 +70,8 @@ class RecordReader:
             is trustworthy; :attr:`skipped` then lists what was left out, and a warning counts it.
         max_record_bytes: The largest record that is accepted from compressed data or a file object,
             where the size of the file does not bound it.
+        map_files: Map the file into memory; False reads it, which is slower. Only files that are
+            given by their path, and are not compressed, are mapped.
 
     >>> with RecordWriter("two.tfrecord") as writer:
     ...     writer.write(b"one")
@@ -78,6 +89,7 @@ class RecordReader:
         verify: bool = True,
         on_error: OnError = "raise",
         max_record_bytes: int = 1 << 28,
+        map_files: bool = True,
     ) -> None:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
@@ -91,6 +103,7 @@ class RecordReader:
         self._verify = verify
         self._on_error = on_error
         self._max_record_bytes = max_record_bytes
+        self._map_files = map_files
         self._closed = False
         self.skipped: list[Skipped] = []
         """What ``on_error="skip"`` has left out, since the last pass began."""
@@ -103,9 +116,7 @@ class RecordReader:
         else:
             self.name = str(getattr(source, "name", "<file>"))
             self._file = source
-        self._is_regular = self._path is not None and stat.S_ISREG(
-            os.fstat(self._file.fileno()).st_mode
-        )
+        self._regular = _regular_file(self._file, is_own=self._path is not None)
         self._peeked = b""
         self._passed = False
         self._start = self._file.tell() if self._seekable() else None
@@ -233,25 +244,28 @@ class RecordReader:
     def _stream(self, offset: int, members: Members | None = None) -> Stream:
         """Open the bytes from ``offset`` on, decompressed if they are compressed."""
         self._check_open()
-        if self._is_regular and self.compression is None:
-            return MappedStream(self._file, offset)
-        read: Callable[[int], bytes]
-        close = _nothing
-        if self._is_regular and self._path is not None:
-            # A file of its own, so that several iterations do not disturb each other.
-            file = open_path(self._path)
-            file.seek(offset)
-            read, close = file.read, file.close
-        else:
-            read = self._reader(offset)
+        if self._regular is not None and self.compression is None:
+            return FileStream(self._regular, offset, map_files=self._map_files)
+        read = self._reader(offset)
         if self.compression is None:
-            return PieceStream(read, _PIECE_BYTES, close)
+            return PieceStream(read, _PIECE_BYTES, _nothing)
         inflater = Inflater(read, self.compression, offset, members)
-        return PieceStream(inflater.read, _PIECE_BYTES, close)
+        return PieceStream(inflater.read, _PIECE_BYTES, _nothing)
 
     def _reader(self, offset: int) -> Callable[[int], bytes]:
         """A way to read a file that is shared, from ``offset`` on."""
         file = self._file
+        if self._regular is not None:
+            regular = self._regular
+
+            def read_regular(size: int) -> bytes:
+                nonlocal offset
+                self._check_open()
+                piece = read_at(regular, offset, size)
+                offset += len(piece)
+                return piece
+
+            return read_regular
         if self._start is None:
             if self._passed or offset:
                 raise ClosedError(f"{self.name}: it cannot be seeked, so it can be read only once")
@@ -291,6 +305,7 @@ class RecordReader:
                 while True:
                     rest = window[consumed:]
                     found = _core.scan_frames(rest, limit, verify)
+                    self._check_window(rest, record, position + consumed)
                     offsets, lengths, passed, needed, fault = found
                     if len(lengths):
                         verified = verify != _core.VERIFY_LENGTHS
@@ -331,6 +346,12 @@ class RecordReader:
         except OSError as error:
             raise storage_error(error, self.name) from error
 
+    def _check_window(self, window: memoryview, record: int, offset: int) -> None:
+        try:
+            check_window(window)
+        except StreamError as error:
+            raise self._error(record, offset, str(error)) from None
+
     def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
         code, _, _, found, expected, _ = fault
         what = "data" if code == "data_checksum" else "length"
@@ -348,7 +369,7 @@ class RecordReader:
     def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
         """Make sure that a record which nothing else bounds is not too large."""
         most = self._max_record_bytes
-        if needed > most + FRAME_BYTES and not isinstance(stream, MappedStream):
+        if needed > most + FRAME_BYTES and not isinstance(stream, FileStream):
             raise self._error(
                 record,
                 offset,
@@ -374,5 +395,12 @@ class RecordReader:
         )
 
 
+def _regular_file(file: BinaryIO, *, is_own: bool) -> io.FileIO | None:
+    """A file that can be read at any offset; None if only its owner knows how it is read."""
+    if not isinstance(file, io.FileIO) or not (is_own or isinstance(file, RegularFile)):
+        return None
+    return file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+
+
 def _nothing() -> None:
-    """Close nothing: the file is the caller's."""
+    """Close nothing: the file is the reader's, or the caller's."""

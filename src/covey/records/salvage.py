@@ -44,6 +44,7 @@ def salvage(
     *,
     compression: str | None = "auto",
     max_record_bytes: int = 1 << 28,
+    map_files: bool = True,
 ) -> Iterator[Block | Damage]:
     """Read the sound records of a file, with a :class:`Damage` in the place of what is not sound.
 
@@ -62,6 +63,7 @@ def salvage(
         compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` finds out from the bytes.
         max_record_bytes: The largest record that is accepted where the size of a file does not
             bound it.
+        map_files: As for :class:`covey.RecordReader`.
 
     >>> with RecordWriter("three.tfrecord") as writer:
     ...     for record in (b"one", b"two", b"three"):
@@ -82,13 +84,16 @@ def salvage(
         raise TypeError(
             f"the source is of type {type(source).__name__}, must be a path or a binary file"
         )
-    return _salvage(source, compression, max_record_bytes)
+    return _salvage(source, compression, max_record_bytes, map_files)
 
 
 def _salvage(
-    source: str | os.PathLike[str] | BinaryIO, compression: str | None, most: int
+    source: str | os.PathLike[str] | BinaryIO,
+    compression: str | None,
+    most: int,
+    map_files: bool,
 ) -> Iterator[Block | Damage]:
-    with closing(DamagedFile(source, compression)) as file:
+    with closing(DamagedFile(source, compression, map_files=map_files)) as file:
         yield from _Salvage(file, most).read()
 
 
@@ -123,6 +128,8 @@ class _Salvage:
         while True:
             data = stretch.rest(at)
             scan = _core.scan_frames(data, _UNLIMITED, _core.VERIFY_ALL)
+            if stretch.is_truncated(at):
+                return
             offsets, lengths, passed, needed, fault = scan
             if len(lengths):
                 yield from self._close(at)

@@ -6,17 +6,61 @@ caller needs next, so that whoever looks for frames never has to care about piec
 
 from __future__ import annotations
 
-import mmap
+import io
 import os
 from collections.abc import Callable
-from typing import BinaryIO, Protocol
+from typing import Any, Protocol
+
+from covey import _core
+from covey.untrusted import open_regular, os_errors
 
 # How much of a file is mapped at once: enough that mapping costs nothing, little enough that
 # reading a file of any size takes no more memory than this.
 WINDOW_BYTES = 8 << 20
 
-# What is smaller is read: a map keeps a file descriptor as long as it lives.
+# What is smaller is read: it is faster than a map.
 _MAP_FROM = 1 << 20
+
+
+class RegularFile(io.FileIO):
+    """A regular file, open for reading.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileMissingError: If there is no such file.
+        StorageError: If it is not a regular file. A FIFO is not waited for.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        with os_errors(path):
+            super().__init__(path, "rb", opener=open_regular)
+
+    def stat(self) -> os.stat_result:
+        """The state of the open file, whatever its path is now."""
+        return os.fstat(self.fileno())
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Bytes of the file; fewer if it ends before."""
+        return read_at(self, offset, size)
+
+
+def read_at(file: io.FileIO, offset: int, size: int) -> bytes:
+    """Bytes of a file from an offset on; fewer if it ends before. Its position is not used."""
+    pieces: list[bytes] = []
+    while size > 0:
+        if hasattr(os, "pread"):
+            piece = os.pread(file.fileno(), size, offset)  # 2 GiB at once on most systems
+        else:
+            file.seek(offset)
+            piece = file.read(size) or b""
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class StreamError(Exception):
@@ -41,41 +85,63 @@ class Stream(Protocol):
         ...
 
 
-class MappedStream:
-    """A stream over a regular file that is mapped into memory, a window at a time."""
+class FileStream:
+    """A stream over a regular file, whose size bounds what a window can have.
 
-    def __init__(self, file: BinaryIO, position: int) -> None:
+    Args:
+        file: The file; its position is not used.
+        position: Where the first window begins.
+        map_files: Map windows into memory; False reads them.
+    """
+
+    def __init__(self, file: io.FileIO, position: int, *, map_files: bool) -> None:
         self._file = file
         self._position = position
+        self._map_files = map_files
         self._size = 0
 
     def window(self, consumed: int, needed: int) -> tuple[memoryview, bool]:
         self._position += consumed
-        # Asked every time: touching a map beyond the end of its file kills the process.
         size = os.fstat(self._file.fileno()).st_size
         if size < self._size:
-            raise StreamError(f"the file was cut from {self._size} to {size} bytes meanwhile")
+            raise StreamError(f"the file was truncated from {self._size} to {size} bytes meanwhile")
         self._size = size
         if self._position >= size:
             return memoryview(b""), True
         end = min(size, self._position + max(needed, WINDOW_BYTES))
-        return map_file(self._file.fileno(), self._position, end), end == size
+        if self._map_files:
+            return map_file(self._file, self._position, end), end == size
+        data = read_at(self._file, self._position, end - self._position)
+        if len(data) < end - self._position:
+            raise truncated()
+        return memoryview(data), end == size
 
     def close(self) -> None:
         """Nothing to close: the file is the reader's, and a map is gone with its last window."""
 
 
-def map_file(descriptor: int, begin: int, end: int) -> memoryview:
+def truncated() -> StreamError:
+    """The error of a window that was truncated while it was read."""
+    return StreamError("the file was truncated while it was read")
+
+
+def check_window(window: Any) -> None:
+    """Make sure that what was read from a window was still in its file.
+
+    A map of a file that is truncated reads as zeros: this is to be called after each read.
+    """
+    if _core.has_faulted(window):
+        raise truncated()
+
+
+def map_file(file: io.FileIO, begin: int, end: int) -> memoryview:
     """Part of a file, its pages ready to be touched."""
-    if end - begin < _MAP_FROM and hasattr(os, "pread"):
-        return memoryview(os.pread(descriptor, end - begin, begin))
-    start = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-    if hasattr(mmap, "MAP_POPULATE"):
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        mapped = mmap.mmap(descriptor, end - start, flags=flags, prot=mmap.PROT_READ, offset=start)
-    else:
-        mapped = mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start)
-    return memoryview(mapped)[begin - start :]
+    if end - begin < _MAP_FROM:
+        data = read_at(file, begin, end - begin)
+        if len(data) < end - begin:
+            raise truncated()
+        return memoryview(data)
+    return memoryview(_core.map_file(file.fileno(), begin, end, True))  # type: ignore[arg-type]
 
 
 class PieceStream:

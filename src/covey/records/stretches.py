@@ -23,7 +23,15 @@ from covey.records.compression import (
     parse_compression,
     read_head,
 )
-from covey.records.streams import WINDOW_BYTES, MappedStream, PieceStream, Stream, StreamError
+from covey.records.streams import (
+    WINDOW_BYTES,
+    FileStream,
+    PieceStream,
+    RegularFile,
+    Stream,
+    StreamError,
+    check_window,
+)
 from covey.storage.paths import check_local
 from covey.untrusted import open_path
 
@@ -88,9 +96,22 @@ class Stretch:
         try:
             self.data, self.ended = self._stream.window(at - self.begin, needed)
         except StreamError as error:
-            self.data, self.ended = memoryview(b""), True
-            self.gap = Gap(str(error), True, at, None)
+            self._end(at, error)
         self.begin = at
+
+    def is_truncated(self, at: int) -> bool:
+        """Whether the file was truncated while the window was read; then the stretch ends here."""
+        try:
+            check_window(self.data)
+        except StreamError as error:
+            self._end(at, error)
+            self.begin = at
+            return True
+        return False
+
+    def _end(self, at: int, error: StreamError) -> None:
+        self.data, self.ended = memoryview(b""), True
+        self.gap = Gap(str(error), True, at, None)
 
     def see(self, at: int, needed: int) -> memoryview:
         """What is from here on, at least so many bytes if there are as many."""
@@ -106,12 +127,18 @@ class DamagedFile:
         source: A path, or a binary file object, which is read from where it stands.
         compression: As for :class:`covey.RecordReader`. ``"auto"`` also finds out about a file
             whose first bytes are damaged, if it can be seeked.
+        map_files: As for :class:`covey.RecordReader`.
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | BinaryIO, compression: str | None = "auto"
+        self,
+        source: str | os.PathLike[str] | BinaryIO,
+        compression: str | None = "auto",
+        *,
+        map_files: bool = True,
     ) -> None:
         self._owned = isinstance(source, (str, os.PathLike))
+        self._map_files = map_files
         if isinstance(source, (str, os.PathLike)):
             self.name = check_local(source)
             self._file: BinaryIO = open_path(self.name)
@@ -154,10 +181,13 @@ class DamagedFile:
         return stretch
 
     def _plain(self) -> Stretch:
-        if self._owned:
+        if isinstance(self._file, RegularFile) or (
+            self._owned and isinstance(self._file, io.FileIO)
+        ):
             status = os.fstat(self._file.fileno())
             if stat.S_ISREG(status.st_mode):
-                return Stretch(MappedStream(self._file, 0), 0, status.st_size)
+                stream = FileStream(self._file, 0, map_files=self._map_files)
+                return Stretch(stream, 0, status.st_size)
         return Stretch(PieceStream(self._reader(0), _PIECE_BYTES, _nothing), 0, None)
 
     def _gap(self, error: str, member: int, inflated: int) -> Gap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError
-from covey.records.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block
+from covey.records.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block, reading
 from covey.records.compression import gzip_member, parse_compression
 from covey.records.places import PLACE_DTYPE
 from covey.records.reader import PathOrFile, RecordReader
@@ -240,13 +241,15 @@ class RecordWriter:
             raise ValueError(f"{block.name}: the frames of a block must follow one another")
         starts = block.offsets - np.uint64(HEADER_BYTES + begin)
         if self.compression == "GZIP":
-            self._emit_members(frames, begin, starts, block.lengths)
+            with reading([block]):
+                self._emit_members(frames, begin, starts, block.lengths)
         else:
             if self._places is not None:
                 stream = self.compression == "ZLIB"
                 self._places.add(starts, block.lengths, end - begin, stream=stream)
             data = frames[begin:end]
-            self._put(data if self._zlib is None else self._zlib.compress(data))
+            with reading([block]):
+                self._put(data if self._zlib is None else self._zlib.compress(data))
         self._emitted += len(block)
 
     def _emit_members(
@@ -308,6 +311,8 @@ class RecordWriter:
                     raise BlockingIOError(f"{self.name}: the file takes no more bytes")
                 view = view[taken:] if taken is not None else view[:0]
         except BaseException as error:
+            if isinstance(error, OSError) and error.errno == errno.EFAULT:
+                _core.crc32c(view)  # memory that cannot be read: a read marks it as such
             # Part of a frame may be in the file: whatever followed it could not be read.
             self._failure = error
             self._closed = True

@@ -68,14 +68,14 @@ def read_blocks(path: str) -> Iterator[Block | SourceError]:
     """The records of a file, with an error in the place of what is damaged."""
     given = 0
     try:
-        with RecordReader(path) as reader:
+        with RecordReader(path, map_files=False) as reader:
             for block in reader.blocks():
                 yield block
                 given += len(block)
         return
     except CorruptRecordError:
         pass
-    with RecordReader(path, on_error="skip") as reader:
+    with RecordReader(path, on_error="skip", map_files=False) as reader:
         blocks = reader.blocks()
         told = 0
         while True:

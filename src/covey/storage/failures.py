@@ -27,6 +27,9 @@ class Verdict(enum.Enum):
     FATAL = "nothing helps"
 
 
+_NOT_IMPLEMENTED = 501
+
+
 class ShortAnswerError(ConnectionError):
     """An answer has fewer or more bytes than were asked for."""
 
@@ -42,7 +45,7 @@ _STATUSES = {
     408: Verdict.RETRY,
     425: Verdict.RETRY,
     429: Verdict.RETRY,
-    501: Verdict.FATAL,
+    _NOT_IMPLEMENTED: Verdict.FATAL,
     505: Verdict.FATAL,
 }
 
@@ -174,7 +177,8 @@ def explain(
             f"{name}: {doing} failed {tries} times, at last with {reason}; check the connection "
             "and the server, and try again"
         )
-    if isinstance(error, NotImplementedError):
+    unsupported = any(_status(each) == _NOT_IMPLEMENTED for each in _causes(error))
+    if unsupported or isinstance(error, NotImplementedError):
         protocol = Url.parse(url).protocol
         explained = StorageError(f"{name}: {doing} is nothing that {protocol}:// can do")
         explained.__cause__ = NotImplementedError()  # callers look for it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -196,7 +195,7 @@ class RemoteStorage(Storage):
             self._put(self._parse(path), "pipe_file", lambda fs_path: (fs_path, data), **condition)
         except StorageError as error:
             # Some servers that are like S3 do not know conditions.
-            if getattr(error.__cause__, "errno", None) != errno.ENOSYS:
+            if not isinstance(error.__cause__, NotImplementedError):
                 raise
             self.write(path, data)
 
