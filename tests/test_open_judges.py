@@ -18,6 +18,7 @@ from schemas import same
 from test_tfds_features import agree, neutral
 from written import shard_paths, write
 
+import covey
 from covey import CorruptRecordError, DatasetError, Image
 
 tf.config.set_visible_devices([], "GPU")
@@ -251,6 +252,7 @@ def test_shards_of_dali(tmp_path, place):
     ds = opened(folder)
     check(ds, by_tensorflow(paths, [""] * 3))
     check(opened(folder, split="train[1shard]"), by_tensorflow(paths[1:2], [""]))
+    covey.make_index(folder, progress=False)
     rows = np.load(next(folder.glob("covey-*.index.npy")))
     frames = [f"{row['offset']} {row['length'] + 16}\n" for row in rows]
     assert "".join(frames) == "".join(map(dali_index, paths))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from covey.dataset.layout import SplitFiles
 from covey.errors import DatasetError, FormatError, StorageError
 from covey.index import About, Index, index_names
-from covey.indexing import Indexing, ShardFiles, find_changed, find_or_build
+from covey.indexing import Indexing, ShardFiles, cached_place, find_changed, find_or_build
 
 Kind = Literal["fresh", "stale", "damaged", "missing"]
 
@@ -40,12 +41,17 @@ def find_state(split: SplitFiles) -> State:
     else:
         state = State("missing") if about is None else _state(about, files)
     try:
-        index, _ = find_or_build(files, split.stem, _OnlyFound(), keep=False)
+        index, folder = find_or_build(files, split.stem, _OnlyFound(), keep=False)
     except _NothingFoundError:
         return state
     except DatasetError as error:  # a shard was changed, and covey had written it
         return State("stale", str(error), about=state.about)
-    return State("fresh", index=index, about=index.about, beside=index.about == state.about)
+    # One beside the shards may be corrupt, and the one of the cache is used.
+    if files.storage.is_remote:
+        beside = folder != cached_place(files, split.stem, _OnlyFound())
+    else:
+        beside = folder == Path(files.folder)
+    return State("fresh", index=index, about=index.about, beside=beside)
 
 
 def _about_beside(split: SplitFiles) -> About | None:

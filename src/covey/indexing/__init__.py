@@ -2,6 +2,7 @@
 
 from covey.indexing.building import GUESS, Indexing, ShardFiles
 from covey.indexing.keeping import (
+    cached_place,
     changed_content,
     changed_state,
     find_changed,
@@ -16,6 +17,7 @@ __all__ = [
     "KnownLabels",
     "Label",
     "ShardFiles",
+    "cached_place",
     "changed_content",
     "changed_state",
     "find_changed",

@@ -64,7 +64,7 @@ def find_or_build(
             if files.storage.is_remote:
                 shutil.rmtree(folder, ignore_errors=True)
             continue
-        if not _is_beside(folder, files):
+        if folder != Path(files.folder):
             _touch(folder)
         return index, folder
     if damaged is not None:
@@ -75,7 +75,7 @@ def find_or_build(
     if not keep or callable(indexing.label) or indexing.on_error == "skip":
         return index, None
     try:
-        folder = _cached(files, stem, indexing)
+        folder = cached_place(files, stem, indexing)
         arrays = (index.rows, index.classes, index.by_class)
         size = sum(each.nbytes for each in arrays if each is not None)
         _make_room(folder, size + _METADATA_BYTES)
@@ -122,13 +122,9 @@ def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterato
     elif not files.storage.is_remote and files.keeps_index:
         yield Path(files.folder)
     with contextlib.suppress(StorageError):  # there may be no cache
-        yield _cached(files, stem, indexing)
+        yield cached_place(files, stem, indexing)
         if indexing.label is not GUESS:  # it may be the one that was guessed
-            yield _cached(files, stem, replace(indexing, label=GUESS))
-
-
-def _is_beside(folder: Path, files: ShardFiles) -> bool:
-    return not files.storage.is_remote and folder == Path(files.folder)
+            yield cached_place(files, stem, replace(indexing, label=GUESS))
 
 
 def _touch(folder: Path) -> None:
@@ -146,8 +142,8 @@ def _make_room(folder: Path, size: int) -> None:
     DiskCache(cache_limit()).make_room(size, {os.fspath(folder): there})
 
 
-def _cached(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
-    """The directory of the cache that an index of these shards is in."""
+def cached_place(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
+    """Return the directory of the cache for the index that a reader builds of these shards."""
     label = "" if indexing.label is GUESS else repr(indexing.label)
     text = "\0".join((files.storage.clean(files.folder), stem, label))
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
