@@ -45,6 +45,7 @@ from covey import (
 from covey.cli import main
 from covey.features.tfds import features_from_tfds
 from covey.writing import commit as committing
+from covey.writing import versions
 from covey.writing.commit import Staging, recover
 
 OLD = [{"x": i, "label": "ab"[i % 2]} for i in range(40)]
@@ -593,16 +594,16 @@ def test_readers_beside_two_writers(tmp_path):
     ]
     for writer in writers:
         writer.start()
-    versions, number = set(), 0
+    found_versions, number = set(), 0
     try:
-        while number < 300 or len(versions) < 10:
+        while number < 300 or len(found_versions) < 10:
             number += 1
             split = ("train", "test")[number % 2]
             assert len({*plain_numbers(folder, split)}) == 1
             ds = covey.open(folder, split=split, progress=False)
             found = {*ds[:]["x"].tolist()}
             assert len(found) == 1
-            versions |= found
+            found_versions |= found
             ds.close()
             assert all(writer.is_alive() for writer in writers)
     finally:
@@ -655,16 +656,16 @@ def test_a_new_split_has_plain_names_and_its_successor_has_not(tmp_path):
 
 
 def test_old_versions_are_deleted_by_the_next_write(tmp_path, monkeypatch):
-    monkeypatch.setattr(committing, "RETENTION_S", 0)
-    versions = []
+    monkeypatch.setattr(versions, "RETENTION_S", 0)
+    listed = []
     for mode in ["error", "overwrite", "append", "overwrite", "append"]:
         write(NEW, tmp_path / "birds", label="label", mode=mode)
-        versions.append({path.name for path in (tmp_path / "birds").iterdir()})
-    assert versions[0] <= versions[1]
+        listed.append({path.name for path in (tmp_path / "birds").iterdir()})
+    assert listed[0] <= listed[1]
     shared = {"dataset_info.json", "features.json", "label.labels.txt"}
-    for before, older, now in zip(versions[2:], versions[1:], versions[3:], strict=False):
+    for before, older, now in zip(listed[2:], listed[1:], listed[3:], strict=False):
         assert now & older == shared | (now & older & before)
-        assert not now & versions[0] - shared
+        assert not now & listed[0] - shared
 
 
 def test_repair_in_place_deletes_old_versions(tmp_path):
@@ -797,7 +798,7 @@ READS = {"open", "info", "verify", "sample"}
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_nothing_outside_of_the_dataset_changes(tmp_path, plant, action, monkeypatch):
-    monkeypatch.setattr(committing, "RETENTION_S", 0)
+    monkeypatch.setattr(versions, "RETENTION_S", 0)
     folder, outside = tmp_path / "birds", tmp_path / "outside"
     write(OLD, folder, label="label")
     outside.mkdir()
@@ -1157,13 +1158,13 @@ def test_a_disk_that_fails_before_the_switch(tmp_path, mode, name, after, monkey
     check_index(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["_replace_sidecars", "remove_obsolete"])
+@pytest.mark.parametrize("name", ["_replace_late_sidecars", "_remove_obsolete"])
 @pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_disk_that_fails_after_the_switch(tmp_path, mode, name, monkeypatch):
     write(OLD, tmp_path, label="label")
     with monkeypatch.context() as patch:
-        failing_once(patch, name, FULL, int(name == "_replace_sidecars"))
+        failing_once(patch, name, FULL)
         with pytest.raises(
             CommittedError, match=r"'train' is written, but .*No space left"
         ) as told:
@@ -1180,7 +1181,7 @@ def test_a_disk_that_fails_after_the_switch(tmp_path, mode, name, monkeypatch):
 def test_the_next_append_adds_to_what_was_committed(tmp_path, monkeypatch):
     write([{"x": 1}], tmp_path)
     with monkeypatch.context() as patch:
-        failing_once(patch, "remove_obsolete", FULL)
+        failing_once(patch, "_remove_obsolete", FULL)
         with pytest.raises(CommittedError, match="is written"):
             write([{"x": 2}], tmp_path, mode="append")
     assert write([{"x": 3}], tmp_path, mode="append").records == 3

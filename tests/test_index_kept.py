@@ -635,7 +635,7 @@ def test_an_open_dataset_stays_the_version_that_it_was(birds, monkeypatch):
     assert numbers(mapped) == list(range(90))
     assert numbers(unused) == list(range(90))  # the files of the replaced version are still there
     assert sorted(numbers(opened(birds))) == list(range(500, 510))
-    monkeypatch.setattr("covey.writing.commit.RETENTION_S", 0)
+    monkeypatch.setattr("covey.writing.versions.RETENTION_S", 0)
     write(new, birds, label="label", mode="overwrite")
     assert numbers(mapped) == list(range(90))
     with pytest.raises(FileChangedError, match="open it again") as caught:

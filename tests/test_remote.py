@@ -1118,7 +1118,7 @@ def test_no_file_of_the_replaced_version_is_put_or_deleted(s3):
 def test_versions_before_the_replaced_one_are_deleted(target, monkeypatch):
     versions = []
     for number, retention in enumerate([60, 60, 60, 0]):
-        monkeypatch.setattr("covey.writing.commit.RETENTION_S", retention)
+        monkeypatch.setattr("covey.writing.versions.RETENTION_S", retention)
         before = {name for name in target.files() if has_token(name)}
         put(target, more(0, 30 + number), mode="overwrite")
         there = {name for name in target.files() if has_token(name)}
@@ -1356,7 +1356,7 @@ def test_a_few_failures_do_no_harm(s3, tmp_path):
 
 
 def test_old_files_that_cannot_be_deleted_are_reported(s3, monkeypatch):
-    monkeypatch.setattr("covey.writing.commit.RETENTION_S", 0)
+    monkeypatch.setattr("covey.writing.versions.RETENTION_S", 0)
     put(s3, more(0, 30))
     put(s3, more(0, 30), mode="overwrite")
     s3.asked.fault = lambda method, path: 403 if method == "DELETE" and "-of-" in path else 0
@@ -1429,7 +1429,7 @@ def test_a_bucket_that_is_not_there_is_found_out_at_once(s3):
 
 
 def test_a_web_server_cannot_be_written_to(web):
-    with pytest.raises(StorageError, match=f"{web.url}.*writing failed"):
+    with pytest.raises(StorageError, match=f"{web.url}.*writing is nothing that http:// can do"):
         put(web, more(0, 3))
 
 

@@ -214,8 +214,10 @@ def old_files(bucket, tmp_path_factory):
     """A dataset as it is behind a URL."""
     with pytest.MonkeyPatch.context() as patch:
         stand_alone(patch, tmp_path_factory.mktemp("old"))
-        put("s3://bucket/old/birds", bucket.options, OLD)
-    return {name: bucket.read("old/birds", name) for name in bucket.names("old/birds")}
+        put("s3://bucket/commit-old/birds", bucket.options, OLD)
+    return {
+        name: bucket.read("commit-old/birds", name) for name in bucket.names("commit-old/birds")
+    }
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_killed_at_every_request(bucket, fresh, old_files, name, moment):
     examples, arguments = SCENES[name]
     server, ends = bucket.server, []
     for fatal in range(100):
-        prefix = f"folder{next(COUNTER)}/birds"
+        prefix = f"commit{next(COUNTER)}/birds"
         url = f"s3://bucket/{prefix}"
         server.target, server.fatal = 0, -1
         for each, data in old_files.items() if name != "new dataset" else ():
@@ -270,20 +272,23 @@ def overwrite_forever(url, options):
 
 def test_readers_beside_a_writer(bucket):
     """No reader finds records of two versions, a missing file, or a dataset that it refuses."""
-    prefix = f"folder{next(COUNTER)}/birds"
+    prefix = f"commit{next(COUNTER)}/birds"
     url = f"s3://bucket/{prefix}"
     bucket.server.target, bucket.server.fatal = 0, -1
     put(url, bucket.options, OLD)
     context = multiprocessing.get_context("spawn")
     writer = context.Process(target=overwrite_forever, args=(url, bucket.options), daemon=True)
     writer.start()
+    options = {**bucket.options, "session": SESSION}
     versions, reads = set(), 0
     try:
         while reads < 300 or len(versions) < 5:
             reads += 1
             (numbers,) = plain(bucket, prefix).values()
             assert len({*numbers}) == 1
-            (numbers,) = by_covey(url, bucket.options).values()
+            ds = covey.open(url, storage_options=options, progress=False)
+            numbers = ds[:]["x"].tolist()
+            ds.close()
             assert len({*numbers}) == 1
             versions |= {*numbers}
             assert writer.is_alive()
@@ -295,7 +300,7 @@ def test_readers_beside_a_writer(bucket):
 
 def test_two_writers_that_switch_at_the_same_moment(bucket, monkeypatch):
     """S3 compares and writes in one request: neither split is lost, and one writer is refused."""
-    prefix = f"folder{next(COUNTER)}/birds"
+    prefix = f"commit{next(COUNTER)}/birds"
     url = f"s3://bucket/{prefix}"
     put(url, bucket.options, OLD)
     real, raced = Mirror._check_unchanged, []

@@ -494,7 +494,7 @@ def test_a_dataset_of_other_features_is_refused(folder, new):
 
 def test_a_file_is_no_folder(folder, new):
     new.write_text("")
-    with pytest.raises(covey.DatasetError, match="it is a file, must be a folder"):
+    with pytest.raises(covey.DatasetError, match="it is a file; must be a directory"):
         mend(folder, new)
 
 

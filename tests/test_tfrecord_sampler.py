@@ -399,13 +399,13 @@ def test_a_compression_that_shards_do_not_have_is_told(blocks):
 
 
 @pytest.mark.parametrize("decode", [parse, None])
-def test_a_damaged_record_is_named(shuffled, decode):
+def test_a_shard_that_changes_while_it_is_open_is_named(shuffled, decode):
     batches = TFRecordDatasetSampler(shuffled, decode, 2, 16, label="label", num_repeat=1)
     list(batches)  # now all shards are open
     with (shuffled / "s5.tfrec").open("r+b") as file:
         file.seek(1000)
         file.write(b"\xff\xff\xff\xff")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"s5\.tfrec: record 1\d at byte"):
+    with pytest.raises(tf.errors.UnknownError, match=r"FileChangedError: .*s5\.tfrec"):
         for _ in range(3):  # the first one was made ahead
             list(batches)
 

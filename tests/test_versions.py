@@ -12,7 +12,7 @@ from written import info, replaced, shard_paths, write
 from covey import DatasetError, FormatError, SourceError
 from covey.metadata import DatasetInfo, SplitInfo, versioned_template
 from covey.sources import open_source
-from covey.writing.commit import ABANDONED_S, find_obsolete, referenced_files
+from covey.writing.versions import ABANDONED_S, find_obsolete, referenced_files
 
 OLD, NEW = range(30), range(100, 120)
 

@@ -795,7 +795,7 @@ def test_overwrite_with_other_features_and_another_label(tmp_path):
 def test_a_third_version_deletes_the_first_after_the_retention_time(tmp_path, monkeypatch):
     folder, versions = tmp_path / "birds", []
     for number, retention in enumerate([60, 60, 60, 0]):
-        monkeypatch.setattr("covey.writing.commit.RETENTION_S", retention)
+        monkeypatch.setattr("covey.writing.versions.RETENTION_S", retention)
         write(birds(9 + number), folder, label="species", shards=2, mode="overwrite")
         versions.append({path.name for path in shard_paths(folder)})
         there = {path.name for path in folder.glob("*.tfrecord-*")}
@@ -1170,7 +1170,7 @@ def test_a_full_disk_leaves_the_old_dataset(tmp_path, there, options):
 
 @pytest.mark.parametrize("where", ["link", "replace", "rename", "fsync", "unlink"])
 def test_a_full_disk_leaves_the_old_or_the_new_dataset(tmp_path, there, where, monkeypatch):
-    monkeypatch.setattr("covey.writing.commit.RETENTION_S", 0)
+    monkeypatch.setattr("covey.writing.versions.RETENTION_S", 0)
     write(birds(5), there, "test", label="species", mode="overwrite")
     before, real = visible(there), getattr(os, where)
 

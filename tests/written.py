@@ -21,7 +21,7 @@ from covey import RecordReader
 from covey.index import About, index_names
 from covey.metadata import DatasetInfo, is_version_file
 from covey.shards import fingerprint
-from covey.writing.commit import referenced_files
+from covey.writing.versions import referenced_files
 
 
 def write(examples: Any, path: Any, split: str = "train", **options: Any) -> covey.Written:

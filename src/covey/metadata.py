@@ -42,6 +42,8 @@ from covey.untrusted import (
 INFO_FILE = "dataset_info.json"
 SHARD_INFO_FILE = "shard_info.json"
 """Where datum's reader looks for the shards of all splits."""
+ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
+"""Where datum's reader looks for the features of all splits."""
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 FILE_FORMAT = "tfrecord"
 ALL_REPLACED = (
@@ -139,6 +141,14 @@ def parse_version_file(name: str, dataset: str, split: str) -> tuple[bool, str |
     if found is None or found["dataset_split"] != f"{dataset}-{split}":
         return False, None
     return True, found["token"]
+
+
+def split_of_version_file(name: str, dataset: str) -> str | None:
+    """Return the split that a shard or an index file of a dataset belongs to, by its name."""
+    found = _VERSION_FILE.fullmatch(name)
+    if found is None or not found["dataset_split"].startswith(f"{dataset}-"):
+        return None
+    return found["dataset_split"][len(dataset) + 1 :]
 
 
 def staging_name(split: str) -> str:

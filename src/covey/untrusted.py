@@ -46,9 +46,9 @@ _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
     stat.S_IFSOCK: "a socket",
 }
 

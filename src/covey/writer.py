@@ -16,14 +16,13 @@ import numpy as np
 
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.features import Features
-from covey.metadata import check_split_name
+from covey.metadata import ENTRIES_FILE, check_split_name
 from covey.progress import Progress
 from covey.shards import Sharding
 from covey.shuffle.ordering import Ordering
 from covey.storage.paths import check_local
 from covey.writing.account import Account, shape_of
 from covey.writing.datum import (
-    ENTRIES_FILE,
     Entry,
     ShardInfo,
     check_shard_info,

@@ -14,8 +14,7 @@ from covey.errors import CoveyError, FormatError
 from covey.features import ClassLabel, Feature, Features
 from covey.features.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 from covey.index import About
-from covey.metadata import INFO_FILE, SHARD_INFO_FILE, has_token, parse_version_file
-from covey.writing.datum import ENTRIES_FILE
+from covey.metadata import ENTRIES_FILE, INFO_FILE, SHARD_INFO_FILE, has_token, parse_version_file
 
 
 def check_folder(

@@ -25,13 +25,13 @@ from covey.features.joining import common_features
 from covey.features.tfds import FEATURES_FILE
 from covey.index import BY_FILE, About
 from covey.labels import Classes, extend, find_label, guess_label, is_text
-from covey.metadata import SHARD_INFO_FILE
+from covey.metadata import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.progress import Progress
 from covey.shuffle.ordering import Ordering
 from covey.storage import is_remote
-from covey.writing.commit import locked, staged
-from covey.writing.datum import ENTRIES_FILE
+from covey.writing.commit import staged
 from covey.writing.existing import Existing
+from covey.writing.locks import locked
 from covey.writing.output import Output
 from covey.writing.remote import Mirror
 from covey.writing.write import Written

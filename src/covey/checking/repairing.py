@@ -13,8 +13,8 @@ from typing import Any
 from covey.checking.looking import check_threads, choose_splits, look, named
 from covey.checking.mending import Mode, SplitRepair
 from covey.checking.report import Problem, Problems, listing, many
-from covey.dataset.layout import ALL, Layout
-from covey.errors import DatasetError, FeatureError
+from covey.dataset.layout import ALL, Layout, find_layout
+from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.features import Features
 from covey.features.joining import common_features
 from covey.features.surveys import survey_kinds
@@ -136,7 +136,7 @@ def repair(
     if output is None:
         if not isinstance(path, (str, os.PathLike)):
             raise DatasetError("output is None; must be a directory or URL for a list of files")
-        deleted = clean_up(os.fsdecode(path), storage_options)
+        deleted = clean_up(_find_dataset(os.fsdecode(path), storage_options), storage_options)
         seconds = time.perf_counter() - started
         return Repaired(named(path), named(path), (), (), seconds, tuple(deleted))
     layout = look(path, storage_options, Problems())
@@ -172,6 +172,15 @@ def repair(
         ]
     seconds = time.perf_counter() - started
     return Repaired(named(path), named(target), tuple(written), lost, seconds)
+
+
+def _find_dataset(path: str, options: Mapping[str, Any] | None) -> str:
+    """The directory of a dataset, which may be a version in this one; the path itself if none."""
+    try:
+        layout = find_layout(path, storage_options=options)
+    except (CoveyError, OSError):
+        return path
+    return layout.storage.address(layout.path) if layout.kind == "dataset" else path
 
 
 def _target_split(name: str) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 from covey.errors import FeatureError, FormatError
 from covey.features import Features, Image, Tensor
-from covey.metadata import SHARD_INFO_FILE
+from covey.metadata import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.storage import Storage
 from covey.untrusted import parse_json
-from covey.writing.datum import ENTRIES_FILE, Entry, ShardInfo, check_shard_info, parse_entries
+from covey.writing.datum import Entry, ShardInfo, check_shard_info, parse_entries
 
 _DTYPES = {"int": "int64", "float": "float32", "string": "bytes"}
 

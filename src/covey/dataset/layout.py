@@ -172,6 +172,10 @@ def _undescribed(storage: Storage, folder: str) -> Layout:
         return _folder(storage, inner)
     found_files = _record_files(storage, files)
     uncommitted = _uncommitted(storage, folder, found_files)
+    if uncommitted:
+        described = _described(storage, folder)  # a writer may have committed meanwhile
+        if described is not None:
+            return described
     if uncommitted and len(uncommitted) == len(found_files):
         raise DatasetError(
             f"{folder}: there is no dataset ({INFO_FILE}), only shards of a write that was not "

@@ -21,7 +21,7 @@ from typing import Any
 
 from covey.errors import DatasetError, FeatureError, FormatError
 from covey.features.columns import Shape
-from covey.metadata import SHARD_INFO_FILE
+from covey.metadata import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.untrusted import (
     MAX_FEATURES,
     MAX_SHARDS,
@@ -31,9 +31,8 @@ from covey.untrusted import (
     parse_json,
     read_file,
 )
-from covey.writing.commit import atomic_write, locked
-
-ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
+from covey.writing.files import atomic_write
+from covey.writing.locks import locked
 
 ShardInfo = dict[str, dict[str, int]]
 

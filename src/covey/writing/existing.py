@@ -30,7 +30,7 @@ from covey.metadata import (
 from covey.records import RecordReader
 from covey.shards import Shard
 from covey.storage import LocalStorage
-from covey.writing.commit import read_info
+from covey.writing.versions import read_info
 
 Mode = Literal["error", "overwrite", "append"]
 

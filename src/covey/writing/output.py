@@ -25,8 +25,9 @@ from covey.progress import Progress
 from covey.records.compression import parse_compression
 from covey.shards import Shard, Sharding, sync, write_shards
 from covey.shuffle.ordering import Ordered, Ordering, Part
-from covey.writing.commit import Change, Staging, link_or_copy
+from covey.writing.commit import Change, Staging
 from covey.writing.existing import Existing
+from covey.writing.files import link_or_copy
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from covey.records import Block
 from covey.shards import Shard
 from covey.shuffle.ordering import Key, make_rows
 from covey.shuffle.spool import Spool
-from covey.writing.commit import Staging, reporting_failures
+from covey.writing.commit import Staging
 from covey.writing.existing import Existing
+from covey.writing.locks import locked, reporting_failures
 from covey.writing.output import Output
 
 # Records are handed on when there are so many bytes of them, or so many.
@@ -106,9 +107,10 @@ class RawSplit:
         """
         self.hand_on()
         with reporting_failures(self.folder, self.split, lambda: self._staging.committed):
-            existing = Existing.look(
-                self.folder, self.split, "overwrite", None, unique=not self._staging.can_link
-            )
+            with locked(self.folder):  # no other process changes it while it is looked at
+                existing = Existing.look(
+                    self.folder, self.split, "overwrite", None, unique=not self._staging.can_link
+                )
             features = _agree(existing, features)
             classes = self._classes(features, label)
             shards, _ = self._output.write(

@@ -36,7 +36,9 @@ from covey.index import index_names
 from covey.metadata import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, dataset_name
 from covey.storage import Stat, open_storage
 from covey.storage.paths import shown
-from covey.writing.commit import DeferredInterrupt, interrupted, is_sidecar, referenced_files
+from covey.writing.commit import is_sidecar
+from covey.writing.locks import DeferredSignals, interrupted
+from covey.writing.versions import referenced_files
 
 _PIECE_BYTES = 1 << 20
 _LABELS = ".labels.txt"
@@ -71,7 +73,10 @@ class Mirror:
         """The files that describe the dataset, as they were."""
         self._state: Stat | None = None
         """Of ``dataset_info.json``."""
-        self._committed = False
+        self._committed: bool | None = False
+        """Whether the switch has happened; None if that is unknown."""
+        self._undone = True
+        """Whether all that was put before a failed switch was taken back."""
 
     def __enter__(self) -> Mirror:
         try:
@@ -90,7 +95,15 @@ class Mirror:
     ) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
         if isinstance(error, KeyboardInterrupt):
-            raise interrupted(shown(self._url), self._split, self._committed) from error
+            raise interrupted(
+                shown(self._url), self._split, self._committed, undone=self._undone
+            ) from error
+        if isinstance(error, CommittedError) and not self._committed:
+            # It was committed to the local directory only.
+            raise DatasetError(
+                f"{shown(self._url)}: writing split {self._split!r} failed: {error.__cause__}; "
+                "nothing was changed"
+            ) from error
         if isinstance(error, CoveyError):
             here, there = str(self.folder), shown(self._url)
             error.args = tuple(
@@ -154,7 +167,7 @@ class Mirror:
     def publish(self) -> None:
         """Make what was written the split, by one PUT of ``dataset_info.json``.
 
-        SIGINT is held back during the switch and what follows it.
+        SIGINT and SIGTERM are held back during the switch and what follows it.
 
         Raises:
             DatasetError: If another process has changed the dataset; nothing of it is lost then.
@@ -178,12 +191,13 @@ class Mirror:
         except BaseException:
             self._take_back(brought)
             raise
-        with DeferredInterrupt() as interrupt:
+        with DeferredSignals() as signals:
             try:
-                interrupt.deliver()
+                signals.deliver()
                 self._switch()
             except BaseException:
-                self._take_back(brought)
+                if self._committed is False:
+                    self._take_back(brought)
                 raise
             self._committed = True
             gone = [name for name in self._before if name not in after]
@@ -233,13 +247,14 @@ class Mirror:
         path, text = self._path(INFO_FILE), (self.folder / INFO_FILE).read_bytes()
         try:
             self._storage.replace(path, text, self._state)
-        except OSError as error:
+        except BaseException as error:
             # A request that failed may have been carried out.
             try:
                 found = self._storage.read(path)
             except FileNotFoundError:
                 found = None
             except OSError:
+                self._committed = None
                 raise DatasetError(
                     f"{shown(self._url)}: {INFO_FILE} could not be written ({error}), nor read "
                     f"again: it is unknown whether split {self._split!r} is written; run `covey "
@@ -247,7 +262,8 @@ class Mirror:
                 ) from error
             if found != text and isinstance(error, FileChangedError):
                 raise self._is_changed() from error
-            if found != text:
+            self._committed = found == text
+            if not self._committed or not isinstance(error, OSError):
                 raise
 
     def _check_unchanged(self) -> None:
@@ -272,6 +288,7 @@ class Mirror:
 
     def _take_back(self, names: list[str]) -> None:
         """Undo what was put before the switch, unless another process has committed."""
+        self._undone = False
         with contextlib.suppress(OSError, CoveyError):
             needed: set[str] = set()
             if self._info_state() != self._state:
@@ -285,6 +302,7 @@ class Mirror:
                     self._storage.write(self._path(name), self._small[name])
             new = [self._path(name) for name in gone if name not in self._small]
             self._storage.remove(new)
+            self._undone = True
 
 
 def _place_in_order(name: str) -> int:

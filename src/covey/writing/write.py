@@ -25,11 +25,12 @@ from covey.shuffle.ordering import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
 from covey.storage.paths import shown
 from covey.terminal import escape
-from covey.writing.commit import Staging, locked, staged
+from covey.writing.commit import Staging, staged
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
 from covey.writing.intake import Intake, name_classes, take_in
 from covey.writing.items import LeftOut, OnError, Rules
+from covey.writing.locks import interrupted, locked
 from covey.writing.output import Output
 from covey.writing.remote import Mirror
 from covey.writing.spooling import Spooling
@@ -190,16 +191,39 @@ def write(
         ),
     )
     text = os.fsdecode(path)
+    if not text or "\0" in text:
+        raise DatasetError(f"path is {text!r}; must be the path of a directory, or a URL")
+    committed = False
+    try:
+        written = _write(job, intake, text, split, mode, name, progress, storage_options)
+        committed = True
+        return replace(written, path=shown(text), seconds=time.perf_counter() - started)
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:  # it says whether the split was written
+            raise
+        raise interrupted(shown(text), split, committed) from interrupt
+
+
+def _write(
+    job: _Job,
+    intake: Intake,
+    text: str,
+    split: str,
+    mode: Mode,
+    name: str | None,
+    progress: bool | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Written:
+    """Write a split to a directory or a URL."""
     if is_remote(text):
         appends = mode == "append"
         with Mirror(text, split, appends=appends, options=storage_options) as mirror:
             written = job.write(intake, mirror.folder, split, mode, name, progress, unique=True)
             mirror.publish()
-    else:
-        # Absolute, for whatever makes the examples may change the folder it works in.
-        folder = Path(LocalStorage().clean(text))
-        written = job.write(intake, folder, split, mode, name, progress)
-    return replace(written, path=shown(text), seconds=time.perf_counter() - started)
+        return written
+    # Absolute, for what makes the examples may change the current directory.
+    folder = Path(LocalStorage().clean(text))
+    return job.write(intake, folder, split, mode, name, progress)
 
 
 @dataclass(frozen=True)

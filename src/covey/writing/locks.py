@@ -1,0 +1,197 @@
+"""Locks of a dataset directory and of staging directories, and signals during a commit.
+
+The locks are ``flock`` on the directories themselves: they leave no file, and end with their
+process. Some network file systems keep them on one machine; :mod:`covey.writing.commit` therefore
+never removes a staging directory of another machine that is not a day old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from covey.errors import CommittedError, CoveyError, DatasetError
+
+# On systems without it, two writers of one split are not detected.
+_fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+
+LOCK_TIMEOUT_S = 60.0
+COMMIT_TIMEOUT_S = 600.0
+"""The same at the end of a write, which may have taken hours."""
+
+_DIRECTORY = (
+    os.O_RDONLY
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+)
+
+
+@contextmanager
+def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Hold the lock of a dataset directory, which every writer takes to look at it or commit.
+
+    Raises:
+        DatasetError: If another process holds it for longer than ``timeout`` seconds, or the file
+            system has no locks.
+    """
+    if _fcntl is None:
+        yield
+        return
+    # The caller's path may be a symbolic link.
+    descriptor = os.open(os.path.realpath(directory), _DIRECTORY)
+    try:
+        deadline = time.monotonic() + timeout
+        while not _take(descriptor, directory):
+            if time.monotonic() > deadline:
+                raise DatasetError(
+                    f"{directory}: {_find_holder(descriptor)} has held the lock of the dataset "
+                    f"for over {timeout:g} s; wait for it to end, or stop it"
+                )
+            time.sleep(0.01)
+        yield
+    finally:
+        unlock(descriptor)
+
+
+def try_lock(directory: Path) -> int | None:
+    """Lock a directory unless a process holds its lock; return the descriptor of the lock."""
+    if _fcntl is None:
+        return -1
+    descriptor = os.open(directory, _DIRECTORY)
+    if _take(descriptor, directory):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def unlock(descriptor: int | None) -> None:
+    """Release a lock, also if a forked process has inherited its descriptor."""
+    if descriptor is not None and descriptor >= 0:
+        with contextlib.suppress(OSError):
+            _fcntl.flock(descriptor, _fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _take(descriptor: int, directory: Path) -> bool:
+    try:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        raise DatasetError(
+            f"{directory}: its file system has no locks ({error.strerror}), which writing needs; "
+            "write to another one and copy the dataset, or mount it with flock"
+        ) from error
+    return True
+
+
+def _find_holder(descriptor: int) -> str:
+    """Return which process holds the lock of a directory, where the system tells."""
+    found = os.fstat(descriptor)
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if "FLOCK" in fields and "->" not in fields and fields[5] == device:
+                process = int(fields[4])
+                command = Path(f"/proc/{process}/comm").read_text().strip()
+                return f"process {process} ({command})"
+    return "another process"
+
+
+def owner() -> str:
+    """Return what a staging directory says of its writer."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+class DeferredSignals:
+    """Holds SIGINT and SIGTERM back in the main thread, and delivers them at the end of the block.
+
+    Only signals with a handler in Python are held back: any other ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[int] = []
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> DeferredSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._pending.append(number)
+
+    def deliver(self) -> None:
+        """Deliver the signals that have been held back."""
+        while self._pending:
+            number = self._pending.pop(0)
+            self._handlers[number](number, None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self.deliver()
+
+
+def interrupted(
+    where: str, split: str, committed: bool | None, *, undone: bool = True
+) -> KeyboardInterrupt:
+    """Return an interrupt that says whether the split was written.
+
+    Args:
+        where: The dataset.
+        split: The split.
+        committed: Whether it was written; None if that is unknown.
+        undone: If not, whether the dataset is exactly as it was.
+    """
+    state = "is not written, nothing was changed" if undone else "is not written"
+    if committed:
+        state = "is written"
+    elif committed is None:
+        state = "may be written or not; run `covey info` to see"
+    return KeyboardInterrupt(f"{where}: interrupted; split {split!r} {state}")
+
+
+@contextmanager
+def reporting_failures(
+    directory: Path, split: str, is_committed: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Say in errors and interrupts whether the split was written."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise interrupted(str(directory), split, is_committed()) from interrupt
+    except OSError as error:
+        if isinstance(error, CoveyError):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        if is_committed():
+            raise CommittedError(
+                f"{directory}: split {split!r} is written, but then: {error.strerror or error}"
+                f"{where}; do not write the same examples again"
+            ) from error
+        raise DatasetError(
+            f"{directory}: writing split {split!r} failed: {error.strerror or error}"
+            f"{where}; nothing was changed"
+        ) from error
