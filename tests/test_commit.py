@@ -45,7 +45,8 @@ from covey import (
 from covey.cli import main
 from covey.features.tfds import features_from_tfds
 from covey.writing import commit as committing
-from covey.writing import versions
+from covey.writing import files as writing_files
+from covey.writing import locks, versions
 from covey.writing.commit import Staging, recover
 
 OLD = [{"x": i, "label": "ab"[i % 2]} for i in range(40)]
@@ -1187,6 +1188,290 @@ def test_the_next_append_adds_to_what_was_committed(tmp_path, monkeypatch):
     assert write([{"x": 3}], tmp_path, mode="append").records == 3
     assert sorted(each["x"] for each in read(tmp_path)) == [1, 2, 3]
     check_index(tmp_path)
+
+
+# Faults around the switch.
+
+
+def after_the_switch(monkeypatch, strike):
+    """Let something happen right after dataset_info.json was replaced."""
+    real = os.replace
+
+    def replace(source, target):
+        real(source, target)
+        if str(target).endswith("dataset_info.json"):
+            monkeypatch.setattr(os, "replace", real)
+            strike()
+
+    monkeypatch.setattr(os, "replace", replace)
+
+
+def raise_error(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(1), SystemExit),
+        (MemoryError(), MemoryError),
+        (FileNotFoundError(errno.ENOENT, "gone"), CommittedError),
+    ],
+)
+def test_an_exception_right_after_the_switch_loses_nothing(tmp_path, monkeypatch, error, told):
+    write(OLD, tmp_path, label="label")
+    with monkeypatch.context() as patch:
+        after_the_switch(patch, lambda: raise_error(error))
+        with pytest.raises(told) as caught:
+            write(OTHERS, tmp_path, label="label", mode="overwrite")
+    assert "nothing was changed" not in str(caught.value)
+    assert len(covey.open(tmp_path)) == len(OTHERS)
+    recover(tmp_path)
+    assert seen(tmp_path)["train"] == sorted((each["x"], each["label"]) for each in OTHERS)
+    check_index(tmp_path)
+
+
+def test_sigterm_after_the_switch_is_held_back(tmp_path, monkeypatch):
+    def terminate(number, frame):
+        sys.exit(128 + number)
+
+    write(OLD, tmp_path, label="label")
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        after_the_switch(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            write(OTHERS, tmp_path, label="label", mode="overwrite")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen(tmp_path)["train"] == sorted((each["x"], each["label"]) for each in OTHERS)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_repair_keeps_old_versions_if_the_current_one_is_not_whole(tmp_path):
+    write(OLD, tmp_path, label="label")
+    write(NEW, tmp_path, label="label", mode="overwrite")
+    shard_paths(tmp_path)[0].unlink()
+    before = files(tmp_path)
+    with pytest.raises(DatasetError, match="the shard is missing"):
+        covey.repair(tmp_path)
+    assert files(tmp_path) == before
+
+
+def test_the_staging_directory_of_another_machine_is_left(tmp_path):
+    write(OLD, tmp_path, label="label")
+    staging = tmp_path / ".covey-test.partial"
+    staging.mkdir()
+    (staging / "owner").write_text("process 7 on another.machine")
+    write(NEW, tmp_path, label="label", mode="append")
+    assert staging.is_dir()
+    with pytest.raises(DatasetError, match=r"'test' \(process 7 on another.machine\)"):
+        write(NEW, tmp_path, "test", label="label")
+    os.utime(staging, (0, 0))
+    write(NEW, tmp_path, "test", label="label")
+    assert not staging.exists()
+
+
+def test_append_to_shards_that_are_symbolic_links(tmp_path):
+    write(OLD, tmp_path / "birds", label="label", shards=2)
+    (tmp_path / "blobs").mkdir()
+    for number, path in enumerate(shard_paths(tmp_path / "birds")):
+        path.rename(tmp_path / "blobs" / str(number))
+        path.symlink_to(f"../blobs/{number}")
+    write(NEW, tmp_path / "birds", label="label", mode="append")
+    assert len(covey.open(tmp_path / "birds")[:]["x"]) == 70
+    check_index(tmp_path / "birds")
+
+
+def test_files_that_covey_did_not_write_are_not_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(versions, "RETENTION_S", 0)
+    own = {
+        "notes.labels.txt": "mine",
+        "my_mapping.json": "{}",
+        "birds-train.tfrecord-00000-of-00009": "mine",
+        "birds-train.txt": "mine",
+    }
+    folder = tmp_path / "birds"
+    folder.mkdir()
+    for name, text in own.items():
+        (folder / name).write_text(text)
+    for mode in ["error", "overwrite", "append", "overwrite", "append"]:
+        write(OTHERS, folder, label="label", mode=mode)
+    covey.repair(folder)
+    assert {name: (folder / name).read_text() for name in own} == own
+
+
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "notes/README"])
+def test_a_template_that_names_other_files_deletes_none(tmp_path, name):
+    write(OLD, tmp_path, label="label")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "README").write_text("mine")
+    text = (tmp_path / "dataset_info.json").read_text()
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    (tmp_path / "dataset_info.json").write_text(text.replace(template, name))
+    write(NEW, tmp_path, label="label", mode="overwrite")
+    assert (tmp_path / "notes" / "README").read_text() == "mine"
+    assert len(covey.open(tmp_path)) == len(NEW)
+    assert {*features_from_tfds(tmp_path)} == {"x", "label"}
+
+
+def test_a_rollback_keeps_what_another_process_has_committed(tmp_path, monkeypatch):
+    write(OLD, tmp_path, label="label")
+
+    def examples():
+        yield from OTHERS
+        write(OTHERS, tmp_path, "test", label="label")
+
+    with monkeypatch.context() as patch:
+        failing_once(patch, "atomic_write", FULL, 1 + 2)  # of the other process, and this one
+        with pytest.raises(DatasetError, match="nothing was changed"):
+            write(examples(), tmp_path, "val", label="label")
+    assert features_from_tfds(tmp_path)["label"].names == ("a", "b", "c")
+    assert {*seen(tmp_path)} == {"train", "test"}
+
+
+def test_a_full_disk_does_not_lose_class_names(tmp_path, monkeypatch):
+    write(OLD, tmp_path, label="label")
+    before = files(tmp_path)
+    real, calls = writing_files._write_new, []
+
+    def fail(path, data):
+        if path.parent == tmp_path and b"c" in data:
+            calls.append(path)
+            raise FULL
+        real(path, data)
+
+    monkeypatch.setattr(writing_files, "_write_new", fail)
+    with pytest.raises(DatasetError, match="nothing was changed"):
+        write(OTHERS, tmp_path, label="label", mode="append")
+    assert calls
+    assert files(tmp_path) == before
+
+
+def test_without_hard_links_a_killed_commit_is_completed(tmp_path, fresh):
+    fresh(complete_without_hard_links, tmp_path)
+
+
+def complete_without_hard_links(tmp_path):
+    def link(*args, **options):
+        raise OSError(errno.EPERM, "not supported")
+
+    def act(folder):
+        os.link = link
+        features = {"y": "str", "label": ClassLabel(names=["q"])}
+        write([{"y": "z", "label": "q"}] * 5, folder, mode="overwrite", features=features)
+
+    write(OLD, tmp_path / "before" / "birds", label="label")
+    for step in range(200):
+        folder = tmp_path / f"killed-{step}" / "birds"
+        shutil.copytree(tmp_path / "before" / "birds", folder)
+        status = killed_at(step, act, folder)
+        recover(folder)
+        examples, features = read(folder), features_from_tfds(folder)
+        assert {*examples[0]} == {*features}
+        if status == 0:
+            break
+
+
+def test_a_staging_directory_of_another_user_blocks_only_its_split(tmp_path):
+    with public_directory() as root:
+        write(OLD, root / "birds", label="label")
+        staging = root / "birds" / ".covey-test.partial"
+        staging.mkdir(mode=0o700)
+        for path in (root / "birds", *(root / "birds").iterdir()):
+            os.chmod(path, 0o777 if path.is_dir() else 0o666)
+        staging.chmod(0o700)
+
+        def act():
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            write(NEW, root / "birds", "val", label="label")
+            write(NEW, root / "birds", "test", label="label")
+
+        told = result_of(act)
+        if os.getuid() == 0:
+            assert isinstance(told, DatasetError)
+            assert "an interrupted write of user 0 left it" in str(told)
+        assert {"train", "val"} <= {*seen(root / "birds")}
+
+
+@pytest.mark.parametrize("name", ["x.labels.txt", "birds-train.tfrecord-00000-of-00001"])
+def test_a_directory_with_the_name_of_a_file_does_not_block(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(versions, "RETENTION_S", 0)
+    folder = tmp_path / "birds"
+    write(OLD, folder, label="label", mode="overwrite", shards=2)
+    (folder / name).mkdir()
+    for _ in range(3):
+        write(NEW, folder, label="label", mode="overwrite")
+    assert len(covey.open(folder)) == len(NEW)
+    assert (folder / name).is_dir()
+
+
+def test_a_broken_link_in_place_of_a_sidecar_file_is_replaced(tmp_path):
+    write(OLD, tmp_path / "birds", label="label")
+    (tmp_path / "birds" / "features.json").unlink()
+    (tmp_path / "birds" / "features.json").symlink_to("nowhere")
+    write(NEW, tmp_path / "birds", label="label", mode="overwrite")
+    assert {*features_from_tfds(tmp_path / "birds")} == {"x", "label"}
+
+
+def test_recovery_waits_for_no_fifo_and_no_depth(tmp_path):
+    write(OLD, tmp_path, label="label")
+    staging = tmp_path / ".covey-test.partial"
+    (staging / "before").mkdir(parents=True)
+    (staging / "before" / "a.labels.txt").write_text("x")
+    os.mkfifo(tmp_path / "a.labels.txt")
+    deep = staging
+    for _ in range(60):
+        deep = deep / ("d" * 20)
+    deep.mkdir(parents=True)
+    here = os.open(deep, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    recover(tmp_path)
+    write(NEW, tmp_path, "test", label="label")
+    assert {*seen(tmp_path)} == {"train", "test"}
+    subprocess.run(["rm", "-rf", *tmp_path.glob(".covey-*")], check=True)
+
+
+def test_a_system_without_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_fcntl", None)
+    for mode in ["error", "append", "overwrite"]:
+        write(NEW, tmp_path, label="label", mode=mode)
+    assert len(covey.open(tmp_path)) == len(NEW)
+
+
+def test_a_forked_process_removes_nothing_and_holds_no_lock(tmp_path):
+    def examples():
+        yield from OLD
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            staging = Staging(tmp_path, "train")
+            staging._process -= 1  # as it is for a copy of the parent's
+            staging.abort()
+            os.read(reading, 1)
+            os._exit(0)
+        assert (tmp_path / ".covey-train.partial").is_dir()
+        children.append((child, writing))
+
+    children = []
+    write(examples(), tmp_path, label="label")
+    write(NEW, tmp_path, label="label", mode="append")  # while the child is alive
+    for child, writing in children:
+        os.write(writing, b"x")
+        os.waitpid(child, 0)
+    assert len(covey.open(tmp_path)) == 70
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_a_path_that_cannot_be(path):
+    with pytest.raises(DatasetError, match="must be the path of a directory"):
+        write(OLD, path, label="label")
 
 
 # An index that is not what it was.
