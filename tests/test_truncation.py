@@ -25,7 +25,7 @@ from covey import CorruptRecordError, CoveyError, RecordReader, _core
 from covey.checking import repair, verify
 from covey.errors import FileChangedError, StorageError
 from covey.index import reading
-from covey.indexing import scanning
+from covey.records.salvage import salvage
 from covey.storage import LocalStorage
 
 TRIES = 100
@@ -304,6 +304,66 @@ def use_block_after_truncation(folder):
 
 def test_a_block_of_a_file_that_was_truncated(copy, elsewhere):
     assert elsewhere(use_block_after_truncation, copy) == [str(shard_paths(copy)[1])] * 3
+
+
+@pytest.mark.parametrize("use", ["iterate", "slice", "decode", "join", "write", "closed"])
+@pytest.mark.parametrize("salvaged", [False, True])
+def test_a_block_of_a_file_that_was_truncated_in_its_last_page(copy, tmp_path, use, salvaged):
+    # An access to the last page of a file raises no signal: what is missing there is zeros.
+    def write_block(block):
+        with covey.RecordWriter(tmp_path / "x") as writer:
+            writer.write_block(block)
+
+    path = shard_paths(copy)[1]
+    size = path.stat().st_size
+    with RecordReader(path) as reader:
+        (block,) = salvage(path) if salvaged else reader.blocks()
+        os.truncate(path, size - 1)
+        assert (size - 1) // 4096 == (size - 2) // 4096
+        if use == "closed":
+            reader.close()
+        action = {
+            "iterate": lambda: list(block),
+            "slice": lambda: list(block[5:9]),
+            "decode": lambda: FEATURES.decode_batch(block),
+            "join": lambda: FEATURES.decode_batch([block, block]),
+            "write": lambda: write_block(block),
+            "closed": lambda: list(block),
+        }
+        with pytest.raises(FileChangedError) as caught:
+            action[use]()
+        assert caught.value.path == str(path)
+
+
+def test_a_descriptor_lives_as_long_as_mapped_blocks(copy):
+    path = shard_paths(copy)[1]
+
+    def count():
+        links = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
+        return sum(os.path.realpath(each) == str(path.resolve()) for each in links)
+
+    with RecordReader(path) as reader:
+        (block,) = reader.blocks()
+        part = block[5:9]
+    del block
+    assert count() == 1
+    del part
+    assert count() == 0
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_file_that_is_truncated_in_its_last_page_while_it_is_scanned(copy, monkeypatch, verify):
+    path = shard_paths(copy)[1]
+    real = _core.scan_frames
+
+    def scan_frames(*args):
+        os.truncate(path, path.stat().st_size - 1)
+        return real(*args)
+
+    monkeypatch.setattr(_core, "scan_frames", scan_frames)
+    message = "the file was truncated while it was read"
+    with RecordReader(path, verify=verify) as r, pytest.raises(CorruptRecordError, match=message):
+        r.count()
 
 
 # Handlers of others.
