@@ -500,6 +500,21 @@ def test_a_shard_that_is_replaced_before_it_is_opened(copy, map_files):
         ds[RECORDS - 1]
 
 
+@pytest.mark.parametrize("map_files", [True, False])
+def test_a_shard_that_is_only_touched_before_it_is_opened(copy, tmp_path, monkeypatch, map_files):
+    monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
+    paths = shard_paths(copy)
+    ds = opened(paths, map_files=map_files)  # without the index that covey wrote
+    os.utime(paths[0], (0, 0))
+    shutil.copyfile(paths[1], tmp_path / "copy")
+    os.replace(tmp_path / "copy", paths[1])
+    ids = np.arange(RECORDS)
+    check_rows(ds[ids], ids)
+    with open(paths[1], "ab") as file:
+        file.write(b"x")
+    check_rows(ds[ids], ids)
+
+
 def replaced_after_eviction(folder, other):
     """Replace a shard whose descriptor was closed to make room for others."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -543,12 +558,6 @@ def replaced_while_indexed(folder, other):
 def test_a_shard_that_is_replaced_while_it_is_indexed(copy, elsewhere):
     path, other = shard_paths(copy)[1], other_version(copy)
     assert elsewhere(replaced_while_indexed, copy, other) == str(path)
-
-
-def test_an_index_has_the_state_of_the_file_that_was_scanned(copy):
-    path = shard_paths(copy)[1]
-    with open(path, "rb") as file:
-        assert [scanning.local_stat(os.fstat(file.fileno()))] == LocalStorage().stat([str(path)])
 
 
 # What is not a file.
