@@ -125,7 +125,7 @@ def read_ids(folder, path, map_files):
 
 
 def read_raw(folder, path, map_files):
-    with opened(folder, map_files=map_files, verify=False) as ds:
+    with opened(folder, map_files=map_files) as ds:
         expected = [ds.raw[number] for number in range(0, RECORDS, 40)]
 
         def action():
