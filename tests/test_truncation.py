@@ -24,6 +24,7 @@ import covey
 from covey import CorruptRecordError, CoveyError, RecordReader, _core
 from covey.checking import repair, verify
 from covey.errors import FileChangedError, StorageError
+from covey.gather import opened as gather_opened
 from covey.index import reading
 from covey.records.salvage import salvage
 from covey.storage import LocalStorage
@@ -615,6 +616,30 @@ def test_a_fingerprint_is_of_a_regular_file(tmp_path):
 
 
 # The limit on open files.
+
+
+def descriptors_of_two_datasets(folder):
+    """Read two datasets in two threads; how many descriptors of shards stay open."""
+
+    def max_open_files():
+        time.sleep(0.2)  # the other thread asks meanwhile
+        return 64
+
+    gather_opened.max_open_files = max_open_files
+    sets = [opened(folder) for _ in range(2)]
+    threads = [threading.Thread(target=ds.__getitem__, args=(slice(None),)) for ds in sets]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    links = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    return sum(os.path.dirname(each) == str(folder) for each in links)
+
+
+def test_datasets_that_are_opened_at_once_share_the_limit(tmp_path):
+    write(columns(), tmp_path / "birds", features=FEATURES, label="label", shards=20)
+    with closing(Elsewhere()) as run:
+        assert run(descriptors_of_two_datasets, tmp_path / "birds") == 20
 
 
 def read_with_few_descriptors(folder, map_files):
