@@ -1,9 +1,11 @@
 """Hostile datasets: what their files say leads to a result or a CoveyError, and to nothing else."""
 
+import io
 import json
 import os
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -352,7 +354,36 @@ def test_large_images_are_refused_by_their_headers(tmp_path):
     subprocess.run([sys.executable, "-c", LARGE_IMAGES, *arguments], check=True)
 
 
-@pytest.mark.parametrize("form", ["png", "jpeg", "gif", "bmp", "webp"])
+def container(kind, image):
+    """An image of a format that embeds another image, or a program."""
+    if kind == "ICO":
+        entry = struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(image), 22)
+        return struct.pack("<HHH", 0, 1, 1) + entry + image
+    if kind == "ICNS":
+        part = b"ic07" + struct.pack(">I", 8 + len(image)) + image
+        return b"icns" + struct.pack(">I", 8 + len(part)) + part
+    return b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.mark.filterwarnings("ignore:Image was not the expected size")
+@pytest.mark.parametrize("kind", ["ICO", "ICNS", "EPS"])
+def test_formats_that_embed_others_are_not_decoded(tmp_path, kind):
+    data = container(kind, png(300, 200))
+    with Pillow.open(io.BytesIO(data)) as image:
+        assert image.format == kind
+    path = tmp_path / "x.png"
+    path.write_bytes(data)
+    put_images(tmp_path / "images", [data] * 2)
+    message = "not a valid image; supported formats: PNG, JPEG, GIF, BMP, WEBP, TIFF, PPM"
+    with pytest.raises(FeatureError, match=message):
+        covey.Image().decode(data, max_pixels=128 * 128)
+    with pytest.raises(FeatureError, match=message):
+        load_image(path)
+    with pytest.raises(covey.ExampleError, match=message):
+        covey.open(tmp_path / "images", decode_images=True)[0]
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg", "gif", "bmp", "webp", "tiff", "ppm"])
 def test_max_pixels_of_every_format(tmp_path, form):
     path = tmp_path / f"x.{form}"
     Pillow.new("RGB", (30, 20)).save(path)

@@ -380,8 +380,8 @@ def test_an_image_that_is_cut_off_is_named(format, size, decoder):
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"no image"])
 def test_bytes_that_are_no_image(data, decoder):
     assert str(failure([data])) == (
-        f"birds.tfrecord: record 0 at byte 0: feature 'image': these {len(data)} bytes are no "
-        "image that can be read"
+        f"birds.tfrecord: record 0 at byte 0: feature 'image': these {len(data)} bytes are not a "
+        "valid image; supported formats: PNG, JPEG, GIF, BMP, WEBP, TIFF, PPM"
     )
 
 

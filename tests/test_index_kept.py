@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import pickle
 import shutil
 import tempfile
 import threading
@@ -19,7 +20,7 @@ import covey
 from covey import CorruptRecordError, CoveyError, DatasetError, RecordReader
 from covey.cli import main
 from covey.errors import FileChangedError
-from covey.index import index_names
+from covey.index import index_names, reading
 from covey.indexing import keeping
 from covey.storage import remove_stale_temporaries
 from covey.storage.local import new_temporary, remove_temporary
@@ -737,6 +738,34 @@ def test_indexes_are_evicted_least_recently_used_first(tmp_path, cache, scans, m
     assert scans == []
     opened(folders[1])
     assert scans
+
+
+@pytest.mark.parametrize("held_bytes", [16 << 20, 0], ids=["in memory", "mapped"])
+def test_a_dataset_whose_index_was_evicted_can_be_pickled(tmp_path, cache, monkeypatch, held_bytes):
+    monkeypatch.setenv("COVEY_CACHE_BYTES", str(200_000))
+    monkeypatch.setattr(reading, "_HELD_BYTES", held_bytes)
+    for name in ("a", "b"):
+        put_numbers(tmp_path / name / "0.tfrecord", range(3000))
+    ds = opened(tmp_path / "a")
+    small = len(pickle.dumps(ds))
+    opened(tmp_path / "b")
+    assert len(list((cache / "indexes").iterdir())) == 1
+    pickled = pickle.dumps(ds)
+    assert small < 4000 < len(pickled)
+    again = pickle.loads(pickled)
+    assert numbers(again) == list(range(3000))
+    assert numbers(again.where(label=1)) == list(range(1, 3000, 3))
+    assert numbers(pickle.loads(pickle.dumps(again))) == list(range(3000))
+
+
+def test_a_pickle_whose_index_was_removed_names_the_remedy(folder, cache):
+    pickled = pickle.dumps(opened(folder))
+    shutil.rmtree(cache)
+    with pytest.raises(
+        FileChangedError, match=r"open the dataset again.*COVEY_CACHE_BYTES"
+    ) as caught:
+        pickle.loads(pickled)
+    assert caught.value.path.startswith(str(cache))
 
 
 def put_temporaries(directory):

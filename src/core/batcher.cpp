@@ -42,8 +42,7 @@ bool Batcher::make(std::uint64_t step, const Mappings& shards, std::uint8_t* con
       !check_classes(scratch.labels.data(), labels, rows)) {
     return false;
   }
-  const bool verified = options_.check != Check::nothing;
-  return !plan_.has_faulted() && !tables_.check_read(scratch.located, shards, {}, verified);
+  return !plan_.has_faulted() && !tables_.check_read(scratch.located, shards, {});
 }
 
 bool Batcher::look_up(std::int64_t* ids, std::size_t rows) const noexcept {

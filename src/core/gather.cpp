@@ -91,8 +91,8 @@ Fault RowTables::locate(const std::int64_t* ids, std::size_t count, const Mappin
   return {};
 }
 
-Fault RowTables::check_read(const Located& located, const Mappings& shards, const Fault& fault,
-                            bool verified) const {
+Fault RowTables::check_read(const Located& located, const Mappings& shards,
+                            const Fault& fault) const {
   if (fault_count() != 0) {
     for (const RowTable& table : tables_) {
       if (lies_in_fault(table.rows)) return fault_of(FaultCode::index, 0);
@@ -101,8 +101,7 @@ Fault RowTables::check_read(const Located& located, const Mappings& shards, cons
   const std::int64_t now = Mapping::now();
   for (const Located::Shard& each : located.shards) {
     const Mapping& shard = *shards[each.number];
-    if (fault ? shard.has_changed()
-              : shard.has_changed(now) || (!verified && shard.is_truncated())) {
+    if (fault ? shard.has_changed() : shard.has_changed(now)) {
       return fault_of(FaultCode::changed, each.row, each.number, 0, shard.size());
     }
   }

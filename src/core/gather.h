@@ -55,11 +55,11 @@ class RowTables {
                Located& out) const;
 
   // Whether what was read since locate() is valid; `fault` is what the read has found itself, of
-  // which a fault here is the cause. Faults: `index`, `changed`, or `fault`. If checksums were not
-  // verified, each file is asked for its size: the end of its last page reads as zeros if it was
-  // truncated there.
-  Fault check_read(const Located& located, const Mappings& shards, const Fault& fault,
-                   bool verified) const;
+  // which a fault here is the cause. Faults: `index`, `changed`, or `fault`. After a read that has
+  // failed, each file is asked for its state; else only if it was not asked recently. So records
+  // in the page in which a file was truncated may be read as zeros for a short time, which only
+  // checksums detect.
+  Fault check_read(const Located& located, const Mappings& shards, const Fault& fault) const;
 
   // The shards of records that are not there, each once. Numbers that are no records are left out.
   std::vector<std::size_t> missing(const std::int64_t* ids, std::size_t count,

@@ -141,14 +141,6 @@ bool Mapping::has_changed(std::int64_t now) const noexcept {
   return has_changed();
 }
 
-bool Mapping::is_truncated() const noexcept {
-  if (size() == 0) return false;
-  if (descriptor_ < 0) return has_changed();
-  // Nothing reads from the position that this moves.
-  const off_t end = lseek(descriptor_, 0, SEEK_END);
-  return end < 0 || static_cast<std::uint64_t>(end) < size();
-}
-
 bool Mapping::ask_system() const noexcept {
   struct stat status;
   if (descriptor_ >= 0) {
@@ -210,7 +202,6 @@ Mapping::~Mapping() = default;
 // A file that is mapped cannot be truncated there.
 bool Mapping::has_changed() const noexcept { return false; }
 bool Mapping::has_changed(std::int64_t) const noexcept { return false; }
-bool Mapping::is_truncated() const noexcept { return false; }
 std::int64_t Mapping::now() noexcept { return 0; }
 bool Mapping::ask_system() const noexcept { return false; }
 

@@ -81,9 +81,6 @@ class Mapping {
   // milliseconds. `now` is a time in milliseconds.
   bool has_changed(std::int64_t now) const noexcept;
 
-  // Whether the file is smaller now; cheaper than has_changed().
-  bool is_truncated() const noexcept;
-
   // The time for has_changed(), in milliseconds.
   static std::int64_t now() noexcept;
 

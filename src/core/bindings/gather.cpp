@@ -98,7 +98,7 @@ nb::list PyGather::decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, 
       fault =
           tables_.check_labels(ids.data(), ids.shape(0), static_cast<const std::int64_t*>(labels));
     }
-    return tables_.check_read(located, *held, fault, wanted != Check::nothing);
+    return tables_.check_read(located, *held, fault);
   };
   return decoder.run(located.records, wanted, dense, also);
 }
@@ -107,9 +107,8 @@ nb::list PyGather::slice(ArrayArg<std::int64_t> ids, bool verify) const {
   const auto held = shards();
   Located located;
   raise_if(locate(ids, *held, located));
-  return to_bytes(located.records, verify, [&](const Fault& fault) {
-    return tables_.check_read(located, *held, fault, verify);
-  });
+  return to_bytes(located.records, verify,
+                  [&](const Fault& fault) { return tables_.check_read(located, *held, fault); });
 }
 
 Fault PyGather::locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards,
@@ -117,7 +116,7 @@ Fault PyGather::locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards
   const GilReleased released;
   const Fault fault = tables_.locate(ids.data(), ids.shape(0), shards, located);
   const bool is_cause = fault.code == FaultCode::unmapped || fault.code == FaultCode::row;
-  return !fault || is_cause ? fault : tables_.check_read(located, shards, fault, true);
+  return !fault || is_cause ? fault : tables_.check_read(located, shards, fault);
 }
 
 RowTables PyGather::parse(nb::list given) {

@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from typing import BinaryIO
 
 from covey.errors import CorruptRecordError
-from covey.indexing.scanning import local_stat
 from covey.records import Block, RecordReader
 from covey.records.places import Members
 from covey.records.salvage import Damage, salvage
@@ -15,6 +14,7 @@ from covey.records.streams import RegularFile
 from covey.records.stretches import DamagedFile
 from covey.shards import fingerprint_of
 from covey.storage import Stat, Storage
+from covey.storage.local import local_stat
 
 
 class OpenShard:

@@ -18,6 +18,9 @@ from covey.features.columns import Column, Shape, as_array, check_shape, check_v
 from covey.features.kinds import REQUIRED, Feature
 
 FORMATS = ("png", "jpeg")
+# The formats that are decoded, by Pillow's names. Formats that embed images of other formats (ICO,
+# ICNS) decode them before their size is known, and some start other programs (EPS).
+DECODED_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow's names for images of 8 bits, a letter for each channel.
 _EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
@@ -33,7 +36,8 @@ class Image(Feature):
         format: How pixels are encoded: ``"png"`` or ``"jpeg"``.
         default: The encoded image of an example that lacks the feature.
 
-    Decoding gives the encoded bytes; :meth:`decode` gives pixels.
+    Decoding gives the encoded bytes; :meth:`decode` gives pixels of PNG, JPEG, GIF, BMP, WebP, TIFF
+    and PPM images.
     """
 
     shape: Shape = (None, None, None)
@@ -141,7 +145,7 @@ def read_pixels(
     """
     pillow = import_pillow()
     try:
-        with pillow.open(io.BytesIO(data)) as image:
+        with pillow.open(io.BytesIO(data), formats=DECODED_FORMATS) as image:
             _check_pixels(image, max_pixels)  # by the header: nothing is decoded yet
             pixels = _read_jpeg(feature, data, image, size, out)
             if pixels is not None:
@@ -150,7 +154,10 @@ def read_pixels(
     except FeatureError:
         raise
     except pillow.UnidentifiedImageError:  # which would name an address in memory
-        raise FeatureError(f"these {len(data)} bytes are no image that can be read") from None
+        raise FeatureError(
+            f"these {len(data)} bytes are not a valid image; supported formats: "
+            f"{', '.join(DECODED_FORMATS)}"
+        ) from None
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise FeatureError(
             f"{error}; max_pixels is {max_pixels:,}, and Pillow has a limit of its own, "

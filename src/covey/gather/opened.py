@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -18,6 +19,7 @@ from covey.errors import StorageError
 from covey.gather.faults import changed
 from covey.gather.shards import LocalShards, Table, max_open_files
 from covey.records.places import longest_member
+from covey.storage.forks import ForkAware
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +31,27 @@ class Members:
     """The most bytes that one may decompress to."""
 
 
-class _Kept:
-    """The descriptors that all datasets of this process keep together, at the most."""
+class _KeptDescriptors(ForkAware):
+    """How many descriptors the datasets of this process keep, at the most."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: dict[int, int] = {}
+        self._keys = itertools.count()
 
-    @classmethod
-    def release(cls, count: int) -> None:
-        cls.count -= count
+    def reserve(self, owner: object, count: int) -> bool:
+        """Reserve descriptors as long as `owner` lives; False if there are too few."""
+        with self._lock:
+            if sum(list(self._counts.values())) + count > max_open_files() // 2:
+                return False
+            key = next(self._keys)
+            self._counts[key] = count
+        # It does not take the lock: garbage may be collected while this thread holds it.
+        weakref.finalize(owner, self._counts.pop, key)
+        return True
+
+
+_KEPT = _KeptDescriptors()
 
 
 class Opened:
@@ -48,10 +63,7 @@ class Opened:
         self.gather = _core.Gather([_native(table) for table in tables])
         self._members: dict[tuple[int, int], Members] = {}
         self._mapping = threading.Lock()
-        self._keep_open = _Kept.count + len(self.shards) <= max_open_files() // 2
-        if self._keep_open:
-            _Kept.count += len(self.shards)
-            weakref.finalize(self, _Kept.release, len(self.shards))
+        self._keep_open = _KEPT.reserve(self, len(self.shards))
         size = sum(shard.bytes for table in tables for shard in table.index.about.shards)
         self._scattered = size > _memory() // 2
 

@@ -21,13 +21,13 @@ from covey.gather.faults import changed
 from covey.gather.unpacking import release, unpack
 from covey.index import Index
 from covey.indexing import ShardFiles, changed_state
-from covey.indexing.scanning import local_stat
 from covey.records.block import FRAME_BYTES
 from covey.records.compression import detect_compression
 from covey.records.streams import RegularFile
 from covey.shards import FINGERPRINT_BYTES, Shard, fingerprint, fingerprint_of
 from covey.storage import LocalBlocks, Stat, Storage, cache_limit, fetch_many
 from covey.storage.forks import ForkAware
+from covey.storage.local import local_stat
 
 # How often remote blocks that are removed at once are fetched again.
 _TRIES = 8
@@ -162,9 +162,9 @@ class LocalShard:
     path: str
     size: int
     blocks: LocalBlocks | None
+    """If it is remote: what fetches it, and knows whether it was begun anew."""
     identity: Identity | None = None
     """Of the shard itself; None of a file in the cache."""
-    """If it is remote: what fetches it, and knows whether it was begun anew."""
     unpacked: bool = False
     """Whether it lies in the cache as long as it is used."""
     generation: int = -1
@@ -276,7 +276,8 @@ class LocalShards:
             raise changed(f"{path}: the shard is missing", path) from None
         try:
             found = file.stat()
-            _check_state(path, shard, local_stat(found))
+            # Not the version: a file that was only touched, or copied, has another one.
+            _check_state(path, shard, Stat(found.st_size, ""))
             if fingerprint_of(file, shard.bytes) != shard.fingerprint:
                 raise _replaced(path)
             file.seek(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,14 +76,29 @@ class Index:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What is on disk is mapped again by whoever gets this, on the same machine.
-        if self.home is not None:
+        # An index on disk is read again, so that a pickle is small. The files of an index in the
+        # cache may have been removed to make room for others: then its arrays are pickled.
+        if self.home is not None and self._is_on_disk(*self.home):
             return _read_again, (self.home, self.about, self.map_files)
         return Index, (self.about, self.rows, self.classes, self.by_class, None, self.skipped)
 
+    def _is_on_disk(self, folder: str, stem: str) -> bool:
+        names = index_names(stem)
+        needed = ["rows"] if self.classes is None else ["rows", "classes", "by_class"]
+        return all(os.path.exists(os.path.join(folder, names[each])) for each in needed)
+
 
 def _read_again(home: tuple[str, str], about: About, map_files: bool) -> Index:
-    return read_index(Path(home[0]), home[1], about, map_files=map_files)
+    folder = Path(home[0])
+    try:
+        return read_index(folder, home[1], about, map_files=map_files)
+    except (FormatError, OSError) as error:
+        raise FileChangedError(
+            f"{folder}: the index was removed or replaced after the dataset was pickled ({error}); "
+            "open the dataset again; if the index was evicted from the cache, set "
+            "COVEY_CACHE_BYTES to more",
+            path=str(folder),
+        ) from None
 
 
 def read_about(folder: Path, stem: str) -> About | None:

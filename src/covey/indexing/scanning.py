@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager
@@ -24,6 +23,7 @@ from covey.records.reader import OnError
 from covey.records.streams import RegularFile
 from covey.shards import fingerprint_of
 from covey.storage import Stat, Storage
+from covey.storage.local import local_stat
 
 # Blocks that are under way while one is waited for.
 _AHEAD = 4
@@ -114,11 +114,6 @@ def _noted(blocks: Iterator[Block], places: Places) -> Iterator[Block]:
     for block in blocks:
         places.add(block)
         yield block
-
-
-def local_stat(found: os.stat_result) -> Stat:
-    """The state of an open local file, as :class:`covey.storage.LocalStorage` tells it."""
-    return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
 
 
 @contextmanager

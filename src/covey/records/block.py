@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FileChangedError
+from covey.records.streams import SharedDescriptor, is_truncated
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -39,6 +40,8 @@ class Block:
     """Where the buffer begins in the (decompressed) file."""
     verified: bool = True
     """Whether the checksums of the data are known to be right."""
+    mapped_from: SharedDescriptor | None = None
+    """The file, if the buffer is a map of it."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -62,6 +65,7 @@ class Block:
             self.first + start,
             self.position,
             self.verified,
+            self.mapped_from,
         )
 
 
@@ -78,7 +82,7 @@ def reading(blocks: Sequence[Block]) -> Iterator[None]:
         yield
     finally:
         for block in blocks:
-            if _core.has_faulted(block.data):
+            if is_truncated(block.data, block.mapped_from, block.position + len(block.data)):
                 raise FileChangedError(
                     f"{block.name}: the file was truncated while it was read", path=block.name
                 )

@@ -31,8 +31,9 @@ from covey.records.streams import (
     RegularFile,
     Stream,
     StreamError,
-    check_window,
+    is_truncated,
     read_at,
+    truncated,
 )
 from covey.storage.paths import check_local
 from covey.untrusted import open_path, os_errors, storage_error
@@ -305,12 +306,22 @@ class RecordReader:
                 while True:
                     rest = window[consumed:]
                     found = _core.scan_frames(rest, limit, verify)
-                    self._check_window(rest, record, position + consumed)
+                    place = position + consumed
+                    if is_truncated(rest, stream.mapped_from, place + len(rest)):
+                        raise self._error(record, place, str(truncated()))
                     offsets, lengths, passed, needed, fault = found
                     if len(lengths):
                         verified = verify != _core.VERIFY_LENGTHS
-                        place = position + consumed
-                        yield Block(rest, offsets, lengths, self.name, record, place, verified)
+                        yield Block(
+                            rest,
+                            offsets,
+                            lengths,
+                            self.name,
+                            record,
+                            place,
+                            verified,
+                            stream.mapped_from,
+                        )
                         if limit == 1:
                             return
                     record += len(lengths)
@@ -345,12 +356,6 @@ class RecordReader:
             raise self._error(record, offset, str(error)) from None
         except OSError as error:
             raise storage_error(error, self.name) from error
-
-    def _check_window(self, window: memoryview, record: int, offset: int) -> None:
-        try:
-            check_window(window)
-        except StreamError as error:
-            raise self._error(record, offset, str(error)) from None
 
     def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
         code, _, _, found, expected, _ = fault

@@ -133,7 +133,15 @@ class _Salvage:
             offsets, lengths, passed, needed, fault = scan
             if len(lengths):
                 yield from self._close(at)
-                yield Block(data, offsets, lengths, self._file.name, self._record, at)
+                yield Block(
+                    data,
+                    offsets,
+                    lengths,
+                    self._file.name,
+                    self._record,
+                    at,
+                    mapped_from=stretch.mapped_from,
+                )
                 self._record += len(lengths)
                 at += passed
             if fault is not None and fault[0] == "data_checksum":

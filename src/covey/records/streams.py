@@ -18,7 +18,6 @@ from covey.untrusted import open_regular, os_errors
 # reading a file of any size takes no more memory than this.
 WINDOW_BYTES = 8 << 20
 
-# What is smaller is read: it is faster than a map.
 _MAP_FROM = 1 << 20
 
 
@@ -67,8 +66,30 @@ class StreamError(Exception):
     """The bytes of a file cannot be had; the message says why."""
 
 
+class SharedDescriptor:
+    """A duplicate of the descriptor of a file, closed with the last reference to it.
+
+    Args:
+        descriptor: The descriptor; it stays the caller's.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+
+    def size(self) -> int:
+        """Return the size of the file now."""
+        return os.fstat(self._descriptor).st_size
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+
 class Stream(Protocol):
     """Windows over the bytes of a file, in order."""
+
+    mapped_from: SharedDescriptor | None
+    """The file that the last window is a map of; None if the window was read."""
 
     def window(self, consumed: int, needed: int) -> tuple[memoryview, bool]:
         """Move on by ``consumed`` bytes; return what follows, and whether the file ends with it.
@@ -99,9 +120,12 @@ class FileStream:
         self._position = position
         self._map_files = map_files
         self._size = 0
+        self._shared: SharedDescriptor | None = None
+        self.mapped_from: SharedDescriptor | None = None
 
     def window(self, consumed: int, needed: int) -> tuple[memoryview, bool]:
         self._position += consumed
+        self.mapped_from = None
         size = os.fstat(self._file.fileno()).st_size
         if size < self._size:
             raise StreamError(f"the file was truncated from {self._size} to {size} bytes meanwhile")
@@ -109,8 +133,13 @@ class FileStream:
         if self._position >= size:
             return memoryview(b""), True
         end = min(size, self._position + max(needed, WINDOW_BYTES))
-        if self._map_files:
-            return map_file(self._file, self._position, end), end == size
+        # What is smaller is read: it is faster than a map.
+        if self._map_files and end - self._position >= _MAP_FROM:
+            if self._shared is None:
+                self._shared = SharedDescriptor(self._file.fileno())
+            self.mapped_from = self._shared
+            mapped: Any = _core.map_file(self._file.fileno(), self._position, end, True)
+            return memoryview(mapped), end == size
         data = read_at(self._file, self._position, end - self._position)
         if len(data) < end - self._position:
             raise truncated()
@@ -125,23 +154,18 @@ def truncated() -> StreamError:
     return StreamError("the file was truncated while it was read")
 
 
-def check_window(window: Any) -> None:
-    """Make sure that what was read from a window was still in its file.
+def is_truncated(window: Any, mapped_from: SharedDescriptor | None, end: int) -> bool:
+    """Return whether a window may have been read as zeros because its file was truncated.
 
-    A map of a file that is truncated reads as zeros: this is to be called after each read.
+    To be called after each read.
+
+    Args:
+        window: Bytes of a file.
+        mapped_from: The file, if the window is a map of it.
+        end: The offset in the file at which the window ends.
     """
-    if _core.has_faulted(window):
-        raise truncated()
-
-
-def map_file(file: io.FileIO, begin: int, end: int) -> memoryview:
-    """Part of a file, its pages ready to be touched."""
-    if end - begin < _MAP_FROM:
-        data = read_at(file, begin, end - begin)
-        if len(data) < end - begin:
-            raise truncated()
-        return memoryview(data)
-    return memoryview(_core.map_file(file.fileno(), begin, end, True))  # type: ignore[arg-type]
+    # Bytes behind the end of the file, but in its last page, are zeros and raise no fault.
+    return _core.has_faulted(window) or (mapped_from is not None and mapped_from.size() < end)
 
 
 class PieceStream:
@@ -151,6 +175,7 @@ class PieceStream:
         self, read: Callable[[int], bytes], piece_bytes: int, close: Callable[[], None]
     ) -> None:
         self.close = close
+        self.mapped_from: SharedDescriptor | None = None
         self._read = read
         self._piece_bytes = piece_bytes
         self._buffer = memoryview(b"")

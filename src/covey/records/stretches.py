@@ -28,9 +28,11 @@ from covey.records.streams import (
     FileStream,
     PieceStream,
     RegularFile,
+    SharedDescriptor,
     Stream,
     StreamError,
-    check_window,
+    is_truncated,
+    truncated,
 )
 from covey.storage.paths import check_local
 from covey.untrusted import open_path
@@ -99,12 +101,15 @@ class Stretch:
             self._end(at, error)
         self.begin = at
 
+    @property
+    def mapped_from(self) -> SharedDescriptor | None:
+        """The file that the window is a map of, if it is."""
+        return self._stream.mapped_from
+
     def is_truncated(self, at: int) -> bool:
         """Whether the file was truncated while the window was read; then the stretch ends here."""
-        try:
-            check_window(self.data)
-        except StreamError as error:
-            self._end(at, error)
+        if is_truncated(self.data, self.mapped_from, self.end):
+            self._end(at, truncated())
             self.begin = at
             return True
         return False

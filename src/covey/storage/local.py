@@ -253,6 +253,11 @@ def _stat(path: str) -> Stat | None:
     if found is None or stat.S_ISDIR(found.st_mode):
         return None
     check_regular(found.st_mode, path)
+    return local_stat(found)
+
+
+def local_stat(found: os.stat_result) -> Stat:
+    """Return the size and the version of a local file."""
     return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
 
 
