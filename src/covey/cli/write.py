@@ -255,7 +255,14 @@ def summarise(written: list[Written]) -> list[str]:
     header = ["split", "examples", "classes", "per class", "shards", "size", "time"]
     features = ", ".join(written[0].features)
     label = "" if written[0].label is None else f"; {written[0].label!r} tells the class"
-    return [f"{written[0].path}: {features}{label}", *table(header, rows)]
+    lines = [f"{written[0].path}: {features}{label}", *table(header, rows)]
+    replaced = sum(len(each.replaced) for each in written)
+    if replaced:
+        lines.append(
+            f"{replaced:,} shards of the replaced version stay until the next write; `covey repair "
+            f"{written[0].path}` deletes them"
+        )
+    return lines
 
 
 def _report(

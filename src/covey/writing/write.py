@@ -57,6 +57,8 @@ class Written:
     features: Features = field(repr=False)
     left_out: tuple[LeftOut, ...] = field(repr=False)
     seconds: float
+    replaced: tuple[str, ...] = field(default=(), repr=False)
+    """The shards of the version that was replaced, which stay until the next write."""
 
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
@@ -74,6 +76,9 @@ class Written:
             )
         if self.left_out:
             lines.append(f"  left out  {len(self.left_out):,}")
+        if self.replaced:
+            count = len(self.replaced)
+            lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
         return "\n".join(map(escape, lines))
 
@@ -298,6 +303,7 @@ class _Job:
             features=features,
             left_out=tuple(left_out),
             seconds=0.0,
+            replaced=existing.old_shards(),
         )
 
     def _agree(self, base: Features | None, base_label: str | None, intake: Intake) -> _Job:
