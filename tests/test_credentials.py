@@ -2,8 +2,10 @@
 
 import errno
 import io
+import json
 import logging
 import pickle
+import re
 import sys
 import traceback
 import warnings
@@ -23,7 +25,8 @@ from covey import samplers
 from covey.cli import main
 from covey.errors import StorageError
 from covey.storage import open_storage, tries
-from covey.storage.paths import Url, redact, shown
+from covey.storage.paths import Url, find_secrets, redact, shown
+from covey.storage.remote import RemoteStorage
 
 SECRET = "Zq7secret"
 FEATURES = covey.Features({"a": "int64"})
@@ -159,8 +162,10 @@ def urls(draw):
     userinfo = draw(
         st.one_of(
             st.just(""),
-            # A password of digits up to a "/" would be a port.
-            secrets().filter(lambda each: not each[0].isdigit()).map(lambda each: f"me:{each}@"),
+            # A password of digits up to a "/" would be a port, and with an "@" before a "/" a host.
+            secrets()
+            .filter(lambda each: not each[0].isdigit() and not re.search("@[^?#]*/", each))
+            .map(lambda each: f"me:{each}@"),
             secrets().map(lambda each: f"{quote(each, safe='')}@"),
             secrets().map(lambda each: f"me:{quote(each, safe='')}@"),
         )
@@ -232,10 +237,13 @@ def test_what_is_shown_has_no_secret_and_stays_as_it_is(url, around):
     ("url", "public"),
     [
         ("https://me:secret@host:80/a/x?sig=secret#secret", "https://host:80/a/x"),
-        ("https://secret@host/a@b/x", "https://b/x"),
+        ("https://secret@host/a@b/x", "https://host/a@b/x"),
+        ("https://me:secret@host/a@b/x?sig=secret", "https://host/a@b/x"),
+        ("https://me:secret@[::1]:80/x", "https://[::1]:80/x"),
+        ("https://host/x?role=arn:aws:iam::12:secret", "https://host/x"),
         ("https://host/a@b/x?sig=c@d", "https://host/a@b/x"),
         ("ftp://me:se/cret@host/x", "ftp://host/x"),
-        ("ftp://me:se@cr/et@host/x", "ftp://host/x"),
+        ("ftp://me:s@e@cr/et@host/x", "ftp://host/x"),
         ("ftp://me:se?cret@host/x", "ftp://***"),
         ("ftp://me:se::cret@host/x", "ftp://host/x"),
         ("HTTPS://me:secret@host/x", "HTTPS://host/x"),
@@ -254,7 +262,9 @@ def test_a_shown_url_has_scheme_host_and_path(url, public):
     "url",
     [
         "ftp://me:se/cret@host/x",
-        "https://me:secret@host/a@b",
+        "https://me:secret@/a@b",
+        "https://me:sec@ret@host/a@b",
+        "simplecache::https://host/x?a::b",
         "https://me:a@b?c@host/x",
         "zip://x::ftp://me:a/b@host/x",
         "ftp://me:a::b@host/x",
@@ -263,6 +273,71 @@ def test_a_shown_url_has_scheme_host_and_path(url, public):
 def test_a_url_whose_host_is_ambiguous_is_refused(url):
     with pytest.raises(StorageError, match="percent-encode"):
         Url.parse(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "userinfo", "path", "query"),
+    [
+        ("http://[::1]:80/x", "", "[::1]:80/x", ""),
+        ("http://me:p@[::1]/x?a::b", "me:p@", "[::1]/x", "?a::b"),
+        ("https://h/x?role=arn:aws:iam::12:role", "", "h/x", "?role=arn:aws:iam::12:role"),
+        ("https://u:p@h/a@2/x", "u:p@", "h/a@2/x", ""),
+        ("https://u:p@h:80/x?to=a@b", "u:p@", "h:80/x", "?to=a@b"),
+        ("sftp://me@host/home/me@work/x", "me@", "host/home/me@work/x", ""),
+    ],
+)
+def test_a_valid_url_is_split(url, userinfo, path, query):
+    found = Url.parse(url)
+    assert (found.userinfo, found.path, found.query) == (userinfo, path, query)
+    assert str(found) == url
+
+
+def test_a_query_with_colons_and_an_ipv6_host_reach_the_driver():
+    objects = Objects()
+    (objects.files["/a@2/x.tfrecord"],) = shards(1)
+    with serving(objects.handler()) as server:
+        url = f"{server.replace('://', '://me:p@')}/a@2/x.tfrecord?role=arn:aws:iam::12:role"
+        assert covey.open(url)[0]["a"] == 0
+    storage = open_storage("http://[::1]:80/x")
+    assert storage._connection.filesystem.protocol == ("http", "https")
+    assert not storage.is_pattern("http://[::1]:80/x.tfrecord")
+    assert storage.is_pattern("http://[::1]:80/*.tfrecord")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "no space left")])
+@pytest.mark.parametrize("entry", ["open", "info", "verify", "covey info"])
+def test_errors_without_a_file_name_repeat_no_credentials(entry, error, monkeypatch):
+    def fail(*args, **kwargs):
+        raise error
+
+    for method in ("read", "stat", "is_folder"):
+        monkeypatch.setattr(RemoteStorage, method, fail)
+    said = all_output(entry, f"http://me:{SECRET}@host/d?sig={SECRET}", None)
+    assert SECRET not in said
+    assert "host/d" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "secret"),
+    [
+        ({"password": 84619273}, "84619273"),
+        ({"limits": {"pin": 1234.5}}, "1234.5"),
+        ({"pin": "ab1"}, "ab1"),
+        ({"pin": 123}, "123"),
+        ({"client_kwargs": {"endpoint_url": "http://me:Zq7secret@minio:9000"}}, SECRET),
+        ({"client_kwargs": {"endpoint_url": "http://minio:9000?sig=Zq7secret"}}, SECRET),
+    ],
+)
+def test_values_of_any_kind_are_redacted(options, secret):
+    said = all_output("open", "leaky://host/x", options)
+    assert secret not in said
+    assert "leaky://host/x" in said
+    words = f"{options} {json.dumps(options)}" + "".join(f" {k}={v}" for k, v in options.items())
+    words = words.replace("http://", "")
+    options = {**options, "port": 8080, "anon": True}
+    found = redact(f"{words} minio:9000 8080 True", find_secrets("leaky://host/x", options))
+    assert secret not in found
+    assert found.endswith(" minio:9000 8080 True")
 
 
 def shards(count):

@@ -28,6 +28,7 @@ from covey import (
     FormatError,
     StorageError,
     _core,
+    untrusted,
 )
 from covey.cli import main
 from covey.index import About, index_names
@@ -451,6 +452,38 @@ def test_files_that_are_too_large(tmp_path):
     assert read_file(path, 100) == b"x" * 100
     with pytest.raises(StorageError, match="it has 100 bytes; must be at most 99"):
         read_file(path, 99)
+
+
+def test_marks_within_strings_are_not_values(monkeypatch):
+    monkeypatch.setattr(untrusted, "MAX_VALUES", 10)
+    texts = [",[{" * 9, '\\",,,,,,,,,,,,', "\n,,,,,,,,,,,,,\u2222", ",,,,,,,,,,,\\"]
+    for encoding in ("utf-8", "utf-16", "utf-32-le"):
+        assert parse_json(json.dumps(texts, ensure_ascii=False).encode(encoding), "x") == texts
+    for text in (texts * 3, ["\u2222", *range(20)], ['"', *range(20)]):
+        with pytest.raises(FormatError, match="over 10 values"):
+            parse_json(json.dumps(text, ensure_ascii=False).encode("utf-16"), "x")
+
+
+def test_directories_that_link_to_each_other_are_read_once(tmp_path, monkeypatch):
+    """Without a bound there are more than 12! paths."""
+    for one in range(12):
+        (tmp_path / str(one)).mkdir()
+        for other in range(12):
+            if one != other:
+                (tmp_path / str(one) / str(other)).symlink_to(f"../{other}")
+    real, read = os.scandir, []
+
+    def scan(path):
+        assert len(read) < 100
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    for entry in (covey.open, covey.info, covey.verify):
+        for path in (tmp_path, tmp_path / "**/*.tfrecord"):
+            read.clear()
+            with pytest.raises(DatasetError):
+                entry(path)
 
 
 def test_three_million_shards(birds):

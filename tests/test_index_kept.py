@@ -5,6 +5,7 @@ import fcntl
 import os
 import pickle
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -14,10 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opened import Elsewhere, numbers, opened, put, put_numbers
+from servers import Objects, folder_server, serving
 from written import files, shard_paths, write
 
 import covey
-from covey import CorruptRecordError, CoveyError, DatasetError, RecordReader
+from covey import (
+    CorruptRecordError,
+    CoveyError,
+    DatasetError,
+    RecordReader,
+    StorageError,
+    untrusted,
+)
 from covey.cli import main
 from covey.errors import FileChangedError
 from covey.index import index_names, reading
@@ -111,7 +120,7 @@ def test_make_index_leaves_an_index_and_nothing_else(folder, tmp_path):
     now = files(folder)
     assert sorted(set(now) - set(before)) == INDEX
     assert {name: now[name] for name in before} == before
-    assert not (tmp_path / "cache" / "indexes").exists()
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_an_index_that_open_builds_goes_to_the_cache(folder, cache, scans):
@@ -166,6 +175,86 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(folder, cache, monkeyp
     assert numbers(opened(folder)) == list(range(30))
     assert files(folder) == before
     assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("where", ["mkdir", "mkstemp"])
+def test_a_cache_that_cannot_be_written_is_named(birds, cache, monkeypatch, where):
+    def fail(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with folder_server(birds) as url:
+        owner = {"mkdir": keeping.Path, "mkstemp": keeping.tempfile}[where]
+        monkeypatch.setattr(owner, where, fail)
+        with pytest.raises(StorageError, match=f"^{cache}: .*no space left.*COVEY_CACHE") as caught:
+            covey.open(f"{url}?sig=Zq7secret", split="train", progress=False)
+    assert "Zq7secret" not in str(caught.value)
+
+
+def test_a_remote_index_is_fetched_up_to_the_size_of_its_records(birds, cache):
+    (array,) = birds.glob("*train*.index.npy")
+    size = array.stat().st_size
+    with open(array, "ab") as file:
+        file.truncate(size + (8 << 20))
+    objects = Objects()
+    objects.files = {f"/{path.name}": path.read_bytes() for path in birds.iterdir()}
+    with serving(objects.handler()) as url:
+        assert len(covey.open(url, split="train", progress=False)) == 90
+    (copy,) = cache.rglob(array.name)
+    assert size <= copy.stat().st_size < size + (1 << 16)
+
+
+def test_class_names_with_many_commas_do_not_corrupt_an_index(tmp_path, scans, monkeypatch):
+    examples = [{"x": n, "label": f"{n},,,,,,,,,,"} for n in range(40)]
+    write(examples, tmp_path / "names", label="label")
+    monkeypatch.setattr(untrusted, "MAX_VALUES", 300)
+    scans.clear()
+    assert len(opened(tmp_path / "names").classes) == 40
+    assert scans == []
+
+
+def test_files_of_the_cache_are_private(folder, birds, cache):
+    cache.mkdir(mode=0o755)
+    cache.chmod(0o755)
+    for name in ("indexes", "unpacked", "blocks"):  # of an earlier version
+        (cache / name).mkdir()
+        (cache / name).chmod(0o775)
+    assert opened(put_zlib(folder.parent / "z.tfrecord.zz"))[5]["x"] == 5
+    opened(folder)
+    objects = Objects()
+    objects.files = {f"/{path.name}": path.read_bytes() for path in birds.iterdir()}
+    with serving(objects.handler()) as url:
+        assert covey.open(url, split="train", progress=False)[0]["x"] == 0
+    found = [*cache.rglob("*")]
+    assert {path.parent.parent.name for path in found} >= {"blocks", "indexes"}
+    assert any(path.parent.name == "unpacked" for path in found)
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in found}
+    assert modes == {(True, 0o700), (False, 0o600)}
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o755
+
+
+def put_zlib(path):
+    """Write a shard that can only be read from its beginning."""
+    with covey.RecordWriter(path, compression="ZLIB") as writer:
+        for number in range(1000):
+            writer.write(covey.Features({"x": "int64"}).encode({"x": number}))
+    return path
+
+
+def test_temporaries_of_an_unpacked_shard_have_random_names(folder, cache, monkeypatch):
+    """Two containers that share a cache may both have the same process id."""
+    path = put_zlib(folder.parent / "z.tfrecord.zz")
+    opened(path)
+    real, names = os.replace, []
+
+    def replaced(source, target):
+        names.append(Path(source).name)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    for _ in range(2):
+        shutil.rmtree(cache / "unpacked", ignore_errors=True)
+        assert opened(path)[5]["x"] == 5
+    assert len(set(names)) == len(names) == 2
 
 
 def test_another_label_is_kept_elsewhere(folder, scans):

@@ -14,6 +14,7 @@ import threading
 import zipfile
 from collections import Counter
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import boto3
 import fsspec
 import numpy as np
 import pytest
+import servers
 from aiobotocore.session import AioSession
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem
@@ -29,6 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import folder_server, range_server, s3_server, stand_alone
 
+from covey import untrusted
 from covey._core import crc32c
 from covey.errors import (
     AccessRefusedError,
@@ -47,6 +50,7 @@ from covey.storage import (
     fetch_many,
     is_remote,
     open_storage,
+    remote,
     sparse,
     tries,
 )
@@ -387,6 +391,36 @@ class TestReading:
         found = place.storage.glob(place.root + "/" + pattern)
         assert found == [place.at(name) for name in names]
 
+    def test_a_file_that_is_too_large_is_not_read(self, place, monkeypatch):
+        monkeypatch.setattr(remote, "MAX_METADATA_BYTES", 10)
+        monkeypatch.setattr(untrusted.read_file, "__defaults__", (10,))
+        place.put("x", bytes(10))
+        place.put("y", bytes(11))
+        assert place.storage.read(place.at("x")) == bytes(10)
+        with pytest.raises(StorageError, match=r"y: it has 11 bytes.*; must be at most 10"):
+            place.storage.read(place.at("y"))
+
+    def test_a_body_without_an_end_is_not_read(self, monkeypatch):
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *args):
+                pass
+
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                for _ in range(64):
+                    self.wfile.write(bytes(1 << 20))
+                complete.append(True)
+
+        complete = []
+        monkeypatch.setattr(remote, "MAX_METADATA_BYTES", 1 << 20)
+        with (
+            servers.serving(Handler) as url,
+            pytest.raises(StorageError, match="at most 1,048,576"),
+        ):
+            open_storage(url).read(f"{url}/x")
+        assert not complete
+
     def test_read(self, place):
         place.put("x y", content(100_000))
         assert place.storage.read(place.at("x y")) == content(100_000)
@@ -517,7 +551,18 @@ class TestWriting:
         os.symlink("..", local_place.at("a/up"))
         os.symlink("a", local_place.at("b"))
         found = local_place.storage.list(local_place.root, recursive=True)
-        assert found == [local_place.at("a/x"), local_place.at("b/x")]
+        assert found == [local_place.at("a/x")]
+        assert local_place.storage.glob(local_place.at("b*/x")) == [local_place.at("b/x")]
+
+    def test_links_out_of_a_directory_are_followed_in_order(self, local_place, tmp_path):
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "x").write_bytes(b"1")
+        local_place.put("y", b"1")
+        for name in ("c", "a", "b"):
+            os.symlink(tmp_path / "other", local_place.at(name))
+        os.symlink("self", local_place.at("self"))
+        found = local_place.storage.list(local_place.root, recursive=True)
+        assert found == [local_place.at("a/x"), local_place.at("y")]
 
     def test_missing_buckets_are_not_made(self, s3):
         with pytest.raises(FileMissingError, match="s3://nobodys/x"):
@@ -827,7 +872,7 @@ class TestCache:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "write", write)
-        message = r"cache/blocks.*No space left.*COVEY_CACHE "
+        message = r"cache: .*No space left.*COVEY_CACHE "
         with pytest.raises(StorageError, match=message):
             opened.ensure(*ranges((0, BLOCK)))
 
@@ -968,13 +1013,7 @@ check(1)
         folder.mkdir(parents=True)
         folder.chmod(0o1777)
 
-    UNSAFE = (
-        "others_directory",
-        "others_link",
-        "others_target",
-        "writable_by_group",
-        "writable_by_all",
-    )
+    UNSAFE = ("others_directory", "others_link", "others_target")
 
     @pytest.mark.parametrize("how", UNSAFE)
     @pytest.mark.parametrize("where", ["COVEY_CACHE", "XDG_CACHE_HOME", "HOME"])
@@ -993,12 +1032,45 @@ check(1)
         assert folder.stat().st_mode & 0o7777 == 0o700
 
     @pytest.mark.parametrize("how", ["writable_by_group", "writable_by_all"])
-    def test_a_fallback_that_others_can_change_is_not_used(self, monkeypatch, tmp_path, how):
+    @pytest.mark.parametrize("where", ["COVEY_CACHE", "XDG_CACHE_HOME"])
+    def test_the_mode_of_a_directory_of_ones_own_is_set(self, monkeypatch, tmp_path, where, how):
+        monkeypatch.delenv("COVEY_CACHE")
+        monkeypatch.setenv(where, str(tmp_path / "mine"))
+        expected = tmp_path / "mine" / {"COVEY_CACHE": "."}.get(where, "covey")
+        getattr(self, how)(expected)
+        if where == "COVEY_CACHE" and how == "writable_by_all":  # sticky, as /tmp is
+            shared, expected = expected, expected / f"covey-{os.getuid()}"
+        assert cache_folder() == expected
+        assert expected.stat().st_mode & 0o7777 == 0o700
+        if expected.name.startswith("covey-"):
+            assert shared.stat().st_mode & 0o7777 == 0o1777
+
+    @pytest.mark.parametrize("mode", [0o777, 0o2775])
+    def test_a_subdirectory_of_a_shared_directory_is_used(self, monkeypatch, tmp_path, mode):
+        monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "shared"))
+        self.others_directory(tmp_path / "shared")
+        (tmp_path / "shared").chmod(mode)
+        own = tmp_path / "shared" / f"covey-{os.getuid()}"
+        assert cache_folder() == own
+        assert own.stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / "shared").stat().st_mode & 0o7777 == mode
+        os.chown(own, 12345, 12345)
+        with pytest.warns(UserWarning, match=r"belongs to user 12345; using .*covey-cache-"):
+            assert cache_folder() == tmp_path / f"covey-cache-{os.getuid()}"
+
+    @pytest.mark.parametrize("how", ["others_directory", "others_link"])
+    def test_a_subdirectory_of_another_user_is_not_used(self, web, how):
+        getattr(self, how)(cache_folder() / "blocks")
+        with pytest.raises(StorageError, match=r"blocks .*another|blocks belongs"):
+            self.open_all(web, "a", BLOCK)
+
+    def test_a_fallback_of_another_user_is_not_used(self, monkeypatch, tmp_path):
         (tmp_path / "file").write_bytes(b"")
         monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
         monkeypatch.delenv("COVEY_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-        getattr(self, how)(tmp_path / f"covey-cache-{os.getuid()}")
+        self.others_directory(tmp_path / f"covey-cache-{os.getuid()}")
         with pytest.raises(StorageError, match="set COVEY_CACHE"):
             cache_folder()
 

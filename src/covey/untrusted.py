@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +45,9 @@ MAX_FEATURES = 100_000
 # Opening a fifo would wait for a writer.
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
+# A string of JSON; one that does not end matches too, so that the search takes linear time.
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -61,17 +65,19 @@ def storage_error(error: OSError, path: str | os.PathLike[str]) -> StorageError:
 
     Args:
         error: The error.
-        path: The file, if the error does not name one.
+        path: The file or URL, if the error does not name one.
     """
+    from covey.storage.paths import redact, shown  # it imports this module
+
     if isinstance(error, StorageError):
         return error
-    name = os.fsdecode(error.filename if error.filename is not None else path)
+    name = shown(os.fsdecode(error.filename if error.filename is not None else path))
     name = name if len(name) <= 500 else f"{name[:497]}..."
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         found: StorageError = FileMissingError(f"{name}: there is no such file")
     else:
         kind = AccessRefusedError if isinstance(error, PermissionError) else StorageError
-        found = kind(f"{name}: {error.strerror or error}")
+        found = kind(f"{name}: {redact(str(error.strerror or error))}")
     found.errno = error.errno
     return found
 
@@ -99,13 +105,15 @@ def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Resul
         try:
             return function(*args, **kwargs)
         except (OSError, MemoryError) as error:
+            from covey.storage.paths import shown  # it imports this module
+
             if isinstance(error, CoveyError):
                 raise
             path: Any = args[0] if args else kwargs.get("path")
             name = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else "the files"
             if isinstance(error, OSError):
                 raise storage_error(error, name) from error
-            raise DatasetError(f"{name}: there is not enough memory to read it") from error
+            raise DatasetError(f"{shown(name)}: there is not enough memory to read it") from error
 
     return wrapped
 
@@ -198,17 +206,24 @@ def parse_json(text: str | bytes, name: str) -> Any:
         raise FormatError(
             f"{name}: it has {len(text):,} bytes; must be at most {MAX_METADATA_BYTES:,}"
         )
-    # Every value but the first follows one of these. Found before a value is allocated.
-    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
-    if values > MAX_VALUES:
-        raise FormatError(f"{name}: it has over {MAX_VALUES:,} values; must have fewer")
     try:
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        # Before a value is allocated. Strings are removed only if that can change the result.
+        if _count_marks(text) > MAX_VALUES and _count_marks(_STRING.sub("", text)) > MAX_VALUES:
+            raise FormatError(f"{name}: it has over {MAX_VALUES:,} values; must have fewer")
         content = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
         raise FormatError(f"{name}: this is no JSON: {error}") from None
     _check_depth(content, name)
     return content
+
+
+def _count_marks(text: str) -> int:
+    """Return how often a character occurs that every value but the first follows."""
+    return sum(text.count(mark) for mark in ",[{")
 
 
 def _check_depth(content: Any, name: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import BinaryIO
@@ -14,8 +15,8 @@ from covey.errors import FileChangedError, StorageError
 from covey.records.compression import Compression, Inflater, detect_compression
 from covey.records.streams import StreamError
 from covey.shards import Shard
-from covey.storage import cache_folder, cache_limit
-from covey.storage.cache import DiskCache, pin, unpin
+from covey.storage import cache_limit
+from covey.storage.cache import DiskCache, cache_subfolder, pin, unpin
 from covey.storage.forks import ForkAware
 
 _PIECE_BYTES = 1 << 20
@@ -62,7 +63,7 @@ def unpack(
     """
     text = f"{path}\0{shard.bytes}\0{shard.fingerprint}\0{shard.version}"
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    target = cache_folder() / "unpacked" / name
+    target = cache_subfolder("unpacked") / name
     with _unpacking.lock:
         with contextlib.suppress(FileNotFoundError):
             os.utime(target)  # the last that is removed
@@ -72,11 +73,11 @@ def unpack(
         stream.seek(0)
         compression = detect_compression(stream.read(4096))
         stream.seek(0)
-        target.parent.mkdir(parents=True, exist_ok=True)
         room = cache_limit(cache_bytes)
-        beside = target.with_name(f".{name}.{os.getpid()}")
+        beside = None
         try:
-            with open(beside, "wb") as file:
+            descriptor, beside = tempfile.mkstemp(prefix=f".{name}.", dir=target.parent)
+            with open(descriptor, "wb") as file:
                 if compression is None:
                     shutil.copyfileobj(stream, file, _PIECE_BYTES)
                 else:
@@ -98,7 +99,9 @@ def unpack(
                 f"({error.strerror or error}); set COVEY_CACHE to a folder with more room"
             ) from error
         finally:
-            beside.unlink(missing_ok=True)
+            if beside is not None:
+                with contextlib.suppress(FileNotFoundError):  # it was renamed
+                    os.unlink(beside)
     return str(target), size
 
 

@@ -1,7 +1,7 @@
 """The index of a split: the place, the length and the class of every record."""
 
 from covey.index.about import BY_FILE, About
-from covey.index.reading import Index, read_about, read_index
+from covey.index.reading import Index, array_limits, read_about, read_index
 from covey.index.rows import (
     CLASS_DTYPE,
     IndexWriter,
@@ -19,6 +19,7 @@ __all__ = [
     "About",
     "Index",
     "IndexWriter",
+    "array_limits",
     "class_table",
     "index_names",
     "number_dtype",

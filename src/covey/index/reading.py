@@ -137,6 +137,16 @@ def read_index(folder: Path, stem: str, about: About, *, map_files: bool = True)
     return Index(about, rows, classes, by_class, home, map_files=map_files)
 
 
+def array_limits(about: About) -> dict[str, int]:
+    """Return the most bytes that each array of an index can have, by its name."""
+    dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
+    dtypes = {"rows": dtype}
+    if about.label is not None:  # no class is empty
+        dtypes |= {"classes": CLASS_DTYPE, "by_class": number_dtype(about.records)}
+    head = _MAX_HEADER_BYTES + 12
+    return {name: about.records * each.itemsize + head for name, each in dtypes.items()}
+
+
 def _row_check(about: About, dtype: np.dtype[Any]) -> _core.RowCheck:
     """Makes sure that records follow each other, within their shards."""
     fields = dtype.fields

@@ -24,11 +24,19 @@ from typing import BinaryIO
 import numpy as np
 
 from covey.errors import AccessRefusedError, DatasetError, FeatureError, FormatError, StorageError
-from covey.index import About, Index, IndexWriter, index_names, read_about, read_index
+from covey.index import (
+    About,
+    Index,
+    IndexWriter,
+    array_limits,
+    index_names,
+    read_about,
+    read_index,
+)
 from covey.indexing.building import GUESS, Indexing, ShardFiles, shard_fingerprint
 from covey.shards import Shard
-from covey.storage import Stat, Storage, cache_folder, cache_limit, remove_stale_temporaries
-from covey.storage.cache import DiskCache
+from covey.storage import Stat, Storage, cache_limit, remove_stale_temporaries
+from covey.storage.cache import DiskCache, cache_subfolder
 from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
 
 # More than the metadata of an index has, which is not known before it is written.
@@ -79,7 +87,7 @@ def find_or_build(
         arrays = (index.rows, index.classes, index.by_class)
         size = sum(each.nbytes for each in arrays if each is not None)
         _make_room(folder, size + _METADATA_BYTES)
-        write_index(folder, stem, index)
+        write_index(folder, stem, index, private=True)
         return read_index(folder, stem, index.about, map_files=indexing.map_files), folder
     # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
     except (OSError, UnicodeError, FormatError):
@@ -147,7 +155,7 @@ def cached_place(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
     label = "" if indexing.label is GUESS else repr(indexing.label)
     text = "\0".join((files.storage.clean(files.folder), stem, label))
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    return cache_folder() / "indexes" / name
+    return cache_subfolder("indexes") / name
 
 
 def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
@@ -184,9 +192,16 @@ def changed_content(storage: Storage, path: str, shard: Shard) -> str | None:
     return f"{path}: the shard is not the one that was indexed, it was replaced"
 
 
-def write_index(folder: Path, stem: str, index: Index) -> None:
-    """Write an index; whoever reads meanwhile finds the old one, or none that is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_index(folder: Path, stem: str, index: Index, *, private: bool = False) -> None:
+    """Write an index. A concurrent reader finds the old one, or one that is not complete.
+
+    Args:
+        folder: The directory, which is created if it does not exist.
+        stem: The common part of the names of its files.
+        index: The index.
+        private: Whether only the user may read it.
+    """
+    folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     names = index_names(stem)
     about = index.about
     remove_stale_temporaries(folder)
@@ -210,41 +225,58 @@ def write_index(folder: Path, stem: str, index: Index) -> None:
         # The description last: it has the checksums of the others.
         for name in ("rows", "classes", "by_class", "about"):
             if (staging / names[name]).exists():
+                if private:
+                    os.chmod(staging / names[name], 0o600)
                 os.replace(staging / names[name], folder / names[name])
     finally:
         remove_temporary(os.fspath(staging))
 
 
 def _fetch(files: ShardFiles, stem: str) -> Path | None:
-    """Bring an index that lies beside remote shards here; the folder that it is in then."""
+    """Copy the index of remote shards to the cache, and return the directory of the copy.
+
+    Returns:
+        The directory; None if there is no index beside the shards, or not a valid one.
+
+    Raises:
+        StorageError: If it cannot be read, or the cache cannot be written.
+    """
     storage, names = files.storage, index_names(stem)
+    path = storage.join(files.folder, names["about"])
     try:
-        about = storage.read(storage.join(files.folder, names["about"]))
-    except (FileNotFoundError, AccessRefusedError):  # some servers refuse what is not there
+        content = storage.read(path)
+        limits = array_limits(About.from_json(content, path))
+    # Some servers refuse access to a file that does not exist.
+    except (FileNotFoundError, AccessRefusedError, FormatError):
         return None
-    name = hashlib.blake2b(about, digest_size=16).hexdigest()
-    folder = cache_folder() / "indexes" / name
-    if (folder / names["about"]).exists():
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in ("rows", "classes", "by_class"):
-        path = storage.join(files.folder, names[each])
-        try:
-            with storage.open_stream(path) as stream:
-                _save(folder / names[each], stream)
-        except FileNotFoundError:  # without a label there are no classes
-            continue
-    _save(folder / names["about"], io.BytesIO(about))  # last: then all is there
-    with contextlib.suppress(StorageError):  # one that exceeds the limit is used once
-        _make_room(folder, 0)
+    name = hashlib.blake2b(content, digest_size=16).hexdigest()
+    folder = cache_subfolder("indexes") / name
+    cache = DiskCache(cache_limit())
+    with cache.failing_well():
+        if (folder / names["about"]).exists():
+            return folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for each, limit in limits.items():
+            try:
+                stream = storage.open_stream(storage.join(files.folder, names[each]))
+            except FileNotFoundError:  # the index is not complete
+                continue
+            with stream:
+                _save(folder / names[each], stream, limit)
+        _save(folder / names["about"], io.BytesIO(content), len(content))  # last: it is complete
+        with contextlib.suppress(StorageError):  # an index that exceeds the limit is used once
+            _make_room(folder, 0)
     return folder
 
 
-def _save(path: Path, stream: BinaryIO) -> None:
+def _save(path: Path, stream: BinaryIO, limit: int) -> None:
+    """Write at most so many bytes of a stream to a file, which is replaced as a whole."""
     descriptor, beside = tempfile.mkstemp(prefix=INDEX_TEMPORARY, dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
-            shutil.copyfileobj(stream, file, 1 << 20)
+            while limit and (piece := stream.read(min(limit, 1 << 20))):
+                file.write(piece)
+                limit -= len(piece)
         os.replace(beside, path)
     except BaseException:
         os.unlink(beside)

@@ -10,16 +10,19 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from covey.errors import FileChangedError
+from covey.errors import FileChangedError, StorageError
 from covey.storage.base import Stat
 from covey.storage.connection import Call, Connection, Launcher, named
 from covey.storage.failures import ShortAnswerError
 
 _PIECE_BYTES = 1 << 20
+
+# Raises StorageError if a number of bytes, which may be unknown, is too large.
+_Check = Callable[[int | None], None]
 
 # What drivers call it, the surest first.
 _VERSIONS = (
@@ -70,15 +73,30 @@ def range_call(path: str, begin: int, end: int, expected: Stat) -> Call:
     return call
 
 
-def whole_call(path: str) -> Call:
-    """The call that reads a whole small file."""
+def whole_call(path: str, name: str, limit: int) -> Call:
+    """Return the call that reads a whole small file, and raises StorageError if it is larger.
+
+    Args:
+        path: The file in the filesystem.
+        name: The file in messages.
+        limit: The most bytes that it may have. No more are held.
+    """
+
+    def check(size: int | None) -> None:
+        if size is not None and size > limit:
+            raise StorageError(f"{name}: it has {size:,} bytes or more; must be at most {limit:,}")
 
     def call(filesystem: Any) -> Any:
         if _is_http(filesystem):
-            return _http_whole(filesystem, path)
+            return _http_whole(filesystem, path, check)
         if _is_s3(filesystem):
-            return _s3_whole(filesystem, path)
-        return named("cat_file", path)(filesystem)
+            return _s3_whole(filesystem, path, check)
+        info, read = named("info", path), named("cat_file", path)
+        found = info(filesystem)
+        if inspect.isawaitable(found):
+            return _any_whole(found, lambda: read(filesystem), check)
+        check(found.get("size"))
+        return read(filesystem)
 
     return call
 
@@ -192,18 +210,36 @@ async def _http_range(filesystem: Any, url: str, begin: int, end: int, expected:
         answer.close()
 
 
-async def _http_whole(filesystem: Any, url: str) -> bytes:
+async def _http_whole(filesystem: Any, url: str, check: _Check) -> bytes:
     async with await _http_get(filesystem, url, {}) as answer:
-        data: bytes = await answer.read()
-        return data
+        check(answer.content_length)
+        data = bytearray()
+        async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+            data += piece
+            check(len(data))
+        return bytes(data)
 
 
-async def _s3_get(filesystem: Any, path: str, **options: str) -> tuple[bytes, Any]:
+async def _any_whole(
+    info: Awaitable[Mapping[str, Any]], read: Callable[[], Awaitable[bytes]], check: _Check
+) -> bytes:
+    check((await info).get("size"))
+    return await read()
+
+
+def _no_check(size: int | None) -> None:
+    """Accept any size."""
+
+
+async def _s3_get(
+    filesystem: Any, path: str, check: _Check = _no_check, **options: str
+) -> tuple[bytes, Any]:
     bucket, key, version = filesystem.split_path(path)
     if version:
         options["VersionId"] = version
     answer = await filesystem._call_s3("get_object", Bucket=bucket, Key=key, **options)
     try:
+        check(answer["ContentLength"])
         data = await answer["Body"].read()
     finally:
         answer["Body"].close()
@@ -217,8 +253,8 @@ async def _s3_range(filesystem: Any, path: str, begin: int, end: int, expected: 
     return _check_length(data, end - begin)
 
 
-async def _s3_whole(filesystem: Any, path: str) -> bytes:
-    data, _ = await _s3_get(filesystem, path)
+async def _s3_whole(filesystem: Any, path: str, check: _Check) -> bytes:
+    data, _ = await _s3_get(filesystem, path, check)
     return data
 
 

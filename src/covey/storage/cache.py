@@ -25,6 +25,8 @@ from covey.storage.sparse import GONE, bytes_present, discard
 
 DEFAULT_BYTES = 16 << 30
 
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
 # Temporary files of the cache.
 _HIDDEN = re.compile(r"\..+", re.DOTALL)
 
@@ -33,7 +35,9 @@ def cache_folder() -> Path:
     """Return the directory of the cache, which is created if it does not exist.
 
     It is ``$COVEY_CACHE``, or a directory in the user's cache, or one among the temporary files if
-    that cannot be used: it cannot be written, or other users can change what is in it.
+    that cannot be used: it cannot be written, or belongs to another user. If ``$COVEY_CACHE`` is a
+    directory that several users can write, it is a subdirectory of the user's own,
+    ``covey-<uid>``. Only the user can write in it: its mode is set to 0700 if others can.
     """
     asked = os.environ.get("COVEY_CACHE")
     folder = Path(asked).expanduser().absolute() if asked else _user_folder()
@@ -42,7 +46,11 @@ def cache_folder() -> Path:
     )
     why = "there is no home directory"
     if folder is not None:
-        found = _find_fault(folder, links=True)
+        if asked and _is_shared(folder):
+            folder = folder / f"covey-{os.getuid()}"
+            found = _find_fault(folder, links=False)
+        else:
+            found = _find_fault(folder, links=True)
         if found is None and not asked and not _is_of_user(folder.parent):
             found = _Fault("lies in a directory of another user", is_unsafe=True)
         if found is None:
@@ -58,6 +66,17 @@ def cache_folder() -> Path:
             "can be written"
         )
     return fallback
+
+
+def cache_subfolder(name: str) -> Path:
+    """Return a directory in the cache, which is created if it does not exist, with mode 0700.
+
+    Raises:
+        StorageError: If it belongs to another user, or cannot be created.
+    """
+    folder = cache_folder() / name
+    _make_private(folder)
+    return folder
 
 
 def cache_limit(cache_bytes: int | None = None) -> int:
@@ -100,12 +119,40 @@ class _Fault:
     """Whether other users can change what is in it."""
 
 
-def _find_fault(folder: Path, *, links: bool) -> _Fault | None:
+def _make_private(folder: Path) -> None:
+    """Create a directory in the cache, or set the mode of an existing one."""
+    found = _find_fault(folder, links=False, mask=stat.S_IRWXG | stat.S_IRWXO)
+    if found is not None:
+        raise StorageError(
+            f"{folder} {found.what}; remove it, or set COVEY_CACHE to another directory"
+        )
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return whether a directory is meant for several users, of which this one may write in it."""
+    if not hasattr(os, "getuid"):
+        return False
+    try:
+        link, found = os.lstat(folder), os.stat(folder)
+    except OSError:
+        return False
+    if not stat.S_ISDIR(found.st_mode) or (stat.S_ISLNK(link.st_mode) and not _is_own(link)):
+        return False
+    is_writable = os.access(folder, os.W_OK | os.X_OK)
+    # A sticky directory, such as /tmp, stays shared even if it is the user's own (root's).
+    is_foreign = not _is_own(found) or bool(found.st_mode & stat.S_ISVTX)
+    return is_writable and is_foreign and bool(found.st_mode & _OTHERS_WRITE)
+
+
+def _find_fault(folder: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _Fault | None:
     """Create a directory, and return what is wrong with it.
+
+    If it is the user's own and has a permission of the mask, its mode is set to 0700.
 
     Args:
         folder: The directory.
         links: Whether it may be a symbolic link of the user's own.
+        mask: The permissions that it must not have.
     """
     try:
         for each in (*reversed(folder.parents), folder):
@@ -121,9 +168,12 @@ def _find_fault(folder: Path, *, links: bool) -> _Fault | None:
         return _Fault("cannot be written")
     if not _is_own(found):
         return _Fault(f"belongs to user {found.st_uid}", is_unsafe=True)
-    if hasattr(os, "getuid") and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(found.st_mode)
-        return _Fault(f"has mode {mode:04o}, must not be writable by others", is_unsafe=True)
+    if hasattr(os, "getuid") and found.st_mode & mask:
+        try:
+            os.chmod(folder, 0o700)
+        except OSError:
+            mode = stat.S_IMODE(found.st_mode)
+            return _Fault(f"has mode {mode:04o}; must be 0700", is_unsafe=True)
     return None if os.access(folder, os.W_OK | os.X_OK) else _Fault("cannot be written")
 
 
@@ -197,6 +247,7 @@ class DiskCache:
 
     def place(self, *identity: str) -> str:
         """The folder of a remote file's blocks."""
+        _make_private(Path(self.folder))
         text = "\0".join(identity).encode("utf-8", "surrogatepass")
         return os.path.join(self.folder, hashlib.sha256(text).hexdigest()[:40])
 
@@ -276,7 +327,7 @@ class DiskCache:
             if isinstance(error, CoveyError):
                 raise
             raise StorageError(
-                f"{self.folder}: fetched data cannot be kept there: {error.strerror or error}; "
+                f"{self.root}: fetched data cannot be kept there: {error.strerror or error}; "
                 "make room, lower COVEY_CACHE_BYTES, or set COVEY_CACHE to a folder elsewhere"
             ) from error
 

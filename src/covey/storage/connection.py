@@ -92,9 +92,12 @@ class Connection(ForkAware):
         options = {**self._options, **_settings(self._url, self._options)}
         try:
             # Not shared with anybody else, so that it can be set up as is needed here.
-            made, _ = self._fsspec.core.url_to_fs(
-                str(self._url), skip_instance_cache=True, **options
-            )
+            options["skip_instance_cache"] = True
+            if "::" not in self._url.address:
+                made, _ = self._fsspec.core.url_to_fs(str(self._url), **options)
+            else:  # url_to_fs would split the address or the query at it
+                found = self._addressed._get_kwargs_from_urls(self._url.address)
+                made = self._fsspec.filesystem(self._url.protocol, **{**found, **options})
             if type(made).__module__.startswith("s3fs"):
                 made.retries = 1  # tries are counted here, not there
             return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import io
 import os
 import re
@@ -87,7 +88,8 @@ class LocalStorage(Storage):
 
     def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
         folder = self.clean(folder)
-        return sorted(os.path.join(folder, name) for name in _walk(folder, recursive, False))
+        depth = None if recursive else 1
+        return sorted(os.path.join(folder, name) for name in _walk(folder, depth, hidden=False))
 
     def is_pattern(self, path: str) -> bool:
         return parse_pattern(_local(path)) is not None
@@ -105,7 +107,7 @@ class LocalStorage(Storage):
             return []
         return sorted(
             os.path.join(folder, name)
-            for name in _walk(folder, wanted.is_deep, True)
+            for name in _walk(folder, wanted.depth, hidden=True)
             if wanted.matches(name.replace(os.sep, "/"))
         )
 
@@ -261,23 +263,38 @@ def local_stat(found: os.stat_result) -> Stat:
     return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
 
 
-def _walk(folder: str, recursive: bool, hidden: bool) -> Iterator[str]:
-    """The files in a folder, relative to it. Links are followed, but never in a circle."""
-    waiting: list[tuple[str, frozenset[str]]] = [("", frozenset())]
-    while waiting:
-        inner, above = waiting.pop()
-        real = os.path.realpath(os.path.join(folder, inner))
-        if real in above:
-            continue
-        with os_errors(folder), os.scandir(os.path.join(folder, inner)) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") and not hidden:
-                    continue
-                name = os.path.join(inner, entry.name)
-                if _is_file(entry):
-                    yield name
-                elif recursive and entry.is_dir():
-                    waiting.append((name, above | {real}))
+def _walk(folder: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
+    """Yield the files below a directory, relative to it. Symbolic links are followed.
+
+    Args:
+        folder: The directory.
+        depth: How many levels of directories are read. None for all of them: each directory is
+            read once, by its path without links if it has one.
+        hidden: Whether names that begin with a dot are included.
+    """
+    visited: set[tuple[int, int]] = set()
+    waiting, links = [(0, "")], list[tuple[int, str]]()
+    while waiting or links:
+        # Links last, in order, so that the result does not depend on the order of a directory.
+        level, inner = waiting.pop() if waiting else heapq.heappop(links)
+        with os_errors(folder):
+            found = os.stat(os.path.join(folder, inner))
+            identity = found.st_dev, found.st_ino
+            if depth is None and identity in visited:
+                continue
+            visited.add(identity)
+            with os.scandir(os.path.join(folder, inner)) as entries:
+                for entry in entries:
+                    if entry.name.startswith(".") and not hidden:
+                        continue
+                    name = os.path.join(inner, entry.name)
+                    if _holds(entry.is_file):
+                        yield name
+                    elif level + 1 != depth and _holds(entry.is_dir):
+                        if entry.is_symlink():
+                            heapq.heappush(links, (level + 1, name))
+                        else:
+                            waiting.append((level + 1, name))
 
 
 def _replace(path: str, fill: Callable[[str], object]) -> None:
@@ -307,8 +324,9 @@ def _sync(path: str) -> None:
         os.close(descriptor)
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
+def _holds(check: Callable[[], bool]) -> bool:
+    """Return the result of a method of a directory entry."""
     try:
-        return entry.is_file()
+        return check()
     except OSError:  # a link to itself
         return False

@@ -73,7 +73,9 @@ class Url:
             raise StorageError(f"{shown(text)}: it is no URL; one begins like s3://bucket/folder")
         protocol = match[1].lower()
         found = _split(protocol, parts[place][match.end() :])
-        if found is None or any(_is_ambiguous(part) for part in parts[place:]):
+        if found is None or any(
+            _is_ambiguous(part, alone=len(parts) == 1) for part in parts[place:]
+        ):
             raise StorageError(
                 f"{shown(text)}: the host of this URL is ambiguous; percent-encode '@', ':', '/', "
                 "'?' and '#' in the user name, the password, the path and the query, or pass the "
@@ -202,7 +204,13 @@ def find_secrets(url: str, options: Mapping[str, Any]) -> set[str]:
         url: A URL with user name, password and query.
         options: The storage options of its driver.
     """
-    found = set(_option_values(options))
+    spelled = (each for secret in _url_secrets(url) for each in _spellings(secret))
+    return {*_option_secrets(options), *(each for each in spelled if len(each) >= _MIN_SECRET)}
+
+
+def _url_secrets(url: str) -> set[str]:
+    """Return the parts of a URL that are not shown."""
+    found: set[str] = set()
     for part in _chain(url):
         match = _SCHEME.match(part)
         if match is None:
@@ -220,8 +228,7 @@ def find_secrets(url: str, options: Mapping[str, Any]) -> set[str]:
             pieces += [piece.partition("=")[2] for piece in re.split(r"[&;#]", hidden)]
             found.update(pieces)
             found.add(base64.b64encode(unquote(hidden).encode(errors="replace")).decode())
-    spelled = (each for secret in found for each in _spellings(secret))
-    return {each for each in spelled if len(each) >= _MIN_SECRET}
+    return found
 
 
 _HIDDEN = "***"
@@ -244,7 +251,7 @@ def _split(protocol: str, rest: str) -> tuple[str, str, str] | None:
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if protocol in _ARCHIVES:
         host = ""
-    elif "@" in rest[len(host) :] and ("@" in host or not _HOST.fullmatch(host)):
+    elif "@" in rest[len(host) :] and not _is_certain(host, rest[len(host)]):
         return None
     userinfo = host[: host.rfind("@") + 1]
     rest = rest[len(userinfo) :]
@@ -253,11 +260,34 @@ def _split(protocol: str, rest: str) -> tuple[str, str, str] | None:
     return userinfo, rest[:end], rest[end:]
 
 
-def _is_ambiguous(part: str) -> bool:
+def _is_certain(host: str, after: str) -> bool:
+    """Return whether an ``@`` later in a URL cannot be the end of its password.
+
+    Args:
+        host: The host, with the user name and the password.
+        after: The character that follows it.
+    """
+    userinfo, at, host = host.rpartition("@")
+    if not at:
+        return _HOST.fullmatch(host) is not None
+    return after == "/" and "@" not in userinfo and bool(host) and bool(_HOST.fullmatch(host))
+
+
+def _is_ambiguous(part: str, *, alone: bool) -> bool:
+    """Return whether the host of one URL of a chain is in doubt, for covey or for fsspec.
+
+    Args:
+        part: The URL.
+        alone: Whether it is the only one: then fsspec does not look for a ``::`` in it.
+    """
     match = _SCHEME.match(part)
     if match is None:
         return False
-    return "::" in part or _split(match[0].partition(":")[0].lower(), part[match.end() :]) is None
+    found = _split(match[0].partition(":")[0].lower(), part[match.end() :])
+    if found is None:
+        return True
+    userinfo, path, query = found
+    return "::" in userinfo + re.sub(r"^\[[^\]/]*\]", "", path) + ("" if alone else path + query)
 
 
 def _shown_part(part: str) -> str:
@@ -279,19 +309,35 @@ def _cut_query(rest: str) -> str:
     return re.split(r"[?#]", rest, maxsplit=1)[0]
 
 
-def _option_values(value: Any, name: str = "") -> Iterator[str]:
-    """All strings of storage options, except those that say where files are."""
+def _option_secrets(value: Any, name: str = "") -> Iterator[str]:
+    """Yield the values of storage options as drivers write them.
+
+    Of options that say where files are, only the credentials of a URL are yielded. A short value
+    occurs in other text as well: it is yielded together with its name.
+    """
     if isinstance(value, Mapping):
         for key, each in value.items():
-            yield from _option_values(each, str(key))
-    elif isinstance(value, (list, tuple, set)):
+            yield from _option_secrets(each, str(key))
+        return
+    if isinstance(value, (list, tuple, set, frozenset)):
         for each in value:
-            yield from _option_values(each, name)
-    elif isinstance(value, bytes):
-        yield value.decode(errors="replace")
-    elif isinstance(value, str) and name not in LOCATION_OPTIONS:
-        yield value
-        yield value.rpartition(" ")[2]  # of "Bearer <token>"
+            yield from _option_secrets(each, name)
+        return
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if value is None or not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        return
+    text = str(value)
+    values = {text, text.rpartition(" ")[2]}  # of "Bearer <token>"
+    secrets = _url_secrets(text) if name in LOCATION_OPTIONS else values
+    for secret in filter(None, secrets):
+        for each in _spellings(secret):
+            if len(each) >= _MIN_SECRET:
+                yield each
+            elif name:
+                for key in (name, repr(name), f'"{name}"'):
+                    for shown_value in (each, repr(each), f'"{each}"'):
+                        yield from (f"{key}{mark}{shown_value}" for mark in ("=", ": ", ":"))
 
 
 def _spellings(secret: str) -> Iterator[str]:

@@ -25,6 +25,11 @@ class Pattern:
         """Whether what matches can be in folders of the folder."""
         return len(self.parts) > 1 or self.parts == ("**",)
 
+    @property
+    def depth(self) -> int | None:
+        """How many levels of directories a path that matches has; None if there is no limit."""
+        return None if "**" in self.parts else len(self.parts)
+
     def matches(self, path: str) -> bool:
         """Whether a path below the folder is meant, relative to it."""
         return _match(path.split("/"), self.parts)

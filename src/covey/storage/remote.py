@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
@@ -20,6 +21,7 @@ from covey.storage.paths import LOCATION_OPTIONS, Url, shown
 from covey.storage.patterns import Pattern, parse_pattern
 from covey.storage.stream import RemoteStream
 from covey.storage.tries import Attempts, Task, run, run_one
+from covey.untrusted import MAX_METADATA_BYTES
 
 _builtin_list = list
 
@@ -180,7 +182,9 @@ class RemoteStorage(Storage):
 
     def read(self, path: str) -> bytes:
         url = self._parse(path)
-        data: bytes = self._one(url, "reading", whole_call(self._connection.path_of(str(url))))
+        fs_path = self._connection.path_of(str(url))
+        call = whole_call(fs_path, url.public, MAX_METADATA_BYTES)
+        data: bytes = self._one(url, "reading", call)
         return data
 
     def write(self, path: str, data: bytes) -> None:
@@ -265,8 +269,12 @@ class RemoteStorage(Storage):
 
 def _pattern(url: Url) -> Pattern | None:
     """The pattern that a path is; a query never is one."""
-    # A "?" in a URL of HTTP begins its query.
-    return parse_pattern(unquote(url.path), "*[") if url.is_http else parse_pattern(url.path)
+    # A "?" in a URL of HTTP begins its query. The brackets of an IPv6 address match nothing.
+    host = re.match(r"(\[[^\]/]*:[^\]/]*\])?", url.path)
+    assert host is not None
+    path = url.path[host.end() :]
+    found = parse_pattern(unquote(path), "*[") if url.is_http else parse_pattern(path)
+    return None if found is None else replace(found, folder=f"{host[0]}{found.folder}")
 
 
 def _is_missing(task: Task, error: Exception) -> bool:

@@ -153,10 +153,10 @@ def create(folder: str, size: int) -> None:
     os.makedirs(parent, mode=0o700, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=NEW, dir=parent))
     try:
-        (new / _MAP).write_bytes(
-            _MAGIC + uuid.uuid4().bytes + bytes(_map_bytes(block_count(size)) - _HEADER_BYTES)
-        )
-        with open(new / DATA, "wb") as file:
+        blank = bytes(_map_bytes(block_count(size)) - _HEADER_BYTES)
+        with open(new / _MAP, "wb", opener=_open_private) as file:
+            file.write(_MAGIC + uuid.uuid4().bytes + blank)
+        with open(new / DATA, "wb", opener=_open_private) as file:
             file.truncate(size)
         os.rename(new, folder)
     except OSError as error:
@@ -165,6 +165,11 @@ def create(folder: str, size: int) -> None:
         was_there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
         if not was_there and not os.path.isdir(folder):
             raise
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read, as an ``opener`` of :func:`open`."""
+    return os.open(path, flags, 0o600)
 
 
 def discard(folder: str) -> bool:
