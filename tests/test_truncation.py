@@ -566,7 +566,7 @@ def test_a_shard_that_is_replaced_while_it_is_indexed(copy, elsewhere):
 
 def make_special(kind, path):
     path.unlink()
-    if kind == "fifo":
+    if kind == "FIFO":
         os.mkfifo(path)
     elif kind == "directory":
         path.mkdir()
@@ -599,7 +599,7 @@ def use_special(kind, folder, use, map_files):
     return []
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
+@pytest.mark.parametrize("kind", ["FIFO", "directory", "character device"])
 def test_a_shard_that_is_not_a_regular_file(folder, tmp_path, elsewhere, kind):
     for use in ("read", "open", "index", "verify"):
         copy = shutil.copytree(folder, tmp_path / use / "birds")
