@@ -1,5 +1,6 @@
 """covey.open and covey.write behind URLs, with real servers, judged by what is on a local disk."""
 
+import errno
 import io
 import itertools
 import json
@@ -1297,6 +1298,45 @@ def test_an_unknown_outcome_of_the_switch_is_reported(memory, is_carried_out):
         with pytest.raises(DatasetError, match="unknown whether split 'train' is written"):
             put(memory, more(0, 60), mode="overwrite")
     assert len(memory.open()) == (60 if is_carried_out else 30)
+
+
+def test_ctrl_c_while_the_outcome_of_the_switch_is_unknown(memory):
+    put(memory, more(0, 30))
+    real, read, is_down = MemoryFileSystem.pipe_file, MemoryFileSystem.cat_file, []
+
+    def pipe_file(self, path, value, **options):
+        real(self, path, value, **options)
+        if path.endswith("dataset_info.json"):
+            is_down.append(True)
+            signal.raise_signal(signal.SIGINT)
+            raise PermissionError("no answer")
+
+    def cat_file(self, path, *args, **options):
+        if is_down:
+            raise PermissionError("no answer")
+        return read(self, path, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", pipe_file)
+        patch.setattr(MemoryFileSystem, "cat_file", cat_file)
+        with pytest.raises(KeyboardInterrupt, match="may be written or not") as raised:
+            put(memory, more(0, 60), mode="append")
+    assert "nothing was changed" not in str(raised.value)
+    assert len(memory.open()) == 90  # nothing was taken back
+
+
+def test_a_local_disk_that_fails_does_not_mean_that_the_split_is_written(memory, monkeypatch):
+    put(memory, more(0, 30))
+    before = memory.files()
+
+    def fail(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("covey.writing.commit._remove_obsolete", fail)
+    with pytest.raises(DatasetError, match=r"No space left.*nothing was changed") as raised:
+        put(memory, more(30, 60), mode="append")
+    assert not isinstance(raised.value, CommittedError)
+    assert memory.files() == before
 
 
 @pytest.mark.parametrize("name", [".tmp", "00001-of-00002", "index.json", "dataset_info.json"])
