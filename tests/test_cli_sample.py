@@ -527,7 +527,7 @@ def test_an_image_is_damaged(capsys):
     examples = [{"image": each, "label": 0} for each in (good, good[:40])]
     put(Path("x.tfrecord"), examples, features)
     found = run(capsys, "x.tfrecord", "-k", 2, "--no-progress", code=1)
-    assert re.search(r"x\.tfrecord: record 1.*: feature 'image': .* no image", found.err)
+    assert re.search(r"x\.tfrecord: record 1.*: feature 'image': .* not a valid image", found.err)
     assert found.out.count("\n") == 3
     assert not os.path.exists("x-sample.png")
 

@@ -1372,7 +1372,11 @@ def complete_without_hard_links(tmp_path):
             break
 
 
-def test_a_staging_directory_of_another_user_blocks_only_its_split(tmp_path):
+def test_a_staging_directory_of_another_user_blocks_only_its_split(fresh):
+    fresh(be_blocked_by_another_user)
+
+
+def be_blocked_by_another_user():
     with public_directory() as root:
         write(OLD, root / "birds", label="label")
         staging = root / "birds" / ".covey-test.partial"
@@ -1445,7 +1449,11 @@ def test_a_system_without_locks(tmp_path, monkeypatch):
     assert len(covey.open(tmp_path)) == len(NEW)
 
 
-def test_a_forked_process_removes_nothing_and_holds_no_lock(tmp_path):
+def test_a_forked_process_removes_nothing_and_holds_no_lock(tmp_path, fresh):
+    fresh(fork_while_writing, tmp_path)
+
+
+def fork_while_writing(tmp_path):
     def examples():
         yield from OLD
         reading, writing = os.pipe()

@@ -25,8 +25,8 @@ from covey import samplers
 from covey.cli import main
 from covey.errors import StorageError
 from covey.storage import open_storage, tries
-from covey.storage.paths import Url, find_secrets, redact, shown
 from covey.storage.remote import RemoteStorage
+from covey.urls import Url, find_secrets, redact, shown
 
 SECRET = "Zq7secret"
 FEATURES = covey.Features({"a": "int64"})

@@ -24,6 +24,7 @@ from covey import (
 )
 from covey.gather import unpacking
 from covey.gather.shards import LocalShards
+from covey.storage import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +282,7 @@ def cut_while_used(path):
 
 
 def ds_cache():
-    return unpacking.cache_folder()
+    return cache_folder()
 
 
 def test_a_cache_that_is_emptied_while_it_is_used(long_stream, cache):

@@ -19,6 +19,7 @@ SOURCE = Path(covey.__file__).parent
 FLOW = [
     "terminal",
     "errors",
+    "urls",
     "untrusted",
     "storage",
     "records",

@@ -56,7 +56,7 @@ from covey.storage import (
 )
 from covey.storage.connection import Connection
 from covey.storage.failures import Verdict, judge
-from covey.storage.paths import Url
+from covey.urls import Url
 
 BLOCK = sparse.BLOCK_BYTES
 COUNTER = itertools.count()

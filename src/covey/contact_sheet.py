@@ -24,7 +24,7 @@ from covey.errors import DatasetError, FeatureError
 from covey.features import Feature, Image, Tensor
 from covey.features.explain import wrong_value
 from covey.features.images import import_pillow
-from covey.storage.paths import shown
+from covey.urls import shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

@@ -25,6 +25,7 @@ from covey.errors import (
     FormatError,
     StorageError,
 )
+from covey.urls import redact, shown
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -67,8 +68,6 @@ def storage_error(error: OSError, path: str | os.PathLike[str]) -> StorageError:
         error: The error.
         path: The file or URL, if the error does not name one.
     """
-    from covey.storage.paths import redact, shown  # it imports this module
-
     if isinstance(error, StorageError):
         return error
     name = shown(os.fsdecode(error.filename if error.filename is not None else path))
@@ -105,8 +104,6 @@ def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Resul
         try:
             return function(*args, **kwargs)
         except (OSError, MemoryError) as error:
-            from covey.storage.paths import shown  # it imports this module
-
             if isinstance(error, CoveyError):
                 raise
             path: Any = args[0] if args else kwargs.get("path")

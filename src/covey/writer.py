@@ -20,7 +20,7 @@ from covey.metadata import ENTRIES_FILE, check_split_name
 from covey.progress import Progress
 from covey.shards import Sharding
 from covey.shuffle.ordering import Ordering
-from covey.storage.paths import check_local
+from covey.urls import check_local
 from covey.writing.account import Account, shape_of
 from covey.writing.datum import (
     Entry,

@@ -17,8 +17,8 @@ from covey.indexing import ShardFiles
 from covey.metadata import INFO_FILE, DatasetInfo, newest_versions
 from covey.pipeline import cores
 from covey.storage import Storage, open_storage
-from covey.storage.paths import shown
 from covey.terminal import escape
+from covey.urls import shown
 
 Path = str | os.PathLike[str]
 

@@ -21,9 +21,9 @@ from covey.features.surveys import survey_kinds
 from covey.metadata import check_split_name
 from covey.progress import Progress
 from covey.storage import is_remote, open_storage
-from covey.storage.paths import shown
 from covey.terminal import escape
 from covey.untrusted import reports_errors
+from covey.urls import shown
 from covey.writing.commit import clean_up
 from covey.writing.existing import Existing
 from covey.writing.write import Written

@@ -95,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
         self._given = given
 
     def error(self, message: str) -> NoReturn:
-        from covey.storage.paths import redact, shown
+        from covey.urls import redact, shown
 
         for each in sorted(self._given, key=len, reverse=True):
             for text in (each, repr(each)[1:-1]):

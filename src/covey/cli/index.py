@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Do it."""
     from covey.checking import make_index
-    from covey.storage.paths import shown
+    from covey.urls import shown
 
     path = shown(options.path)
     try:

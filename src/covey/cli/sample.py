@@ -127,7 +127,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
 
     from covey.loader.examples import check_classes
     from covey.plan import BalancedPlan
-    from covey.storage.paths import shown
+    from covey.urls import shown
 
     classes, per_class = dataset.classes, options.examples_per_class
     many = options.classes_per_batch or max(1, min(CLASSES_PER_BATCH, len(classes)))
@@ -193,7 +193,7 @@ def _save(
         thumbnails,
     )
     from covey.features.images import import_pillow
-    from covey.storage.paths import check_local
+    from covey.urls import check_local
 
     if options.no_save:
         return None
@@ -225,7 +225,7 @@ def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) ->
         there = f"images are {', '.join(images)}" if images else "and no other is one"
         raise FeatureError(f"feature {options.feature!r} is no image but {kind}; {there}")
     if not images and options.save is not None:
-        from covey.storage.paths import shown
+        from covey.urls import shown
 
         raise FeatureError(
             f"none of the features {', '.join(dataset.features)} is an image, so that there is "
@@ -241,7 +241,7 @@ def _default_file(path: str) -> str:
     ('birds-sample.png', 'owls-sample.png')
     """
     from covey.metadata import INFO_FILE, parse_version
-    from covey.storage.paths import Url, local_path
+    from covey.urls import Url, local_path
 
     local = local_path(path)
     place = Url.parse(path).path if local is None else os.path.abspath(local)

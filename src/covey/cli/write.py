@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     """Find out beforehand what would be wrong in the end."""
     from covey.metadata import check_split_name
-    from covey.storage.paths import shown
+    from covey.urls import shown
 
     splits = _splits(options)
     if options.val_split is not None and len(splits) == 1:
@@ -73,7 +73,7 @@ def _splits(options: argparse.Namespace) -> list[str]:
 
 def _look(options: argparse.Namespace) -> bool:
     """Whether nothing that stays decides about features; an error if a split may not be written."""
-    from covey.storage.paths import shown
+    from covey.urls import shown
     from covey.writing.existing import Existing
 
     try:

@@ -30,8 +30,8 @@ from covey.metadata import (
 from covey.sources.splits import split_of_file
 from covey.sources.tfrecords import begins_like_records
 from covey.storage import Storage, open_storage
-from covey.storage.paths import shown
 from covey.untrusted import open_file, os_errors
+from covey.urls import shown
 
 # Names that say that a file has records; into others one must look.
 _RECORDS = re.compile(

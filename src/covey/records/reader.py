@@ -35,8 +35,8 @@ from covey.records.streams import (
     read_at,
     truncated,
 )
-from covey.storage.paths import check_local
 from covey.untrusted import open_path, os_errors, storage_error
+from covey.urls import check_local
 
 OnError = Literal["raise", "skip"]
 PathOrFile = str | os.PathLike[str] | BinaryIO

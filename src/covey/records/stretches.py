@@ -34,8 +34,8 @@ from covey.records.streams import (
     is_truncated,
     truncated,
 )
-from covey.storage.paths import check_local
 from covey.untrusted import open_path
+from covey.urls import check_local
 
 _PIECE_BYTES = 1 << 20
 _MEMBER = b"\x1f\x8b\x08"

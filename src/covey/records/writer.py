@@ -21,7 +21,7 @@ from covey.records.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block, 
 from covey.records.compression import gzip_member, parse_compression
 from covey.records.places import PLACE_DTYPE
 from covey.records.reader import PathOrFile, RecordReader
-from covey.storage.paths import check_local
+from covey.urls import check_local
 
 # Members that are being compressed, or wait to be written, at the most.
 _MEMBERS_AHEAD = 16

@@ -20,7 +20,7 @@ from covey.progress import Progress
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.storage import is_remote
-from covey.storage.paths import redact, shown
+from covey.urls import redact, shown
 
 Preprocessing = Callable[[Any, Any], tuple[Any, Any]]
 Chunk = tuple[Any, Any]

@@ -10,7 +10,7 @@ from typing import Any, overload
 from covey.errors import SourceError
 from covey.features import Features
 from covey.labels import LABEL_NAMES
-from covey.storage.paths import shown
+from covey.urls import shown
 
 Key = str | int
 Item = tuple[Key, dict[str, Any]] | SourceError

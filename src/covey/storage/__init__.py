@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from covey.storage.base import LocalBlocks, Stat, Storage
 from covey.storage.cache import cache_folder, cache_limit
 from covey.storage.local import FileBlocks, LocalStorage, remove_stale_temporaries
-from covey.storage.paths import check_slashes, is_remote
+from covey.urls import check_slashes, is_remote
 
 if TYPE_CHECKING:
     from covey.storage.blocks import RemoteBlocks

@@ -19,7 +19,6 @@ from covey.storage.cache import DiskCache
 from covey.storage.connection import Connection
 from covey.storage.fetch import fetch
 from covey.storage.forks import ForkAware
-from covey.storage.paths import shown
 from covey.storage.sparse import (
     BLOCK_BYTES,
     DATA,
@@ -32,6 +31,7 @@ from covey.storage.sparse import (
     read_token,
 )
 from covey.storage.tries import Attempts, Task
+from covey.urls import shown
 
 _BODY_BYTES = 16 * BLOCK_BYTES
 

@@ -16,7 +16,7 @@ from typing import Any
 from covey.errors import StorageError
 from covey.storage.failures import explain
 from covey.storage.forks import ForkAware
-from covey.storage.paths import Url, find_secrets, redact
+from covey.urls import Url, find_secrets, redact
 
 # Given the filesystem, it begins a call: a coroutine of an asynchronous driver, else the result.
 Call = Callable[[Any], Any]

@@ -14,7 +14,7 @@ import http.client
 from collections.abc import Iterable, Iterator
 
 from covey.errors import AccessRefusedError, FileChangedError, FileMissingError, StorageError
-from covey.storage.paths import Url, redact, shown
+from covey.urls import Url, redact, shown
 
 
 class Verdict(enum.Enum):

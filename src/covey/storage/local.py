@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from covey.errors import FileMissingError, StorageError
 from covey.storage.base import Stat, Storage
-from covey.storage.paths import local_path, shown
 from covey.storage.patterns import parse_pattern
 from covey.untrusted import check_regular, open_file, os_errors, read_file
+from covey.urls import local_path, shown
 
 _builtin_list = list
 

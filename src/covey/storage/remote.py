@@ -17,11 +17,11 @@ from covey.storage.blocks import RemoteBlocks
 from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.connection import Call, Connection, named
 from covey.storage.failures import Verdict, judge
-from covey.storage.paths import LOCATION_OPTIONS, Url, shown
 from covey.storage.patterns import Pattern, parse_pattern
 from covey.storage.stream import RemoteStream
 from covey.storage.tries import Attempts, Task, run, run_one
 from covey.untrusted import MAX_METADATA_BYTES
+from covey.urls import LOCATION_OPTIONS, Url, shown
 
 _builtin_list = list
 

@@ -17,8 +17,8 @@ from covey.storage.answers import Body, IgnoresRangeError, range_call, tells_sta
 from covey.storage.base import Stat
 from covey.storage.connection import Call, Connection, Launcher
 from covey.storage.failures import explain
-from covey.storage.paths import shown
 from covey.storage.tries import Attempts, failure
+from covey.urls import shown
 
 # Pieces grow up to this as more of a file is read, so that a glance at its head costs little.
 _FIRST_BYTES = 1 << 18

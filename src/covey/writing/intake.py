@@ -16,7 +16,7 @@ import numpy as np
 from covey.errors import DatasetError
 from covey.features import ClassLabel, Features, SparseArray
 from covey.sources import Source
-from covey.storage.paths import shown
+from covey.urls import shown
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from covey.errors import FeatureError
 from covey.features import Features, Tensor
 from covey.features.columns import as_array
-from covey.storage.paths import shown
+from covey.urls import shown
 
 
 class Serializer:

@@ -23,8 +23,8 @@ from covey.progress import Progress, format_bytes
 from covey.shards import Shard, Sharding
 from covey.shuffle.ordering import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
-from covey.storage.paths import shown
 from covey.terminal import escape
+from covey.urls import shown
 from covey.writing.commit import Staging, staged
 from covey.writing.existing import Existing, Mode
 from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
