@@ -47,7 +47,8 @@ from covey.features.tfds import features_from_tfds
 from covey.writing import commit as committing
 from covey.writing import files as writing_files
 from covey.writing import locks, versions
-from covey.writing.commit import Staging, recover
+from covey.writing.commit import Staging
+from covey.writing.recovery import recover
 
 OLD = [{"x": i, "label": "ab"[i % 2]} for i in range(40)]
 NEW = [{"x": 100 + i, "label": "ab"[i % 2]} for i in range(30)]
@@ -1159,7 +1160,7 @@ def test_a_disk_that_fails_before_the_switch(tmp_path, mode, name, after, monkey
     check_index(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["_replace_late_sidecars", "_remove_obsolete"])
+@pytest.mark.parametrize("name", ["replace_late_sidecars", "_remove_obsolete"])
 @pytest.mark.usefixtures("_quick_disk")
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_disk_that_fails_after_the_switch(tmp_path, mode, name, monkeypatch):

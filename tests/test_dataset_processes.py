@@ -236,7 +236,7 @@ def test_many_threads_at_once(dataset):
 
 
 def test_many_threads_in_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("covey.gather.shards.max_open_files", lambda: 200)
+    monkeypatch.setattr("covey.gather.open_files.max_open_files", lambda: 200)
     for shard in range(100):
         put_numbers(tmp_path / f"data/{shard:03}.tfrecord", [shard], compression="GZIP")
     ds = opened(tmp_path / "data")

@@ -47,7 +47,7 @@ from covey.gather import shards as gather_shards
 from covey.gather.shards import LocalShards
 from covey.metadata import has_token
 from covey.storage import cache_folder, sparse, tries
-from covey.writing.commit import is_sidecar
+from covey.writing.recovery import is_sidecar
 
 COUNTER = itertools.count()
 BLOCK = sparse.BLOCK_BYTES
@@ -653,7 +653,7 @@ def test_a_record_that_is_corrupt_there_is_fetched_twice(web, made, map_files):
 def test_files_that_are_opened_again_after_they_were_taken_away(web, made, monkeypatch):
     web.bring(made("covey"))
     dataset = web.open(**WHOLE, map_files=False)
-    monkeypatch.setattr(gather_shards, "max_open_files", lambda: 4)
+    monkeypatch.setattr("covey.gather.open_files.max_open_files", lambda: 4)
     real, times = LocalShards.fetch, itertools.count()
 
     def fetch(self, *args):

@@ -1319,7 +1319,9 @@ class TestFailing:
             open_storage("gs://b/x")
 
     def test_nobody_knows_it(self):
-        with pytest.raises(StorageError, match=r"nobody knows owl://; known are .*memory.*s3"):
+        with pytest.raises(
+            StorageError, match=r"unknown protocol 'owl'; supported protocols: .*memory.*s3"
+        ):
             open_storage("owl://nest")
 
     def test_options_that_do_not_fit(self):

@@ -248,11 +248,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number of JSON")
 
 
 def parse_whole(value: Any) -> int | None:
-    """A whole number as protobuf's JSON has it, a number or a text; None if it is something else.
+    """Return an integer as protobuf's JSON has it, a number or a string; None for anything else.
 
     >>> parse_whole("12"), parse_whole(-1), parse_whole(1.5), parse_whole(True)
     (12, -1, None, None)

@@ -70,7 +70,7 @@ class Url:
             place += 1
         match = _PROTOCOL.match(parts[place])
         if match is None:
-            raise StorageError(f"{shown(text)}: it is no URL; one begins like s3://bucket/folder")
+            raise StorageError(f"{shown(text)}: it is not a URL, such as s3://bucket/folder")
         protocol = match[1].lower()
         found = _split(protocol, parts[place][match.end() :])
         if found is None or any(

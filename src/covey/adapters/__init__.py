@@ -59,7 +59,7 @@ def _array(value: Any) -> Any:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """What somebody has as an array, which shares the memory of a tensor that is not elsewhere."""
+    """Return a value as a numpy array, which shares the memory of a tensor on the CPU."""
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 

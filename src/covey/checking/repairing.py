@@ -24,8 +24,8 @@ from covey.storage import is_remote, open_storage
 from covey.terminal import escape
 from covey.untrusted import reports_errors
 from covey.urls import shown
-from covey.writing.commit import clean_up
 from covey.writing.existing import Existing
+from covey.writing.recovery import clean_up
 from covey.writing.write import Written
 
 

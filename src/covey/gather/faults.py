@@ -12,7 +12,7 @@ from covey.errors import (
 )
 from covey.features.explain import Place
 
-_ANEW = "the shard was changed, or the index is another's: run `covey index` to make it anew"
+_ANEW = "the shard was changed, or the index is another's: run `covey index` to rebuild it"
 
 
 def explain_fault(fault: _core.Fault, where: Place) -> CoveyError:
@@ -44,7 +44,7 @@ def changed(what: str, path: str) -> FileChangedError:
     """An error about a shard that is not the one that was opened or indexed."""
     return FileChangedError(
         f"{what}; the dataset was changed or replaced after it was opened or indexed: open it "
-        "again, or index it anew with `covey index`",
+        "again, or rebuild its index with `covey index`",
         path=path,
     )
 

@@ -159,7 +159,7 @@ class Gatherer(ForkAware):
         opened = self._open()
         if not self._maps or opened.shards.is_remote:
             return None
-        with contextlib.suppress(CoveyError):  # whoever needs them hears of it
+        with contextlib.suppress(CoveyError):  # raised when they are read
             opened.map(opened.gather.missing(ids))
         return opened.gather, self._check
 
@@ -277,6 +277,22 @@ class Gatherer(ForkAware):
             opened.map(replaced)
         return replaced is not None
 
+    def _retry_or_raise(
+        self,
+        opened: Opened,
+        ids: Ids,
+        fault: _core.Fault,
+        discarded: set[int],
+        explained: Sequence[str],
+    ) -> None:
+        """Return if the record of a fault was cached and is worth reading again; else raise."""
+        code, row = fault.args[:2]
+        if self._discard(opened, ids, row, discarded, code):
+            return
+        if code in explained:
+            self._explain(fault, ids)
+        raise fault
+
     # Reading from maps.
 
     def _from_maps(
@@ -305,12 +321,7 @@ class Gatherer(ForkAware):
                 if fault.args[0] == "unmapped":
                     opened.map(opened.gather.missing(ids))
                 elif opened.shards.still_holds(held):
-                    code, row = fault.args[:2]
-                    if self._discard(opened, ids, row, discarded, code):
-                        continue
-                    if fault.args[0] in explained:
-                        self._explain(fault, ids)
-                    raise
+                    self._retry_or_raise(opened, ids, fault, discarded, explained)
 
     # Reading instead of mapping.
 
@@ -328,12 +339,7 @@ class Gatherer(ForkAware):
             try:
                 return action(frames)
             except _core.Fault as fault:
-                code, row = fault.args[:2]
-                if self._discard(opened, ids, row, discarded, code):
-                    continue
-                if fault.args[0] in explained:
-                    self._explain(fault, ids)
-                raise
+                self._retry_or_raise(opened, ids, fault, discarded, explained)
 
     def _read(self, opened: Opened, ids: Ids, discarded: set[int]) -> _Frames:
         """The frames of records, each in a buffer: what the native decoder takes."""

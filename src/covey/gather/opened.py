@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.errors import StorageError
 from covey.gather.faults import changed
-from covey.gather.shards import LocalShards, Table, max_open_files
+from covey.gather.open_files import max_open_files
+from covey.gather.shards import LocalShards, Table
 from covey.records.places import longest_member
 from covey.storage.forks import ForkAware
 

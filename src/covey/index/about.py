@@ -76,7 +76,7 @@ class About:
             if content["covey_index"] != FORMAT:
                 raise FormatError(
                     f"{name}: the index has format {brief(content['covey_index'])}, this covey "
-                    f"reads {FORMAT}; update covey, or make the index anew"
+                    f"reads {FORMAT}; update covey, or rebuild the index"
                 )
             if content.pop("content_checksum") != _checksum(content):
                 raise FormatError(f"{name}: its content is not what was written")

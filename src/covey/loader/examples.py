@@ -86,5 +86,5 @@ def check_classes(examples: Examples, ids: Ids, classes: Ids) -> None:
     if not agree:
         raise FormatError(
             f"the index has records in the classes {np.unique(classes)[:5]} that are not of "
-            "them; make it anew with `covey index`"
+            "them; rebuild it with `covey index`"
         )

@@ -1,4 +1,4 @@
-"""What somebody passes to a sampler: labels, classes, and stretches of examples."""
+"""Arguments of samplers: labels, class lists and slices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def labelled(x: Any, y: Any, load: Callable[[Any], Any] | None = None) -> tuple[
 
 
 def classes_of(labels: NDArray[Any]) -> ClassTable:
-    """The classes of labels; also of whole numbers that are floats, as text files give them."""
+    """Return the classes of labels. Floats must have integer values."""
     flat = labels.reshape(-1)
     if flat.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
@@ -69,7 +69,7 @@ def _value(item: Any) -> Any:
 
 
 def _label(value: Any) -> Any:
-    """A class as a whole number, if it is one: also a float, or a bool."""
+    """Return a class as an integer if its value is one, also as a float or a bool."""
     found = np.asarray(value)
     is_whole = found.size == 1 and found.dtype.kind in "biuf" and found.item() % 1 == 0
     return int(found.item()) if is_whole else value

@@ -51,7 +51,8 @@ def open_storage(
             GiB if it is not given.
 
     Raises:
-        StorageError: If it is a URL, and fsspec or its driver is not installed, or nobody knows it.
+        StorageError: If it is a URL whose protocol is unknown, or fsspec or its driver is not
+            installed.
 
     >>> storage = open_storage("data")
     >>> storage.write("data/greeting.txt", b"hello")

@@ -35,7 +35,7 @@ class Connection(ForkAware):
     """The filesystem that a URL lies in, made when it is first needed.
 
     Raises:
-        StorageError: If fsspec or the driver of the URL is not installed, or nobody knows it.
+        StorageError: If the protocol is unknown, or fsspec or its driver is not installed.
     """
 
     def __init__(self, url: Url, options: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Connection(ForkAware):
         except ValueError:
             known = ", ".join(sorted(self._fsspec.available_protocols()))
             raise StorageError(
-                f"{self._url.public}: nobody knows {protocol}://; known are {known}"
+                f"{self._url.public}: unknown protocol {protocol!r}; supported protocols: {known}"
             ) from None
         except ImportError as error:
             known = importlib.import_module("fsspec.registry").known_implementations

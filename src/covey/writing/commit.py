@@ -28,43 +28,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import socket
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
-from covey.features.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
-from covey.metadata import (
-    ENTRIES_FILE,
-    INFO_FILE,
-    SHARD_INFO_FILE,
-    DatasetInfo,
-    SplitInfo,
-    is_staging,
-    is_version_file,
-    staging_name,
-)
+from covey.features.tfds import features_from_tfds, features_to_tfds
+from covey.metadata import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, SplitInfo, staging_name
 from covey.shards import sync
-from covey.storage import open_storage
-from covey.storage.local import remove_stale_temporaries
-from covey.untrusted import os_errors, parse_json, read_file
+from covey.untrusted import parse_json, read_file
 from covey.writing import versions
-from covey.writing.files import (
-    atomic_write,
-    atomic_write_all,
-    differs,
-    is_temporary,
-    read_regular,
-    remove_any,
-    temporary_name,
-    unlink_file,
-)
+from covey.writing.files import atomic_write, atomic_write_all, unlink_file
 from covey.writing.locks import (
     COMMIT_TIMEOUT_S,
     LOCK_TIMEOUT_S,
@@ -75,11 +51,21 @@ from covey.writing.locks import (
     try_lock,
     unlock,
 )
-from covey.writing.versions import delete_obsolete, find_obsolete, read_info, referenced_files
-
-_LABELS = ".labels.txt"
-_BEFORE, _AFTER = "before", "after"
-_NAMES, _STALE, _OWNER = "names", "stale", "owner"
+from covey.writing.recovery import (
+    AFTER,
+    BEFORE,
+    NAMES,
+    OWNER,
+    STALE,
+    explain_blocked,
+    read_sidecars,
+    recover_locked,
+    remove_staging,
+    replace_late_sidecars,
+    staged_sidecars,
+    write_sidecars,
+)
+from covey.writing.versions import find_obsolete, read_info
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +87,6 @@ class Change:
     name: str
     version: str
     description: str = ""
-
-
-def is_sidecar(name: str) -> bool:
-    """Return whether a file describes the features of all splits."""
-    return name in (FEATURES_FILE, ENTRIES_FILE) or name.endswith(_LABELS)
 
 
 class Staging:
@@ -144,10 +125,10 @@ class Staging:
             with DeferredSignals():
                 self._create_directory()
             with locked(self.directory, self._lock_timeout), DeferredSignals():
-                _recover(self.directory)
+                recover_locked(self.directory)
                 self._claim()
                 self.can_link = self._note_owner()
-                self._at_open = _read_sidecars(self.directory)
+                self._at_open = read_sidecars(self.directory)
         except BaseException:
             self.abort()
             raise
@@ -170,15 +151,15 @@ class Staging:
         try:
             self.path.mkdir()
         except FileExistsError:
-            raise DatasetError(_blocked(self.directory, self.path, self.split)) from None
+            raise DatasetError(explain_blocked(self.directory, self.path, self.split)) from None
         self._lock = try_lock(self.path)
 
     def _note_owner(self) -> bool:
         """Store which process writes; return whether the file system has hard links."""
-        path = self.path / _OWNER
+        path = self.path / OWNER
         path.write_text(owner(), encoding="utf-8")
         try:
-            os.link(path, self.path / f"{_OWNER}.link")
+            os.link(path, self.path / f"{OWNER}.link")
         except OSError:
             return False
         return True
@@ -197,7 +178,7 @@ class Staging:
             CommittedError: If the split is written, but step 3 failed.
         """
         with locked(self.directory, max(self._lock_timeout, COMMIT_TIMEOUT_S)):
-            _recover(self.directory, own=self.path)
+            recover_locked(self.directory, own=self.path)
             self._check_dataset(change)
             check()
             info = read_info(self.directory) or DatasetInfo(change.name, change.version)
@@ -208,7 +189,7 @@ class Staging:
                 self._switch(change, info, signals)
                 try:
                     sync(self.directory)
-                    _replace_late_sidecars(self.directory, self.path)
+                    replace_late_sidecars(self.directory, self.path)
                     _remove_obsolete(self.directory, info, change)
                     self._remove()
                     sync(self.directory)
@@ -222,16 +203,16 @@ class Staging:
 
     def _switch(self, change: Change, info: DatasetInfo, signals: DeferredSignals) -> None:
         """Do steps 1 and 2; undo step 1 if step 2 has not happened."""
-        before = _read_sidecars(self.directory)
+        before = read_sidecars(self.directory)
         text = info.to_json().encode()
         placed: list[str] = []
         early: list[str] = []
         try:
             new, early = self._stage_sidecars(change, before)
             names = (*change.files, *new)
-            atomic_write(self.path / _NAMES, "\n".join(names).encode())
+            atomic_write(self.path / NAMES, "\n".join(names).encode())
             sync(self.path)
-            _write_sidecars(self.directory, _staged_sidecars(self.path / _BEFORE))
+            write_sidecars(self.directory, staged_sidecars(self.path / BEFORE))
             for name in names:
                 signals.deliver()
                 place = os.link if self.can_link else os.rename
@@ -252,7 +233,7 @@ class Staging:
                 with contextlib.suppress(OSError):
                     for name in placed:
                         unlink_file(self.directory / name)
-                    _write_sidecars(self.directory, {name: before[name] for name in early})
+                    write_sidecars(self.directory, {name: before[name] for name in early})
             raise
         finally:
             if self.committed:
@@ -278,8 +259,8 @@ class Staging:
                 raise FormatError(f"{path}: it is not a dict; remove it with its dataset")
             content[change.split.name] = dict(change.lists_shards)
             late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False).encode()
-        atomic_write_all(self.path, {**new, _STALE: "\n".join(stale).encode()})
-        for directory, texts in ((_BEFORE, early), (_AFTER, late)):
+        atomic_write_all(self.path, {**new, STALE: "\n".join(stale).encode()})
+        for directory, texts in ((BEFORE, early), (AFTER, late)):
             path = self.path / f"{directory}.partial"
             path.mkdir()
             atomic_write_all(path, texts)
@@ -306,7 +287,7 @@ class Staging:
                 f"{self.directory}: another process has called the dataset {info.name!r}, not "
                 f"{change.name!r}; write it again"
             )
-        now = _read_sidecars(self.directory)
+        now = read_sidecars(self.directory)
         # A split that was added since then did not know of this one: both must say the same.
         is_new = new is not None and not change.keeps
         for name, text in change.sidecars.items():
@@ -333,7 +314,7 @@ class Staging:
     def _remove(self) -> None:
         with DeferredSignals():
             if self._lock is not None:
-                _remove_staging(self.path)
+                remove_staging(self.path)
                 unlock(self._lock)
                 self._lock = None
             for each in self._created:
@@ -354,182 +335,6 @@ def staged(directory: Path, split: str) -> Iterator[Staging]:
             yield staging
         finally:
             staging.abort()
-
-
-# Recovery. No name that is found in the directory is trusted.
-
-
-def recover(directory: Path) -> None:
-    """Complete or undo the commits of killed writers, and remove what they left."""
-    with locked(directory):
-        _recover(directory)
-
-
-def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
-    """Recover a dataset, and delete the files of its old versions.
-
-    Args:
-        path: Of the dataset, or a URL, where only files of old versions are deleted.
-        options: fsspec's storage options.
-
-    Returns:
-        The names of the files that were deleted.
-    """
-    storage = open_storage(path, options)
-    location = storage.clean(path)
-    if storage.name(location) == INFO_FILE:
-        location = storage.parent(location)
-    if storage.is_remote:
-        return delete_obsolete(storage, location)
-    directory = Path(location)
-    if not directory.is_dir():
-        raise DatasetError(f"{path}: there is no such directory")
-    with os_errors(directory):
-        before = {*os.listdir(directory)}
-        recover(directory)
-        with locked(directory):
-            delete_obsolete(storage, location)
-        return sorted(before - {*os.listdir(directory)})
-
-
-def _recover(directory: Path, own: Path | None = None) -> None:
-    """Recover a directory that is locked; leave the caller's own staging directory."""
-    remove_stale_temporaries(directory)  # of `covey index`, which does not lock
-    for name in sorted(os.listdir(directory)):
-        path = directory / name
-        if is_temporary(name):
-            remove_any(path)
-        elif is_staging(name) and path != own:
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
-                remove_any(path)
-                continue
-            with contextlib.suppress(PermissionError):  # of another user: it blocks one split
-                _recover_staging(directory, path)
-
-
-def _recover_staging(directory: Path, path: Path) -> None:
-    if _is_elsewhere(path):
-        return
-    lock = try_lock(path)
-    if lock is None:  # its writer is alive
-        return
-    try:
-        _complete_or_undo(directory, path)
-        _remove_staging(path)
-    finally:
-        unlock(lock)
-
-
-def _is_elsewhere(staging: Path) -> bool:
-    """Return whether a writer on another machine may be at work."""
-    host = _read_owner(staging).partition(" on ")[2]
-    if not host or host == socket.gethostname():
-        return False
-    return time.time() - os.lstat(staging).st_mtime < versions.ABANDONED_S
-
-
-def _complete_or_undo(directory: Path, staging: Path) -> None:
-    """Complete the commit of a staging directory if the switch has happened; else undo it."""
-    _write_sidecars(directory, _staged_sidecars(staging / _BEFORE))
-    names = [
-        name
-        for name in _read_lines(staging / _NAMES)
-        if is_version_file(name) or (is_sidecar(name) and "/" not in name)
-    ]
-    info = read_info(directory)
-    if info is not None and {*names} & referenced_files(info):
-        _replace_late_sidecars(directory, staging)
-        return
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            found, staged = os.lstat(directory / name), os.lstat(staging / name)
-            if stat.S_ISREG(found.st_mode) and os.path.samestat(found, staged):
-                os.unlink(directory / name)
-
-
-def _remove_staging(path: Path) -> None:
-    """Remove a staging directory. A part of it must not be taken for the whole."""
-    temporary = path.with_name(temporary_name())
-    with contextlib.suppress(OSError):
-        os.rename(path, temporary)
-        remove_any(temporary)
-
-
-def _blocked(directory: Path, staging: Path, split: str) -> str:
-    """Return why a split cannot be written while it has a staging directory."""
-    try:
-        lock = None if _is_elsewhere(staging) else try_lock(staging)
-    except OSError:
-        lock = -1
-    if lock is not None:
-        unlock(lock)
-        user = os.lstat(staging).st_uid
-        return (
-            f"{staging}: an interrupted write of user {user} left it, and it cannot be removed; "
-            "remove it as that user"
-        )
-    found = _read_owner(staging)
-    by = f" ({found})" if found else ""
-    return f"{directory}: another process is writing split {split!r}{by}; wait for it to end"
-
-
-def _read_owner(staging: Path) -> str:
-    """Return which process writes into a staging directory; empty if nothing tells."""
-    with contextlib.suppress(OSError, FormatError):
-        text = read_regular(staging / _OWNER).decode(errors="replace")
-        if re.fullmatch(r"process \d{1,10} on [\w.-]{1,253}", text):
-            return text
-    return ""
-
-
-# Sidecar files.
-
-
-def _read_sidecars(directory: Path) -> dict[str, bytes]:
-    """Return the files that describe the features of all splits; a broken link is empty."""
-    found = {}
-    for name in os.listdir(directory):
-        path = directory / name
-        if is_sidecar(name) and not path.is_dir():
-            found[name] = read_file(path) if path.exists() else b""
-    return found
-
-
-def _staged_sidecars(staged: Path) -> dict[str, bytes]:
-    """Return staged sidecar files."""
-    try:
-        if not stat.S_ISDIR(os.lstat(staged).st_mode):
-            return {}
-        with os.scandir(staged) as entries:
-            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-    except FileNotFoundError:
-        return {}
-    return {
-        name: read_regular(staged / name)
-        for name in sorted(names)
-        if is_sidecar(name) or name == SHARD_INFO_FILE
-    }
-
-
-def _replace_late_sidecars(directory: Path, staging: Path) -> None:
-    """Let the sidecar files of the new version replace those of the old one."""
-    for name in _read_lines(staging / _STALE):
-        if name.endswith(_LABELS) and "/" not in name:
-            unlink_file(directory / name)
-    _write_sidecars(directory, _staged_sidecars(staging / _AFTER))
-
-
-def _write_sidecars(directory: Path, files: Mapping[str, bytes]) -> None:
-    changed = {name: data for name, data in files.items() if differs(directory / name, data)}
-    # TFDS accepts classes without names, but not more names than features.json has classes.
-    atomic_write_all(directory, changed, first=_LABELS)
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return read_regular(path).decode(errors="replace").split("\n")
-    except FileNotFoundError:
-        return []
 
 
 def _remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None:

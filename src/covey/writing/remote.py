@@ -36,8 +36,8 @@ from covey.index import index_names
 from covey.metadata import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, dataset_name
 from covey.storage import Stat, open_storage
 from covey.urls import shown
-from covey.writing.commit import is_sidecar
 from covey.writing.locks import DeferredSignals, interrupted
+from covey.writing.recovery import is_sidecar
 from covey.writing.versions import referenced_files
 
 _PIECE_BYTES = 1 << 20

@@ -1,0 +1,220 @@
+"""Recovery: complete or undo the commits of killed writers, and remove what they left.
+
+No name that is found in a dataset directory is trusted, and no symbolic link is followed. What a
+staging directory holds is described in :mod:`covey.writing.commit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from covey.errors import DatasetError, FormatError
+from covey.features.tfds import FEATURES_FILE
+from covey.metadata import ENTRIES_FILE, INFO_FILE, SHARD_INFO_FILE, is_staging, is_version_file
+from covey.storage import open_storage
+from covey.storage.local import remove_stale_temporaries
+from covey.untrusted import os_errors, read_file
+from covey.writing import versions
+from covey.writing.files import (
+    atomic_write_all,
+    differs,
+    is_temporary,
+    read_regular,
+    remove_any,
+    temporary_name,
+    unlink_file,
+)
+from covey.writing.locks import locked, try_lock, unlock
+from covey.writing.versions import delete_obsolete, read_info, referenced_files
+
+LABELS = ".labels.txt"
+# In a staging directory.
+BEFORE, AFTER = "before", "after"
+NAMES, STALE, OWNER = "names", "stale", "owner"
+
+
+def recover(directory: Path) -> None:
+    """Complete or undo the commits of killed writers, and remove what they left."""
+    with locked(directory):
+        recover_locked(directory)
+
+
+def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
+    """Recover a dataset, and delete the files of its old versions.
+
+    Args:
+        path: Of the dataset, or a URL, where only files of old versions are deleted.
+        options: fsspec's storage options.
+
+    Returns:
+        The names of the files that were deleted.
+    """
+    storage = open_storage(path, options)
+    location = storage.clean(path)
+    if storage.name(location) == INFO_FILE:
+        location = storage.parent(location)
+    if storage.is_remote:
+        return delete_obsolete(storage, location)
+    directory = Path(location)
+    if not directory.is_dir():
+        raise DatasetError(f"{path}: there is no such directory")
+    with os_errors(directory):
+        before = {*os.listdir(directory)}
+        recover(directory)
+        with locked(directory):
+            delete_obsolete(storage, location)
+        return sorted(before - {*os.listdir(directory)})
+
+
+def recover_locked(directory: Path, own: Path | None = None) -> None:
+    """Recover a directory that is locked; leave the caller's own staging directory."""
+    remove_stale_temporaries(directory)  # of `covey index`, which does not lock
+    for name in sorted(os.listdir(directory)):
+        path = directory / name
+        if is_temporary(name):
+            remove_any(path)
+        elif is_staging(name) and path != own:
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                remove_any(path)
+                continue
+            with contextlib.suppress(PermissionError):  # of another user: it blocks one split
+                _recover_staging(directory, path)
+
+
+def _recover_staging(directory: Path, path: Path) -> None:
+    if _is_elsewhere(path):
+        return
+    lock = try_lock(path)
+    if lock is None:  # its writer is alive
+        return
+    try:
+        _complete_or_undo(directory, path)
+        remove_staging(path)
+    finally:
+        unlock(lock)
+
+
+def _is_elsewhere(staging: Path) -> bool:
+    """Return whether a writer on another machine may be at work."""
+    host = _read_owner(staging).partition(" on ")[2]
+    if not host or host == socket.gethostname():
+        return False
+    return time.time() - os.lstat(staging).st_mtime < versions.ABANDONED_S
+
+
+def _complete_or_undo(directory: Path, staging: Path) -> None:
+    """Complete the commit of a staging directory if the switch has happened; else undo it."""
+    write_sidecars(directory, staged_sidecars(staging / BEFORE))
+    names = [
+        name
+        for name in _read_lines(staging / NAMES)
+        if is_version_file(name) or (is_sidecar(name) and "/" not in name)
+    ]
+    info = read_info(directory)
+    if info is not None and {*names} & referenced_files(info):
+        replace_late_sidecars(directory, staging)
+        return
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found, staged = os.lstat(directory / name), os.lstat(staging / name)
+            if stat.S_ISREG(found.st_mode) and os.path.samestat(found, staged):
+                os.unlink(directory / name)
+
+
+def remove_staging(path: Path) -> None:
+    """Remove a staging directory. A part of it must not be taken for the whole."""
+    temporary = path.with_name(temporary_name())
+    with contextlib.suppress(OSError):
+        os.rename(path, temporary)
+        remove_any(temporary)
+
+
+def explain_blocked(directory: Path, staging: Path, split: str) -> str:
+    """Return why a split cannot be written while it has a staging directory."""
+    try:
+        lock = None if _is_elsewhere(staging) else try_lock(staging)
+    except OSError:
+        lock = -1
+    if lock is not None:
+        unlock(lock)
+        user = os.lstat(staging).st_uid
+        return (
+            f"{staging}: an interrupted write of user {user} left it, and it cannot be removed; "
+            "remove it as that user"
+        )
+    found = _read_owner(staging)
+    by = f" ({found})" if found else ""
+    return f"{directory}: another process is writing split {split!r}{by}; wait for it to end"
+
+
+def _read_owner(staging: Path) -> str:
+    """Return which process writes into a staging directory; empty if nothing tells."""
+    with contextlib.suppress(OSError, FormatError):
+        text = read_regular(staging / OWNER).decode(errors="replace")
+        if re.fullmatch(r"process \d{1,10} on [\w.-]{1,253}", text):
+            return text
+    return ""
+
+
+# Sidecar files.
+
+
+def read_sidecars(directory: Path) -> dict[str, bytes]:
+    """Return the files that describe the features of all splits; a broken link is empty."""
+    found = {}
+    for name in os.listdir(directory):
+        path = directory / name
+        if is_sidecar(name) and not path.is_dir():
+            found[name] = read_file(path) if path.exists() else b""
+    return found
+
+
+def staged_sidecars(staged: Path) -> dict[str, bytes]:
+    """Return staged sidecar files."""
+    try:
+        if not stat.S_ISDIR(os.lstat(staged).st_mode):
+            return {}
+        with os.scandir(staged) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return {}
+    return {
+        name: read_regular(staged / name)
+        for name in sorted(names)
+        if is_sidecar(name) or name == SHARD_INFO_FILE
+    }
+
+
+def replace_late_sidecars(directory: Path, staging: Path) -> None:
+    """Let the sidecar files of the new version replace those of the old one."""
+    for name in _read_lines(staging / STALE):
+        if name.endswith(LABELS) and "/" not in name:
+            unlink_file(directory / name)
+    write_sidecars(directory, staged_sidecars(staging / AFTER))
+
+
+def write_sidecars(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Replace the sidecar files that differ."""
+    changed = {name: data for name, data in files.items() if differs(directory / name, data)}
+    # TFDS accepts classes without names, but not more names than features.json has classes.
+    atomic_write_all(directory, changed, first=LABELS)
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return read_regular(path).decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+
+
+def is_sidecar(name: str) -> bool:
+    """Return whether a file describes the features of all splits."""
+    return name in (FEATURES_FILE, ENTRIES_FILE) or name.endswith(LABELS)
