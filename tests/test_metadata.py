@@ -221,7 +221,7 @@ HOSTILE = {
     "no json": ("{", "no JSON"),
     "no utf-8": (b"\xff\xfe\xfd", "no JSON"),
     "deep": ("[" * 100_000, "no JSON"),
-    "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is no number"),
+    "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is not a number"),
     "many digits": ('{"x": ' + "9" * 10_000 + "}", "no JSON"),
     "list": ("[]", "expected a dict"),
     "no name": ('{"version": "1.0.0"}', "name of a dataset"),
