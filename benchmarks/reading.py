@@ -31,7 +31,7 @@ MANY = 10_000_000
 
 def index_anew(paths: list[str], features: covey.Features | None) -> None:
     """Look through all records, verify them, find their classes; keep nothing."""
-    from covey.indexing import Indexing, ShardFiles
+    from covey.index import Indexing, ShardFiles
     from covey.storage import LocalStorage
 
     files = ShardFiles(LocalStorage(), str(FOLDER), tuple(os.path.basename(p) for p in paths))
@@ -220,10 +220,10 @@ def touched_members(
 def make_many(folder: Path) -> None:
     """A dataset of ten million records that is an index only: its one shard is never read."""
     from covey import _core
-    from covey.index import About, Index, class_table, number_dtype, row_dtype, sort_by_class
-    from covey.indexing import write_index
-    from covey.metadata import DatasetInfo, SplitInfo
-    from covey.shards import Shard, fingerprint
+    from covey.classes import class_table, number_dtype, sort_by_class
+    from covey.dataset_info import DatasetInfo, SplitInfo
+    from covey.index import About, Index, row_dtype, write_index
+    from covey.index.format import Shard, fingerprint
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from covey import ClassTable, SmallClassesWarning
-from covey.index import CLASS_DTYPE
+from covey.classes import CLASS_DTYPE
 from covey.plan import BalancedPlan
 
 FAR = 10**12

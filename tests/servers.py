@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 
 from moto.server import ThreadedMotoServer
 
-from covey.storage import blocks, tries
+from covey.storage import range_cache, retry
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -167,5 +167,5 @@ def stand_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tries, "BASE_SECONDS", 0.002)
-    monkeypatch.setattr(blocks, "_TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "BASE_SECONDS", 0.002)
+    monkeypatch.setattr(range_cache, "_TOUCH_SECONDS", 0.0)

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from loaded import COUNT, LABELS, make, make_numbers, numbers_of, same
 from written import fresh_process
 
-import covey.loader.producing
+import covey.loader.prefetch
 from covey import PlanError
 from covey.adapters import tensors
 from covey.adapters.jax import tensor
@@ -170,7 +170,7 @@ def test_jax_shares_memory_that_is_aligned():
 @pytest.mark.parametrize("buffers", ["fresh", "recycled"])
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_kept_array_never_changes(ds, monkeypatch, threads, buffers):
-    monkeypatch.setattr(covey.loader.producing, "_allocate", aligned)
+    monkeypatch.setattr(covey.loader.prefetch, "_allocate", aligned)
     loader = ds.batches(3, 2, threads=threads, prefetch=2, buffers=buffers)
     reference = ds.batches(3, 2)
     kept, copies, expected = [], [], []
@@ -187,7 +187,7 @@ def test_a_kept_array_never_changes(ds, monkeypatch, threads, buffers):
 
 
 def test_a_computation_that_goes_on_has_its_batch(ds, monkeypatch):
-    monkeypatch.setattr(covey.loader.producing, "_allocate", aligned)
+    monkeypatch.setattr(covey.loader.prefetch, "_allocate", aligned)
 
     @jax.jit
     def slow(x):
@@ -202,7 +202,7 @@ def test_a_computation_that_goes_on_has_its_batch(ds, monkeypatch):
 
 
 def test_a_batch_that_is_donated_harms_nobody(ds, monkeypatch):
-    monkeypatch.setattr(covey.loader.producing, "_allocate", aligned)
+    monkeypatch.setattr(covey.loader.prefetch, "_allocate", aligned)
     double = jax.jit(lambda x: x * 2, donate_argnums=0)
     results = [double(x) for x, _ in ds.batches(3, 2, prefetch=2).to_jax()]
     assert all(map(equal, results, [x * 2 for x, _ in ds.batches(3, 2)]))
@@ -334,7 +334,7 @@ def test_lists_of_arrays_are_not_split(two_devices, folder, ds):
 
 
 def do_keep(folder):
-    covey.loader.producing._allocate = aligned
+    covey.loader.prefetch._allocate = aligned
     ds = make_numbers(folder)
     for buffers in ("fresh", "recycled"):
         loader = ds.batches(4, 2, threads=1, prefetch=2, buffers=buffers)

@@ -16,8 +16,8 @@ from written import write
 
 from covey import FeatureError, Image, PlanError, Sparse, Tensor
 from covey.adapters.tensorflow import tensor, to_tf
-from covey.features import RaggedArray, SparseArray, StringArray
 from covey.loader import Follower
+from covey.schema import RaggedArray, SparseArray, StringArray
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 
 import covey
 from covey.cli import COMMANDS, main
-from covey.cli.write_options import KINDS as KINDS_IN_HELP
+from covey.cli.write import KINDS as KINDS_IN_HELP
 from covey.sources import KINDS, open_source
 
 BIRDS = ("crow", "owl", "robin", "wren")

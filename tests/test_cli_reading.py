@@ -14,9 +14,9 @@ from damages import frame
 from written import files, index, replaced, shard_paths, write
 
 import covey
-from covey.checking.overview import histogram
 from covey.cli import COMMANDS, main
 from covey.index import index_names
+from covey.maintenance.info import histogram
 from covey.storage import open_storage
 
 NAMES = ("crow", "owl", "wren")
@@ -318,7 +318,7 @@ def test_info_reads_no_record_and_writes_nothing(folder, capsys, monkeypatch):
     def fail(*_, **__):
         raise AssertionError("a record was read")
 
-    monkeypatch.setattr("covey.records.reader.RecordReader.blocks", fail)
+    monkeypatch.setattr("covey.tfrecord.reader.RecordReader.blocks", fail)
     monkeypatch.setattr("covey._core.scan_frames", fail)
     assert "60" in run(capsys, "info", "birds")
     assert files(folder) == before
@@ -458,7 +458,7 @@ def test_index_in_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch)
     def fail(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("covey.checking.making.write_index", fail)
+    monkeypatch.setattr("covey.maintenance.build_index.write_index", fail)
     said = error_of(capsys, "index", path)
     assert "the index cannot be written there (Permission denied)" in said
 

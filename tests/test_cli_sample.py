@@ -17,7 +17,7 @@ from written import write
 
 import covey
 from covey.cli import main
-from covey.contact_sheet import GAP, SIDE, Row, draw_sheet
+from covey.cli.contact_sheet import GAP, SIDE, Row, draw_sheet
 from covey.storage import open_storage
 
 NAMES = ("crow", "owl", "wren")

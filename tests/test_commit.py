@@ -42,10 +42,10 @@ from covey import (
     DatasetExistsError,
     RecordReader,
 )
+from covey import _files as writing_files
 from covey.cli import main
-from covey.features.tfds import features_from_tfds
+from covey.schema.tfds import features_from_tfds
 from covey.writing import commit as committing
-from covey.writing import files as writing_files
 from covey.writing import locks, versions
 from covey.writing.commit import Staging
 from covey.writing.recovery import recover
@@ -626,9 +626,9 @@ def test_a_reader_keeps_its_version(tmp_path):
 def test_open_succeeds_if_a_version_is_deleted_meanwhile(tmp_path, monkeypatch):
     """A reader that has read the old dataset_info.json starts again with the new one."""
     write(OLD, tmp_path, label="label", shards=2)
-    from covey.dataset import opening
+    from covey.dataset import open
 
-    real, overwritten = opening.find_layout, []
+    real, overwritten = open.find_layout, []
 
     def find_layout(*args, **options):
         layout = real(*args, **options)
@@ -637,7 +637,7 @@ def test_open_succeeds_if_a_version_is_deleted_meanwhile(tmp_path, monkeypatch):
             overwritten.append(covey.repair(tmp_path))  # deletes what the layout refers to
         return layout
 
-    monkeypatch.setattr(opening, "find_layout", find_layout)
+    monkeypatch.setattr(open, "find_layout", find_layout)
     assert len(covey.open(tmp_path)) == len(NEW)
     assert len(overwritten) == 3
 

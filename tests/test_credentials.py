@@ -24,7 +24,7 @@ import covey
 from covey import samplers
 from covey.cli import main
 from covey.errors import StorageError
-from covey.storage import open_storage, tries
+from covey.storage import open_storage, retry
 from covey.storage.remote import RemoteStorage
 from covey.urls import Url, find_secrets, redact, shown
 
@@ -65,7 +65,7 @@ class Refusing(Leaky):
 @pytest.fixture(autouse=True)
 def _drivers(monkeypatch, tmp_path):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tries, "BASE_SECONDS", 0)
+    monkeypatch.setattr(retry, "BASE_SECONDS", 0)
     for name, driver in {"leaky": Leaky, "s3": Leaky, "ftp": Leaky, "refusing": Refusing}.items():
         monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, name, driver)
 

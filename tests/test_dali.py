@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from written import write
 
 import covey
-from covey.features import Features
-from covey.index import read_about, read_index
-from covey.indexing import Indexing, ShardFiles
-from covey.indexing.dali import _masked_checksums, export_dali, import_dali
+from covey.index import Indexing, ShardFiles, read_about, read_index
+from covey.index.dali import _masked_checksums, export_dali, import_dali
+from covey.schema import Features
 from covey.storage import LocalStorage, open_storage
 
 KINDS = Features({"size": "int64", "name": "bytes", "label": "int64"})

@@ -17,7 +17,7 @@ from opened import numbers, opened, put, put_numbers
 from written import files_at_most, fresh_process, limit, write
 
 from covey import ClosedError, CoveyError, _core
-from covey.gather import shards, unpacking
+from covey.reading import decompressed, local_shards
 
 SIZE = 600
 KINDS = ["mapped", "read", "GZIP", "foreign GZIP", "joined"]
@@ -123,7 +123,7 @@ def test_a_pickle_whose_index_is_another_by_now(tmp_path):
 # Processes.
 
 # What opening calls on its way.
-STEPS = {"Gather": _core, "fingerprint_of": shards, "Inflater": unpacking}
+STEPS = {"Gather": _core, "fingerprint_of": local_shards, "Inflater": decompressed}
 
 
 def read_some(dataset, ids):
@@ -236,7 +236,7 @@ def test_many_threads_at_once(dataset):
 
 
 def test_many_threads_in_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("covey.gather.open_files.max_open_files", lambda: 200)
+    monkeypatch.setattr("covey.reading.open_files.max_open_files", lambda: 200)
     for shard in range(100):
         put_numbers(tmp_path / f"data/{shard:03}.tfrecord", [shard], compression="GZIP")
     ds = opened(tmp_path / "data")

@@ -25,7 +25,7 @@ from covey import (
     StringArray,
     Tensor,
 )
-from covey.features.batches import row_of
+from covey.schema.codec import row_of
 
 
 def round_trip(feature, value):

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from covey import CorruptRecordError, CoveyError, ExampleError, Features, RecordReader, read_batches
+from covey import (
+    CorruptRecordError,
+    CoveyError,
+    ExampleError,
+    Features,
+    RecordReader,
+    read_batches,
+)
 
 FILES = sorted((Path(__file__).parent / "hostile").glob("*.tfrecord"))
 FEATURES = Features({"x": "int64"})

@@ -30,9 +30,9 @@ from covey import (
     _core,
     untrusted,
 )
+from covey._progress import Progress
 from covey.cli import main
 from covey.index import About, index_names
-from covey.progress import Progress
 from covey.samplers import load_image
 from covey.untrusted import MAX_SHARDS, check_path, parse_json, read_file
 
@@ -312,7 +312,7 @@ def put_images(folder, images):
 LARGE_IMAGES = """
 import resource, sys
 import covey
-from covey.features.images import import_pillow
+from covey.schema.images import import_pillow
 from covey.samplers import load_image
 
 folder, file = sys.argv[1:]

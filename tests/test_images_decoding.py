@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey.errors import ExampleError, FeatureError
-from covey.features import Features, Image, StringArray, images
-from covey.features.explain import Place
-from covey.features.pixels import decode_images
+from covey.schema import Features, Image, StringArray, images
+from covey.schema.diagnostics import Place
+from covey.schema.images import decode_images
 
 BILINEAR = PIL.Image.Resampling.BILINEAR
 JPEGS = {

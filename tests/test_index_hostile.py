@@ -19,7 +19,7 @@ from written import write
 
 import covey
 from covey import CoveyError, _core
-from covey.index.about import _checksum
+from covey.index.format import _checksum
 
 COUNT = 240
 KINDS = ["plain", "GZIP", "foreign", "stream"]

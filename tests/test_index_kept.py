@@ -29,8 +29,7 @@ from covey import (
 )
 from covey.cli import main
 from covey.errors import FileChangedError
-from covey.index import index_names, reading
-from covey.indexing import keeping
+from covey.index import index_names, read, store
 from covey.storage import remove_stale_temporaries
 from covey.storage.local import new_temporary, remove_temporary
 
@@ -149,7 +148,7 @@ def test_nowhere_if_nothing_can_be_written(folder, tmp_path, scans, monkeypatch)
 
 def refuse(monkeypatch, error, *folders):
     """Let no file be made in some folders, as if the disk could not be written."""
-    real_write = keeping.write_index
+    real_write = store.write_index
 
     def is_refused(path):
         return any(os.path.commonpath([path, each]) == str(each) for each in folders)
@@ -159,7 +158,7 @@ def refuse(monkeypatch, error, *folders):
             raise error
         return real_write(folder, *args, **kwargs)
 
-    monkeypatch.setattr(keeping, "write_index", write_index)
+    monkeypatch.setattr(store, "write_index", write_index)
 
 
 def test_a_disk_that_is_full_in_the_middle_leaves_nothing(folder, cache, monkeypatch):
@@ -183,7 +182,7 @@ def test_a_cache_that_cannot_be_written_is_named(birds, cache, monkeypatch, wher
         raise OSError(errno.ENOSPC, "no space left")
 
     with folder_server(birds) as url:
-        owner = {"mkdir": keeping.Path, "mkstemp": keeping.tempfile}[where]
+        owner = {"mkdir": store.Path, "mkstemp": store.tempfile}[where]
         monkeypatch.setattr(owner, where, fail)
         with pytest.raises(StorageError, match=f"^{cache}: .*no space left.*COVEY_CACHE") as caught:
             covey.open(f"{url}?sig=Zq7secret", split="train", progress=False)
@@ -832,7 +831,7 @@ def test_indexes_are_evicted_least_recently_used_first(tmp_path, cache, scans, m
 @pytest.mark.parametrize("held_bytes", [16 << 20, 0], ids=["in memory", "mapped"])
 def test_a_dataset_whose_index_was_evicted_can_be_pickled(tmp_path, cache, monkeypatch, held_bytes):
     monkeypatch.setenv("COVEY_CACHE_BYTES", str(200_000))
-    monkeypatch.setattr(reading, "_HELD_BYTES", held_bytes)
+    monkeypatch.setattr(read, "_HELD_BYTES", held_bytes)
     for name in ("a", "b"):
         put_numbers(tmp_path / name / "0.tfrecord", range(3000))
     ds = opened(tmp_path / "a")

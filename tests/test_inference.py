@@ -9,17 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets, mixtures, plain, same
 
-from covey import (
-    FeatureError,
-    Features,
-    Ragged,
-    Sparse,
-    SparseArray,
-    Tensor,
-)
-from covey.features.inference import Inference
-from covey.writing.encoding import ChunkEncoder, integer_range, join_ranges
-from covey.writing.items import Rules
+from covey import FeatureError, Features, Ragged, Sparse, SparseArray, Tensor
+from covey.schema.infer import Inference
+from covey.writing.encode import ChunkEncoder, integer_range, join_ranges
+from covey.writing.inputs import Rules
 
 
 def infer(*values):

@@ -10,7 +10,7 @@ from written import write
 
 import covey
 from covey import ClassLabel, CoveyError, DatasetError, Features, Tensor
-from covey.indexing.labelling import class_of_file
+from covey.index.labels import class_of_file
 
 
 @pytest.fixture(autouse=True)

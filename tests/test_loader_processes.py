@@ -36,7 +36,7 @@ from written import fresh_process, index, shard_paths, write
 
 from covey import ClosedError, CorruptRecordError, FormatError, Tensor, _core
 from covey.errors import FileChangedError
-from covey.index.about import _checksum
+from covey.index.format import _checksum
 
 # Read by the native core, by Python, and by Python because of a hook.
 KINDS = ["numbers", "gzip", "hooked"]

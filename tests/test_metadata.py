@@ -11,8 +11,7 @@ from tensorflow_datasets.core import naming
 from tensorflow_datasets.core.proto import dataset_info_generated_pb2 as proto
 
 from covey import Features, FormatError, RecordWriter
-from covey.features.tfds import features_to_tfds
-from covey.metadata import (
+from covey.dataset_info import (
     DEFAULT_TEMPLATE,
     DatasetInfo,
     SplitInfo,
@@ -20,6 +19,7 @@ from covey.metadata import (
     dataset_name,
     shard_name,
 )
+from covey.schema.tfds import features_to_tfds
 
 FEATURES = Features({"x": "int64"})
 

@@ -22,8 +22,8 @@ from covey import (
     SkippedRecordsWarning,
     StorageError,
 )
-from covey.gather import unpacking
-from covey.gather.shards import LocalShards
+from covey.reading import decompressed
+from covey.reading.local_shards import LocalShards
 from covey.storage import cache_folder
 
 
@@ -78,13 +78,13 @@ def reads(monkeypatch):
 def unpacked(monkeypatch):
     """How often a shard was unpacked."""
     seen = []
-    real = unpacking.Inflater
+    real = decompressed.Inflater
 
     def inflater(*args, **kwargs):
         seen.append(args)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(unpacking, "Inflater", inflater)
+    monkeypatch.setattr(decompressed, "Inflater", inflater)
     return seen
 
 

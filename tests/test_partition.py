@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import covey
-from covey.partition import Glancing, hold_out
-from covey.shuffle.ordering import hash_keys
+from covey.shuffle.keys import hash_keys
 from covey.sources import LazyItems, Source
+from covey.sources.hold_out import Glancing, hold_out
 
 NAMES = ("crow", "owl", "robin", "wren", "finch", "gull", "hawk", "ibis")
 

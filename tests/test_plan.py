@@ -27,7 +27,7 @@ from plan_cases import (
 from scipy import stats
 
 from covey import ClassTable, DatasetError, PlanError, SmallClassesWarning, _core
-from covey.index import CLASS_DTYPE
+from covey.classes import CLASS_DTYPE
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
 
 # Exactly P classes, exactly K examples of each.

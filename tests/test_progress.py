@@ -12,12 +12,12 @@ import types
 import pytest
 from tqdm import std
 
-from covey import progress
-from covey.progress import Progress, format_bytes
+from covey import _progress
+from covey._progress import Progress, format_bytes
 
 CODE = """
 import time
-from covey.progress import Progress
+from covey._progress import Progress
 with Progress(None, 2000, "birds train") as shown:
     shown.add(500, 1_500_000)
     time.sleep(0.15)
@@ -76,7 +76,7 @@ def test_nobody_is_told_who_does_not_want_it(capsys):
 def test_a_notebook_without_widgets_has_a_plain_bar(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    assert progress._bar_class(notebook=True) is std.tqdm
+    assert _progress._bar_class(notebook=True) is std.tqdm
     assert "writing: 100%" in run(capsys, None)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey import Block, ClosedError, RecordReader, RecordWriter
-from covey.records.compression import detect_compression
+from covey.tfrecord.compression import detect_compression
 
 COMPRESSIONS = [None, "GZIP", "ZLIB"]
 RECORDS = [b"", b"a", b"bb" * 50, bytes(range(256)) * 9, b"z" * 70_000]
@@ -228,8 +228,8 @@ class TestClosed:
 
     @pytest.mark.parametrize("compression", [None, "GZIP"])
     def test_closed_while_iterating(self, tmp_path, monkeypatch, compression):
-        from covey.records import reader as module
-        from covey.records import streams
+        from covey.tfrecord import reader as module
+        from covey.tfrecord import streams
 
         monkeypatch.setattr(streams, "WINDOW_BYTES", 1000)
         monkeypatch.setattr(module, "_PIECE_BYTES", 1000)
@@ -369,7 +369,7 @@ class TestFiles:
         assert found == [(record, record, records[0]) for record in records]
 
     def test_a_file_that_is_cut_while_it_is_read(self, tmp_path, monkeypatch):
-        from covey.records import streams
+        from covey.tfrecord import streams
 
         monkeypatch.setattr(streams, "WINDOW_BYTES", 1000)
         path = write(tmp_path / "x", [b"r" * 100] * 50)
@@ -428,7 +428,7 @@ class TestWriter:
 
 
 def test_large_records_and_many_windows(tmp_path, monkeypatch):
-    from covey.records import streams
+    from covey.tfrecord import streams
 
     monkeypatch.setattr(streams, "WINDOW_BYTES", 5000)
     records = [bytes([n % 256]) * (n * 37 % 9000) for n in range(300)]

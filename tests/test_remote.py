@@ -34,6 +34,7 @@ from written import TOKEN, content, files, fresh_process, shard_paths, write
 
 from covey import ClassLabel, CorruptRecordError, Image, RecordReader, RecordWriter
 from covey.cli import main
+from covey.dataset_info import has_token
 from covey.errors import (
     AccessRefusedError,
     CommittedError,
@@ -43,14 +44,13 @@ from covey.errors import (
     FileChangedError,
     StorageError,
 )
-from covey.gather import shards as gather_shards
-from covey.gather.shards import LocalShards
-from covey.metadata import has_token
-from covey.storage import cache_folder, sparse, tries
+from covey.reading import local_shards as gather_shards
+from covey.reading.local_shards import LocalShards
+from covey.storage import cache_entry, cache_folder, retry
 from covey.writing.recovery import is_sidecar
 
 COUNTER = itertools.count()
-BLOCK = sparse.BLOCK_BYTES
+BLOCK = cache_entry.BLOCK_BYTES
 SPECIES = ("jay", "owl", "wren")
 TRAIN, TEST = 120, 20
 BIG = range(1000, 1300)
@@ -537,7 +537,7 @@ def test_a_cache_that_does_not_hold_everything(web, made, kind, map_files):
         assert numbers(dataset, order[begin : begin + 2]) == order[begin : begin + 2]
     reads = [each for each in web.asked.asked if each[0] == "GET" and each[2]]
     assert len(set(reads)) < len(reads)  # some of it had to go, and was fetched again
-    kept = [sparse.bytes_present(str(path)) for path in (cache_folder() / "blocks").iterdir()]
+    kept = [cache_entry.bytes_present(str(path)) for path in (cache_folder() / "blocks").iterdir()]
     assert 0 < sum(kept) <= FEW_BLOCKS
 
 
@@ -566,7 +566,7 @@ def test_two_processes_that_take_each_others_blocks_away(web, made, elsewhere, m
 def evict(dataset):
     """What another process does that needs the room."""
     for path in (cache_folder() / "blocks").iterdir():
-        sparse.discard(str(path))
+        cache_entry.discard(str(path))
 
 
 @pytest.mark.parametrize("map_files", [True, False])
@@ -626,8 +626,10 @@ def test_a_corrupt_byte_of_the_cache_is_fetched_again(web, made, kind, map_files
         marks = path.with_name("map")
         if marks.exists():
             data = path.read_bytes()
-            steps = range(0, len(data), sparse.BLOCK_BYTES)
-            sums = [sparse._check(data[step : step + sparse.BLOCK_BYTES]) for step in steps]
+            steps = range(0, len(data), cache_entry.BLOCK_BYTES)
+            sums = [
+                cache_entry._check(data[step : step + cache_entry.BLOCK_BYTES]) for step in steps
+            ]
             marks.write_bytes(marks.read_bytes()[:32] + np.array(sums, "<u4").tobytes())
     assert numbers(web.open(**WHOLE, map_files=map_files), everything) == everything
 
@@ -653,7 +655,7 @@ def test_a_record_that_is_corrupt_there_is_fetched_twice(web, made, map_files):
 def test_files_that_are_opened_again_after_they_were_taken_away(web, made, monkeypatch):
     web.bring(made("covey"))
     dataset = web.open(**WHOLE, map_files=False)
-    monkeypatch.setattr("covey.gather.open_files.max_open_files", lambda: 4)
+    monkeypatch.setattr("covey.reading.open_files.max_open_files", lambda: 4)
     real, times = LocalShards.fetch, itertools.count()
 
     def fetch(self, *args):
@@ -1372,7 +1374,7 @@ def test_an_upload_to_s3_that_fails(s3, name):
     before = s3.files()
     times = itertools.count()
     s3.asked.fault = lambda method, path: (
-        500 * (method == "PUT" and path.endswith(name) and next(times) < tries.TRIES)
+        500 * (method == "PUT" and path.endswith(name) and next(times) < retry.TRIES)
     )
     with pytest.raises(StorageError, match=f"{name}: (writing|copying) failed 5 times"):
         put(s3, more(30, 60), mode="overwrite")

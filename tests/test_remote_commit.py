@@ -24,7 +24,7 @@ from written import fresh_process, write
 
 import covey
 from covey import DatasetError, RecordReader
-from covey.writing.remote import Mirror
+from covey.writing.publish import Mirror
 
 COUNTER = itertools.count()
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from written import about, check_index, files, index, info, records, shard_paths, write
 
 import covey
-from covey.checking import repair, verify
-from covey.checking.mending import SplitRepair
-from covey.writer import Serializer, TFRecordWriter
+from covey.compat.datum import Serializer, TFRecordWriter
+from covey.maintenance import repair, verify
+from covey.maintenance.repair_split import SplitRepair
 
 NAMES = ("crow", "owl", "wren")
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey import FeatureError, _core
-from covey.samplers.rows import Rows
+from covey.samplers.inputs import Rows
 
 RANDOM = np.random.default_rng(4)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covey import Block, CorruptRecordError, RecordReader, RecordWriter
-from covey.records.salvage import Damage, salvage
+from covey.tfrecord.recovery import Damage, salvage
 
 RECORDS = make_records(1, 30, [0, 8, 50, 200])
 MIB = 1 << 20

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from written import files_at_most
 
 from covey import DuplicateKeyError, Features
-from covey.pipeline import run_ahead
+from covey._threads import run_ahead
 from covey.shuffle import Ordering, Spool, hash_keys, hash_positions
-from covey.shuffle.ordering import ROW_DTYPE, cut_by_bytes
-from covey.writing.inmemory import ColumnOrder
+from covey.shuffle.keys import ROW_DTYPE, cut_by_bytes
+from covey.writing.order import ColumnOrder
 
 FEATURES = Features({"x": "bytes"})
 
@@ -79,7 +79,9 @@ def test_a_spool_is_sorted(tmp_path_factory, lengths, high, labels, ordering, me
 
 @pytest.mark.parametrize("ordering", [Ordering(), Ordering(by_class=True)])
 def test_many_runs_are_merged_in_several_levels(tmp_path, ordering, monkeypatch):
-    monkeypatch.setattr("covey.shuffle.spool._LEAST_WINDOW", 700)  # windows of a few records
+    monkeypatch.setattr(
+        "covey.shuffle.external_sort._LEAST_WINDOW", 700
+    )  # windows of a few records
     block, rows = make(np.arange(600) % 50, labels=np.arange(600) % 5)
     with files_at_most(16):
         spool = through_a_spool(tmp_path, block, rows, ordering, 1, range(600))

@@ -21,7 +21,7 @@ from covey import (
     Steps,
     Tensor,
 )
-from covey.features.spec import features_from_json, features_to_json
+from covey.schema.json import features_from_json, features_to_json
 
 EVERY_KIND = {
     "scalar": Tensor("int8"),

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from covey import DatasetError, Features, RecordWriter
-from covey.features.tfds import features_to_tfds
-from covey.metadata import DatasetInfo, SplitInfo
+from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.schema.tfds import features_to_tfds
 from covey.splits import Stretch, parse_split
 
 SPLITS = {"train": (30, 0, 30, 41), "test": (7,), "my-split_2": (1, 1, 1), "0": (), "é": (2,)}

@@ -42,23 +42,23 @@ from covey.errors import (
 )
 from covey.storage import (
     Storage,
-    blocks,
     cache,
+    cache_entry,
     cache_folder,
     cache_limit,
-    connection,
     fetch_many,
+    filesystem,
     is_remote,
     open_storage,
+    range_cache,
     remote,
-    sparse,
-    tries,
+    retry,
 )
-from covey.storage.connection import Connection
-from covey.storage.failures import Verdict, judge
+from covey.storage.errors import Verdict, judge
+from covey.storage.filesystem import Connection
 from covey.urls import Url
 
-BLOCK = sparse.BLOCK_BYTES
+BLOCK = cache_entry.BLOCK_BYTES
 COUNTER = itertools.count()
 
 
@@ -248,7 +248,9 @@ def read_mapped(opened, begins, ends):
 
 
 def bytes_kept():
-    return sum(sparse.bytes_present(str(path)) for path in (cache_folder() / "blocks").iterdir())
+    return sum(
+        cache_entry.bytes_present(str(path)) for path in (cache_folder() / "blocks").iterdir()
+    )
 
 
 class TestPaths:
@@ -643,8 +645,8 @@ class TestBlocks:
             assert Path(opened.path).read_bytes() == objects.files[f"/{name}"]
 
     def test_little_is_under_way_at_once(self, monkeypatch):
-        monkeypatch.setattr(tries, "_MOST_BYTES", 2 * BLOCK)
-        monkeypatch.setattr(tries, "MOST_FLYING", 3)
+        monkeypatch.setattr(retry, "_MOST_BYTES", 2 * BLOCK)
+        monkeypatch.setattr(retry, "MOST_FLYING", 3)
         flying, most = 0, []
 
         async def fly(_):
@@ -657,9 +659,9 @@ class TestBlocks:
         nest = Connection(Url.parse("nest://x"), {})
         for size, bound in [(BLOCK, 2), (9 * BLOCK, 1), (0, 3)]:
             most.clear()
-            attempts = tries.Attempts(nest, "nest://x", "flying")
-            tasks = [tries.Task(nest, fly, attempts, size) for _ in range(10)]
-            tries.run(tasks, lambda task, result: None)
+            attempts = retry.Attempts(nest, "nest://x", "flying")
+            tasks = [retry.Task(nest, fly, attempts, size) for _ in range(10)]
+            retry.run(tasks, lambda task, result: None)
             assert len(most) == 10
             assert max(most) <= bound
 
@@ -880,7 +882,7 @@ class TestCache:
         (opened,) = self.open_all(web, "a", 3 * BLOCK)
         (folder,) = (cache_folder() / "blocks").iterdir()
         self.damage_size(folder)
-        monkeypatch.setattr(blocks, "discard", lambda folder: False)
+        monkeypatch.setattr(range_cache, "discard", lambda folder: False)
         with pytest.raises(StorageError, match=r"damaged, and cannot be removed.*COVEY_CACHE"):
             opened.ensure(*ranges((0, BLOCK)))
 
@@ -1174,8 +1176,8 @@ class TestFailing:
         assert READ[how](faulty)
 
     def test_silence_is_a_failure(self, faulty, monkeypatch):
-        monkeypatch.setattr(connection, "_SILENT_SECONDS", 0.2)
-        monkeypatch.setattr(connection, "_REQUEST_SECONDS", 0.5)
+        monkeypatch.setattr(filesystem, "_SILENT_SECONDS", 0.2)
+        monkeypatch.setattr(filesystem, "_REQUEST_SECONDS", 0.5)
         faulty.put("x", content(100_000))
         over = threading.Event()
 

@@ -55,10 +55,10 @@ def test_all_in_order_in_whole_batches(shards, threads, batch_size):
 
 
 def test_tasks_of_several_batches(tmp_path, monkeypatch):
-    from covey import streaming
-    from covey.records import streams
+    from covey.reading import stream
+    from covey.tfrecord import streams
 
-    monkeypatch.setattr(streaming, "_TASK_BYTES", 3000)
+    monkeypatch.setattr(stream, "_TASK_BYTES", 3000)
     monkeypatch.setattr(streams, "WINDOW_BYTES", 5000)
     features = Features({"id": "int64", "pad": "bytes"})
     rng = np.random.default_rng(0)
@@ -143,9 +143,9 @@ def test_damage_reaches_the_consumer_with_its_place(tmp_path, threads):
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_what_is_read_before_an_error_does_not_depend_on_threads(tmp_path, monkeypatch, threads):
-    from covey import streaming
+    from covey.reading import stream
 
-    monkeypatch.setattr(streaming, "_TASK_BYTES", 1000)
+    monkeypatch.setattr(stream, "_TASK_BYTES", 1000)
     path = tmp_path / "x"
     with RecordWriter(path) as writer:
         for i in range(1000):

@@ -33,9 +33,9 @@ from covey import (
     Steps,
     Tensor,
 )
-from covey.features.spec import features_from_json, features_to_json
-from covey.features.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
-from covey.metadata import DatasetInfo, SplitInfo
+from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.schema.json import features_from_json, features_to_json
+from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 
 T = tfds.features
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
@@ -139,8 +139,8 @@ def test_there_and_back_keeps_the_order(tmp_path):
 def test_no_tensorflow_is_imported(tmp_path):
     save_features(tmp_path, Features(COMMON))
     code = (
-        "import sys; from covey.features.tfds import features_from_tfds, features_to_tfds; "
-        "import covey.metadata; features_to_tfds(features_from_tfds(sys.argv[1])); "
+        "import sys; from covey.schema.tfds import features_from_tfds, features_to_tfds; "
+        "import covey.dataset_info; features_to_tfds(features_from_tfds(sys.argv[1])); "
         "print({'tensorflow', 'tensorflow_datasets', 'google.protobuf'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -22,12 +22,12 @@ from written import shard_paths, write
 
 import covey
 from covey import CorruptRecordError, CoveyError, RecordReader, _core
-from covey.checking import repair, verify
 from covey.errors import FileChangedError, StorageError
-from covey.gather import opened as gather_opened
-from covey.index import reading
-from covey.records.salvage import salvage
+from covey.index import read
+from covey.maintenance import repair, verify
+from covey.reading import open_shards as gather_opened
 from covey.storage import LocalStorage
+from covey.tfrecord.recovery import salvage
 
 TRIES = 100
 RECORDS = 1200
@@ -139,10 +139,10 @@ def index_shards(folder, path, map_files):
     paths = sorted(map(str, shard_paths(folder)))
 
     def action():
-        files = covey.indexing.ShardFiles(
+        files = covey.index.ShardFiles(
             LocalStorage(), str(folder), tuple(os.path.basename(each) for each in paths)
         )
-        indexing = covey.indexing.Indexing(
+        indexing = covey.index.Indexing(
             None, "label", map_files=map_files, threads=2, progress=False
         )
         assert len(indexing.build(files)) == RECORDS
@@ -245,7 +245,7 @@ def test_a_shard_that_is_truncated_while_it_is_read(copy, elsewhere, kind, map_f
 
 def truncate_index(folder, name, kind):
     """Truncate a mapped file of an index; what the next reads do."""
-    reading._HELD_BYTES = 0
+    read._HELD_BYTES = 0
     (path,) = folder.glob(f"*.{name}.npy")
     with opened(folder) as ds:
         loader = ds.batches(classes_per_batch=4, examples_per_class=8, threads=1)
@@ -612,7 +612,7 @@ def test_a_shard_that_is_not_a_regular_file(folder, tmp_path, elsewhere, kind):
 
 def test_a_fingerprint_is_of_a_regular_file(tmp_path):
     with pytest.raises(StorageError, match="it is a directory; must be a regular file"):
-        covey.shards.fingerprint(tmp_path)
+        covey.index.format.fingerprint(tmp_path)
 
 
 # The limit on open files.

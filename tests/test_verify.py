@@ -19,13 +19,13 @@ from written import about, index, shard_paths, write
 
 import covey
 from covey import _core
-from covey.checking import Problem, verify
-from covey.checking.reading import read_shard
-from covey.checking.report import LISTED, Problems
-from covey.index import About, Index, class_table, index_names, sort_by_class
-from covey.indexing import Indexing, ShardFiles, write_index
+from covey.classes import class_table, sort_by_class
+from covey.compat.datum import Serializer, TFRecordWriter
+from covey.index import About, Index, Indexing, ShardFiles, index_names, write_index
+from covey.maintenance import Problem, verify
+from covey.maintenance.report import LISTED, Problems
+from covey.maintenance.shard_reader import read_shard
 from covey.storage import LocalStorage
-from covey.writer import Serializer, TFRecordWriter
 
 NAMES = ("crow", "owl", "wren")
 
@@ -735,7 +735,7 @@ def test_a_shard_that_cannot_be_read(folder, monkeypatch):
             raise OSError(errno.EIO, "Input/output error")
         return read_shard(shard, members)
 
-    monkeypatch.setattr("covey.checking.shards.read_shard", fail)
+    monkeypatch.setattr("covey.maintenance.shards.read_shard", fail)
     problem = only(check(folder))
     assert (problem.file, problem.what) == (path.name, "it cannot be read: Input/output error")
 

@@ -10,7 +10,7 @@ from opened import numbers, opened
 from written import info, replaced, shard_paths, write
 
 from covey import DatasetError, FormatError, SourceError
-from covey.metadata import DatasetInfo, SplitInfo, versioned_template
+from covey.dataset_info import DatasetInfo, SplitInfo, versioned_template
 from covey.sources import open_source
 from covey.writing.versions import ABANDONED_S, find_obsolete, referenced_files
 

@@ -45,7 +45,7 @@ from covey import (
     SourceError,
     Tensor,
 )
-from covey.metadata import is_version_file
+from covey.dataset_info import is_version_file
 
 SPECIES = ["wren", "owl", "crow", "jay", "tit"]
 
@@ -1217,7 +1217,7 @@ def visible(folder):
 
 @pytest.mark.parametrize("options", [{}, {"order": "class"}, {"workers": 2}, {"shards": 300}])
 def test_few_files_are_open_at_once(tmp_path, options, monkeypatch):
-    monkeypatch.setattr("covey.writing.encoding._CHUNK_EXAMPLES", 4)  # every chunk becomes a run
+    monkeypatch.setattr("covey.writing.encode._CHUNK_EXAMPLES", 4)  # every chunk becomes a run
     pairs = [(i, {"x": i, "label": i % 7}) for i in range(1200)]
     with files_at_most(64):
         write(iter(pairs), tmp_path, label="label", memory=3_000, **options)

@@ -24,8 +24,8 @@ from covey import (
     Sparse,
     Tensor,
 )
-from covey.shards import Sharding
-from covey.writer import Serializer, TFRecordWriter
+from covey.compat.datum import Serializer, TFRecordWriter
+from covey.writing.shards import Sharding
 
 NAMED = {"label": ClassLabel(names=["a", "b"])}
 
@@ -197,8 +197,8 @@ def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_
         features = None
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch("covey.writing.encoding._CHUNK_EXAMPLES", at_once),
-        mock.patch("covey.writing.workers._PART_EXAMPLES", at_once),
+        mock.patch("covey.writing.encode._CHUNK_EXAMPLES", at_once),
+        mock.patch("covey.writing.encode._PART_EXAMPLES", at_once),
     ):
         if features is None:
             with pytest.raises(FeatureError):

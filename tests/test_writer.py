@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 from written import TOKEN, shard_paths
 
-import covey.writer
+import covey.compat.datum
 from covey import (
     ClassLabel,
     DatasetError,
@@ -28,7 +28,7 @@ from covey import (
     SourceError,
     Tensor,
 )
-from covey.writer import CountWarning, Serializer, TFRecordWriter
+from covey.compat.datum import CountWarning, Serializer, TFRecordWriter
 
 
 def writer(path, data, sparse=None, split="train", serializer=None, total=None, **options):
@@ -82,7 +82,7 @@ def birds(count):
 
 
 def test_names():
-    assert covey.writer.__all__ == ["CountWarning", "Serializer", "TFRecordWriter"]
+    assert covey.compat.datum.__all__ == ["CountWarning", "Serializer", "TFRecordWriter"]
     arguments = inspect.signature(TFRecordWriter).parameters
     assert list(arguments) == [
         *("generator", "serializer", "path", "split", "total_examples"),

@@ -18,9 +18,9 @@ from schemas import plain
 
 import covey
 from covey import RecordReader
+from covey.dataset_info import DatasetInfo, is_version_file
 from covey.index import About, index_names
-from covey.metadata import DatasetInfo, is_version_file
-from covey.shards import fingerprint
+from covey.index.format import fingerprint
 from covey.writing.versions import referenced_files
 
 

@@ -9,17 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covey.checking import (
-        Indexed,
-        Info,
-        Problem,
-        Repaired,
-        Report,
-        info,
-        make_index,
-        repair,
-        verify,
-    )
     from covey.classes import ClassTable
     from covey.dataset import Dataset, open  # noqa: A004
     from covey.errors import (
@@ -42,7 +31,21 @@ if TYPE_CHECKING:
         SourceError,
         StorageError,
     )
-    from covey.features import (
+    from covey.index.format import Shard
+    from covey.loader import Loader
+    from covey.maintenance import (
+        Indexed,
+        Info,
+        Problem,
+        Repaired,
+        Report,
+        info,
+        make_index,
+        repair,
+        verify,
+    )
+    from covey.reading.stream import read_batches
+    from covey.schema import (
         ClassLabel,
         Feature,
         Features,
@@ -56,12 +59,9 @@ if TYPE_CHECKING:
         StringArray,
         Tensor,
     )
-    from covey.loader import Loader
-    from covey.records import Block, RecordReader, RecordWriter, Skipped
-    from covey.shards import Shard
     from covey.sources import Source, open_source
-    from covey.streaming import read_batches
-    from covey.writing.items import LeftOut
+    from covey.tfrecord import Block, RecordReader, RecordWriter, Skipped
+    from covey.writing.inputs import LeftOut
     from covey.writing.write import Written, write
 
 __version__ = "0.1.0"
@@ -69,17 +69,17 @@ __version__ = "0.1.0"
 # In the order of the data's way.
 _MODULES = (
     "covey.errors",
-    "covey.records",
-    "covey.features",
-    "covey.streaming",
+    "covey.tfrecord",
+    "covey.schema",
+    "covey.reading.stream",
     "covey.sources",
-    "covey.shards",
+    "covey.writing.shards",
     "covey.classes",
-    "covey.writing.items",
+    "covey.writing.inputs",
     "covey.writing.write",
     "covey.loader",
     "covey.dataset",
-    "covey.checking",
+    "covey.maintenance",
 )
 
 __all__ = [

@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey import _core
 from covey.errors import DatasetError
-from covey.index import class_table, number_dtype, sort_by_class
+
+CLASS_DTYPE = np.dtype([("label", "<i8"), ("first", "<u8"), ("records", "<u8")])
+
+# Rows that are looked at together when records are sorted by class.
+_ROWS_AT_ONCE = 1 << 20
 
 
 class ClassTable:
@@ -147,3 +152,67 @@ class ClassTable:
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self._names or ())}
+
+
+def class_table(classes: NDArray[np.int64]) -> NDArray[Any]:
+    """One row for every class that records have, sorted by label."""
+    labels = np.zeros(0, np.int64)
+    counts = np.zeros(0, np.int64)
+    for part in _parts(classes):
+        found, many = _count(part)
+        together = np.union1d(labels, found)
+        grown = np.zeros(len(together), np.int64)
+        grown[np.searchsorted(together, labels)] = counts
+        grown[np.searchsorted(together, found)] += many
+        labels, counts = together, grown
+    table = np.zeros(len(labels), CLASS_DTYPE)
+    table["label"] = labels
+    table["records"] = counts
+    table["first"] = np.cumsum(counts) - counts
+    return table
+
+
+def sort_by_class(classes: NDArray[np.int64], table: NDArray[Any], ordered: NDArray[Any]) -> None:
+    """Fill an array with the numbers of the records, class after class.
+
+    Args:
+        classes: Of the records.
+        table: As :func:`class_table` gives it.
+        ordered: The array.
+    """
+    labels = np.ascontiguousarray(table["label"])
+    following = table["first"].copy()  # it is moved on
+    begin = 0
+    for part in _parts(classes):
+        _core.sort_by_class(_find(labels, part), following, begin, ordered)
+        begin += len(part)
+
+
+def _count(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The labels that there are, and how often each."""
+    low, high = int(labels.min()), int(labels.max())
+    if high - low > 4 * len(labels):
+        return np.unique(labels, return_counts=True)
+    many = np.bincount(labels - low)  # much faster, and the usual case
+    found = np.flatnonzero(many)
+    return found + low, many[found]
+
+
+def _find(labels: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The place of each of a part among all labels."""
+    low, high = int(labels[0]), int(labels[-1])
+    if high - low > 4 * len(part):
+        return np.searchsorted(labels, part).astype(np.uint32)
+    places = np.zeros(high - low + 1, np.uint32)
+    places[labels - low] = np.arange(len(labels))
+    return places[part - low]
+
+
+def _parts(classes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for begin in range(0, len(classes), _ROWS_AT_ONCE):
+        yield np.ascontiguousarray(classes[begin : begin + _ROWS_AT_ONCE])
+
+
+def number_dtype(records: int) -> np.dtype[Any]:
+    """What the numbers of so many records are stored as."""
+    return np.dtype(np.uint32 if records < 2**32 else np.uint64)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
-from covey.features import ClassLabel, Features, Tensor
-from covey.features.batches import leaf
-from covey.features.columns import STRINGS, Column
-from covey.features.kinds import Feature
-from covey.records import Block
+from covey.schema import ClassLabel, Features, Tensor
+from covey.schema.codec import leaf
+from covey.schema.columns import STRINGS, Column
+from covey.schema.types import Feature
+from covey.tfrecord import Block
 
 
 def is_text(feature: Feature) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import covey
-from covey.index.about import _checksum
+from covey.index.format import _checksum
 
 ROUNDS = 400
 ROOM = 1 << 30

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from covey.augmenters.base import Augmenter
 from covey.augmenters.linear import Resampling, blurring, colouring, luma, multiply
-from covey.features.pixels import parse_size
 from covey.plan.base import check_seed, whole
+from covey.schema.images import parse_size
 
 # What is left to chance of a view, in the order of its random numbers. New ones go to the end, and
 # all are always drawn: no option changes what another one does.

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import covey
-from covey.cli import index, info, repair, sample, verify, write, write_options
-from covey.cli.wording import in_terms_of_options, tell
-from covey.errors import CoveyError
-from covey.terminal import escape
+from covey.cli import index, info, repair, sample, verify, write
+from covey.cli.formatting import in_terms_of_options, tell
+from covey.errors import CoveyError, escape
 
 INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
 
@@ -38,7 +37,7 @@ class Command:
 
 
 COMMANDS = (
-    Command("write", write.WHAT, write_options.configure, write.run),
+    Command("write", write.WHAT, write.configure, write.run),
     Command("info", info.WHAT, info.configure, info.run),
     Command("sample", sample.WHAT, sample.configure, sample.run),
     Command("verify", verify.WHAT, verify.configure, verify.run),

@@ -6,12 +6,12 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
-from covey.cli.wording import RemediedError, say, table, tell
+from covey.cli.formatting import RemediedError, say, table, tell
+from covey.cli.options import add_path, add_running, print_json, shows, storage_options
 from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
-    from covey.checking import Indexed
+    from covey.maintenance import Indexed
 
 WHAT = "make the index of a dataset, or of any TFRecord files, beside the shards"
 
@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Do it."""
-    from covey.checking import make_index
+    from covey.maintenance import make_index
     from covey.urls import shown
 
     path = shown(options.path)
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _summary(path: str, made: tuple[Indexed, ...]) -> list[str]:
     """The lines of a table with a row for each split."""
-    from covey.progress import format_bytes
+    from covey._progress import format_bytes
 
     rows = []
     for each in made:

@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.reading import add_output, add_path, print_json, storage_options
-from covey.cli.wording import WIDTH, describe_kind, say, shorten, table
-from covey.terminal import escape
+from covey.cli.formatting import WIDTH, describe_kind, say, shorten, table
+from covey.cli.options import add_output, add_path, print_json, storage_options
+from covey.errors import escape
 
 if TYPE_CHECKING:
-    from covey.checking import Info, SplitOverview
     from covey.classes import ClassTable
+    from covey.maintenance import Info, SplitOverview
 
 WHAT = "show the features, splits, sizes and classes of a dataset"
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Do it."""
-    from covey.checking import info
+    from covey.maintenance import info
 
     found = info(options.path, split=options.split, storage_options=storage_options(options))
     if options.json:
@@ -62,7 +62,7 @@ def _lines(found: Info) -> Iterator[str]:
 
 
 def _splits(found: Info) -> list[str]:
-    from covey.progress import format_bytes
+    from covey._progress import format_bytes
 
     rows = [
         [
@@ -100,7 +100,7 @@ def _about_split(split: SplitOverview, found: Info) -> Iterator[str]:
 
 def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]:
     """How large classes are, and a histogram of it."""
-    from covey.checking.overview import histogram
+    from covey.maintenance.info import histogram
 
     told = "told by the files" if label == "@file" else f"of {label!r}"
     yield f"{name}: {len(classes):,} {'class' if len(classes) == 1 else 'classes'} {told}"
@@ -151,7 +151,7 @@ def _to_dict(found: Info) -> dict[str, Any]:
 
 
 def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
-    from covey.checking.overview import histogram
+    from covey.maintenance.info import histogram
 
     content: dict[str, Any] = {
         "records": split.records,

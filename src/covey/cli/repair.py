@@ -7,10 +7,9 @@ import json
 import os
 from dataclasses import asdict
 
-from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
-from covey.cli.wording import say
-from covey.errors import DatasetError
-from covey.terminal import escape
+from covey.cli.formatting import say
+from covey.cli.options import add_path, add_running, print_json, shows, storage_options
+from covey.errors import DatasetError, escape
 
 WHAT = "copy the valid records of a dataset into a new one, or clean up after interrupted writes"
 
@@ -47,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do it."""
-    from covey.checking import repair
+    from covey.maintenance import repair
 
     if options.report is not None:
         folder = os.path.dirname(options.report) or "."

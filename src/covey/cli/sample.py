@@ -8,9 +8,8 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.arguments import positive
-from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
-from covey.cli.wording import describe_kind, say, shorten, table, tell
+from covey.cli.formatting import describe_kind, say, shorten, table, tell
+from covey.cli.options import add_path, add_running, positive, print_json, shows, storage_options
 from covey.errors import FeatureError
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     """The batch, as it is printed."""
     import numpy as np
 
-    from covey.loader.examples import check_classes
+    from covey.loader.batch import check_classes
     from covey.plan import BalancedPlan
     from covey.urls import shown
 
@@ -183,7 +182,7 @@ def _save(
     dataset: Dataset, classes: list[dict[str, Any]], options: argparse.Namespace
 ) -> dict[str, str] | None:
     """Save the sheet, if there are images; gives the file and the feature."""
-    from covey.contact_sheet import (
+    from covey.cli.contact_sheet import (
         MOST_COLUMNS,
         MOST_ROWS,
         Row,
@@ -192,7 +191,7 @@ def _save(
         save_sheet,
         thumbnails,
     )
-    from covey.features.images import import_pillow
+    from covey.schema.images import import_pillow
     from covey.urls import check_local
 
     if options.no_save:
@@ -240,7 +239,7 @@ def _default_file(path: str) -> str:
     >>> _default_file("s3://bucket/birds/1.0.0"), _default_file("owls/*.tfrec")
     ('birds-sample.png', 'owls-sample.png')
     """
-    from covey.metadata import INFO_FILE, parse_version
+    from covey.dataset_info import INFO_FILE, parse_version
     from covey.urls import Url, local_path
 
     local = local_path(path)

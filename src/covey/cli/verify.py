@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from covey.cli.reading import add_path, add_running, print_json, shows, storage_options
-from covey.cli.wording import say
+from covey.cli.formatting import say
+from covey.cli.options import add_path, add_running, print_json, shows, storage_options
 
 WHAT = "check every checksum, example and index row of a dataset, and list all that is wrong"
 
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do it."""
-    from covey.checking import verify
+    from covey.maintenance import verify
 
     report = verify(
         options.path,

@@ -10,20 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.classes import ClassTable
-from covey.dataset.loading import Loadable
+from covey.dataset.batches import Loadable
 from covey.dataset.raw import RawRecords
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.errors import DatasetError, FormatError
-from covey.features import Features
-from covey.features.batches import row_of
-from covey.features.explain import Place
-from covey.features.images import check_max_pixels
-from covey.features.pixels import decode_images
-from covey.gather import Gatherer
+from covey.errors import DatasetError, FormatError, escape
 from covey.labels import is_text, texts_of
-from covey.loader.examples import NativeSource
-from covey.records import Skipped
-from covey.terminal import escape
+from covey.loader.batch import NativeSource
+from covey.reading import Gatherer
+from covey.schema import Features
+from covey.schema.codec import row_of
+from covey.schema.diagnostics import Place
+from covey.schema.images import check_max_pixels, decode_images
+from covey.tfrecord import Skipped
 
 
 class Dataset(Loadable):

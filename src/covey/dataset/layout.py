@@ -13,12 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.dataset.datum import datum_features, datum_splits
-from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
-from covey.features import Features
-from covey.features.tfds import features_from_tfds
-from covey.indexing import ShardFiles
-from covey.metadata import (
+from covey.dataset_info import (
     ALL_REPLACED,
     INFO_FILE,
     DatasetInfo,
@@ -27,8 +22,13 @@ from covey.metadata import (
     is_staging,
     parse_version,
 )
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
+from covey.index import ShardFiles
+from covey.schema import Features
+from covey.schema.datum import datum_features, datum_splits
+from covey.schema.tfds import features_from_tfds
 from covey.sources.splits import split_of_file
-from covey.sources.tfrecords import begins_like_records
+from covey.sources.tfrecord import begins_like_records
 from covey.storage import Storage, open_storage
 from covey.untrusted import open_file, os_errors
 from covey.urls import shown

@@ -9,10 +9,10 @@ from typing import Any, overload
 import numpy as np
 
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.gather import Gatherer
 from covey.loader import Examples, Loader
-from covey.loader.recipe import Recipe
+from covey.loader.batch import Recipe
 from covey.plan import Plan
+from covey.reading import Gatherer
 
 # Records that are read at once when all are gone through.
 _ROWS_AT_ONCE = 256

@@ -1,31 +1,56 @@
-"""The index of a split: the place, the length and the class of every record."""
+"""The index of a split: the place, the length and the class of every record.
 
-from covey.index.about import BY_FILE, About
-from covey.index.reading import Index, array_limits, read_about, read_index
-from covey.index.rows import (
-    CLASS_DTYPE,
+Indexing shards that somebody else wrote, and finding indexes again.
+"""
+
+from covey.index.build import GUESS, Indexing, ShardFiles
+from covey.index.format import (
+    BY_FILE,
+    About,
     IndexWriter,
-    class_table,
+    Shard,
+    fingerprint,
     index_names,
-    number_dtype,
     row_dtype,
-    sort_by_class,
     write_classes,
+)
+from covey.index.labels import KnownLabels, Label
+from covey.index.read import Index, array_limits, read_about, read_index
+from covey.index.store import (
+    cached_place,
+    changed_content,
+    changed_state,
+    find_changed,
+    find_or_build,
+    write_index,
 )
 
 __all__ = [
     "BY_FILE",
-    "CLASS_DTYPE",
     "About",
     "Index",
     "IndexWriter",
+    "Shard",
     "array_limits",
-    "class_table",
+    "fingerprint",
     "index_names",
-    "number_dtype",
     "read_about",
     "read_index",
     "row_dtype",
-    "sort_by_class",
     "write_classes",
+]
+
+
+__all__ = [
+    "GUESS",
+    "Indexing",
+    "KnownLabels",
+    "Label",
+    "ShardFiles",
+    "cached_place",
+    "changed_content",
+    "changed_state",
+    "find_changed",
+    "find_or_build",
+    "write_index",
 ]

@@ -1,7 +1,7 @@
 """Batches of a plan, gathered ahead of whoever trains on them."""
 
-from covey.loader.examples import Examples
-from covey.loader.following import Follower
+from covey.loader.batch import Examples
 from covey.loader.loader import Loader
+from covey.loader.step_reader import Follower
 
 __all__ = ["Examples", "Follower", "Loader"]

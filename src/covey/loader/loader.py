@@ -8,12 +8,18 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+from covey._threads import cores
 from covey.errors import PlanError
 from covey.loader import state as states
-from covey.loader.loop import Loop, Turn
-from covey.loader.producing import Making, NativeProducer, Producer, ThreadedProducer, is_worker_of
-from covey.loader.recipe import Recipe
-from covey.pipeline import cores
+from covey.loader.batch import Recipe
+from covey.loader.iterator import Loop, Turn
+from covey.loader.prefetch import (
+    Making,
+    NativeProducer,
+    Producer,
+    ThreadedProducer,
+    is_worker_of,
+)
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_step, whole

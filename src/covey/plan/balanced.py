@@ -14,8 +14,7 @@ from covey.classes import ClassTable
 from covey.errors import PlanError
 from covey.plan.base import Ids, Plan, check_seed, check_step, whole
 from covey.plan.coverage import Coverage, cover
-from covey.plan.eligible import SmallClasses, choose
-from covey.plan.weights import parse_weights, quotas_of
+from covey.plan.weights import SmallClasses, choose, parse_weights, quotas_of
 
 Weights = ArrayLike | Mapping[int | str | bytes, float] | Literal["sqrt", "size"]
 Epoch = int | Literal["classes", "examples"]

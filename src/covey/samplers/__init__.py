@@ -13,8 +13,8 @@ from covey.adapters import is_installed
 from covey.samplers.base import Sampler
 from covey.samplers.files import MultiShotFileSampler, load_image
 from covey.samplers.memory import MultiShotMemorySampler
-from covey.samplers.selecting import select_examples
-from covey.samplers.single import SingleShotMemorySampler
+from covey.samplers.select import select_examples
+from covey.samplers.single_shot import SingleShotMemorySampler
 from covey.samplers.tfds import TFDatasetMultiShotMemorySampler
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from covey._threads import DaemonThreads, run_ahead
 from covey.adapters import Framework, check_framework, tensors
 from covey.adapters.keras import PyDataset, backend, is_worker, was_a_look
 from covey.augmenters.base import takes_step
 from covey.errors import PlanError
-from covey.pipeline import DaemonThreads, run_ahead
 from covey.plan.base import whole
 
 Augmenting = Callable[..., tuple[Any, Any]]

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
-from covey.features import Image
-from covey.features.images import check_max_pixels, read_pixels
-from covey.features.pixels import parse_size
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
+from covey.schema import Image
+from covey.schema.images import check_max_pixels, parse_size, read_pixels
 from covey.storage import open_storage
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from covey.adapters import Framework
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Weights
-from covey.samplers.arguments import classes_of, labelled, parse_class_list, parse_slice
 from covey.samplers.base import Augmenting, Sampler
-from covey.samplers.rows import Ids, Rows
+from covey.samplers.inputs import Ids, Rows, classes_of, labelled, parse_class_list, parse_slice
 
 
 class MemorySampler(Sampler):

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from covey.adapters.tensorflow.columns import as_it_is, tf
-from covey.adapters.tensorflow.each import map_each
+from covey.adapters.tensorflow.map_examples import map_each
+from covey.adapters.tensorflow.tensors import as_it_is, tf
 from covey.errors import DatasetError
-from covey.indexing.scanning import open_reader
-from covey.records.compression import Compression
+from covey.index.build import open_reader
 from covey.storage import Storage
+from covey.tfrecord.compression import Compression
 
 # Shards that are looked at before anything is streamed, and the records of all together.
 _SHARDS_LOOKED_AT = 64

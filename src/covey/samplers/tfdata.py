@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.adapters.tensorflow import batches_at_once
-from covey.adapters.tensorflow.columns import as_it_is, tf
-from covey.adapters.tensorflow.each import map_each
-from covey.adapters.tensorflow.forms import Form
+from covey.adapters.tensorflow.map_examples import map_each
+from covey.adapters.tensorflow.spec import Form
 from covey.adapters.tensorflow.steps import from_steps
+from covey.adapters.tensorflow.tensors import as_it_is, tf
 from covey.errors import DatasetError, FeatureError
 from covey.plan import BalancedPlan
 from covey.plan.base import whole
-from covey.samplers.arguments import classes_of, parse_class_list
+from covey.samplers.inputs import classes_of, parse_class_list
 
 # Examples that are taken from a dataset at once.
 _ROWS_AT_ONCE = 256

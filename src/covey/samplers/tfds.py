@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from covey._progress import Progress
+from covey._threads import cores, run_ahead
 from covey.dataset import open as open_dataset
 from covey.dataset.layout import find_layout
 from covey.errors import CoveyError, DatasetError, FeatureError
-from covey.loader.recipe import add_place
-from covey.pipeline import cores, run_ahead
-from covey.progress import Progress
+from covey.loader.batch import add_place
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.storage import is_remote

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.adapters.tensorflow import batches_at_once, dataset_of
-from covey.adapters.tensorflow.columns import tf
-from covey.adapters.tensorflow.each import map_each
-from covey.adapters.tensorflow.forms import Form
-from covey.checking.states import find_state
+from covey.adapters.tensorflow.map_examples import map_each
+from covey.adapters.tensorflow.spec import Form
+from covey.adapters.tensorflow.tensors import tf
 from covey.dataset import Dataset
 from covey.dataset import open as open_dataset
 from covey.dataset.layout import Layout, current_files, find_layout
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
+from covey.maintenance.index_state import find_state
 from covey.plan import Plan
 from covey.plan.base import check_seed, whole
-from covey.records.compression import parse_compression
 from covey.samplers.streamed import stream
 from covey.storage import Storage, open_storage
+from covey.tfrecord.compression import parse_compression
 
 Label = str | Callable[[Mapping[str, Any]], int | str]
 

@@ -4,15 +4,7 @@ A source is opened with :func:`open_source`, which finds out what it is. Each mo
 the kinds that it reads.
 """
 
-from covey.sources import (  # noqa: F401
-    arrays,
-    image_tables,
-    images,
-    objects,
-    parquet,
-    tables,
-    tfrecords,
-)
+from covey.sources import csv, image_folder, image_table, json, npz, parquet, tfrecord  # noqa: F401
 from covey.sources.registry import KINDS, Kind, Place, open_source, register
 from covey.sources.source import Item, LazyItems, Source
 from covey.sources.tfds import from_tfds_builder

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import FeatureError, SourceError
-from covey.features import ClassLabel, Features, Image, Ragged, Tensor
-from covey.sources.formats import image_fault
+from covey.schema import ClassLabel, Features, Image, Ragged, Tensor
+from covey.sources.image_formats import image_fault
 from covey.sources.registry import Place, read_head, register
 from covey.sources.source import Item, Source, check_label, enumerate_names, fault, find_label
 from covey.sources.splits import files_of_split

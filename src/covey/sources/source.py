@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, overload
 
 from covey.errors import SourceError
-from covey.features import Features
 from covey.labels import LABEL_NAMES
+from covey.schema import Features
 from covey.urls import shown
 
 Key = str | int

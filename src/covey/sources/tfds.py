@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from covey.dataset_info import INFO_FILE, DatasetInfo
 from covey.errors import CoveyError, SourceError
-from covey.features import ClassLabel, Features
-from covey.features.tfds import FEATURES_FILE, features_from_tfds
-from covey.metadata import INFO_FILE, DatasetInfo
+from covey.schema import ClassLabel, Features
+from covey.schema.tfds import FEATURES_FILE, features_from_tfds
 from covey.sources.registry import Place, register
 from covey.sources.source import Source, check_label, fault, find_label
 from covey.sources.splits import choose_split
-from covey.sources.tfrecords import RecordItems
+from covey.sources.tfrecord import RecordItems
 from covey.untrusted import read_file
 
 

@@ -20,7 +20,7 @@ from covey.storage.local import FileBlocks, LocalStorage, remove_stale_temporari
 from covey.urls import check_slashes, is_remote
 
 if TYPE_CHECKING:
-    from covey.storage.blocks import RemoteBlocks
+    from covey.storage.range_cache import RemoteBlocks
 
 __all__ = [
     "LocalBlocks",
@@ -73,6 +73,6 @@ def fetch_many(
     """Wait until ranges of many files are all there, as ``ensure`` does for those of one."""
     remote = [each for each in blocks_and_ranges if not isinstance(each[0], FileBlocks)]
     if remote:
-        from covey.storage.fetch import fetch
+        from covey.storage.range_cache import fetch
 
         fetch(cast("list[tuple[RemoteBlocks, NDArray[np.int64], NDArray[np.int64]]]", remote))

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey._fork import ForkAware
 from covey.errors import CoveyError, StorageError
-from covey.storage.forks import ForkAware
+from covey.storage.cache_entry import GONE, bytes_present, discard
 from covey.storage.local import remove_stale_temporaries
-from covey.storage.sparse import GONE, bytes_present, discard
 
 DEFAULT_BYTES = 16 << 30
 
@@ -228,7 +228,7 @@ class DiskCache:
 
     ::
 
-        <cache>/blocks/<key>/       blocks of a remote file: see covey.storage.sparse
+        <cache>/blocks/<key>/       blocks of a remote file: see covey.storage.cache_entry
         <cache>/unpacked/<key>      the data of a compressed shard
         <cache>/indexes/<key>/      an index, as it lies beside shards
 

@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FileMissingError, StorageError
-from covey.storage.base import Stat, Storage
-from covey.storage.patterns import parse_pattern
+from covey.storage.base import Stat, Storage, parse_pattern
 from covey.untrusted import check_regular, open_file, os_errors, read_file
 from covey.urls import local_path, shown
 

@@ -11,15 +11,14 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
 from covey.errors import FileMissingError, StorageError
-from covey.storage.answers import can_compare, measure, version_of, whole_call
-from covey.storage.base import Stat, Storage
-from covey.storage.blocks import RemoteBlocks
+from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
-from covey.storage.connection import Call, Connection, named
-from covey.storage.failures import Verdict, judge
-from covey.storage.patterns import Pattern, parse_pattern
-from covey.storage.stream import RemoteStream
-from covey.storage.tries import Attempts, Task, run, run_one
+from covey.storage.errors import Verdict, judge
+from covey.storage.filesystem import Call, Connection, named
+from covey.storage.range_cache import RemoteBlocks
+from covey.storage.range_requests import can_compare, measure, version_of, whole_call
+from covey.storage.readahead import RemoteStream
+from covey.storage.retry import Attempts, Task, run, run_one
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, Url, shown
 

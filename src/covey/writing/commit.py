@@ -34,13 +34,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from covey._files import atomic_write, atomic_write_all, sync, unlink_file
+from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, SplitInfo, staging_name
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
-from covey.features.tfds import features_from_tfds, features_to_tfds
-from covey.metadata import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, SplitInfo, staging_name
-from covey.shards import sync
+from covey.schema.tfds import features_from_tfds, features_to_tfds
 from covey.untrusted import parse_json, read_file
 from covey.writing import versions
-from covey.writing.files import atomic_write, atomic_write_all, unlink_file
 from covey.writing.locks import (
     COMMIT_TIMEOUT_S,
     LOCK_TIMEOUT_S,

@@ -16,14 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from covey.errors import DatasetError, FormatError
-from covey.features.tfds import FEATURES_FILE
-from covey.metadata import ENTRIES_FILE, INFO_FILE, SHARD_INFO_FILE, is_staging, is_version_file
-from covey.storage import open_storage
-from covey.storage.local import remove_stale_temporaries
-from covey.untrusted import os_errors, read_file
-from covey.writing import versions
-from covey.writing.files import (
+from covey._files import (
     atomic_write_all,
     differs,
     is_temporary,
@@ -32,6 +25,19 @@ from covey.writing.files import (
     temporary_name,
     unlink_file,
 )
+from covey.dataset_info import (
+    ENTRIES_FILE,
+    INFO_FILE,
+    SHARD_INFO_FILE,
+    is_staging,
+    is_version_file,
+)
+from covey.errors import DatasetError, FormatError
+from covey.schema.tfds import FEATURES_FILE
+from covey.storage import open_storage
+from covey.storage.local import remove_stale_temporaries
+from covey.untrusted import os_errors, read_file
+from covey.writing import versions
 from covey.writing.locks import locked, try_lock, unlock
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 

@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from covey.errors import DatasetError
-from covey.index import index_names
-from covey.metadata import (
+from covey.dataset_info import (
     INFO_FILE,
     DatasetInfo,
     SplitInfo,
@@ -19,6 +17,8 @@ from covey.metadata import (
     split_of_version_file,
     token_time,
 )
+from covey.errors import DatasetError
+from covey.index import index_names
 from covey.storage import Storage
 from covey.untrusted import read_file
 

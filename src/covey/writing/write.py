@@ -13,28 +13,33 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import DatasetError, FeatureError
-from covey.features import ClassLabel, Features, Tensor
-from covey.features.batches import count_rows
+from covey._progress import Progress, format_bytes
+from covey._threads import cores
+from covey.dataset_info import check_split_name
+from covey.errors import DatasetError, FeatureError, escape
+from covey.index.format import Shard
 from covey.labels import Classes, find_label, is_text, number_column
-from covey.metadata import check_split_name
-from covey.pipeline import cores
-from covey.progress import Progress, format_bytes
-from covey.shards import Shard, Sharding
-from covey.shuffle.ordering import Ordered, Ordering
+from covey.schema import ClassLabel, Features, Tensor
+from covey.schema.codec import count_rows
+from covey.shuffle.keys import Ordered, Ordering
 from covey.storage import LocalStorage, is_remote
-from covey.terminal import escape
 from covey.urls import shown
 from covey.writing.commit import Staging, staged
-from covey.writing.existing import Existing, Mode
-from covey.writing.inmemory import ColumnOrder, check_columns, column_keys, fill_columns, flatten
-from covey.writing.intake import Intake, name_classes, take_in
-from covey.writing.items import LeftOut, OnError, Rules
+from covey.writing.encode import Encoding, check_workers
+from covey.writing.inputs import Intake, LeftOut, OnError, Rules, name_classes, take_in
 from covey.writing.locks import interrupted, locked
-from covey.writing.output import Output
-from covey.writing.remote import Mirror
-from covey.writing.spooling import Spooling
-from covey.writing.workers import Encoding, check_workers
+from covey.writing.order import (
+    ColumnOrder,
+    Spooling,
+    check_columns,
+    column_keys,
+    fill_columns,
+    flatten,
+)
+from covey.writing.publish import Mirror
+from covey.writing.shards import Sharding
+from covey.writing.split_writer import Output
+from covey.writing.target import Existing, Mode
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from covey.adapters.tensorflow.columns import tensor, tf
-from covey.adapters.tensorflow.forms import Form, find_form
+from covey.adapters.tensorflow.spec import Form, find_form
 from covey.adapters.tensorflow.steps import from_steps
+from covey.adapters.tensorflow.tensors import tensor, tf
 from covey.errors import PlanError
 from covey.loader import Follower, Loader
 

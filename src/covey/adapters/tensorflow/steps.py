@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.adapters.tensorflow.calls import called
-from covey.adapters.tensorflow.columns import as_it_is, tf
-from covey.adapters.tensorflow.forms import Form
+from covey.adapters.tensorflow.shutdown import called
+from covey.adapters.tensorflow.spec import Form
+from covey.adapters.tensorflow.tensors import as_it_is, tf
 from covey.plan import Plan
 
 # Memory that begins at a multiple of this is taken over by TensorFlow as it is, other is copied.

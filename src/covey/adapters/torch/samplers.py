@@ -16,7 +16,7 @@ from covey.loader import state as states
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Epoch as EpochLength
 from covey.plan.balanced import Weights
-from covey.plan.eligible import SmallClasses
+from covey.plan.weights import SmallClasses
 
 
 class PlanBatchSampler(Sampler[list[int]]):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from covey.features.arrays import RaggedArray, StringArray
+from covey.schema.arrays import RaggedArray, StringArray
 
 
 def tensor(value: Any) -> Any:

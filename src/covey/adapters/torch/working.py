@@ -13,7 +13,7 @@ from covey.adapters.torch.tensors import sent
 from covey.errors import PlanError
 from covey.loader import Loader
 from covey.loader import state as states
-from covey.loader.producing import Making
+from covey.loader.prefetch import Making
 
 
 class Share:

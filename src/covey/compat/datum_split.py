@@ -1,0 +1,217 @@
+"""Records that somebody else encoded, into a split: the other way into a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from covey import _core
+from covey._progress import Progress
+from covey.errors import DatasetError
+from covey.index.format import Shard
+from covey.labels import Classes, find_label, is_text, texts_in
+from covey.schema import ClassLabel, Features, Image, Tensor
+from covey.schema.columns import STRINGS, Shape
+from covey.schema.tfds import features_from_tfds
+from covey.schema.types import REQUIRED, Feature
+from covey.shuffle.external_sort import Spool
+from covey.shuffle.keys import Key, make_rows
+from covey.tfrecord import Block
+from covey.writing.commit import Staging
+from covey.writing.locks import locked, reporting_failures
+from covey.writing.split_writer import Output
+from covey.writing.target import Existing
+
+# Records are handed on when there are so many bytes of them, or so many.
+_BLOCK_BYTES = 1 << 20
+_BLOCK_RECORDS = 1024
+
+
+class RawSplit:
+    """Takes in records with their keys, and writes them as a split, in place of the old one.
+
+    Args:
+        folder: Of the dataset; made if there is none.
+        split: The split.
+        output: How it is to be laid out.
+        memory: How many bytes of records to hold before they are put aside on disk.
+        progress: Is told of the records and bytes that were taken in.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        *,
+        output: Output,
+        memory: int,
+        progress: Callable[[int, int], None] = lambda records, size: None,
+    ) -> None:
+        self.folder = folder
+        self.split = split
+        self.records = 0
+        self.bytes = 0
+        """Of the records alone, without their frames."""
+        self._output = output
+        self._progress = progress
+        self._frames = _core.FrameBuffer(_BLOCK_BYTES)
+        self._keys: list[Key] = []
+        self._staging = Staging(folder, split)
+        with reporting_failures(self.folder, self.split):
+            self._staging.open()
+        self._spool = Spool(
+            self._staging.path, memory=memory, ordering=output.ordering, unique=True
+        )
+
+    def add(self, key: Key, record: bytes) -> None:
+        """Take in one record."""
+        held = self._frames.append(record)
+        self._keys.append(key)
+        self.records += 1
+        self.bytes += len(record)
+        if held >= _BLOCK_BYTES or len(self._keys) >= _BLOCK_RECORDS:
+            self.hand_on()
+
+    def hand_on(self) -> None:
+        """Put what was taken in into its order."""
+        if not self._keys:
+            return
+        block, keys = Block(*self._frames.take()), self._keys
+        self._keys = []
+        positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
+        rows = make_rows(positions, block.lengths, keys, self._output.seed)
+        with reporting_failures(self.folder, self.split):
+            self._spool.add(block, rows, keys)
+        self._progress(len(block), block.data.nbytes)
+
+    def write(
+        self,
+        features: Features,
+        label: str | None,
+        progress: Progress,
+        texts: Mapping[str, str],
+    ) -> tuple[Shard, ...]:
+        """Write and commit all that was taken in.
+
+        Args:
+            features: What fits the records.
+            label: The feature that tells their class, if one was asked for.
+            progress: Is told.
+            texts: More small files to be committed, by name.
+
+        Raises:
+            DuplicateKeyError: If two records have the same key.
+            DatasetError: If features do not go together with those of the other splits.
+        """
+        self.hand_on()
+        with reporting_failures(self.folder, self.split, lambda: self._staging.committed):
+            with locked(self.folder):  # no other process changes it while it is looked at
+                existing = Existing.look(
+                    self.folder, self.split, "overwrite", None, unique=not self._staging.can_link
+                )
+            features = _agree(existing, features)
+            classes = self._classes(features, label)
+            shards, _ = self._output.write(
+                self._spool,
+                features,
+                classes,
+                existing,
+                self._staging,
+                progress,
+                texts=texts,
+                shard_info=True,
+            )
+        return shards
+
+    def _classes(self, features: Features, label: str | None) -> Classes:
+        label = find_label(features, label)
+        if label is None or not is_text(features[label]):
+            return Classes(features, label)
+        texts: set[str] = set()
+        for block, _ in self._spool.look():
+            texts.update(texts_in(features, label, block))
+        return Classes(features, label, sorted(texts))
+
+    def give_up(self) -> None:
+        """Remove all traces of what was not committed."""
+        self._staging.abort()
+
+
+def _agree(existing: Existing, features: Features) -> Features:
+    """The features that fit these records and those of all other splits."""
+    splits = () if existing.info is None else existing.info.splits
+    for split in splits:
+        if split.name == existing.split:
+            continue
+        about = existing.about(split.name)
+        known = features_from_tfds(existing.folder) if about is None else about.features
+        features = _fit_both(known, features, f"{existing.folder}: split {split.name!r}")
+    return features
+
+
+def _fit_both(known: Features, found: Features, where: str) -> Features:
+    kinds: dict[str, Feature] = {}
+    for name in dict.fromkeys((*known, *found)):
+        kind = _fit(known.get(name), found.get(name))
+        if kind is None:
+            raise DatasetError(
+                f"{where} has {name!r} as {known.get(name)}, these records as {found.get(name)}; "
+                "splits of one dataset have the same features: write another dataset"
+            )
+        kinds[name] = kind
+    same = [features for features in (known, found) if dict(features) == kinds]
+    return same[0] if same else Features(kinds)
+
+
+def _fit(known: Feature | None, found: Feature | None) -> Feature | None:
+    """What fits both, of which one may be missing; None if nothing does."""
+    if known == found:
+        return known
+    if known is None or found is None:
+        some = known or found
+        return _tensor(some, some, (None,), missing=True) if isinstance(some, Tensor) else None
+    if isinstance(known, ClassLabel) and found == Tensor("int64"):
+        return known
+    if isinstance(known, Image):
+        if isinstance(found, Image):
+            shape = _common(known.shape, found.shape)
+            return Image(shape) if known.dtype == found.dtype else None
+        return known if found in (Tensor("bytes"), Tensor("str")) else None
+    if not isinstance(known, Tensor) or not isinstance(found, Tensor):
+        return None
+    if known.encoding != "list":
+        return known if found == Tensor("bytes") else None
+    return _tensor(known, found, _common(known.shape, found.shape))
+
+
+def _tensor(a: Tensor, b: Tensor, shape: Shape, *, missing: bool = False) -> Tensor | None:
+    """Lists of values as both have them, in a shape of which the first dimension may be unknown."""
+    if (a.encoding, b.encoding) != ("list", "list"):
+        return None
+    dtype = a.dtype if a.dtype == b.dtype else _common_dtype(a.dtype, b.dtype)
+    if dtype is None:
+        return None
+    if None in shape and (None in shape[1:] or 0 in shape):
+        shape = (None,)
+    if missing or a.default is not REQUIRED or b.default is not REQUIRED:
+        shape = shape if None in shape else (None,)
+        return Tensor(dtype, shape, encoding="list", default=[])
+    return Tensor(dtype, shape, encoding="list")
+
+
+def _common(a: Shape, b: Shape) -> Shape:
+    if len(a) != len(b):
+        return (None,)
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+def _common_dtype(a: str, b: str) -> str | None:
+    """The dtype of a list that holds both; None if they are not stored alike."""
+    kinds = {
+        "s" if each in STRINGS else "f" if each.startswith("float") else "i" for each in (a, b)
+    }
+    if len(kinds) > 1:
+        return None
+    return {"s": "bytes", "f": "float32", "i": "int64"}[kinds.pop()]

@@ -1,0 +1,281 @@
+"""Where indexes are kept: beside their shards, or in the cache directory.
+
+A reader never writes to a dataset: an index that it builds goes to the cache. ``covey index`` and
+writers put one beside the shards.
+
+An index that was found is used only if it is of the shards that are there now. One that is not is
+made anew; but if covey wrote it together with the shards, then these were changed, and that is an
+error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from covey.errors import (
+    AccessRefusedError,
+    DatasetError,
+    FeatureError,
+    FormatError,
+    StorageError,
+)
+from covey.index.build import GUESS, Indexing, ShardFiles, shard_fingerprint
+from covey.index.format import About, IndexWriter, Shard, index_names
+from covey.index.read import Index, array_limits, read_about, read_index
+from covey.storage import Stat, Storage, cache_limit, remove_stale_temporaries
+from covey.storage.cache import DiskCache, cache_subfolder
+from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
+
+# More than the metadata of an index has, which is not known before it is written.
+_METADATA_BYTES = 1 << 16
+
+
+def find_or_build(
+    files: ShardFiles, stem: str, indexing: Indexing, *, keep: bool = True
+) -> tuple[Index, Path | None]:
+    """The index of shards: one that was kept, or a new one, which goes to the cache.
+
+    Args:
+        files: The shards.
+        stem: How its files are called.
+        indexing: How to make it.
+        keep: Whether to keep a new one.
+
+    Returns:
+        The index, and the folder that it is in, if it was kept.
+    """
+    index = damaged = None
+    for folder in _places_to_read(files, stem, indexing):
+        about = _look(folder, files, stem)
+        if about is None or not _is_wanted(about, indexing):
+            continue
+        if indexing.on_error == "skip":  # only who reads all records knows which are damaged
+            damaged = about
+            break
+        try:
+            index = read_index(folder, stem, about, map_files=indexing.map_files)
+        except (FormatError, FileNotFoundError):  # what it was is known, though it is corrupt
+            damaged = about
+            if files.storage.is_remote:
+                shutil.rmtree(folder, ignore_errors=True)
+            continue
+        if folder != Path(files.folder):
+            _touch(folder)
+        return index, folder
+    if damaged is not None:
+        with contextlib.suppress(FeatureError):
+            index = indexing.like(damaged).build(files)
+    if index is None:
+        index = indexing.build(files)
+    if not keep or callable(indexing.label) or indexing.on_error == "skip":
+        return index, None
+    try:
+        folder = cached_place(files, stem, indexing)
+        arrays = (index.rows, index.classes, index.by_class)
+        size = sum(each.nbytes for each in arrays if each is not None)
+        _make_room(folder, size + _METADATA_BYTES)
+        write_index(folder, stem, index, private=True)
+        return read_index(folder, stem, index.about, map_files=indexing.map_files), folder
+    # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
+    except (OSError, UnicodeError, FormatError):
+        return index, None
+
+
+def _look(folder: Path, files: ShardFiles, stem: str) -> About | None:
+    """The description of an index that was kept, if it is of these shards as they are now.
+
+    Raises:
+        DatasetError: If covey wrote them together, and a shard is another now.
+    """
+    try:
+        about = read_about(folder, stem)
+    except FormatError:
+        return None  # it is no index, or a damaged one; the shards are there
+    if about is None or tuple(shard.name for shard in about.shards) != files.names:
+        return None
+    changed = find_changed(files, about.shards)
+    if changed is not None and about.order:
+        raise DatasetError(
+            f"{changed}; run `covey verify` to see what is left, or `covey index` to index the "
+            "shards as they are now"
+        )
+    return None if changed is not None else about
+
+
+def _is_wanted(about: About, indexing: Indexing) -> bool:
+    """Whether an index has the label that was asked for."""
+    return indexing.label is GUESS or indexing.label is None or indexing.label == about.label
+
+
+def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
+    """The folders in which an index may be: first that of the shards, then the cache."""
+    fetched = _fetch(files, stem) if files.storage.is_remote else None
+    if fetched is not None:
+        yield fetched
+        if not fetched.exists():  # the copy was damaged
+            yield _fetch(files, stem) or fetched
+    elif not files.storage.is_remote and files.keeps_index:
+        yield Path(files.folder)
+    with contextlib.suppress(StorageError):  # there may be no cache
+        yield cached_place(files, stem, indexing)
+        if indexing.label is not GUESS:  # it may be the one that was guessed
+            yield cached_place(files, stem, replace(indexing, label=GUESS))
+
+
+def _touch(folder: Path) -> None:
+    """Note that an index of the cache was used."""
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Make room for more bytes of an index in the cache; what is there of it stays."""
+    try:
+        there = sum(each.lstat().st_size for each in folder.iterdir())
+    except FileNotFoundError:
+        there = 0
+    DiskCache(cache_limit()).make_room(size, {os.fspath(folder): there})
+
+
+def cached_place(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
+    """Return the directory of the cache for the index that a reader builds of these shards."""
+    label = "" if indexing.label is GUESS else repr(indexing.label)
+    text = "\0".join((files.storage.clean(files.folder), stem, label))
+    name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return cache_subfolder("indexes") / name
+
+
+def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
+    """What has happened to the first shard that is not as it was, if any.
+
+    Of remote shards only what a listing tells is looked at; the rest is when they are first read.
+    """
+    storage = files.storage
+    for path, shard, stat in zip(files.paths, shards, storage.stat(files.paths), strict=True):
+        changed = changed_state(path, shard, stat)
+        if changed is None and not storage.is_remote:
+            changed = changed_content(storage, path, shard)
+        if changed is not None:
+            return changed
+    return None
+
+
+def changed_state(path: str, shard: Shard, stat: Stat | None) -> str | None:
+    """What has happened to a shard of which its storage says so now; None if it is not there."""
+    if stat is None:
+        return f"{path}: the shard is missing"
+    if stat.size != shard.bytes:
+        how = "was cut" if stat.size < shard.bytes else "has grown"
+        return f"{path}: the shard {how} from {shard.bytes} to {stat.size} bytes"
+    if shard.version and stat.version and shard.version != stat.version:
+        return f"{path}: the shard was changed after it was indexed"
+    return None
+
+
+def changed_content(storage: Storage, path: str, shard: Shard) -> str | None:
+    """Whether another file has taken the place of a shard."""
+    if shard_fingerprint(storage, path, shard.bytes) == shard.fingerprint:
+        return None
+    return f"{path}: the shard is not the one that was indexed, it was replaced"
+
+
+def write_index(folder: Path, stem: str, index: Index, *, private: bool = False) -> None:
+    """Write an index. A concurrent reader finds the old one, or one that is not complete.
+
+    Args:
+        folder: The directory, which is created if it does not exist.
+        stem: The common part of the names of its files.
+        index: The index.
+        private: Whether only the user may read it.
+    """
+    folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+    names = index_names(stem)
+    about = index.about
+    remove_stale_temporaries(folder)
+    staging = Path(new_temporary(folder))
+    try:
+        writer = IndexWriter(
+            staging / names["rows"],
+            len(index.rows),
+            compressed=about.compression is not None,
+            labelled=about.label is not None,
+        )
+        try:
+            writer.add_rows(index.rows)
+            writer.close()
+        finally:
+            writer.abandon()
+        if index.classes is not None and index.by_class is not None:
+            np.save(staging / names["classes"], index.classes)
+            np.save(staging / names["by_class"], index.by_class)
+        (staging / names["about"]).write_text(about.to_json(), encoding="utf-8")
+        # The description last: it has the checksums of the others.
+        for name in ("rows", "classes", "by_class", "about"):
+            if (staging / names[name]).exists():
+                if private:
+                    os.chmod(staging / names[name], 0o600)
+                os.replace(staging / names[name], folder / names[name])
+    finally:
+        remove_temporary(os.fspath(staging))
+
+
+def _fetch(files: ShardFiles, stem: str) -> Path | None:
+    """Copy the index of remote shards to the cache, and return the directory of the copy.
+
+    Returns:
+        The directory; None if there is no index beside the shards, or not a valid one.
+
+    Raises:
+        StorageError: If it cannot be read, or the cache cannot be written.
+    """
+    storage, names = files.storage, index_names(stem)
+    path = storage.join(files.folder, names["about"])
+    try:
+        content = storage.read(path)
+        limits = array_limits(About.from_json(content, path))
+    # Some servers refuse access to a file that does not exist.
+    except (FileNotFoundError, AccessRefusedError, FormatError):
+        return None
+    name = hashlib.blake2b(content, digest_size=16).hexdigest()
+    folder = cache_subfolder("indexes") / name
+    cache = DiskCache(cache_limit())
+    with cache.failing_well():
+        if (folder / names["about"]).exists():
+            return folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for each, limit in limits.items():
+            try:
+                stream = storage.open_stream(storage.join(files.folder, names[each]))
+            except FileNotFoundError:  # the index is not complete
+                continue
+            with stream:
+                _save(folder / names[each], stream, limit)
+        _save(folder / names["about"], io.BytesIO(content), len(content))  # last: it is complete
+        with contextlib.suppress(StorageError):  # an index that exceeds the limit is used once
+            _make_room(folder, 0)
+    return folder
+
+
+def _save(path: Path, stream: BinaryIO, limit: int) -> None:
+    """Write at most so many bytes of a stream to a file, which is replaced as a whole."""
+    descriptor, beside = tempfile.mkstemp(prefix=INDEX_TEMPORARY, dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            while limit and (piece := stream.read(min(limit, 1 << 20))):
+                file.write(piece)
+                limit -= len(piece)
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise

@@ -1,0 +1,64 @@
+"""Turning what the native core found wrong with an index or its shards into errors."""
+
+from __future__ import annotations
+
+from covey import _core
+from covey.errors import (
+    CorruptRecordError,
+    CoveyError,
+    DatasetError,
+    FileChangedError,
+    FormatError,
+)
+from covey.schema.diagnostics import Place
+
+_ANEW = "the shard was changed, or the index is another's: run `covey index` to rebuild it"
+
+
+def explain_fault(fault: _core.Fault, where: Place) -> CoveyError:
+    """Say what is wrong with a record."""
+    code, _, offset, found, expected, _ = fault.args
+    if code == "changed":
+        return changed(f"{where.name}: the shard was truncated or overwritten", where.name)
+    if code == "label":
+        return DatasetError(
+            f"{where}: its class is {_signed(found)}, but the index says {_signed(expected)}; "
+            f"{_ANEW}"
+        )
+    if code == "moved":
+        return FormatError(
+            f"{where}: a record of {found} bytes begins there, the index says {expected}; {_ANEW}"
+        )
+    if code == "out_of_bounds":
+        return FormatError(
+            f"{where}: the index has a record of {found} bytes at byte {offset} of {expected}; "
+            f"{_ANEW}"
+        )
+    reason = (
+        f"{code.removesuffix('_checksum')} checksum is {found:#010x}, expected {expected:#010x}"
+    )
+    return damaged(where, reason)
+
+
+def changed(what: str, path: str) -> FileChangedError:
+    """An error about a shard that is not the one that was opened or indexed."""
+    return FileChangedError(
+        f"{what}; the dataset was changed or replaced after it was opened or indexed: open it "
+        "again, or rebuild its index with `covey index`",
+        path=path,
+    )
+
+
+def damaged(where: Place, reason: str) -> CorruptRecordError:
+    """An error about a record that is damaged."""
+    return CorruptRecordError(
+        f"{where}: {reason}; run `covey verify` to list the damage",
+        name=where.name,
+        record=where.record,
+        offset=where.offset,
+        reason=reason,
+    )
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits

@@ -1,0 +1,22 @@
+"""The schema of a dataset, and the way between examples and ``tf.train.Example`` records."""
+
+from covey.schema.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
+from covey.schema.features import Features
+from covey.schema.images import Image
+from covey.schema.structures import Ragged, Sparse, Steps
+from covey.schema.types import ClassLabel, Feature, Tensor
+
+__all__ = [
+    "ClassLabel",
+    "Feature",
+    "Features",
+    "Image",
+    "Ragged",
+    "RaggedArray",
+    "Sparse",
+    "SparseArray",
+    "SparseBatch",
+    "Steps",
+    "StringArray",
+    "Tensor",
+]

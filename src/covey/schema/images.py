@@ -1,0 +1,378 @@
+"""Encoded images; Pillow is imported only when one is really encoded or decoded.
+
+Columns of encoded images, decoded.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import FeatureError
+from covey.schema.columns import Column, Shape, as_array, check_shape, check_value_shape
+from covey.schema.diagnostics import Place, wrong_value
+from covey.schema.features import Features
+from covey.schema.types import REQUIRED, Feature
+
+FORMATS = ("png", "jpeg")
+# The formats that are decoded, by Pillow's names. Formats that embed images of other formats (ICO,
+# ICNS) decode them before their size is known, and some start other programs (EPS).
+DECODED_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+DEFAULT_MAX_PIXELS = 64_000_000
+# Pillow's names for images of 8 bits, a letter for each channel.
+_EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
+
+
+@dataclass(frozen=True)
+class Image(Feature):
+    """An encoded image. Bytes are stored as they are; pixels are encoded first.
+
+    Args:
+        shape: Height, width and channels; None where images differ.
+        dtype: ``"uint8"`` or, for PNG, ``"uint16"``.
+        format: How pixels are encoded: ``"png"`` or ``"jpeg"``.
+        default: The encoded image of an example that lacks the feature.
+
+    Decoding gives the encoded bytes; :meth:`decode` gives pixels of PNG, JPEG, GIF, BMP, WebP, TIFF
+    and PPM images.
+    """
+
+    shape: Shape = (None, None, None)
+    dtype: str = "uint8"
+    format: str = "png"
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("uint8", "uint16"):
+            raise FeatureError(f"dtype of an image is {self.dtype!r}, must be 'uint8' or 'uint16'")
+        if self.format not in FORMATS:
+            raise FeatureError(f"format of an image is {self.format!r}, must be one of {FORMATS}")
+        shape = check_shape(self.shape, self.dtype)
+        if len(shape) != 3:
+            raise FeatureError(f"shape of an image is {shape}, must have three dimensions")
+        object.__setattr__(self, "shape", shape)
+        if self.default is not REQUIRED and not isinstance(self.default, bytes):
+            raise FeatureError("the default of an image must be encoded bytes")
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        if self.default is REQUIRED:
+            return (Column(name, "bytes"),)
+        return (Column(name, "bytes", required=False, default=[self.default]),)
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return [bytes(value)]
+        if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+            return [self.encode(as_array(value))]
+        raise FeatureError(
+            f"an image is of type {type(value).__name__}, must be encoded bytes or pixels"
+        )
+
+    def encode(self, pixels: NDArray[Any]) -> bytes:
+        """Encode pixels of this feature's shape, (height, width[, channels])."""
+        pixels = as_array(pixels)
+        whole = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+        checked = Column("image", self.dtype, self.shape).coerce(whole)
+        return _encode(checked, self.format)
+
+    def decode(self, data: bytes, *, max_pixels: int | None = None) -> NDArray[Any]:
+        """Decode an image into pixels, (height, width, channels), of this feature's shape.
+
+        Args:
+            data: The encoded image.
+            max_pixels: The most pixels (height x width) that it may have; 64 million by default. A
+                larger image is refused before it is decoded.
+        """
+        return read_pixels(self, data, max_pixels=check_max_pixels(max_pixels))
+
+
+def import_pillow() -> Any:
+    """Pillow, or an error that says how to get it."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise FeatureError(
+            "coding images needs Pillow, which is not installed; run: pip install 'covey[images]'"
+        ) from None
+    return Image
+
+
+def _encode(pixels: NDArray[Any], format: str) -> bytes:
+    """Encode pixels, (height, width) or (height, width, channels)."""
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    out = io.BytesIO()
+    pillow = import_pillow()
+    try:
+        pillow.fromarray(pixels).save(out, format=format)
+    except (OSError, TypeError, ValueError) as error:
+        raise FeatureError(
+            f"pixels of {pixels.dtype} {pixels.shape} cannot be encoded as {format}: {error}"
+        ) from None
+    return out.getvalue()
+
+
+def check_max_pixels(value: Any) -> int:
+    """Return the limit that a caller asks for, or the default one."""
+    if value is None:
+        return DEFAULT_MAX_PIXELS
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise FeatureError(f"max_pixels is {value!r}; must be an integer >= 1")
+    return int(value)
+
+
+def read_pixels(
+    feature: Image,
+    data: bytes,
+    size: tuple[int, int] | None = None,
+    out: NDArray[Any] | None = None,
+    *,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> NDArray[Any]:
+    """Decode an image into pixels, (height, width, channels), of a feature's shape.
+
+    Args:
+        feature: What the encoded image must be.
+        data: The encoded image.
+        size: Height and width to resize it to: bilinear, averaging over what is scaled down.
+        out: An array of the feature's dtype, which is filled and returned if its shape is the
+            result's; if not, the result is an array of its own.
+        max_pixels: The most pixels (height x width) of the encoded image.
+    """
+    pillow = import_pillow()
+    try:
+        with pillow.open(io.BytesIO(data), formats=DECODED_FORMATS) as image:
+            _check_pixels(image, max_pixels)  # by the header: nothing is decoded yet
+            pixels = _read_jpeg(feature, data, image, size, out)
+            if pixels is not None:
+                return pixels
+            pixels = _read(feature, data, image, size)
+    except FeatureError:
+        raise
+    except pillow.UnidentifiedImageError:  # which would name an address in memory
+        raise FeatureError(
+            f"these {len(data)} bytes are not a valid image; supported formats: "
+            f"{', '.join(DECODED_FORMATS)}"
+        ) from None
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise FeatureError(
+            f"{error}; max_pixels is {max_pixels:,}, and Pillow has a limit of its own, "
+            "PIL.Image.MAX_IMAGE_PIXELS"
+        ) from None
+    except MemoryError:
+        raise FeatureError("there is not enough memory to decode the image") from None
+    except (OSError, ValueError, SyntaxError) as error:
+        raise FeatureError(
+            f"these {len(data)} bytes are no image that can be read: {error}"
+        ) from None
+    if out is None or out.shape != pixels.shape:
+        out = np.empty(pixels.shape, feature.dtype)
+    out[...] = pixels
+    return out
+
+
+def _check_pixels(image: Any, max_pixels: int) -> None:
+    """Refuse an image that would take too much memory."""
+    if image.width * image.height > max_pixels:
+        raise FeatureError(
+            f"the image has {image.height} x {image.width} = {image.width * image.height:,} "
+            f"pixels; max_pixels is {max_pixels:,}: pass a larger max_pixels= if the data is "
+            "trusted"
+        )
+
+
+def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None) -> NDArray[Any]:
+    """The pixels of an image that Pillow has opened."""
+    mode = _mode(feature, image)
+    if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
+        raise FeatureError(
+            "an image of 16 bits in several channels, of which Pillow reads 8 bits; leave images "
+            "encoded, and decode this one with tf.io.decode_png(data, dtype=tf.uint16)"
+        )
+    if mode != image.mode:
+        image = image.convert(mode)
+    if size == (image.height, image.width):
+        size = None
+    if mode not in _EIGHT_BITS:
+        column = Column("image", feature.dtype, feature.shape)
+        pixels: NDArray[Any] = column.coerce(_with_channels(np.asarray(image)))
+        return pixels if size is None else _resize(pixels, size)
+    check_value_shape((image.height, image.width, len(mode)), feature.shape)
+    return _with_channels(np.asarray(image if size is None else _scale(image, size)))
+
+
+def _mode(feature: Image, image: Any) -> str:
+    """What an image is converted to, in Pillow's words: the channels are the feature's."""
+    mode = str(image.mode)
+    if mode.startswith("I"):  # 16 bits, which a conversion would lose
+        return mode
+    fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
+    return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
+
+
+def _with_channels(pixels: NDArray[Any]) -> NDArray[Any]:
+    return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
+
+
+def _is_deep(data: bytes) -> bool:
+    """Whether this is a PNG of 16 bits."""
+    return data.startswith(b"\x89PNG") and data[24:25] == b"\x10"
+
+
+def _resize(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """Resize what has more than 8 bits: as floats, for which every Pillow can do it."""
+    channels = np.moveaxis(pixels, 2, 0).astype(np.float32)
+    resized = [np.asarray(_scale(import_pillow().fromarray(each), size)) for each in channels]
+    rounded: NDArray[Any] = np.rint(np.stack(resized, 2))
+    return rounded
+
+
+def _scale(image: Any, size: tuple[int, int]) -> Any:
+    # Not from a coarser decoding of a JPEG, which is fast (`draft`), but is off by several levels
+    # at sharp edges.
+    return image.resize(size[::-1], import_pillow().Resampling.BILINEAR)
+
+
+def _read_jpeg(
+    feature: Image,
+    data: bytes,
+    image: Any,
+    size: tuple[int, int] | None,
+    out: NDArray[Any] | None,
+) -> NDArray[Any] | None:
+    """The pixels of a JPEG that simplejpeg decodes as Pillow would, straight to where they go.
+
+    Of all else there are none: Pillow resizes what it decoded itself as fast, and where something
+    is wrong with an image, it says whether it can be read and why not.
+    """
+    simplejpeg = _find_simplejpeg()
+    shape = (image.height, image.width, len(image.mode))
+    if (
+        simplejpeg is None
+        or image.format != "JPEG"
+        or image.mode not in ("L", "RGB")
+        or image.mode != _mode(feature, image)
+        or feature.dtype != "uint8"
+        or size not in (None, shape[:2])
+    ):
+        return None
+    check_value_shape(shape, feature.shape)
+    pixels = np.empty(shape, np.uint8) if out is None or out.shape != shape else out
+    try:
+        colors = "GRAY" if image.mode == "L" else "RGB"
+        found = simplejpeg.decode_jpeg(data, colors, buffer=pixels)
+    except ValueError:
+        return None
+    return pixels if found.shape == shape else None
+
+
+@functools.cache
+def _find_simplejpeg() -> Any:
+    """The package simplejpeg, if it is installed and gives the pixels that Pillow gives."""
+    from PIL import features
+
+    # Both are libjpeg-turbo then; other libraries round differently.
+    if not features.check_feature("libjpeg_turbo"):
+        return None
+    return importlib.import_module("simplejpeg") if importlib.util.find_spec("simplejpeg") else None
+
+
+def decode_images(
+    features: Features,
+    columns: Mapping[str, Any],
+    place: Callable[[int], Place],
+    *,
+    size: tuple[int, int] | None = None,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> dict[str, Any]:
+    """The same columns with images as pixels: one array if all have one shape, else a list.
+
+    Args:
+        features: Of the columns.
+        columns: With encoded images.
+        place: Tells where the record of a row is, for messages.
+        size: Height and width that images are resized to; each column is one array then.
+        max_pixels: The most pixels of an encoded image.
+    """
+    import_pillow()  # says what is missing, which is no record's fault
+    size = None if size is None else parse_size(size)
+    nested = dict(columns)
+    for name, feature in features.items():
+        if not isinstance(feature, Image):
+            continue
+        *parents, last = features.path_of(name)
+        parent_of = nested
+        for parent in parents:
+            parent_of[parent] = dict(parent_of[parent])
+            parent_of = parent_of[parent]
+        parent_of[last] = _decode(name, feature, parent_of[last], place, size, max_pixels)
+    return nested
+
+
+def parse_size(size: Any) -> tuple[int, int]:
+    """The height and width that somebody asks for, or one number for both.
+
+    >>> parse_size(224), parse_size([32, 64])
+    ((224, 224), (32, 64))
+    """
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    sound = [isinstance(each, (int, np.integer)) and 0 < each < 2**15 for each in pair]
+    if sound != [True, True]:
+        raise FeatureError(
+            f"image_size is {size!r}, must be (height, width), each from 1 to {2**15 - 1}"
+        )
+    return int(pair[0]), int(pair[1])
+
+
+def _decode(
+    name: str,
+    feature: Image,
+    encoded: Any,
+    place: Callable[[int], Place],
+    size: tuple[int, int] | None,
+    max_pixels: int,
+) -> Any:
+    shape = feature.shape if size is None else (*size, feature.shape[2])
+    stacked = size is not None or None not in shape
+    rows = len(encoded)
+    if rows == 0 and stacked:
+        return np.zeros((0, *(length or 0 for length in shape)), feature.dtype)
+    # Made once an image has shown that the schema tells the truth.
+    out: NDArray[Any] | None = None
+    images: list[NDArray[Any]] = []
+    for row, each in enumerate(encoded):
+        try:
+            if out is None:
+                images.append(read_pixels(feature, bytes(each), size, max_pixels=max_pixels))
+            else:
+                found = read_pixels(feature, bytes(each), size, out[row], max_pixels=max_pixels)
+                _check_channels(found, out)
+        except FeatureError as error:
+            raise wrong_value(error, name, place(row)) from None
+        if row == 0 and rows > 1 and stacked:
+            out = np.empty((rows, *images[0].shape), feature.dtype)
+            out[0] = images[0]
+    if out is not None:
+        return out
+    if rows == 1:
+        return images[0][np.newaxis]
+    return np.stack(images) if len({image.shape for image in images}) == 1 else images
+
+
+def _check_channels(image: NDArray[Any], out: NDArray[Any]) -> None:
+    """Make sure that an image was decoded into an array; all else about it was checked before."""
+    found, expected = image.shape[2], out.shape[3]
+    if found != expected:
+        raise FeatureError(
+            f"the image has {found} channels, the first one of the batch has {expected}; resized "
+            f"images are one array: fix the channels, as in Image(shape=(None, None, {expected}))"
+        )

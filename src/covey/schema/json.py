@@ -1,0 +1,197 @@
+"""Features as JSON, complete: what is written here is read back equal, whatever the kind.
+
+One entry for every feature, in order, under its path (so that a name with a slash in it and a
+nested name stay apart)::
+
+    {"version": 1, "features": [
+        {"path": ["box", "corner"], "kind": "tensor", "dtype": "float32", "shape": [2], ...},
+        {"path": ["label"], "kind": "label", "names": ["wren", "owl"], "num_classes": 2}]}
+
+A default is there only if the feature has one. JSON has no bytes and no infinity: ``{"base64":
+"..."}`` and ``{"float": "inf"}`` stand for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from covey.errors import FeatureError, FormatError
+from covey.schema.columns import DTYPES
+from covey.schema.features import Features
+from covey.schema.images import Image
+from covey.schema.structures import Ragged, Sparse, Steps
+from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
+from covey.untrusted import MAX_FEATURES, brief, parse_json, parse_whole
+
+__all__ = ["features_from_json", "features_to_json", "parse_json", "parse_whole"]
+
+VERSION = 1
+
+_KINDS: dict[str, type[Feature]] = {
+    "tensor": Tensor,
+    "label": ClassLabel,
+    "image": Image,
+    "ragged": Ragged,
+    "sparse": Sparse,
+    "steps": Steps,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+# Deeper than any shape that a feature can have.
+_MOST_DEPTH = 33
+
+
+def features_to_json(features: Features) -> Any:
+    """The features as lists, dicts, texts and numbers, ready for ``json.dumps``.
+
+    >>> features_to_json(Features({"x": "int64"}))["features"][0]["path"]
+    ['x']
+    """
+    entries = []
+    for name, feature in features.items():
+        kind = _NAMES.get(type(feature))
+        if kind is None:
+            raise FeatureError(
+                f"feature {name!r} is a {type(feature).__name__}, which has no JSON form; "
+                f"use one of {', '.join(each.__name__ for each in _NAMES)}"
+            )
+        fields = {
+            each: _to_json(getattr(feature, each))
+            for each in _fields(type(feature))
+            if getattr(feature, each) is not REQUIRED
+        }
+        entries.append({"path": list(features._paths[name]), "kind": kind, **fields})
+    return {"version": VERSION, "features": entries}
+
+
+def features_from_json(content: Any, name: str) -> Features:
+    """The features that :func:`features_to_json` wrote.
+
+    Args:
+        content: What ``json.loads`` gave.
+        name: The file it comes from, for errors.
+
+    Raises:
+        FormatError: If it is anything else.
+    """
+    nested: dict[str, Any] = {}
+    try:
+        for number, entry in enumerate(_entries(content)):
+            try:
+                _place(nested, *_read(entry))
+            except ValueError as error:
+                raise FormatError(f"feature {number}: {error}") from None
+        return Features(nested)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise FormatError(f"{name}: these are no features of covey: {error}") from None
+
+
+def _fields(kind: type[Feature]) -> list[str]:
+    """The names of what makes up a kind: all that its constructor takes."""
+    return [each.name for each in dataclasses.fields(kind) if each.init]
+
+
+def _to_json(value: Any) -> Any:
+    """A value of a field; numpy's scalars and arrays become Python's own."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_to_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    return value
+
+
+def _from_json(value: Any, depth: int = 0) -> Any:
+    """The opposite of :func:`_to_json`."""
+    if depth > _MOST_DEPTH:
+        raise FormatError(f"a value is nested over {_MOST_DEPTH} levels deep")
+    if isinstance(value, list):
+        return tuple(_from_json(each, depth + 1) for each in value)
+    if not isinstance(value, Mapping):
+        return value
+    match dict(value):
+        case {"base64": str(text), **rest} if not rest:
+            return base64.b64decode(text, validate=True)
+        case {"float": ("nan" | "inf" | "-inf") as text, **rest} if not rest:
+            return float(text)
+    raise FormatError(f"{brief(value)} is no value, nor {{'base64': ...}} nor {{'float': ...}}")
+
+
+def _entries(content: Any) -> list[Any]:
+    if not isinstance(content, Mapping):
+        raise FormatError(f"found {brief(content)}, expected a dict with version and features")
+    version = content.get("version")
+    if type(version) is not int or version != VERSION:
+        raise FormatError(
+            f"version is {brief(version)}, this covey reads {VERSION}; a newer covey may read it"
+        )
+    entries = content.get("features")
+    if not isinstance(entries, list):
+        raise FormatError(f"features are {brief(entries)}, must be a list")
+    if len(entries) > MAX_FEATURES:
+        raise FormatError(f"there are {len(entries):,} features; must be at most {MAX_FEATURES:,}")
+    return entries
+
+
+def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
+    """The path and the feature of one entry."""
+    if not isinstance(entry, Mapping):
+        raise FormatError(f"found {brief(entry)}, expected a dict")
+    fields = dict(entry)
+    path, kind = fields.pop("path", None), fields.pop("kind", None)
+    if not isinstance(path, list) or not path or not all(isinstance(key, str) for key in path):
+        raise FormatError(f"path is {brief(path)}, must be a list of texts")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise FormatError(f"kind is {brief(kind)}, must be one of {', '.join(_KINDS)}")
+    expected = _fields(_KINDS[kind])
+    for field in fields:
+        if field not in expected:
+            raise FormatError(f"{brief(field)} is no field of {kind}, which has {expected}")
+    for field in expected:
+        if field not in fields and field != "default":
+            raise FormatError(f"{field} is missing; a {kind} has {expected}")
+    for field, value in fields.items():
+        if field != "default":
+            _check(field, value)
+    return tuple(path), _KINDS[kind](**{key: _from_json(each) for key, each in fields.items()})
+
+
+def _check(field: str, value: Any) -> None:
+    """Make sure that a field is of its type; whether it makes sense is for the kind to say."""
+    match field:
+        case "dtype":
+            fits, allowed = value in DTYPES if isinstance(value, str) else False, f"one of {DTYPES}"
+        case "shape":
+            fits = isinstance(value, list) and all(
+                size is None or type(size) is int for size in value
+            )
+            allowed = "a list of whole numbers and null"
+        case "names":
+            fits = value is None or isinstance(value, list)
+            allowed = "a list of texts, or null"
+        case "num_classes":
+            fits, allowed = value is None or type(value) is int, "a whole number, or null"
+        case "depth":
+            fits, allowed = type(value) is int, "a whole number"
+        case _:
+            fits, allowed = isinstance(value, str), "a text"
+    if not fits:
+        raise FormatError(f"{field} is {brief(value)}, must be {allowed}")
+
+
+def _place(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> None:
+    """Put a feature where its path says."""
+    place = nested
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+        if not isinstance(place, dict):
+            raise FormatError(f"path {brief(list(path))} leads through another feature")
+    if path[-1] in place:
+        raise FormatError(f"path {brief(list(path))} is that of another feature, too")
+    place[path[-1]] = feature

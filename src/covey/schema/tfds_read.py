@@ -1,0 +1,365 @@
+"""From the ``features.json`` of TFDS to covey's features; :mod:`covey.schema.tfds` says how.
+
+A node of the file names a Python class, which may be the user's own, and has one field that says
+what it is stored as. That field decides::
+
+    {"pythonClassName": "my.own.Waveform", "audio": {"shape": {"dimensions": ["-1"]}, ...}}
+
+Before TFDS 4.4 it was ``{"type": ..., "content": ...}``, where only the class tells.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from covey.errors import FeatureError, FormatError
+from covey.schema.columns import NUMBERS, Shape
+from covey.schema.features import Features
+from covey.schema.images import FORMATS, Image
+from covey.schema.structures import Ragged
+from covey.schema.tfds_write import is_possible, label_file
+from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
+from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_json, parse_whole, read_file
+
+FEATURES_FILE = "features.json"
+
+# The messages that TFDS saves features as, and their field in a node.
+_MESSAGES = {
+    "FeaturesDict": "featuresDict",
+    "Sequence": "sequence",
+    "TensorFeature": "tensor",
+    "ClassLabel": "classLabel",
+    "TextFeature": "text",
+    "ImageFeature": "image",
+    "VideoFeature": "video",
+    "AudioFeature": "audio",
+    "BoundingBoxFeature": "boundingBox",
+    "TranslationFeature": "translation",
+    "JsonFeature": "jsonFeature",
+}
+# What the classes of TFDS are saved as, where only the class tells.
+_CLASSES = {
+    "FeaturesDict": "featuresDict",
+    "Sequence": "sequence",
+    "Dataset": "sequence",
+    "Tensor": "tensor",
+    "Scalar": "tensor",
+    "ClassLabel": "classLabel",
+    "Text": "text",
+    "Image": "image",
+    "LabeledImage": "image",
+    "Video": "video",
+    "Audio": "audio",
+    "BBoxFeature": "boundingBox",
+    "Translation": "translation",
+    "TranslationVariableLanguages": "translation",
+}
+# Numbers that numpy has not, or covey has not, by others with the same memory and what they add to
+# a shape.
+_SAME_MEMORY: dict[str, tuple[str, Shape]] = {
+    "bfloat16": ("uint16", ()),
+    "complex64": ("float32", (2,)),
+    "complex128": ("float64", (2,)),
+    **{dtype: (dtype, ()) for dtype in NUMBERS},
+}
+_MOST_DEPTH = 64
+_MOST_DIMENSIONS = 32
+# An optional tensor larger than that gets no default.
+_MOST_DEFAULTS = 1 << 20
+
+Path = tuple[str, ...]
+
+
+def features_from_tfds(
+    folder: str | os.PathLike[str], read: Callable[[str], bytes] | None = None
+) -> Features:
+    """The features of a folder that TFDS prepared, from its ``features.json`` and label files.
+
+    Args:
+        folder: The folder, or, with ``read``, whatever names it in errors.
+        read: Gives the content of a file of the folder by its name, or raises FileNotFoundError.
+            Without it files on disk are read.
+
+    Raises:
+        FormatError: If a file is not what it should be.
+        FeatureError: If nothing tells how a feature is stored.
+    """
+    place = os.fspath(folder)
+    reader = _Reader(place, read or (lambda name: read_file(os.path.join(place, name))))
+    found = reader.read(parse_json(reader.load(FEATURES_FILE), reader.name), (), ())
+    reader.check_count(_count(found))
+    if not isinstance(found, dict):
+        raise FormatError(f"{reader.name}: the features are no FeaturesDict, nor a Sequence of one")
+    try:
+        return Features(found)
+    except FeatureError as error:
+        raise FeatureError(f"{reader.name}: {error}") from None
+
+
+def _count(features: Any) -> int:
+    """The number of features in nested dicts of them."""
+    return sum(map(_count, features.values())) if isinstance(features, dict) else 1
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node of ``features.json``, of whichever version of TFDS."""
+
+    kind: str
+    """What it is stored as: a field of ``_MESSAGES``."""
+    content: Mapping[str, Any]
+    class_name: str
+    is_message: bool
+    """Whether the content is that of the message, rather than what an old class made of it."""
+
+    def get(self, name: str, missing: Any = None) -> Any:
+        """A field of the content by its name in JSON, or as it was before that."""
+        old = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+        value = self.content.get(name, self.content.get(old))
+        return missing if value is None else value
+
+
+@dataclass(frozen=True)
+class _Reader:
+    folder: str
+    load: Callable[[str], bytes]
+    nodes: Iterator[int] = field(default_factory=itertools.count)
+    """Counts the nodes that were read."""
+
+    @property
+    def name(self) -> str:
+        return os.path.join(self.folder, FEATURES_FILE)
+
+    def check_count(self, features: int) -> None:
+        """Refuse a file with too many features."""
+        if features > MAX_FEATURES:
+            raise FormatError(f"{self.name}: it has over {MAX_FEATURES:,} features")
+
+    def read(self, json: Any, path: Path, lengths: Shape) -> Any:
+        """A node of ``features.json``: a feature, or a dict of them.
+
+        Args:
+            json: The node.
+            path: The keys that lead to it.
+            lengths: Of the sequences that it is in, the outermost first.
+        """
+        if len(path) + len(lengths) > _MOST_DEPTH:
+            raise FormatError(f"{self.name}: features are nested over {_MOST_DEPTH} levels deep")
+        self.check_count(next(self.nodes))
+        node = self._open(json, path)
+        match node.kind:
+            case "featuresDict":
+                inner = self._dict(node.get("features", {}) if node.is_message else node.content)
+                return {key: self.read(each, (*path, key), lengths) for key, each in inner.items()}
+            case "sequence":
+                length = self._whole(node.get("length"), path, -1)
+                known = None if length == -1 else length
+                return self.read(node.get("feature"), path, (*lengths, known))
+        try:
+            return self._feature(node, path, lengths)
+        except FeatureError as error:
+            kind = node.class_name.rpartition(".")[2][:60]
+            raise FeatureError(f"{self._where(path)}, a {kind} of TFDS: {error}") from None
+
+    def _open(self, json: Any, path: Path) -> _Node:
+        """What a node is stored as, and the content that says more."""
+        node = self._dict(json)
+        name = node.get("pythonClassName", node.get("type"))
+        if not isinstance(name, str):
+            raise FormatError(f"{self._where(path)}: there is no class of TFDS")
+        fields = [each for each in _MESSAGES.values() if each in node]
+        kind: str | None = None
+        if "type" in node:  # before 4.4
+            message = node.get("proto_cls")
+            if isinstance(message, str):
+                kind = _MESSAGES.get(message.removeprefix("tensorflow_datasets."))
+            content = node.get("content", {})
+        elif len(fields) > 1:
+            raise FormatError(f"{self._where(path)}: it is several things: {', '.join(fields)}")
+        else:
+            kind = fields[0] if fields else None
+            content = node.get(kind or "", {})
+        if kind == "jsonFeature":
+            kind, content = None, self._dict(content).get("json", "")
+        if isinstance(content, str):
+            content = parse_json(content, self._where(path))
+        is_message = kind is not None
+        package, _, last = name.rpartition(".")
+        if kind is None and package.startswith("tensorflow_datasets."):
+            kind = _CLASSES.get(last)
+        if kind is None:
+            raise FeatureError(
+                f"{self._where(path)}: it is a {name[:100]}, and nothing in the file tells what "
+                f"that is stored as; covey knows {', '.join(_CLASSES)}, and classes of your own "
+                "whose to_json_content() gives the message of one of these"
+            )
+        return _Node(kind, self._dict(content), name, is_message)
+
+    def _feature(self, node: _Node, path: Path, lengths: Shape) -> Any:
+        match node.kind:
+            case "tensor":
+                return self._tensor(node, path, lengths)
+            case "classLabel":
+                return _values("int64", (), lengths) if lengths else self._label(node, path)
+            case "text":
+                return _text(node, lengths)
+            case "image":
+                return _values("bytes", (), lengths) if lengths else self._image(node, path)
+            case "video":
+                frames, *_ = self._sizes(node, path) or (None,)
+                return _values("bytes", (), (*lengths, frames))
+            case "boundingBox":
+                return _values("float32", self._sizes(node, path) or (4,), lengths)
+            case "audio" if node.get("lazyDecode"):
+                return _values("bytes", (), lengths)
+            case "audio":
+                return self._tensor(node, path, lengths)
+        return self._translation(node, path, lengths)
+
+    def _translation(self, node: _Node, path: Path, lengths: Shape) -> dict[str, Any]:
+        last = node.class_name.rpartition(".")[2]
+        if node.get("variableLanguagesPerExample") or last == "TranslationVariableLanguages":
+            text = _text(node, (*lengths, None))
+            return {"language": text, "translation": text}
+        languages = node.get("languages")
+        if not isinstance(languages, list) or not all(isinstance(each, str) for each in languages):
+            raise FormatError(
+                f"{self._where(path)}: found {brief(languages)}, expected a list of languages"
+            )
+        return dict.fromkeys(languages, _text(node, lengths))
+
+    def _image(self, node: _Node, path: Path) -> Feature:
+        dtype, coding = node.get("dtype") or "uint8", node.get("encodingFormat") or "png"
+        if coding not in FORMATS or not isinstance(dtype, str):
+            raise FormatError(f"{self._where(path)}: no image is {brief(coding)} of {brief(dtype)}")
+        shape = self._sizes(node, path) or (None, None, 3)
+        if len(shape) != 3:
+            return Tensor("bytes")
+        height, width, channels = shape
+        if dtype == "float32":
+            return Image((height, width, 4), "uint8", coding)
+        return Image((height, width, channels or None), dtype, coding)
+
+    def _label(self, node: _Node, path: Path) -> ClassLabel:
+        count = self._whole(node.get("numClasses"), path, 0)
+        name = label_file(path)
+        file = os.path.join(self.folder, name)
+        try:
+            text = self.load(name).decode() if is_possible(name) else ""
+        except FileNotFoundError:
+            text = ""
+        except UnicodeError as error:
+            raise FormatError(f"{file}: the names of classes are no UTF-8: {error}") from None
+        if text.count("\n") + text.count("\r") > MAX_VALUES:
+            raise FormatError(f"{file}: it has over {MAX_VALUES:,} lines; must have fewer")
+        lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+        names = tuple(line for line in lines if line)
+        if names and count not in (0, len(names)):
+            raise FormatError(f"{file}: {len(names)} names, but {self.name} has {count} classes")
+        return ClassLabel(names=names) if names else ClassLabel(num_classes=count or None)
+
+    def _tensor(self, node: _Node, path: Path, lengths: Shape) -> Any:
+        dtype, encoding = node.get("dtype"), node.get("encoding") or "none"
+        shape = self._sizes(node, path)
+        if isinstance(encoding, str):
+            encoding = encoding.lower()  # Audio has it in capitals
+        if encoding not in ("none", "bytes", "zlib"):
+            raise FeatureError(f"encoding is {brief(encoding)}, must be 'none', 'bytes' or 'zlib'")
+        optional = bool(node.get("optional")) and not lengths
+        if encoding != "none" and isinstance(dtype, str) and dtype != "string":
+            return _memory(dtype, shape, encoding, lengths, optional)
+        if dtype == "bfloat16":
+            dtype = "float32"
+        if dtype not in ("string", *NUMBERS):
+            raise FeatureError(
+                f"dtype is {brief(dtype)}, must be one of string, {', '.join(NUMBERS)}; others "
+                "are only stored with an encoding"
+            )
+        dtype = "bytes" if dtype == "string" else str(dtype)
+        if not optional or shape.count(None) > 1:
+            return _values(dtype, shape, lengths)
+        # TFDS stores a float64 as float32, which has no number as low as its default.
+        default = _lowest(dtype, shape, -math.inf if dtype == "float64" else None)
+        return Tensor(dtype, shape, encoding="list", default=default)
+
+    def _sizes(self, node: _Node, path: Path) -> Shape:
+        shape = node.get("shape", {})
+        sizes = shape.get("dimensions", []) if isinstance(shape, dict) else shape
+        if not isinstance(sizes, list) or len(sizes) > _MOST_DIMENSIONS:
+            raise FormatError(
+                f"{self._where(path)}: the shape is no list of up to {_MOST_DIMENSIONS} sizes"
+            )
+        whole = [self._whole(size, path, -1) for size in sizes]
+        return tuple(None if size == -1 else size for size in whole)
+
+    def _whole(self, value: Any, path: Path, missing: int) -> int:
+        number = missing if value is None else parse_whole(value)
+        if number is None or number < -1:
+            raise FormatError(f"{self._where(path)}: found {brief(value)}, expected a size")
+        return number
+
+    def _dict(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise FormatError(f"{self.name}: found {brief(value)}, expected a dict")
+        return value
+
+    def _where(self, path: Path) -> str:
+        return f"{self.name}: feature {'/'.join(path)!r}"
+
+
+def _text(node: _Node, lengths: Shape) -> Any:
+    """Texts, or the numbers that an encoder made of them until TFDS gave these up."""
+    dtype, shape = ("int64", (None,)) if node.get("useEncoder") else ("str", ())
+    return _values(dtype, shape, lengths)
+
+
+def _values(dtype: str, shape: Shape, lengths: Shape) -> Any:
+    """The feature for values of a shape, one after the other, in so many sequences."""
+    unknown = [axis for axis, size in enumerate(shape) if size is None]
+    if len(lengths) < 2:
+        whole = (*lengths, *shape)
+        if whole.count(None) > 1:  # their own shape is stored nowhere
+            whole = (None, *shape[unknown[-1] + 1 :])
+        return Tensor(dtype, whole, encoding="list")
+    if not unknown:
+        return Ragged("float32" if dtype == "float64" else dtype, len(lengths), shape)
+    rows = [f"ragged_row_lengths_{level}" for level in range(len(lengths) - 1)]
+    flat = Tensor(dtype, (None, *shape[unknown[-1] + 1 :]), encoding="list")
+    return {"ragged_flat_values": flat, **dict.fromkeys(rows, Tensor("int64", (None,)))}
+
+
+def _memory(dtype: str, shape: Shape, encoding: Any, lengths: Shape, optional: bool) -> Any:
+    """The feature for the memory of tensors, one byte string for each."""
+    same, added = _SAME_MEMORY.get(dtype, ("bytes", ()))
+    unknown = shape.count(None)
+    # With several unknown dimensions the shape is stored, too; it is that of the original.
+    if same != "bytes" and not lengths and (unknown < 2 or not added):
+        whole = (*shape, *added)
+        default = _lowest(same, whole) if optional and unknown < 2 and not added else REQUIRED
+        return Tensor(same, whole, encoding=encoding, default=default)
+    if same != "bytes" and len(lengths) == 1 and not unknown:
+        encoding += "_each"
+        return Tensor(same, (*lengths, *shape, *added), encoding=encoding)
+    strings = _values("bytes", (), lengths)
+    if unknown < 2:
+        return strings
+    return {"shape": _values("int32", (len(shape),), lengths), "value": strings}
+
+
+def _lowest(dtype: str, shape: Shape, lowest: Any = None) -> Any:
+    """What TFDS gives for an optional tensor that is missing; REQUIRED if that is too much."""
+    if math.prod(size or 0 for size in shape) > _MOST_DEFAULTS:
+        return REQUIRED
+    if dtype in ("bytes", "bool"):
+        lowest = b"" if dtype == "bytes" else False
+    elif lowest is None:
+        lowest = (np.finfo if dtype.startswith("float") else np.iinfo)(dtype).min
+    sizes = tuple(size or 0 for size in shape)
+    return np.full(sizes, lowest, object if dtype == "bytes" else dtype).tolist()

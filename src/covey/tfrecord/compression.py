@@ -1,0 +1,188 @@
+"""GZIP and ZLIB around a TFRecord file: finding out which, and streaming through either.
+
+GZIP is written as many members, each of whole records, one after the other. An ordinary reader
+sees one GZIP file; a reader that knows where a member begins can start there. ZLIB has no such
+thing (and TensorFlow silently stops after the first of several streams), so it is written as one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import BinaryIO, Literal
+
+from covey import _core
+from covey.tfrecord.block import HEADER_BYTES
+from covey.tfrecord.streams import StreamError
+
+Compression = Literal["GZIP", "ZLIB"] | None
+
+# Compressed bytes that are taken from a file at once. What zlib does not use of them it copies, so
+# that large pieces of strongly compressed data would cost more than they save.
+_INPUT_BYTES = 1 << 16
+
+# What is looked at to find out about a file.
+_HEAD_BYTES = 4096
+
+# Ten bytes: magic, deflate, no flags, no time, no extra flags, and an operating system that is
+# "unknown", so that the same records give the same bytes on every machine.
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+
+def parse_compression(value: str | None) -> Compression:
+    """Check the name of a compression; ``""`` is none, as TensorFlow has it.
+
+    >>> parse_compression("gzip")
+    'GZIP'
+    """
+    if value is None or value == "":
+        return None
+    name = str(value).upper()
+    if name == "GZIP":
+        return "GZIP"
+    if name == "ZLIB":
+        return "ZLIB"
+    raise ValueError(f"compression is {value!r}, must be None, 'GZIP' or 'ZLIB'")
+
+
+def detect_compression(head: bytes) -> Compression:
+    """Find out from a file's first bytes how it is compressed.
+
+    A plain TFRecord begins with a length and its checksum, which no compressed file does by chance;
+    of anything else, what inflates into such a beginning is compressed.
+    """
+    if not head or _begins_a_record(head):
+        return None
+    if head[:3] == b"\x1f\x8b\x08":
+        return "GZIP"
+    # Two bytes of ZLIB header prove nothing by themselves.
+    if len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
+        try:
+            inflated = zlib.decompressobj().decompress(head, 12)
+        except zlib.error:
+            return None
+        if len(inflated) < 12 or _begins_a_record(inflated):
+            return "ZLIB"
+    return None
+
+
+def read_head(file: BinaryIO, *, is_pipe: bool) -> bytes:
+    """How a file begins, as far as is needed to find out; it is not sought back."""
+    head = b""
+    while len(head) < _HEAD_BYTES:
+        # What has arrived is enough to tell by; a live pipe may not have more for a while.
+        piece = getattr(file, "read1", file.read)(_HEAD_BYTES - len(head))
+        head += piece
+        if not piece or (is_pipe and len(head) >= HEADER_BYTES):
+            break
+    return head
+
+
+def _begins_a_record(head: bytes) -> bool:
+    if len(head) < 12:
+        return False
+    *_, fault = _core.scan_frames(head[:12], 1, _core.VERIFY_LENGTHS)
+    return fault is None
+
+
+class Inflater:
+    """Streams the decompressed bytes of a file, a piece at a time.
+
+    Args:
+        read: Gives the next bytes of the file, at most so many; ``b""`` at its end.
+        compression: ``"GZIP"`` or ``"ZLIB"``.
+        offset: Where in the file ``read`` begins.
+        members: If given, filled with (decompressed bytes before it, file offset) of every member.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        compression: Compression,
+        offset: int = 0,
+        members: list[tuple[int, int]] | None = None,
+    ) -> None:
+        self._read = read
+        self._window = 31 if compression == "GZIP" else 15
+        self._name = compression
+        self._inflate = zlib.decompressobj(self._window)
+        self._input = b""
+        self._consumed = offset  # bytes of the file that were given to members
+        self._produced = 0
+        self._begun = False
+        self._error: str | None = None
+        self._members = members
+        if members is not None:
+            members.append((0, offset))
+
+    def read(self, size: int) -> bytes:
+        """The next decompressed bytes, at least one and at most ``size``; ``b""`` at the end.
+
+        Raises:
+            StreamError: If the data is damaged, ends early, or is followed by something else; after
+                all that can be had before that was given out.
+        """
+        while True:
+            if self._error is not None:
+                raise StreamError(f"the {self._name} data is damaged: {self._error}")
+            if self._inflate.eof and not self._next_member():
+                return b""
+            if not self._input:
+                self._input = self._read(_INPUT_BYTES)
+                if not self._input and not self._begun:
+                    return b""  # an empty file holds nothing, compressed or not
+                if not self._input:
+                    raise StreamError(f"the {self._name} data ends before its end mark")
+            self._begun = True
+            before = len(self._input)
+            piece = self._decompress(size)
+            self._consumed += before - len(self._input)
+            self._produced += len(piece)
+            if piece:
+                return piece
+
+    def _decompress(self, size: int) -> bytes:
+        """Inflate some of the input; of damaged input, all that comes before the damage."""
+        sound = self._inflate.copy()  # zlib throws away what a call gave if it ends in an error
+        try:
+            piece = self._inflate.decompress(self._input, size)
+        except zlib.error as error:
+            self._error = str(error)
+        else:
+            self._input = self._inflate.unconsumed_tail or self._inflate.unused_data
+            return piece
+        pieces: list[bytes] = []
+        try:
+            for at in range(len(self._input)):
+                pieces.append(sound.decompress(self._input[at : at + 1]))
+        except zlib.error:
+            pass
+        return b"".join(pieces)
+
+    def _next_member(self) -> bool:
+        """Begin the member that follows one that has ended, if any does."""
+        if not self._input:
+            self._input = self._read(_INPUT_BYTES)
+        if not self._input:
+            return False
+        if self._name == "ZLIB":
+            raise StreamError(
+                "bytes follow the end of the ZLIB stream; other readers would lose them silently"
+            )
+        self._inflate = zlib.decompressobj(self._window)
+        if self._members is not None:
+            self._members.append((self._produced, self._consumed))
+        return True
+
+
+def gzip_member(data: bytes | bytearray | memoryview, level: int) -> bytes:
+    """One whole GZIP member.
+
+    >>> import gzip
+    >>> gzip.decompress(gzip_member(b"a", 6) + gzip_member(b"b", 6))
+    b'ab'
+    """
+    deflate = zlib.compressobj(level, zlib.DEFLATED, -15)
+    tail = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
+    return b"".join((_GZIP_HEADER, deflate.compress(data), deflate.flush(), tail))

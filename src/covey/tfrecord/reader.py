@@ -1,0 +1,411 @@
+"""Reading TFRecord files."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.errors import ClosedError, CorruptRecordError, SkippedRecordsWarning
+from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
+from covey.tfrecord.compression import (
+    Compression,
+    Inflater,
+    detect_compression,
+    parse_compression,
+    read_head,
+)
+from covey.tfrecord.locations import Members, Places
+from covey.tfrecord.streams import (
+    FileStream,
+    PieceStream,
+    RegularFile,
+    Stream,
+    StreamError,
+    is_truncated,
+    read_at,
+    truncated,
+)
+from covey.untrusted import open_path, os_errors, storage_error
+from covey.urls import check_local
+
+OnError = Literal["raise", "skip"]
+PathOrFile = str | os.PathLike[str] | BinaryIO
+
+_PIECE_BYTES = 1 << 20
+_UNLIMITED = 2**63
+_MOST_OFFSET = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A stretch of a file that was left out because it is damaged."""
+
+    name: str
+    record: int
+    """The number of the damaged record."""
+    offset: int
+    """Where its frame begins (in the decompressed data, if compressed)."""
+    bytes: int | None
+    """How much was left out; None for all that follows."""
+    reason: str
+
+
+class RecordReader:
+    """Reads the records of one TFRecord file.
+
+    Args:
+        source: A path, or a binary file object, which is read from where it stands.
+        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` finds out from the bytes.
+        verify: Whether to check the checksums. Without, lengths are still checked against the file.
+        on_error: ``"raise"``, or ``"skip"`` to go on after a damaged record as long as its length
+            is trustworthy; :attr:`skipped` then lists what was left out, and a warning counts it.
+        max_record_bytes: The largest record that is accepted from compressed data or a file object,
+            where the size of the file does not bound it.
+        map_files: Map the file into memory; False reads it, which is slower. Only files that are
+            given by their path, and are not compressed, are mapped.
+
+    >>> with RecordWriter("two.tfrecord") as writer:
+    ...     writer.write(b"one")
+    ...     writer.write(b"two")
+    >>> with RecordReader("two.tfrecord") as reader:
+    ...     list(reader)
+    [b'one', b'two']
+    """
+
+    def __init__(
+        self,
+        source: PathOrFile,
+        *,
+        compression: str | None = "auto",
+        verify: bool = True,
+        on_error: OnError = "raise",
+        max_record_bytes: int = 1 << 28,
+        map_files: bool = True,
+    ) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
+        if max_record_bytes < 0:
+            raise ValueError(f"max_record_bytes is {max_record_bytes}, must be 0 or more")
+        if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
+            raise TypeError(
+                f"the source is of type {type(source).__name__}, must be a path or a binary file"
+            )
+        asked = None if compression == "auto" else parse_compression(compression)
+        self._verify = verify
+        self._on_error = on_error
+        self._max_record_bytes = max_record_bytes
+        self._map_files = map_files
+        self._closed = False
+        self.skipped: list[Skipped] = []
+        """What ``on_error="skip"`` has left out, since the last pass began."""
+
+        self._path: str | None = None
+        if isinstance(source, (str, os.PathLike)):
+            self._path = check_local(source)
+            self.name = self._path
+            self._file: BinaryIO = open_path(self._path)
+        else:
+            self.name = str(getattr(source, "name", "<file>"))
+            self._file = source
+        self._regular = _regular_file(self._file, is_own=self._path is not None)
+        self._peeked = b""
+        self._passed = False
+        self._start = self._file.tell() if self._seekable() else None
+        try:
+            with os_errors(self.name):
+                self.compression: Compression = self._detect() if compression == "auto" else asked
+        except BaseException:
+            self.close()
+            raise
+
+    def _seekable(self) -> bool:
+        return bool(getattr(self._file, "seekable", lambda: False)())
+
+    def _detect(self) -> Compression:
+        head = read_head(self._file, is_pipe=self._start is None)
+        if self._start is None:
+            self._peeked = head  # a pipe: these bytes come first when it is read
+        else:
+            self._file.seek(self._start)
+        return detect_compression(head)
+
+    def __enter__(self) -> RecordReader:
+        self._check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, if this reader opened it. Blocks that were read stay valid."""
+        self._closed = True
+        if self._path is not None:
+            self._file.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.name}: this reader is closed; open another")
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The records, from the first."""
+        for block in self.blocks():
+            yield from block
+
+    def count(self) -> int:
+        """How many records there are, all of them checked."""
+        return sum(len(block) for block in self.blocks())
+
+    def blocks(
+        self, *, verify_data: bool = True, members: Members | None = None
+    ) -> Iterator[Block]:
+        """The records, many at a time.
+
+        Args:
+            verify_data: False verifies only the lengths, for a caller that goes on to verify the
+                data as it decodes it.
+            members: Is filled with (decompressed bytes before it, where it begins in the file) of
+                every member of a compressed file.
+        """
+        self.skipped.clear()
+        return self._scan_all(self._level(verify_data), members)
+
+    def _scan_all(self, verify: int, members: Members | None) -> Iterator[Block]:
+        with closing(self._stream(0, members)) as stream:
+            yield from self._scan(stream, verify, self._on_error)
+        if self.skipped:
+            warnings.warn(
+                f"{self.name}: left out {len(self.skipped)} damaged "
+                f"{'part' if len(self.skipped) == 1 else 'parts'}, the first at record "
+                f"{self.skipped[0].record}: {self.skipped[0].reason}",
+                SkippedRecordsWarning,
+                stacklevel=3,
+            )
+
+    def _level(self, verify_data: bool = True) -> int:
+        if not self._verify:
+            return _core.VERIFY_NOTHING
+        return _core.VERIFY_ALL if verify_data else _core.VERIFY_LENGTHS
+
+    def places(self) -> NDArray[Any]:
+        """Where every record is: an array of (offset, within, length), which :meth:`read_at` takes.
+
+        :mod:`covey.tfrecord.locations` says what they mean.
+        """
+        places = Places(self.compression)
+        for block in self.blocks(members=places.members):
+            places.add(block)
+        return places.table()
+
+    def read_at(self, offset: int, within: int = 0) -> bytes:
+        """The record whose frame begins at a place that :meth:`places` gave.
+
+        Raises:
+            CorruptRecordError: If no sound record begins there, whatever ``on_error`` says.
+        """
+        offset, within = int(offset), int(within)
+        if offset < 0 or within < 0:
+            raise ValueError(f"the place is ({offset}, {within}), must not be negative")
+        if self.compression is None:
+            offset, within = offset + within, 0
+        if offset + within > _MOST_OFFSET:
+            raise self._no_record(offset, within)
+        with closing(self._stream(offset)) as stream:
+            passed = 0
+            while passed < within:
+                window, ended = self._window(stream, 0, 1, -1, offset)
+                step = min(within - passed, len(window))
+                if step == 0 and ended:
+                    break
+                passed += step
+                self._window(stream, step, 0, -1, offset)
+            for block in self._scan(stream, self._level(), "raise", limit=1, first=-1, at=offset):
+                return next(iter(block))
+        raise self._no_record(offset, within)
+
+    def _no_record(self, offset: int, within: int) -> CorruptRecordError:
+        place = f"{offset} + {within}" if within else str(offset)
+        return CorruptRecordError(
+            f"{self.name}: no record begins at byte {place}, the file ends before; "
+            "take places from the file's own index",
+            name=self.name,
+            record=-1,
+            offset=offset,
+        )
+
+    def _stream(self, offset: int, members: Members | None = None) -> Stream:
+        """Open the bytes from ``offset`` on, decompressed if they are compressed."""
+        self._check_open()
+        if self._regular is not None and self.compression is None:
+            return FileStream(self._regular, offset, map_files=self._map_files)
+        read = self._reader(offset)
+        if self.compression is None:
+            return PieceStream(read, _PIECE_BYTES, _nothing)
+        inflater = Inflater(read, self.compression, offset, members)
+        return PieceStream(inflater.read, _PIECE_BYTES, _nothing)
+
+    def _reader(self, offset: int) -> Callable[[int], bytes]:
+        """A way to read a file that is shared, from ``offset`` on."""
+        file = self._file
+        if self._regular is not None:
+            regular = self._regular
+
+            def read_regular(size: int) -> bytes:
+                nonlocal offset
+                self._check_open()
+                piece = read_at(regular, offset, size)
+                offset += len(piece)
+                return piece
+
+            return read_regular
+        if self._start is None:
+            if self._passed or offset:
+                raise ClosedError(f"{self.name}: it cannot be seeked, so it can be read only once")
+            self._passed = True
+            head, self._peeked = [self._peeked], b""
+            return lambda size: (head.pop() if head else b"") or file.read(size)
+        position = self._start + offset
+
+        def read(size: int) -> bytes:
+            nonlocal position
+            file.seek(position)  # another iteration may have moved it
+            piece = file.read(size)
+            position += len(piece)
+            return piece
+
+        return read
+
+    def _scan(
+        self,
+        stream: Stream,
+        verify: int,
+        on_error: OnError,
+        *,
+        limit: int = _UNLIMITED,
+        first: int = 0,
+        at: int = 0,
+    ) -> Iterator[Block]:
+        """Find the frames of a stream that begins at record ``first`` and byte ``at``."""
+        position = at
+        record = first
+        consumed = needed = 0
+        try:
+            while True:
+                window, ended = self._window(stream, consumed, needed, record, position + consumed)
+                position += consumed
+                consumed = 0
+                while True:
+                    rest = window[consumed:]
+                    found = _core.scan_frames(rest, limit, verify)
+                    place = position + consumed
+                    if is_truncated(rest, stream.mapped_from, place + len(rest)):
+                        raise self._error(record, place, str(truncated()))
+                    offsets, lengths, passed, needed, fault = found
+                    if len(lengths):
+                        verified = verify != _core.VERIFY_LENGTHS
+                        yield Block(
+                            rest,
+                            offsets,
+                            lengths,
+                            self.name,
+                            record,
+                            place,
+                            verified,
+                            stream.mapped_from,
+                        )
+                        if limit == 1:
+                            return
+                    record += len(lengths)
+                    consumed += passed
+                    if fault is None:
+                        break
+                    error = self._mismatch(fault, record, position + consumed)
+                    # After wrong data the next frame is known, after a wrong length it is not.
+                    if on_error == "raise" or fault[0] != "data_checksum":
+                        raise error
+                    length: int = struct.unpack_from("<Q", rest, passed)[0] + FRAME_BYTES
+                    self._skip(error, length)
+                    consumed += length
+                    record += 1
+                if ended:
+                    self._check_end(len(window) - consumed, needed, record, position + consumed)
+                    return
+                self._check_needed(stream, needed, record, position + consumed)
+        except CorruptRecordError as error:
+            if on_error == "raise":
+                raise
+            self._skip(error, None)
+
+    def _window(
+        self, stream: Stream, consumed: int, needed: int, record: int, offset: int
+    ) -> tuple[memoryview, bool]:
+        """A stream's next window; what it cannot give is a damaged record."""
+        self._check_open()
+        try:
+            return stream.window(consumed, needed)
+        except StreamError as error:
+            raise self._error(record, offset, str(error)) from None
+        except OSError as error:
+            raise storage_error(error, self.name) from error
+
+    def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
+        code, _, _, found, expected, _ = fault
+        what = "data" if code == "data_checksum" else "length"
+        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
+        if what == "length" and record == 0:
+            reason += ", so this may be no TFRecord file"
+        return self._error(record, offset, reason)
+
+    def _check_end(self, left: int, needed: int, record: int, offset: int) -> None:
+        """Make sure that a file ends on a whole record."""
+        if left:
+            whole = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
+            raise self._error(record, offset, f"the file ends after {left} of {whole}")
+
+    def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
+        """Make sure that a record which nothing else bounds is not too large."""
+        most = self._max_record_bytes
+        if needed > most + FRAME_BYTES and not isinstance(stream, FileStream):
+            raise self._error(
+                record,
+                offset,
+                f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
+                f"{most}; pass a larger max_record_bytes if that is right",
+            )
+
+    def _skip(self, error: CorruptRecordError, length: int | None) -> None:
+        skipped = Skipped(self.name, error.record, error.offset, length, error.reason)
+        self.skipped.append(skipped)
+
+    def _error(self, record: int, offset: int, reason: str) -> CorruptRecordError:
+        number = f"record {record} at" if record >= 0 else "record at"
+        # Places in a compressed file are those of its members, record numbers count decompressed.
+        where = " of the decompressed data" if self.compression and record >= 0 else ""
+        return CorruptRecordError(
+            f"{self.name}: {number} byte {offset}{where}: {reason}; "
+            "pass on_error='skip' to read what is sound",
+            name=self.name,
+            record=record,
+            offset=offset,
+            reason=reason,
+        )
+
+
+def _regular_file(file: BinaryIO, *, is_own: bool) -> io.FileIO | None:
+    """A file that can be read at any offset; None if only its owner knows how it is read."""
+    if not isinstance(file, io.FileIO) or not (is_own or isinstance(file, RegularFile)):
+        return None
+    return file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+
+
+def _nothing() -> None:
+    """Close nothing: the file is the reader's, or the caller's."""

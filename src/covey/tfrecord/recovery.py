@@ -1,0 +1,262 @@
+"""Reading all that is sound out of damaged TFRecord files, and saying what is not."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from covey import _core
+from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
+from covey.tfrecord.compression import parse_compression
+from covey.tfrecord.segments import DamagedFile, Stretch, begins_a_frame
+from covey.tfrecord.streams import WINDOW_BYTES
+
+_UNLIMITED = 2**63
+# What is seen at least of the bytes in which a frame is searched.
+_SEARCH_BYTES = 1 << 20
+# Frames longer than a window that one search follows; a file can be made of nothing but headers.
+_LONG_FRAMES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A part of a file that is not sound."""
+
+    name: str
+    """The file."""
+    record: int
+    """The number of the damaged record: of those found before it, and those known to be lost."""
+    offset: int
+    """Where it begins (in the decompressed data, as far as that can be had, if compressed)."""
+    bytes: int | None
+    """How much was passed over; None for all up to the end."""
+    reason: str
+    lost: bool = True
+    """Whether records are lost; if not, only what a GZIP member says of itself is wrong."""
+
+
+def salvage(
+    source: str | os.PathLike[str] | BinaryIO,
+    *,
+    compression: str | None = "auto",
+    max_record_bytes: int = 1 << 28,
+    map_files: bool = True,
+) -> Iterator[Block | Damage]:
+    """Read the sound records of a file, with a :class:`Damage` in the place of what is not sound.
+
+    After wrong data the next record follows by the length, whose own checksum is right. After a
+    wrong length the next sound frame is searched, byte by byte; how many records lie between is
+    unknown, and counted as one. A damaged member of GZIP loses its own records, and one stream, as
+    others write it, all that follow.
+
+    A record may hold frames itself, a TFRecord file say. They are not taken for records of this
+    one if anything tells that they lie within a damaged record: its length, or, where only its
+    header is damaged and it has less than a MiB, the checksum of its data. If nothing does, they
+    are given.
+
+    Args:
+        source: A path, or a binary file object, which is read from where it stands.
+        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` finds out from the bytes.
+        max_record_bytes: The largest record that is accepted where the size of a file does not
+            bound it.
+        map_files: As for :class:`covey.RecordReader`.
+
+    >>> with RecordWriter("three.tfrecord") as writer:
+    ...     for record in (b"one", b"two", b"three"):
+    ...         writer.write(record)
+    >>> with open("three.tfrecord", "r+b") as file:
+    ...     _ = file.seek(32), file.write(b"?")
+    >>> for found in salvage("three.tfrecord"):
+    ...     print(list(found) if isinstance(found, Block) else (found.record, found.offset))
+    [b'one']
+    (1, 19)
+    [b'three']
+    """
+    if compression != "auto":
+        parse_compression(compression)
+    if max_record_bytes < 0:
+        raise ValueError(f"max_record_bytes is {max_record_bytes}, must be 0 or more")
+    if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
+        raise TypeError(
+            f"the source is of type {type(source).__name__}, must be a path or a binary file"
+        )
+    return _salvage(source, compression, max_record_bytes, map_files)
+
+
+def _salvage(
+    source: str | os.PathLike[str] | BinaryIO,
+    compression: str | None,
+    most: int,
+    map_files: bool,
+) -> Iterator[Block | Damage]:
+    with closing(DamagedFile(source, compression, map_files=map_files)) as file:
+        yield from _Salvage(file, most).read()
+
+
+class _Salvage:
+    """The reading of one file."""
+
+    def __init__(self, file: DamagedFile, most: int) -> None:
+        self._file = file
+        self._most = most
+        self._record = 0
+        self._open: Damage | None = None
+        """A damage whose end is not known yet."""
+        self._told = -1
+        """Where the last damage begins."""
+
+    def read(self) -> Iterator[Block | Damage]:
+        at: int | None = 0
+        begin = 0
+        while at is not None:
+            stretch = self._file.stretch(at, begin)
+            yield from self._read(stretch)
+            at, begin = None, stretch.end
+            if stretch.gap is not None:
+                at = stretch.gap.resume
+                yield from self._cross(stretch)
+        if self._open is not None:
+            yield self._open
+
+    def _read(self, stretch: Stretch) -> Iterator[Block | Damage]:
+        """All of a stretch."""
+        at = stretch.begin
+        while True:
+            data = stretch.rest(at)
+            scan = _core.scan_frames(data, _UNLIMITED, _core.VERIFY_ALL)
+            if stretch.is_truncated(at):
+                return
+            offsets, lengths, passed, needed, fault = scan
+            if len(lengths):
+                yield from self._close(at)
+                yield Block(
+                    data,
+                    offsets,
+                    lengths,
+                    self._file.name,
+                    self._record,
+                    at,
+                    mapped_from=stretch.mapped_from,
+                )
+                self._record += len(lengths)
+                at += passed
+            if fault is not None and fault[0] == "data_checksum":
+                at = yield from self._pass_data(stretch, at, _mismatch(fault, self._record))
+            elif fault is not None:
+                at = yield from self._pass_length(stretch, at, _mismatch(fault, self._record))
+            elif needed > FRAME_BYTES + max(self._most, stretch.most(at, 0)):
+                at = yield from self._pass_claim(stretch, at, needed)
+            elif not stretch.ended:
+                stretch.move(at, needed)
+            elif at < stretch.end:
+                at = yield from self._pass_rest(stretch, at, needed)
+            else:
+                return
+
+    def _pass_data(self, stretch: Stretch, at: int, reason: str) -> Generator[Damage, None, int]:
+        """Pass over a record whose data is wrong; return where to go on."""
+        yield from self._close(at)
+        self._begin(at, reason)
+        (length,) = struct.unpack_from("<Q", stretch.rest(at))
+        # Bytes may be missing from the data, so that the next frame is nearer than that.
+        end = self._find(stretch, at + 1, at + length + FRAME_BYTES)
+        following = stretch.see(end, HEADER_BYTES)
+        if not following or begins_a_frame(following):
+            yield from self._close(end)
+        return end
+
+    def _pass_length(self, stretch: Stretch, at: int, reason: str) -> Generator[Damage, None, int]:
+        """Pass over a record whose length is wrong, to wherever the next sound one is."""
+        if self._open is None:
+            self._begin(at, reason)
+            data = stretch.see(at, _SEARCH_BYTES)[:_SEARCH_BYTES]
+            length = _core.find_end(data, stretch.ended and at + len(data) == stretch.end)
+            if length:
+                yield from self._close(at + length)
+                return at + length
+        return self._find(stretch, at + 1)
+
+    def _pass_claim(self, stretch: Stretch, at: int, needed: int) -> Generator[Damage, None, int]:
+        """Pass over a record that says it is longer than any can be, to the next sound one."""
+        yield from self._close(at)
+        left = stretch.most(at, 0)
+        if left:
+            reason = _cut(left, needed)
+        else:
+            reason = (
+                f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
+                f"{self._most}; pass a larger max_record_bytes if that is right"
+            )
+        self._begin(at, reason)
+        return self._find(stretch, at + 1)
+
+    def _pass_rest(self, stretch: Stretch, at: int, needed: int) -> Generator[Damage, None, int]:
+        """Pass over a record that the stretch does not hold the whole of."""
+        if needed:
+            yield from self._close(at)
+        if self._open is None:
+            left = stretch.end - at
+            self._begin(at, _cut(left, needed) if stretch.gap is None else stretch.gap.reason)
+        # Bytes may be missing before, so that more frames are here than its length says.
+        return self._find(stretch, at + 1, stretch.end)
+
+    def _cross(self, stretch: Stretch) -> Iterator[Damage]:
+        """Go on from the end of a stretch to the next."""
+        gap = stretch.gap
+        assert gap is not None
+        if self._open is not None:
+            if gap.lost and self._open.reason != gap.reason:
+                reason = f"{self._open.reason}; {gap.reason}"
+                self._open = replace(self._open, reason=reason)
+        elif gap.lost:
+            self._begin(stretch.end, gap.reason)
+        elif self._told < gap.member:  # a damage in it is reason enough for its checksum
+            reason = f"{gap.reason}; its records are sound by their own"
+            yield Damage(self._file.name, self._record, stretch.end, 0, reason, lost=False)
+
+    def _begin(self, at: int, reason: str) -> None:
+        self._open = Damage(self._file.name, self._record, at, None, reason)
+        self._record += 1
+        self._told = at
+
+    def _close(self, at: int) -> Iterator[Damage]:
+        if self._open is not None:
+            yield replace(self._open, bytes=at - self._open.offset)
+            self._open = None
+
+    def _find(self, stretch: Stretch, begin: int, end: int | None = None) -> int:
+        """Where the next sound frame is, or ``end``, if no frames lead there from before it."""
+        most = stretch.most(stretch.begin, self._most)
+        long_frames = 0
+        while True:
+            reach = 0 if end is None else max(0, end - stretch.begin)
+            found, needed = _core.find_frame(
+                stretch.data, begin - stretch.begin, reach, most, stretch.ended
+            )
+            begin = stretch.begin + found
+            if end is not None and begin >= end:
+                return end
+            if not needed:
+                return begin
+            if needed > WINDOW_BYTES:
+                long_frames += 1
+                most = most if long_frames < _LONG_FRAMES else WINDOW_BYTES
+            stretch.move(begin, max(needed, _SEARCH_BYTES))
+
+
+def _mismatch(fault: _core.FaultArgs, record: int) -> str:
+    code, _, _, found, expected, _ = fault
+    what = "data" if code == "data_checksum" else "length"
+    reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
+    if what == "length" and record == 0:
+        reason += ", so this may be no TFRecord file"
+    return reason
+
+
+def _cut(left: int, needed: int) -> str:
+    whole = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
+    return f"the file ends after {left} of {whole}"

@@ -1,0 +1,367 @@
+"""Writing TFRecord files."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+import warnings
+import zlib
+from collections import deque
+from concurrent.futures import Executor, Future
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey.errors import ClosedError
+from covey.tfrecord.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block, reading
+from covey.tfrecord.compression import gzip_member, parse_compression
+from covey.tfrecord.locations import PLACE_DTYPE
+from covey.tfrecord.reader import PathOrFile, RecordReader
+from covey.urls import check_local
+
+# Members that are being compressed, or wait to be written, at the most.
+_MEMBERS_AHEAD = 16
+
+
+class RecordWriter:
+    """Writes records to one TFRecord file. Threads may share it.
+
+    An error of the file (a full disk, say) closes the writer: what was not written is lost, and
+    nothing is added after it.
+
+    Args:
+        target: A path, which is overwritten, or a binary file object.
+        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``.
+        level: How hard to compress, 0 to 9.
+        member_bytes: GZIP is written in members of whole records, each ended as soon as it holds
+            this many bytes before compression, so that a reader can start in the middle.
+        append: Add to an existing file, after checking that it ends on a whole record.
+        buffer_bytes: How much to collect before the file is written to.
+        executor: Where GZIP members are compressed, several at a time; the file is the same.
+        keep_places: Remember where each record is written, for :meth:`places`.
+
+    >>> with RecordWriter("small.tfrecord.gz", compression="GZIP") as writer:
+    ...     writer.write(b"a record")
+    >>> writer.records
+    1
+    """
+
+    def __init__(
+        self,
+        target: PathOrFile,
+        *,
+        compression: str | None = None,
+        level: int = 6,
+        member_bytes: int = 1 << 16,
+        append: bool = False,
+        buffer_bytes: int = 1 << 20,
+        executor: Executor | None = None,
+        keep_places: bool = False,
+    ) -> None:
+        self.compression = parse_compression(compression)
+        if not 0 <= level <= 9:
+            raise ValueError(f"level is {level}, must be 0 to 9")
+        if member_bytes < 1 or buffer_bytes < 1:
+            raise ValueError("member_bytes and buffer_bytes must be 1 or more")
+        if append and keep_places:
+            raise ValueError("the places of records cannot be kept while appending to a file")
+        self._emitted = 0
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._owned = isinstance(target, (str, os.PathLike))
+        if not self._owned and not hasattr(target, "write"):
+            raise TypeError(
+                f"the target is of type {type(target).__name__}, must be a path or a binary file"
+            )
+        if isinstance(target, (str, os.PathLike)):
+            self.name = check_local(target)
+            if append and os.path.exists(self.name):
+                self._check_end(self.name)
+            self._file: BinaryIO = open(self.name, "ab" if append else "wb", buffering=0)  # noqa: SIM115
+        else:
+            self.name = str(getattr(target, "name", "<file>"))
+            self._file = target
+            if append:
+                self._check_end(target)
+                target.seek(0, os.SEEK_END)
+        self._append = append
+        self._member_bytes = member_bytes
+        self._buffer_bytes = min(buffer_bytes, member_bytes) if compression else buffer_bytes
+        self._buffer = _core.FrameBuffer(self._buffer_bytes)
+        self._level = level
+        self._executor = executor
+        self._member = bytearray()  # of GZIP: whole frames, not yet compressed
+        self._members = 0  # and how many were ended
+        self._compressing: deque[Future[bytes]] = deque()
+        self._zlib = zlib.compressobj(level) if self.compression == "ZLIB" else None
+        self._places = _Places() if keep_places else None
+        self._closed = False
+
+    def _check_end(self, target: PathOrFile) -> None:
+        """Make sure that what is appended to can be: whole records, of the same compression."""
+        if not isinstance(target, (str, os.PathLike)):
+            if not (target.readable() and target.seekable()):
+                raise ValueError(
+                    f"{self.name}: appending to a file object needs one that can be read and "
+                    "seeked, so that its end can be checked; open it with mode 'r+b'"
+                )
+            if target.seek(0, os.SEEK_END) == 0:
+                return
+            target.seek(0)
+        elif os.path.getsize(target) == 0:
+            return
+        with RecordReader(target) as reader:
+            if reader.compression != self.compression:
+                raise ValueError(
+                    f"{self.name}: cannot append with compression {self.compression} to a file "
+                    f"with {reader.compression}; pass compression={reader.compression!r}"
+                )
+            if self.compression == "ZLIB":
+                raise ValueError(
+                    f"{self.name}: cannot append to a ZLIB file: readers would stop at the end of "
+                    "its first stream; write a new file, or use GZIP"
+                )
+            # Lengths are enough to find the end; compressed data is checked by inflating it.
+            for _ in reader.blocks(verify_data=False):
+                pass
+
+    def __enter__(self) -> RecordWriter:
+        self._check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"{self.name}: a RecordWriter was not closed, so its last records are lost; "
+                "use it in a with statement",
+                ResourceWarning,
+                stacklevel=2,
+            )
+            if self._owned:
+                self._file.close()
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise ClosedError(f"{self.name}: this writer failed earlier: {self._failure}")
+        if self._closed:
+            raise ClosedError(f"{self.name}: this writer is closed; open another, with append=True")
+
+    def write(self, record: bytes) -> None:
+        """Write one record."""
+        if self._closed:
+            self._check_open()
+        try:
+            size = self._buffer.append(record)  # natively, under the GIL: no lock is needed
+        except BufferError as error:
+            raise TypeError(f"a record must be contiguous bytes: {error}") from None
+        if size >= self._buffer_bytes:
+            with self._lock:
+                self._drain()
+
+    def write_block(self, block: Block) -> None:
+        """Write many records, framed already."""
+        with self._lock:
+            self._check_open()
+            self._drain()
+            self._emit(block)
+
+    def places(self) -> NDArray[Any]:
+        """Where every record was written, as :meth:`covey.RecordReader.places` has it.
+
+        To be asked after the writer was closed.
+        """
+        if self._places is None or not self._closed:
+            raise ValueError(
+                f"{self.name}: places are there after a writer made with keep_places=True is closed"
+            )
+        return self._places.finish()
+
+    @property
+    def records(self) -> int:
+        """Records written by this writer so far."""
+        return self._emitted + len(self._buffer)
+
+    def flush(self) -> None:
+        """Hand everything to the file.
+
+        A reader then sees whole records, except in ZLIB, which has no end before it is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._drain()
+            self._end_member()
+            self._put_compressed(0)
+            if self._zlib is not None:
+                self._put(self._zlib.flush(zlib.Z_SYNC_FLUSH))
+            self._flush_file()
+
+    def close(self) -> None:
+        """Write what is left and close the file, if this writer opened it."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self._drain()
+                # A file of GZIP that holds nothing still has a member.
+                self._end_member(last=not self._append)
+                self._put_compressed(0)
+                if self._zlib is not None:
+                    self._put(self._zlib.flush())
+                self._flush_file()
+            finally:
+                self._closed = True
+                if self._owned:
+                    self._file.close()
+
+    def _flush_file(self) -> None:
+        flush = getattr(self._file, "flush", None)
+        if flush is not None:
+            flush()
+
+    def _drain(self) -> None:
+        data, offsets, lengths = self._buffer.take()
+        if len(lengths):
+            self._emit(Block(data, offsets, lengths))
+
+    def _emit(self, block: Block) -> None:
+        """Write the frames of a block, which lie one after another in its buffer."""
+        if not len(block):
+            return
+        frames = memoryview(block.data).cast("B")
+        begin = int(block.offsets[0]) - HEADER_BYTES
+        end = int(block.offsets[-1] + block.lengths[-1]) + FOOTER_BYTES
+        if end - begin != int(block.lengths.sum()) + FRAME_BYTES * len(block):
+            raise ValueError(f"{block.name}: the frames of a block must follow one another")
+        starts = block.offsets - np.uint64(HEADER_BYTES + begin)
+        if self.compression == "GZIP":
+            with reading([block]):
+                self._emit_members(frames, begin, starts, block.lengths)
+        else:
+            if self._places is not None:
+                stream = self.compression == "ZLIB"
+                self._places.add(starts, block.lengths, end - begin, stream=stream)
+            data = frames[begin:end]
+            with reading([block]):
+                self._put(data if self._zlib is None else self._zlib.compress(data))
+        self._emitted += len(block)
+
+    def _emit_members(
+        self,
+        frames: memoryview,
+        begin: int,
+        starts: NDArray[np.uint64],
+        lengths: NDArray[np.uint64],
+    ) -> None:
+        """Add frames to the open GZIP member, ending it wherever it is full.
+
+        Where members end depends on the records alone, not on how they arrive.
+        """
+        ends = starts + lengths + np.uint64(begin + FRAME_BYTES)
+        row, at = 0, begin
+        while row < len(ends):
+            full = at + self._member_bytes - len(self._member)
+            last = min(int(np.searchsorted(ends, np.uint64(full))), len(ends) - 1)
+            if self._places is not None:
+                within = starts[row : last + 1] - np.uint64(at - begin)
+                within += np.uint64(len(self._member))
+                self._places.add_to_member(within, lengths[row : last + 1])
+            self._member += frames[at : int(ends[last])]
+            row, at = last + 1, int(ends[last])
+            if len(self._member) >= self._member_bytes:
+                self._end_member()
+
+    def _end_member(self, *, last: bool = False) -> None:
+        """Compress the open GZIP member, if there is one."""
+        if self.compression != "GZIP" or (not self._member and not (last and not self._members)):
+            return
+        self._members += 1
+        if self._places is not None:
+            self._places.end_member()
+        data, self._member = self._member, bytearray()
+        if self._executor is None:
+            self._put_member(gzip_member(data, self._level))
+            return
+        self._compressing.append(self._executor.submit(gzip_member, data, self._level))
+        self._put_compressed(_MEMBERS_AHEAD)
+
+    def _put_compressed(self, ahead: int) -> None:
+        """Write the members that are compressed, in order, until only so many are left."""
+        while len(self._compressing) > ahead:
+            self._put_member(self._compressing.popleft().result())
+
+    def _put_member(self, member: bytes) -> None:
+        if self._places is not None:
+            self._places.write_member(len(member))
+        self._put(member)
+
+    def _put(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        try:
+            while view.nbytes:
+                # A raw file may take less than it is given; some file objects do not say.
+                taken: int | None = self._file.write(view)
+                if taken == 0 or (taken is None and isinstance(self._file, io.RawIOBase)):
+                    raise BlockingIOError(f"{self.name}: the file takes no more bytes")
+                view = view[taken:] if taken is not None else view[:0]
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno == errno.EFAULT:
+                _core.crc32c(view)  # memory that cannot be read: a read marks it as such
+            # Part of a frame may be in the file: whatever followed it could not be read.
+            self._failure = error
+            self._closed = True
+            if self._owned:
+                self._file.close()
+            raise
+
+
+class _Places:
+    """Where records are in a file that is being written."""
+
+    def __init__(self) -> None:
+        self._position = 0  # bytes of the file, or of the ZLIB stream, so far
+        self._known: list[NDArray[Any]] = []
+        # Of GZIP, where records begin in the open member, and in those not yet written.
+        self._open: list[NDArray[Any]] = []
+        self._waiting: deque[list[NDArray[Any]]] = deque()
+
+    def add(
+        self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64], size: int, *, stream: bool
+    ) -> None:
+        """Note records of a file, or of a stream that can only be read from its start."""
+        field = "within" if stream else "offset"
+        self._known.append(_table(field, starts + np.uint64(self._position), lengths))
+        self._position += size
+
+    def add_to_member(self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None:
+        """Note records of the open member, by where they begin in it."""
+        self._open.append(_table("within", starts, lengths))
+
+    def end_member(self) -> None:
+        """The open member is full: the next begins."""
+        self._waiting.append(self._open)
+        self._open = []
+
+    def write_member(self, size: int) -> None:
+        """The oldest member that waits was written, and took so many bytes."""
+        for table in self._waiting.popleft():
+            table["offset"] = self._position
+            self._known.append(table)
+        self._position += size
+
+    def finish(self) -> NDArray[Any]:
+        """All of them."""
+        return np.concatenate([np.zeros(0, PLACE_DTYPE), *self._known])
+
+
+def _table(field: str, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> NDArray[Any]:
+    table = np.zeros(len(starts), PLACE_DTYPE)
+    table[field] = starts
+    table["length"] = lengths
+    return table

@@ -1,0 +1,252 @@
+"""Ordered records to a split that is there: shards, index, metadata, commit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey._files import link_or_copy, sync
+from covey._progress import Progress
+from covey._threads import run_ahead
+from covey.dataset_info import SHARD_INFO_FILE
+from covey.errors import DatasetError
+from covey.index import About, IndexWriter, index_names, write_classes
+from covey.index.format import Shard
+from covey.labels import Classes, make_label
+from covey.schema import ClassLabel, Features
+from covey.schema.tfds import FEATURES_FILE, features_to_tfds
+from covey.shuffle.keys import Ordered, Ordering, Part
+from covey.tfrecord.compression import parse_compression
+from covey.writing.commit import Change, Staging
+from covey.writing.shards import Sharding, write_shards
+from covey.writing.target import Existing
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a split is to be laid out."""
+
+    ordering: Ordering
+    seed: int
+    sharding: Sharding
+    compression: str | None
+    level: int
+    workers: int
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**64:
+            raise DatasetError(f"seed is {self.seed!r}, must be a whole number of 64 bits")
+        if type(self.level) is not int or not 0 <= self.level <= 9:
+            raise DatasetError(f"level is {self.level!r}, must be a whole number, 0 to 9")
+        try:
+            object.__setattr__(self, "compression", parse_compression(self.compression))
+        except ValueError as error:
+            raise DatasetError(str(error)) from None
+
+    def write(
+        self,
+        ordered: Ordered,
+        features: Features,
+        classes: Classes,
+        existing: Existing,
+        staging: Staging,
+        progress: Progress,
+        *,
+        texts: Mapping[str, str] | None = None,
+        shard_info: bool = False,
+    ) -> tuple[tuple[Shard, ...], dict[Any, int]]:
+        """Write the records and commit them.
+
+        Args:
+            ordered: The records.
+            features: What they are;
+            classes: and what tells their class.
+            existing: What is there already.
+            staging: Where to write.
+            progress: Is told.
+            texts: More small files to be committed, by name.
+            shard_info: Whether to list the shards for datum's reader too; in a dataset that has
+                such a list it is always kept.
+
+        Returns:
+            The shards of the split, and the number of examples of each class.
+        """
+        compression = self._compression(existing)
+        folder, rows = staging.path, staging.path / "rows.npy"
+        old, new, checksum = self._write_shards(
+            ordered, classes, existing, folder, rows, compression, progress
+        )
+        existing = existing.with_new_token()
+        names = index_names(existing.stem)
+        os.rename(rows, folder / names["rows"])
+        shards = _name_shards(old, new, existing, folder)
+        index_files = [names["rows"], names["about"]]
+        counts: dict[Any, int] = {}
+        class_checksums: tuple[int, int] | None = None
+        if classes.label is not None:
+            table, class_checksums = write_classes(
+                folder / names["rows"], folder / names["by_class"], folder / names["classes"]
+            )
+            counts = _counts(table, features, classes)
+            index_files += [names["by_class"], names["classes"]]
+        about = About(
+            features=features,
+            label=classes.label,
+            class_texts=classes.texts,
+            compression=compression,
+            records=sum(shard.records for shard in shards),
+            checksum=checksum,
+            class_checksums=class_checksums,
+            shards=shards,
+            streamed=compression == "ZLIB",
+            order={
+                "by": self.ordering.by,
+                "class": self.ordering.by_class and not existing.appends,
+                "seed": self.seed,
+            },
+        )
+        (folder / names["about"]).write_text(about.to_json(), encoding="utf-8")
+        for name in index_files:
+            sync(folder / name)
+        described = {**_texts(features), **(texts or {})}
+        files = (*(shard.name for shard in shards), *index_files)
+        listed = None
+        if shard_info or (existing.folder / SHARD_INFO_FILE).exists():
+            listed = {shard.name: shard.records for shard in shards}
+        staging.commit(
+            Change(
+                split=existing.version_info(shards),
+                replaced=existing.old,
+                files=files,
+                sidecars=described,
+                lists_shards=listed,
+                keeps=existing.keeps,
+                name=existing.name,
+                version=existing.version,
+                description=self.description,
+            ),
+            check=partial(existing.check_foreign, (*files, *described)),
+        )
+        return shards, counts
+
+    def _compression(self, existing: Existing) -> str | None:
+        """As asked for, or as the shards are that are there."""
+        if not existing.appends:
+            return self.compression
+        about = existing.about(existing.split)
+        old = about.compression if about is not None else None
+        if self.compression not in (None, old):
+            raise DatasetError(
+                f"{existing.folder}: compression is {self.compression}, but the shards of split "
+                f"{existing.split!r} have {old}; append without compression= to do as they do"
+            )
+        return old
+
+    def _write_shards(
+        self,
+        ordered: Ordered,
+        classes: Classes,
+        existing: Existing,
+        folder: Path,
+        rows: Path,
+        compression: str | None,
+        progress: Progress,
+    ) -> tuple[list[Shard], list[Shard], int]:
+        """Write shards and the rows of the index: (old shards, new ones, checksum of the rows)."""
+        old: list[Shard] = []
+        old_rows = np.zeros(0, np.int64)
+        if existing.appends:
+            old, old_rows = existing.old_index(classes)
+        index = IndexWriter(
+            rows,
+            len(old_rows) + ordered.records,
+            compressed=compression is not None,
+            labelled=classes.label is not None,
+        )
+        cuts = self.sharding.plan(ordered, by_class=self.ordering.by_class)
+        try:
+            index.add_rows(old_rows)
+            with ThreadPoolExecutor(self.workers, thread_name_prefix="covey-write") as threads:
+                tasks = (partial(_run, task, classes) for task in ordered.tasks())
+                new = write_shards(
+                    run_ahead(tasks, threads, self.workers + 2),
+                    cuts,
+                    folder,
+                    index,
+                    first=len(old),
+                    compression=compression,
+                    level=self.level,
+                    executor=threads,
+                    progress=progress.add,
+                )
+            index.close()
+        finally:
+            index.abandon()
+        return old, new, index.checksum
+
+
+def _name_shards(
+    old: list[Shard], new: list[Shard], existing: Existing, folder: Path
+) -> tuple[Shard, ...]:
+    """Give all shards of a split the names that they have together."""
+    names = existing.version_info((*old, *new)).shard_names(existing.name)
+    shards: list[Shard] = []
+    for number, (name, shard) in enumerate(zip(names, (*old, *new), strict=True)):
+        if number < len(old):
+            link_or_copy(existing.folder / shard.name, folder / name)
+        else:
+            os.rename(folder / shard.name, folder / name)
+        shards.append(replace(shard, name=name))
+    return tuple(shards)
+
+
+def _run(task: Callable[[], Part], classes: Classes) -> Part:
+    """Make a part, and find the classes of its records if they are not known yet."""
+    block, labels = task()
+    return block, classes.of(block) if labels is None else labels
+
+
+def _texts(features: Features) -> dict[str, str]:
+    """The small files of TFDS that say what the features are."""
+    # Every record has every feature: what an example lacked was filled in.
+    content, labels = features_to_tfds(features.without_defaults())
+    named = [kind for kind in features.values() if isinstance(kind, ClassLabel) and kind.names]
+    if len(labels) < len(named):
+        _refuse_names(features)
+    texts = {FEATURES_FILE: json.dumps(content, indent=4, ensure_ascii=False)}
+    for name, classes in labels.items():
+        texts[name] = "".join(f"{each}\n" for each in classes)
+    return texts
+
+
+def _refuse_names(features: Features) -> None:
+    """Say which classes have names that their file, with a line for each, cannot hold."""
+    for name, kind in features.items():
+        if isinstance(kind, ClassLabel) and kind.names:
+            make_label(name, kind.names)
+    raise DatasetError(
+        "the names of classes of two labels would be in one file, or in one with an impossible "
+        f"name; rename one of {', '.join(features)}"
+    )
+
+
+def _counts(table: NDArray[Any], features: Features, classes: Classes) -> dict[Any, int]:
+    """Examples of each class, by name if it has one."""
+    assert classes.label is not None
+    kind = features[classes.label]
+    names = classes.texts or (kind.names if isinstance(kind, ClassLabel) else None)
+    counts: dict[Any, int] = {}
+    for label, records in zip(table["label"].tolist(), table["records"].tolist(), strict=True):
+        named = names is not None and 0 <= label < len(names)
+        counts[names[label] if named and names is not None else label] = records
+    return counts
