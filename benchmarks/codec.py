@@ -150,11 +150,11 @@ def scanning(data: Data, table: Table, rounds: int) -> None:
 
 
 def decode(data: Data) -> int:
-    batches = covey.read_batches(data.shards, data.features, 128, threads=2)
+    batches = covey.reading.read_batches(data.shards, data.features, 128, threads=2)
     return sum(len(batch["label"]) for batch in batches)
 
 
-def mapped_blocks(data: Data) -> list[covey.Block]:
+def mapped_blocks(data: Data) -> list[covey.tfrecord.Block]:
     """Blocks of whole batches whose files stay mapped, as of a dataset that is read again."""
     blocks = []
     for path in data.shards:
@@ -166,7 +166,7 @@ def mapped_blocks(data: Data) -> list[covey.Block]:
     return blocks
 
 
-def decode_mapped(data: Data, blocks: list[covey.Block]) -> int:
+def decode_mapped(data: Data, blocks: list[covey.tfrecord.Block]) -> int:
     count = 0
     with ThreadPoolExecutor(2) as pool:
         waiting: deque[Any] = deque()

@@ -38,7 +38,7 @@ def scan(rows: int) -> None:
 
 
 def decode(rows: int) -> None:
-    batches = covey.read_batches(FOLDER / "memory.tfrecord", features(), 128, threads=2)
+    batches = covey.reading.read_batches(FOLDER / "memory.tfrecord", features(), 128, threads=2)
     assert sum(len(batch["label"]) for batch in batches) == rows
 
 

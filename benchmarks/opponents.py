@@ -120,8 +120,8 @@ def aligned(labels: Ids, k: int, shards: int) -> list[Ids]:
     """Shards of whole classes, with as many examples of each as can be shared out by K."""
     order = np.argsort(labels, kind="stable")
     first = np.searchsorted(labels[order], np.arange(labels.max() + 2))
-    whole = [order[a : a + (b - a) // k * k] for a, b in pairwise(first)]
-    return [np.concatenate(whole[shard::shards]) for shard in range(shards)]
+    complete = [order[a : a + (b - a) // k * k] for a, b in pairwise(first)]
+    return [np.concatenate(complete[shard::shards]) for shard in range(shards)]
 
 
 # TensorFlow.

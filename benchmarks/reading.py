@@ -222,7 +222,7 @@ def make_many(folder: Path) -> None:
     from covey import _core
     from covey.classes import class_table, number_dtype, sort_by_class
     from covey.dataset_info import DatasetInfo, SplitInfo
-    from covey.index import About, Index, row_dtype, write_index
+    from covey.index import Index, IndexMetadata, row_dtype, write_index
     from covey.index.format import Shard, fingerprint
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -241,7 +241,7 @@ def make_many(folder: Path) -> None:
     features = covey.Features({"label": "int64"})
     shard = Shard(name, MANY, MANY * 32, fingerprint(folder / name))
     sums = _core.crc32c(classes), _core.crc32c(by_class)
-    about = About(
+    about = IndexMetadata(
         features, "label", None, None, MANY, _core.crc32c(rows), sums, (shard,), {"by": "none"}
     )
     write_index(folder, "many-train", Index(about, rows, classes, by_class))

@@ -49,7 +49,9 @@ def dicts(data: Data) -> list[dict[str, Any]]:
     ]
 
 
-def write(examples: Any, features: covey.Features | None, **options: Any) -> covey.Written:
+def write(
+    examples: Any, features: covey.Features | None, **options: Any
+) -> covey.results.WriteResult:
     return covey.write(
         examples,
         TARGET,
@@ -114,8 +116,10 @@ def measure(data: Data, table: Table, rounds: int) -> None:
             "columns": lambda: write(data.columns, data.features),
             "dicts": lambda: write((each for each in examples), as_bytes),
             "inferred": lambda: write((each for each in examples), None),
-            "spilling": lambda: write((each for each in examples), as_bytes, memory=MEMORY),
-            "gzip": lambda: write(data.columns, data.features, compression="GZIP", level=1),
+            "spilling": lambda: write((each for each in examples), as_bytes, memory_limit=MEMORY),
+            "gzip": lambda: write(
+                data.columns, data.features, compression="GZIP", compression_level=1
+            ),
             "loop": lambda: tensorflow_loop(examples),
             "string": lambda: tfds_builder(examples[:TFDS_EXAMPLES], string),
             "uint8": lambda: tfds_builder(pixels, uint8),
@@ -161,7 +165,7 @@ def bounded(count: int) -> None:
     """Write so many examples in a process of their own, and say what it took."""
     start = time.perf_counter()
     features = covey.Features({"image": "bytes", "label": "int64"})
-    write(generated(count), features, memory=MEMORY)
+    write(generated(count), features, memory_limit=MEMORY)
     seconds = time.perf_counter() - start
     # Not ru_maxrss: that also counts the process this one was forked from.
     status = Path("/proc/self/status").read_text()

@@ -115,9 +115,9 @@ def draw_batches(ds: covey.Dataset, classes: int, examples: int) -> None:
         f"{examples} examples of each ({len(loader) / seconds:,.0f} batches/s)."
     )
 
-    saved = json.dumps(loader.state())
+    saved = json.dumps(loader.state_dict())
     resumed = ds.batches(classes, examples, seed=0)  # in another process, as a rule
-    resumed.load_state(json.loads(saved))
+    resumed.load_state_dict(json.loads(saved))
     for (x, y), (same_x, same_y) in zip(loader.take(10), resumed.take(10), strict=True):
         if not (np.array_equal(x, same_x) and np.array_equal(y, same_y)):
             raise SystemExit("A batch has changed: this is a bug in covey.")

@@ -61,7 +61,7 @@ def batches(train: drawings.Drawings, folder: str, options: Namespace) -> Iterab
     covey.write(columns, folder, split="train", label="label")
     ds = covey.open(folder, split="train")
     if options.sampler == "random":  # what it is compared with, too
-        loader = ds.shuffled(drawings.BATCH_SIZE, seed=options.seed, last="drop")
+        loader = ds.shuffled(drawings.BATCH_SIZE, seed=options.seed, remainder="drop")
     else:
         loader = ds.batches(
             classes_per_batch=drawings.CLASSES_PER_BATCH,

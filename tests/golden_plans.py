@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plan_cases import classes_of
 
-from covey import SmallClassesWarning
+from covey.errors import SmallClassesWarning
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
 
 FOLDER = Path(__file__).parent / "golden" / "plans"
@@ -50,7 +50,7 @@ PLANS = {
         "steps": [*range(8), *FAR],
     },
     "split": {"sizes": [9] * 11, "args": [7, 2, 3], "rank": [1, 3, "split"], "steps": range(6)},
-    "own": {"sizes": [9] * 11, "args": [7, 2, 3], "rank": [1, 3, "own"], "steps": range(6)},
+    "independent": {"sizes": [9] * 11, "args": [7, 2, 3], "rank": [1, 3, "independent"], "steps": range(6)},
     "weighted": {
         "sizes": [4, 5, 6, 7, 8, 9, 40],
         "args": [3, 2, 4],
@@ -77,10 +77,10 @@ PLANS = {
     },
     "shuffled-short": {"records": 50, "args": [8, 1], "steps": [*range(9), *FAR]},
     "shuffled-drop": {
-        "records": 50, "args": [8, 1], "options": {"last": "drop"}, "steps": [*range(7), *FAR]
+        "records": 50, "args": [8, 1], "options": {"remainder": "drop"}, "steps": [*range(7), *FAR]
     },
     "shuffled-fill": {
-        "records": 50, "args": [8, 1], "options": {"last": "fill"}, "steps": [*range(9), *FAR]
+        "records": 50, "args": [8, 1], "options": {"remainder": "fill"}, "steps": [*range(9), *FAR]
     },
     "shuffled-large": {"records": 10**13, "args": [4, 2**64 - 1], "steps": [0, 1, *FAR]},
     "sequential": {"records": 11, "args": [4], "steps": [*range(4), *FAR]},

@@ -16,7 +16,8 @@ from opened import opened, put
 from written import write
 
 import covey
-from covey import SkippedRecordsWarning, Tensor
+from covey import Tensor
+from covey.errors import SkippedRecordsWarning
 from covey.storage import open_storage
 
 COUNT, CLASSES = 180, 12
@@ -69,7 +70,7 @@ def make_numbers(folder: Path, **options: Any) -> covey.Dataset:
 
 
 def make_read(folder: Path) -> covey.Dataset:
-    return make_numbers(folder, map_files=False)
+    return make_numbers(folder, mmap=False)
 
 
 def make_unchecked(folder: Path) -> covey.Dataset:

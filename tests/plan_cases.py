@@ -7,8 +7,8 @@ import plan_reference as reference
 import pytest
 from hypothesis import strategies as st
 
-from covey import ClassTable, SmallClassesWarning
-from covey.classes import CLASS_DTYPE
+from covey.classes import CLASS_DTYPE, ClassTable
+from covey.errors import SmallClassesWarning
 from covey.plan import BalancedPlan
 
 FAR = 10**12

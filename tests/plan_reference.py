@@ -32,7 +32,7 @@ def derive(key, part):
 
 
 def shuffled(key, size):
-    """A few things in an order: the last is drawn first, each 64-bit word does for two."""
+    """A few things in an order: the remainder is drawn first, each 64-bit word does for two."""
     order = list(range(size))
     drawn = range(size, 1, -1)
     for first in range(0, len(drawn), 2):
@@ -159,8 +159,8 @@ def shares_of(weights, per_batch):
     left = Fraction(most * per_batch)
     heaviest = sorted((i for i, each in enumerate(weights) if each > 0), key=lambda i: -weights[i])
     for at, i in enumerate(heaviest):
-        whole = sum(Fraction(weights[j]) for j in heaviest[at:])
-        shares[i] = min(Fraction(most), left * Fraction(weights[i]) / whole)
+        complete = sum(Fraction(weights[j]) for j in heaviest[at:])
+        shares[i] = min(Fraction(most), left * Fraction(weights[i]) / complete)
         left -= shares[i]
     return shares
 
@@ -196,10 +196,10 @@ def balanced(seed, labels, sizes, per_batch, each, changes=()):
         ]
 
 
-def epochs(seed, records, batch_size, last, *, is_shuffled=True):
+def epochs(seed, records, batch_size, remainder, *, is_shuffled=True):
     """All batches of all epochs."""
     key = derive(seed, EPOCHS)
-    if last == "fill" and is_shuffled:
+    if remainder == "fill" and is_shuffled:
         for drawn in draws(key, records, batch_size):
             yield [thing for thing, _ in drawn]
     left = []
@@ -209,9 +209,9 @@ def epochs(seed, records, batch_size, last, *, is_shuffled=True):
         while len(left) >= batch_size:
             yield left[:batch_size]
             left = left[batch_size:]
-        if last == "short" and left:
+        if remainder == "keep" and left:
             yield left
-        if last != "fill":
+        if remainder != "fill":
             left = []
 
 

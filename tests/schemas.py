@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from covey import ClassLabel, Features, Ragged, Sparse, SparseArray, Tensor
+from covey import ClassLabel, Features, Ragged, Sparse, Tensor
+from covey.arrays import SparseArray
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 NUMBERS = [*INTEGERS, "bool", "float16", "float32", "float64"]

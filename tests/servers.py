@@ -122,7 +122,7 @@ class Objects:
                 if objects.has_length:
                     self.send_header("Content-Length", str(len(part)))
                 else:
-                    self.send_header("Connection", "close")
+                    self.send_header("RemoteFilesystem", "close")
                 self.send_header("ETag", f'"{etag}"')
                 self.end_headers()
                 if with_body:
@@ -167,5 +167,5 @@ def stand_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(retry, "BASE_SECONDS", 0.002)
+    monkeypatch.setattr(retry, "BACKOFF_BASE_S", 0.002)
     monkeypatch.setattr(range_cache, "_TOUCH_SECONDS", 0.0)

@@ -18,9 +18,9 @@ from loaded import COUNT, LABELS, make, make_numbers, numbers_of, same
 from written import fresh_process
 
 import covey.loader.prefetch
-from covey import PlanError
 from covey.adapters import tensors
 from covey.adapters.jax import tensor
+from covey.errors import PlanError
 
 DEVICES = "--xla_force_host_platform_device_count=2"
 
@@ -116,7 +116,7 @@ def test_batches_are_those_of_the_loader(folder, kind):
 def test_other_forms_of_batches(folder, ds):
     assert set(next(ds.batches(3, 2, as_dict=True).to_jax())) == {"x", "label"}
     x, y = next(make(folder / "ragged", "ragged").batches(3, 2).to_jax())
-    assert isinstance(x, covey.RaggedArray)
+    assert isinstance(x, covey.arrays.RaggedArray)
     assert isinstance(y, jax.Array)
     lists = ds.batches(3, 2, transform=lambda each: np.zeros(1 + int(each["x"][0, 0]) % 5))
     x, y = next(lists.to_jax())
@@ -131,12 +131,12 @@ def test_a_framework_by_name(ds):
 def test_nothing_is_taken_ahead(ds):
     loader, other = ds.batches(3, 2, seed=4), ds.batches(3, 2, seed=4)
     batches, reference = loader.to_jax(), iter(other)
-    assert loader.state() == other.state()
+    assert loader.state_dict() == other.state_dict()
     for _ in range(5):
         assert equal(next(batches)[0], next(reference)[0])
-        assert loader.state() == other.state()
+        assert loader.state_dict() == other.state_dict()
     again = ds.batches(3, 2, seed=4)
-    again.load_state(loader.state())
+    again.load_state_dict(loader.state_dict())
     rest = [numbers_of(x) for x, _ in again.to_jax()]
     assert rest == [numbers_of(x) for x, _ in batches]
     assert len(rest) == len(loader) - 5
@@ -167,11 +167,11 @@ def test_jax_shares_memory_that_is_aligned():
     assert np.asarray(shared).tolist() == [[2, 2, 2]] * 4  # so that the tests below mean something
 
 
-@pytest.mark.parametrize("buffers", ["fresh", "recycled"])
+@pytest.mark.parametrize("reuse_buffers", [False, True])
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_kept_array_never_changes(ds, monkeypatch, threads, buffers):
+def test_a_kept_array_never_changes(ds, monkeypatch, threads, reuse_buffers):
     monkeypatch.setattr(covey.loader.prefetch, "_allocate", aligned)
-    loader = ds.batches(3, 2, threads=threads, prefetch=2, buffers=buffers)
+    loader = ds.batches(3, 2, threads=threads, prefetch=2, reuse_buffers=reuse_buffers)
     reference = ds.batches(3, 2)
     kept, copies, expected = [], [], []
     for _ in range(4):
@@ -299,7 +299,7 @@ def do_uneven(folder):
         f"{COUNT % 50 - 1} rows": ds.select(range(COUNT - 1)).shuffled(50),
     }
     for told, loader in refused.items():
-        with pytest.raises(PlanError, match=rf"{told}.*2 devices.*last='drop'"):
+        with pytest.raises(PlanError, match=rf"{told}.*2 devices.*remainder='drop'"):
             loader.to_jax(mesh())
         assert loader.step == 0
     # Rows that a hook makes are what counts.
@@ -336,8 +336,8 @@ def test_lists_of_arrays_are_not_split(two_devices, folder, ds):
 def do_keep(folder):
     covey.loader.prefetch._allocate = aligned
     ds = make_numbers(folder)
-    for buffers in ("fresh", "recycled"):
-        loader = ds.batches(4, 2, threads=1, prefetch=2, buffers=buffers)
+    for reuse_buffers in (False, True):
+        loader = ds.batches(4, 2, threads=1, prefetch=2, reuse_buffers=reuse_buffers)
         kept = [batch for _ in range(3) for batch in loader.to_jax(mesh())]
         reference = ds.batches(4, 2)
         expected = [batch for _ in range(3) for batch in reference]
@@ -392,11 +392,11 @@ def be_rank(rank, folder, address):
     )
     assert (jax.process_index(), len(jax.devices()), len(jax.local_devices())) == (rank, 4, 2)
     everywhere = Mesh(np.array(jax.devices()), ("data",))
-    ds, ours = make_numbers(Path(folder)), {"rank": rank, "world": 2}
+    ds, ours = make_numbers(Path(folder)), {"rank": rank, "world_size": 2}
 
     loader = ds.batches(4, 3, seed=2, **ours)
-    for batch, whole in zip(loader.to_jax(everywhere), ds.batches(4, 3, seed=2), strict=True):
-        for found, right in zip(batch, whole, strict=True):
+    for batch, complete in zip(loader.to_jax(everywhere), ds.batches(4, 3, seed=2), strict=True):
+        for found, right in zip(batch, complete, strict=True):
             assert found.shape == right.shape
             for shard in found.addressable_shards:
                 assert equal(shard.data, right[shard.index])
@@ -404,12 +404,12 @@ def be_rank(rank, folder, address):
     assert np.allclose(losses, trained(ds.batches(4, 3, seed=2)), rtol=1e-5)
 
     refused = [
-        ("of 2, but it has other rows", ds.batches(4, 3, rank=1 - rank, world=2)),
+        ("of 2, but it has other rows", ds.batches(4, 3, rank=1 - rank, world_size=2)),
         ("rank 0 of 1, but it has other rows", ds.batches(4, 3)),
         ("different lengths for 2 ranks", ds.batches(5, 2, **ours)),
         ("different lengths for 2 ranks", ds.select(range(171)).sequential(100, **ours)),
-        ("different lengths for 2 ranks", ds.sequential(100, mode="own", **ours)),
-        ("have 1 to 2 steps", ds.sequential(70, mode="own", **ours)),
+        ("different lengths for 2 ranks", ds.sequential(100, mode="independent", **ours)),
+        ("have 1 to 2 steps", ds.sequential(70, mode="independent", **ours)),
         ("3 rows.* 2 devices", ds.batches(2, 3, **ours)),
     ]
     for told, each in refused:

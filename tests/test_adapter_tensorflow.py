@@ -14,9 +14,10 @@ from loaded import COUNT, NATIVE, OTHERS, make, numbers_of
 from opened import opened
 from written import write
 
-from covey import FeatureError, Image, PlanError, Sparse, Tensor
+from covey import Image, Sparse, Tensor
 from covey.adapters.tensorflow import tensor, to_tf
-from covey.loader import Follower
+from covey.errors import FeatureError, PlanError
+from covey.loader import StepReader
 from covey.schema import RaggedArray, SparseArray, StringArray
 
 
@@ -63,7 +64,7 @@ def test_batches_are_those_of_the_loader(tmp_path, kind):
 
 def test_the_form_of_a_batch_is_kept(tmp_path):
     with make(tmp_path / "data", "many") as dataset:
-        batches = dataset.sequential(4, as_dict=True, features=["x", "half"]).to_tf()
+        batches = dataset.sequential(4, as_dict=True, select=["x", "half"]).to_tf()
         assert list(batches.element_spec) == ["x", "half", "label"]
         assert batches.element_spec["half"] == tf.TensorSpec([4], tf.float16)
 
@@ -107,7 +108,7 @@ def test_columns_of_all_kinds_have_their_tensors(tmp_path, name):
     many = [{name: value, "label": n % 2} for n in range(5)]
     write(many, tmp_path / "data", features={name: kind, "label": "int64"}, label="label")
     with opened(tmp_path / "data") as dataset:
-        batches = dataset.sequential(2, features=name).to_tf()
+        batches = dataset.sequential(2, select=name).to_tf()
         assert batches.element_spec[0] == spec
         encoded = [value.encode()] if isinstance(value, str) else value
         encoded = [s.encode() if isinstance(s, str) else s for s in encoded]
@@ -130,17 +131,17 @@ def test_rows_that_tensorflow_cannot_hold_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("last", "rows", "epoch"),
-    [("short", [None], [70, 70, 40]), ("drop", [70], [70, 70]), ("fill", [70], [70, 70, 70])],
+    ("remainder", "rows", "epoch"),
+    [("keep", [None], [70, 70, 40]), ("drop", [70], [70, 70]), ("fill", [70], [70, 70, 70])],
 )
-def test_a_short_last_batch_has_an_unknown_length(dataset, last, rows, epoch):
-    batches = dataset.shuffled(70, last=last).to_tf()
+def test_a_short_last_batch_has_an_unknown_length(dataset, remainder, rows, epoch):
+    batches = dataset.shuffled(70, remainder=remainder).to_tf()
     assert batches.element_spec[1] == tf.TensorSpec(rows, tf.int64)
     assert [len(y) for _, y in batches] == epoch
 
 
 def test_ranks_have_their_parts_and_are_not_sharded_again(dataset):
-    loader = dataset.shuffled(7, rank=1, world=2, last="drop")
+    loader = dataset.shuffled(7, rank=1, world_size=2, remainder="drop")
     batches = loader.to_tf()
     assert batches.element_spec[1] == tf.TensorSpec([len(loader.batch(0)[1])], tf.int64)
     assert steps(batches) == [numbers_of(x) for x, _ in loader]
@@ -264,8 +265,8 @@ def test_an_error_of_a_function_is_told_with_its_place(dataset):
 
 
 def test_batches_that_are_overwritten_are_refused(dataset):
-    with pytest.raises(PlanError, match="pass buffers='fresh'"):
-        dataset.batches(3, 2, buffers="recycled").to_tf()
+    with pytest.raises(PlanError, match="pass reuse_buffers=False"):
+        dataset.batches(3, 2, reuse_buffers=True).to_tf()
 
 
 # Epochs.
@@ -291,12 +292,12 @@ def test_repeat_take_and_prefetch_go_on_through_epochs(dataset):
 
 def test_the_first_iteration_begins_where_the_loader_is(dataset):
     loader = dataset.batches(4, 3, seed=2)
-    whole = steps(loader.to_tf().repeat(2))
+    complete = steps(loader.to_tf().repeat(2))
     loader.seek(5)
     batches = loader.to_tf()
     assert int(batches.cardinality()) == tf.data.UNKNOWN_CARDINALITY
-    assert steps(batches) == whole[5 : len(loader)]
-    assert steps(batches) == whole[len(loader) :]
+    assert steps(batches) == complete[5 : len(loader)]
+    assert steps(batches) == complete[len(loader) :]
     assert loader.step == 5
 
 
@@ -314,7 +315,7 @@ def test_iterators_side_by_side_do_not_disturb_each_other(dataset):
 
 def followers():
     gc.collect()
-    return {id(each): weakref.ref(each) for each in gc.get_objects() if type(each) is Follower}
+    return {id(each): weakref.ref(each) for each in gc.get_objects() if type(each) is StepReader}
 
 
 def test_what_makes_batches_ahead_goes_with_the_last_who_has_the_dataset(dataset):

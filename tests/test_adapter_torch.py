@@ -18,7 +18,6 @@ from loaded import COUNT, LABELS, make, make_numbers, native_threads, numbers_of
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from covey import ClassTable, PlanError, RaggedArray, SmallClassesWarning, StringArray
 from covey.adapters.torch import (
     BalancedBatchSampler,
     MPerClassError,
@@ -30,6 +29,9 @@ from covey.adapters.torch import batches as batches_module
 from covey.adapters.torch.course import Epoch
 from covey.adapters.torch.sharing import Progress
 from covey.adapters.torch.tensors import sent
+from covey.arrays import RaggedArray, StringArray
+from covey.classes import ClassTable
+from covey.errors import PlanError, SmallClassesWarning
 from covey.plan import BalancedPlan, ShuffledPlan
 
 # torchdata uses what this version of PyTorch calls deprecated.
@@ -221,8 +223,8 @@ def test_batches_of_batches_are_refused(ds):
 
 
 def test_recycled_buffers_are_refused(ds):
-    with pytest.raises(PlanError, match="make the loader with buffers='fresh'"):
-        load(ds, buffers="recycled").to_torch()
+    with pytest.raises(PlanError, match="make the loader with reuse_buffers=False"):
+        load(ds, reuse_buffers=True).to_torch()
 
 
 def test_whoever_calls_to_torch_again_goes_on(ds):
@@ -306,9 +308,9 @@ def test_the_state_is_that_of_the_loader(ds, stop):
     batches = loader.to_torch()
     used = list(itertools.islice(batches, stop))
     state = json.loads(json.dumps(batches.state_dict()))
-    assert (len(used), state) == (stop, loader.state())
+    assert (len(used), state) == (stop, loader.state_dict())
     again = load(ds)
-    again.load_state(state)
+    again.load_state_dict(state)
     assert [numbers_of(x) for x, _ in again] == epoch(loader.plan, 0)[stop:]
     other = load(ds).to_torch()
     other.load_state_dict(state)
@@ -320,7 +322,7 @@ def test_the_state_behind_an_epoch_is_that_of_the_next_one(ds):
     loader = load(ds)
     batches = loader.to_torch()
     list(batches)
-    assert batches.state_dict() == loader.state()
+    assert batches.state_dict() == loader.state_dict()
     other = load(ds).to_torch()
     other.load_state_dict(batches.state_dict())
     assert list(map(numbers, other)) == epoch(loader.plan, 1)
@@ -338,7 +340,7 @@ def test_the_state_of_an_iteration_that_has_not_ended_ends_it(ds):
     other.set_epoch(0)
     assert list(other) == []
     assert list(map(numbers, other)) == epoch(loader.plan, 1)
-    loader.load_state(state)
+    loader.load_state_dict(state)
     assert [numbers_of(x) for x, _ in loader] == epoch(loader.plan, 1)
 
 
@@ -357,7 +359,7 @@ def test_a_state_that_is_loaded_once_more_goes_on_once_more(ds):
 
 def test_set_epoch_goes_on_in_the_midst_of_an_epoch_that_was_loaded(ds):
     loader = load(ds)
-    state = {**loader.state(), "batch": 2 * STEPS + 3}
+    state = {**loader.state_dict(), "batch": 2 * STEPS + 3}
     batches = loader.to_torch()
     for number, first in ((2, 3), (1, 0), (3, 0)):
         batches.load_state_dict(state)
@@ -365,36 +367,37 @@ def test_set_epoch_goes_on_in_the_midst_of_an_epoch_that_was_loaded(ds):
         assert list(map(numbers, batches)) == epoch(loader.plan, number)[first:]
 
 
-@pytest.mark.parametrize("mode", ["split", "own"])
+@pytest.mark.parametrize("mode", ["split", "independent"])
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 3), (3, 4)])
 def test_other_ranks_go_on(ds, mode, before, after):
     plan = load(ds).plan
-    first = load(ds, rank=0, world=before, mode=mode).to_torch()
+    first = load(ds, rank=0, world_size=before, mode=mode).to_torch()
     assert len(list(itertools.islice(first, 3))) == 3
-    at = 3 * (before if mode == "own" else 1)
+    at = 3 * (before if mode == "independent" else 1)
     state, found = first.state_dict(), []
     for rank in range(after):
-        batches = load(ds, rank=rank, world=after, mode=mode).to_torch()
+        batches = load(ds, rank=rank, world_size=after, mode=mode).to_torch()
         batches.load_state_dict(state)
         found.append(numbers(next(iter(batches))))
-    if mode == "own":
+    if mode == "independent":
         assert found == plan.batches(at, at + after).tolist()
     else:
         assert flat(found) == plan.batch(at).tolist()
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_ranks_have_their_parts_of_epochs_that_end(ds, world):
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_have_their_parts_of_epochs_that_end(ds, world_size):
     def ranked(mode):
         loaders = [
-            ds.shuffled(50, seed=1, rank=rank, world=world, mode=mode) for rank in range(world)
+            ds.shuffled(50, seed=1, rank=rank, world_size=world_size, mode=mode)
+            for rank in range(world_size)
         ]
         return [loader.to_torch() for loader in loaders]
 
     plan = ShuffledPlan(COUNT, 50, 1)
     for number in range(2):
         expected = [ids.tolist() for ids in plan.batches(number * 4, number * 4 + 4)]
-        own = ranked("own")
+        own = ranked("independent")
         for each in own:
             each.set_epoch(number)
         parts = [list(map(numbers, loop(each))) for each in own]
@@ -410,7 +413,7 @@ def test_ranks_have_their_parts_of_epochs_that_end(ds, world):
 @pytest.mark.parametrize("rank", range(3))
 def test_ranks_whose_epochs_end_earlier_go_on(ds, rank):
     def ranked():
-        return ds.shuffled(50, seed=1, rank=rank, world=3, mode="own")
+        return ds.shuffled(50, seed=1, rank=rank, world_size=3, mode="independent")
 
     loader = ranked()
     for _ in loader:
@@ -425,8 +428,8 @@ def test_ranks_whose_epochs_end_earlier_go_on(ds, rank):
         assert found[0] == []
         ids = found[1] if isinstance(again, PlanBatchSampler) else list(map(numbers, found[1]))
         assert ids == expected
-        loader.load_state(first.state_dict())
-        assert loader.state()["batch"] <= 4
+        loader.load_state_dict(first.state_dict())
+        assert loader.state_dict()["batch"] <= 4
 
 
 def test_wrong_states_are_refused(ds):
@@ -438,7 +441,7 @@ def test_wrong_states_are_refused(ds):
         ({**state, "batch": -1}, "its batch is -1"),
         ({}, "no state of a loader"),
         (None, "no state of a loader"),
-        (ds.batches(4, 2, seed=8).state(), "its seed is 8, here it is 9"),
+        (ds.batches(4, 2, seed=8).state_dict(), "its seed is 8, here it is 9"),
     ):
         with pytest.raises(PlanError, match=told):
             batches.load_state_dict(wrong)
@@ -449,7 +452,7 @@ def test_wrong_states_are_refused(ds):
     ("options", "changes", "told"),
     [
         ({"seed": 8}, {}, "its seed is 9, here it is 8"),
-        ({"rank": 1, "world": 2}, {}, "is for world=1, here it is 2"),
+        ({"rank": 1, "world_size": 2}, {}, "is for world_size=1, here it is 2"),
         ({"class_weights": {1: 2.0}}, {}, "other weights of classes"),
         ({}, {"workers": 3}, "is for workers=3, here it is 2"),
         ({}, {"made": -1}, "has made -1 batches"),
@@ -459,7 +462,14 @@ def test_wrong_states_are_refused(ds):
     ],
 )
 def test_states_that_a_worker_cannot_go_on_with(ds, monkeypatch, options, changes, told):
-    state = {**load(ds).state(), "made": 1, "workers": 2, "world": 1, "mode": "split", **changes}
+    state = {
+        **load(ds).state_dict(),
+        "made": 1,
+        "workers": 2,
+        "world_size": 1,
+        "mode": "split",
+        **changes,
+    }
     worker = SimpleNamespace(id=0, num_workers=2, seed=7)
     monkeypatch.setattr(batches_module, "get_worker_info", lambda: worker)
     with pytest.raises(PlanError, match=told):
@@ -568,13 +578,13 @@ def test_options_are_those_of_the_plan():
     assert list(sampler) == plan.batches(0, plan.steps_per_epoch).tolist()
     with pytest.raises(PlanError, match="only 12 classes"):
         BalancedBatchSampler(LABELS, 13)
-    with pytest.raises(PlanError, match="must be below world"):
-        BalancedBatchSampler(LABELS, 4, rank=2, world=2)
+    with pytest.raises(PlanError, match="must be below world_size"):
+        BalancedBatchSampler(LABELS, 4, rank=2, world_size=2)
 
 
-@pytest.mark.parametrize("mode", ["split", "own"])
+@pytest.mark.parametrize("mode", ["split", "independent"])
 def test_ranks_have_their_parts(mode):
-    ranks = [balanced(rank=rank, world=2, mode=mode) for rank in range(2)]
+    ranks = [balanced(rank=rank, world_size=2, mode=mode) for rank in range(2)]
     found = list(zip(*ranks, strict=True))
     plan = balanced().plan
     if mode == "split":
@@ -598,7 +608,7 @@ def test_the_state_of_a_sampler_is_that_of_a_loader(ds):
     assert len(list(itertools.islice(sampler, 3))) == 3
     state = json.loads(json.dumps(sampler.state_dict()))
     loader = load(ds)
-    loader.load_state(state)
+    loader.load_state_dict(state)
     assert [numbers_of(x) for x, _ in loader] == epoch(sampler.plan, 0)[3:]
     other = balanced(seed=9)
     other.load_state_dict(state)
@@ -609,9 +619,9 @@ def test_the_state_of_a_sampler_is_that_of_a_loader(ds):
         balanced().load_state_dict(state)
 
 
-@pytest.mark.parametrize("last", ["short", "drop", "fill"])
-def test_a_sampler_of_any_plan(ds, last):
-    loader = ds.shuffled(50, seed=4, last=last)
+@pytest.mark.parametrize("remainder", ["keep", "drop", "fill"])
+def test_a_sampler_of_any_plan(ds, remainder):
+    loader = ds.shuffled(50, seed=4, remainder=remainder)
     batches = DataLoader(ds, batch_sampler=PlanBatchSampler(loader.plan))
     for _ in range(2):
         found = [numbers_of(batch["x"]) for batch in batches]
@@ -643,8 +653,8 @@ def any_numbers(batch):
 @pytest.mark.parametrize("kind", STATEFUL)
 def test_a_stateful_loader_goes_on_exactly(ds, kind):
     make = partial(STATEFUL[kind], ds)
-    whole = make()
-    expected = [list(map(any_numbers, whole)) for _ in range(5)]
+    complete = make()
+    expected = [list(map(any_numbers, complete)) for _ in range(5)]
     steps = len(expected[0])
     for before, stop in itertools.product(range(2), range(steps + 1)):
         loader = make()
@@ -795,7 +805,9 @@ def test_whoever_has_no_torch_is_told_what_to_install():
 
 def test_ranks_of_an_m_per_class_sampler_have_batches_of_their_own():
     labels = [number % 6 for number in range(60)]
-    samplers = [MPerClassSampler(labels, 2, 8, 80, seed=3, rank=rank, world=2) for rank in range(2)]
+    samplers = [
+        MPerClassSampler(labels, 2, 8, 80, seed=3, rank=rank, world_size=2) for rank in range(2)
+    ]
     plan = BalancedPlan(labels, 4, 2, 3, steps_per_epoch=10)
     given = [np.reshape(list(sampler), (10, 8)) for sampler in samplers]
     together = np.stack(given, 1).reshape(20, 8)
@@ -804,14 +816,14 @@ def test_ranks_of_an_m_per_class_sampler_have_batches_of_their_own():
 
 def test_a_rank_goes_on_in_the_midst_of_a_batch():
     labels = [number % 6 for number in range(60)]
-    options = {"m": 2, "batch_size": 8, "length_before_new_iter": 80, "rank": 1, "world": 2}
-    whole = list(MPerClassSampler(labels, **options))
+    options = {"m": 2, "batch_size": 8, "length_before_new_iter": 80, "rank": 1, "world_size": 2}
+    complete = list(MPerClassSampler(labels, **options))
     sampler = MPerClassSampler(labels, **options)
     drawn = iter(sampler)
     begun = [next(drawn) for _ in range(19)]
     again = MPerClassSampler(labels, **options)
     again.load_state_dict(sampler.state_dict())
-    assert [*begun, *again] == whole
+    assert [*begun, *again] == complete
 
 
 def test_ranks_that_would_have_the_same_batches_are_told(ds, monkeypatch):
@@ -820,7 +832,7 @@ def test_ranks_that_would_have_the_same_batches_are_told(ds, monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.warns(UserWarning, match="has 2 processes, and this loader makes the same"):
         ds.batches(4, 2).to_torch()
-    ds.batches(4, 2, rank=1, world=2).to_torch()
+    ds.batches(4, 2, rank=1, world_size=2).to_torch()
     assert MPerClassSampler([0, 0, 1, 1], 2, 4).batches.plan.rank == 1
 
 

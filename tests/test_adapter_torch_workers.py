@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from written import fresh_process
 
-from covey import PlanError
 from covey.adapters.torch import BalancedBatchSampler
+from covey.errors import PlanError
 
 WORKERS = [(1, False), (2, False), (2, True), (3, True)]
 
@@ -90,7 +90,7 @@ def iterate(folder, workers, persistent):
         torch.manual_seed(0)
         found.append(read(dataloader))
     state = batches.state_dict()
-    batches.load_state_dict({**loader.state(), "batch": STEPS + 2})
+    batches.load_state_dict({**loader.state_dict(), "batch": STEPS + 2})
     found += [read(dataloader), read(dataloader)]
     batches.load_state_dict(state)
     found.append(read(dataloader))
@@ -107,7 +107,7 @@ def test_workers_give_the_batches_of_the_plan_in_order(folder, run, workers, per
 
 def iterate_epochs_that_end(folder):
     ds = opened(folder / "numbers")
-    for options in ({}, {"rank": 0, "world": 3, "mode": "own"}, {"rank": 1, "world": 3}):
+    for options in ({}, {"rank": 0, "world_size": 3, "mode": "independent"}, {"rank": 1, "world_size": 3}):
         loader = ds.shuffled(50, seed=4, **options)
         dataloader = loop(loader.to_torch(), 2)
         for _ in range(2):
@@ -191,8 +191,8 @@ def stateful(folder, kind, workers, persistent, every):
 
 def go_on(folder, kind, workers, persistent, every, stops):
     again = partial(stateful, folder, kind, workers, persistent, every)
-    whole = again()
-    expected = [read(whole) for _ in range(4)]
+    complete = again()
+    expected = [read(complete) for _ in range(4)]
     for before, stop in stops:
         loader = again()
         for _ in range(before):
@@ -217,7 +217,7 @@ def go_on_behind_a_last_batch(folder):
     """As somebody was without workers, who was not told yet that the epoch was over."""
     loader = load(opened(folder / "numbers"))
     batches = loader.to_torch()
-    batches.load_state_dict({**loader.state(), "batch": STEPS, "drained": True})
+    batches.load_state_dict({**loader.state_dict(), "batch": STEPS, "drained": True})
     first = loop(batches, 2, kind=StatefulDataLoader)
     again = loop(load(opened(folder / "numbers")).to_torch(), 2, kind=StatefulDataLoader)
     again.load_state_dict(first.state_dict())
@@ -394,15 +394,15 @@ def act_as(rank, folder, meeting):
     )
     ds = opened(folder / "numbers")
     found = {}
-    for mode in ("split", "own"):
-        loader = load(ds, rank=rank, world=2, mode=mode)
+    for mode in ("split", "independent"):
+        loader = load(ds, rank=rank, world_size=2, mode=mode)
         # Of different numbers of workers, even.
         found[mode] = [gathered(ids) for ids in read(loop(loader.to_torch(), 2 * rank))]
         sampler = balanced(seed=9, mode=mode)
         users = DataLoader(Users(), batch_sampler=sampler)
         assert [gathered(ids) for ids in read(users)] == found[mode]
     model = DistributedDataParallel(new_model())
-    trained = train(model, loop(load(ds, rank=rank, world=2).to_torch(), 0))
+    trained = train(model, loop(load(ds, rank=rank, world_size=2).to_torch(), 0))
     torch.distributed.destroy_process_group()
     return found, trained
 
@@ -417,7 +417,7 @@ def test_two_ranks_have_the_batches_of_the_plan_together(folder, tmp_path):
     for parts in first["split"]:
         classes = [set(LABELS[ids].tolist()) for ids in parts]
         assert [len(each) for each in classes] == [2, 2]
-    assert flat(first["own"]) == loader.plan.batches(0, 2 * STEPS).tolist()
+    assert flat(first["independent"]) == loader.plan.batches(0, 2 * STEPS).tolist()
     # Both halves of a batch together teach what the whole of it does.
     alone = train(new_model(), loop(loader.to_torch(), 0))
     assert trained == trained_too

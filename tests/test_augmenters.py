@@ -274,9 +274,9 @@ def test_crops_are_as_pillow_resizes_them(size):
 def test_whole_images_are_as_torch_resizes_them(size):
     x = pictures(3, 24, 20, dtype=np.float32)
     planes = torch.from_numpy(x.transpose(0, 3, 1, 2))
-    judge = torch.nn.functional.interpolate(planes, size, mode="bilinear", antialias=True)
+    classify = torch.nn.functional.interpolate(planes, size, mode="bilinear", antialias=True)
     found = views(only(size=size), x)
-    assert np.abs(found - judge.numpy().transpose(0, 2, 3, 1)).max() < 1e-5
+    assert np.abs(found - classify.numpy().transpose(0, 2, 3, 1)).max() < 1e-5
 
 
 def test_bytes_are_rounded_to_the_nearest():
@@ -291,10 +291,10 @@ def test_large_images_are_cropped_as_small_ones(monkeypatch, shape):
     x = pictures(2, *shape, dtype=np.float32)
     found = views(ContrastiveAugmenter(), x, 2)
     monkeypatch.setattr("covey.augmenters.linear._SMALL", 1 << 40)  # nothing is done in parts
-    whole = views(ContrastiveAugmenter(), x, 2)
+    complete = views(ContrastiveAugmenter(), x, 2)
     monkeypatch.setattr("covey.augmenters.linear._SMALL", 1)
     parts = views(ContrastiveAugmenter(), x, 2)
-    assert np.abs(found - whole).max() < 1e-5
+    assert np.abs(found - complete).max() < 1e-5
     assert np.abs(found - parts).max() < 1e-5
 
 
@@ -306,8 +306,8 @@ def test_large_images_are_cropped_as_small_ones(monkeypatch, shape):
 def test_blur_is_that_of_scipy(sigma, shape):
     x = pictures(3, *shape, dtype=np.float64)
     found = views(only(blur=1, sigma=(sigma, sigma)), x)
-    judge = gaussian_filter(x, sigma, axes=(1, 2), mode="nearest") if sigma else x
-    assert np.abs(found - judge).max() < 1e-6
+    classify = gaussian_filter(x, sigma, axes=(1, 2), mode="nearest") if sigma else x
+    assert np.abs(found - classify).max() < 1e-6
 
 
 def test_some_images_are_blurred_each_by_its_own_width():
@@ -342,8 +342,8 @@ def test_brightness_is_that_of_pillow():
     factors = tell(np.full((1, 1, 1, 1), 0.5))[:, 0, 0, 0] / 0.5
     assert 0.6 <= factors.min() < 0.75 < 1.25 < factors.max() <= 1.4
     for view, image, factor in zip(found, x, factors, strict=True):
-        judge = PIL.ImageEnhance.Brightness(PIL.Image.fromarray(image)).enhance(factor)
-        assert np.abs(view - np.asarray(judge, float)).max() <= 1
+        classify = PIL.ImageEnhance.Brightness(PIL.Image.fromarray(image)).enhance(factor)
+        assert np.abs(view - np.asarray(classify, float)).max() <= 1
 
 
 def test_contrast_is_that_of_pillow():
@@ -353,8 +353,8 @@ def test_contrast_is_that_of_pillow():
     factors = (ends[:, 1] - ends[:, 0]) / 0.2
     assert 0.6 <= factors.min() < 0.75 < 1.25 < factors.max() <= 1.4
     for view, image, factor in zip(found, x, factors, strict=True):
-        judge = PIL.ImageEnhance.Contrast(PIL.Image.fromarray(image)).enhance(factor)
-        assert np.abs(view - np.asarray(judge, float)).max() <= 1
+        classify = PIL.ImageEnhance.Contrast(PIL.Image.fromarray(image)).enhance(factor)
+        assert np.abs(view - np.asarray(classify, float)).max() <= 1
 
 
 def test_saturation_is_that_of_pillow():
@@ -364,8 +364,8 @@ def test_saturation_is_that_of_pillow():
     factors = (colours[:, 2] - colours[:, 0]) / 0.2
     assert 0.6 <= factors.min() < 0.75 < 1.25 < factors.max() <= 1.4
     for view, image, factor in zip(found, x, factors, strict=True):
-        judge = PIL.ImageEnhance.Color(PIL.Image.fromarray(image)).enhance(factor)
-        assert np.abs(view - np.asarray(judge, float)).max() <= 1.5
+        classify = PIL.ImageEnhance.Color(PIL.Image.fromarray(image)).enhance(factor)
+        assert np.abs(view - np.asarray(classify, float)).max() <= 1.5
 
 
 def yiq(pixels):
@@ -391,8 +391,8 @@ def test_hues_are_turned_around_in_yiq():
 def test_grey_is_that_of_pillow():
     x = pictures(10)
     found = views(only(grayscale=1), x)
-    judge = [np.asarray(PIL.Image.fromarray(image).convert("L"), float) for image in x]
-    assert np.abs(found - np.stack(judge)[..., np.newaxis]).max() <= 0.6
+    classify = [np.asarray(PIL.Image.fromarray(image).convert("L"), float) for image in x]
+    assert np.abs(found - np.stack(classify)[..., np.newaxis]).max() <= 0.6
     assert (found == found[..., :1]).all()
 
 

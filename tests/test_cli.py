@@ -218,7 +218,7 @@ def test_splits_of_the_source_are_chosen_by_name():
 def test_shards_order_and_compression():
     make_npz(20)
     options = ["--order", "class", "--no-shuffle", "--shards", "4", "--compression", "gzip"]
-    assert main(["write", "birds.npz", "data", "-q", "--level", "1", *options]) == 0
+    assert main(["write", "birds.npz", "data", "-q", "--compression-level", "1", *options]) == 0
     assert [int(example["label"]) for example in read()] == [n // 5 for n in range(20)]
     shards = sorted(name for name in os.listdir("data") if ".tfrecord" in name)
     assert shards[-1] == "data-train.tfrecord-00003-of-00004"
@@ -235,7 +235,7 @@ def test_sizes_and_names():
         "Birds.",
         "--shard-size",
         "500",
-        "--memory",
+        "--memory-limit",
         "1M",
     ]
     assert main(["write", "birds.npz", "data", "-q", *options]) == 0
@@ -446,7 +446,7 @@ def test_what_fails_in_the_second_split_leaves_the_first(capsys, monkeypatch):
 
     def fail(*arguments, split, **options):
         if split == "val":
-            raise covey.DatasetError("the disk is full")
+            raise covey.errors.DatasetError("the disk is full")
         return write(*arguments, split=split, **options)
 
     monkeypatch.setattr(covey, "write", fail)
@@ -469,10 +469,10 @@ def test_targets_that_cannot_be(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--memory", "lots"], "'lots' is no size"),
-        (["--memory", "12Q"], "'12Q' is no size"),
-        (["--memory", "-5M"], "expected one argument"),
-        (["--memory", "0"], "'0' is less than a byte"),
+        (["--memory-limit", "lots"], "'lots' is no size"),
+        (["--memory-limit", "12Q"], "'12Q' is no size"),
+        (["--memory-limit", "-5M"], "expected one argument"),
+        (["--memory-limit", "0"], "'0' is less than a byte"),
         (["--val-fraction", "1"], "'1' is no share of the whole"),
         (["--val-fraction", "nan"], "'nan' is no share of the whole"),
         (["--held-out-classes", "0"], "'0' must be a whole number, 1 or more"),

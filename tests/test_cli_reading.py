@@ -516,5 +516,5 @@ def test_index_behind_a_url_is_put_beside_the_shards(tmp_path, capsys):
         assert dataset.classes.names == NAMES
     assert run(capsys, "verify", url).endswith("nothing is wrong\n")
     said = run(capsys, "info", url)
-    assert "fresh" in said
+    assert False in said
     assert "2 examples each" in said

@@ -237,10 +237,10 @@ def test_large_images_are_made_smaller_and_keep_their_shape(capsys, height, widt
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
 
     def shown(image):
-        whole = Pillow.new("RGB", (SIDE, SIDE), BACKGROUND)
+        complete = Pillow.new("RGB", (SIDE, SIDE), BACKGROUND)
         small = Pillow.fromarray(image).resize(size, Pillow.Resampling.LANCZOS)
-        whole.paste(small, ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2))
-        return np.asarray(whole)
+        complete.paste(small, ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2))
+        return np.asarray(complete)
 
     images = [dataset[each["ids"]]["image"] for each in found["classes"]]
     assert_shows("birds-sample.png", images, side=SIDE, shown=shown)

@@ -34,16 +34,10 @@ from written import (
 )
 
 import covey
-from covey import (
-    ClassLabel,
-    CommittedError,
-    CoveyError,
-    DatasetError,
-    DatasetExistsError,
-    RecordReader,
-)
+from covey import ClassLabel, CoveyError, RecordReader
 from covey import _files as writing_files
 from covey.cli import main
+from covey.errors import CommittedError, DatasetError, DatasetExistsError
 from covey.schema.tfds import features_from_tfds
 from covey.writing import commit as committing
 from covey.writing import locks, versions
@@ -467,7 +461,7 @@ def be_killed_while_encoding(folder):
             yield from OLD
             os.kill(os.getpid(), signal.SIGKILL)
 
-        write(examples(), folder, memory=1)
+        write(examples(), folder, memory_limit=1)
 
     return in_child(killed)
 
@@ -626,9 +620,9 @@ def test_a_reader_keeps_its_version(tmp_path):
 def test_open_succeeds_if_a_version_is_deleted_meanwhile(tmp_path, monkeypatch):
     """A reader that has read the old dataset_info.json starts again with the new one."""
     write(OLD, tmp_path, label="label", shards=2)
-    from covey.dataset import open
+    opening = importlib.import_module("covey.dataset.open")
 
-    real, overwritten = open.find_layout, []
+    real, overwritten = opening.find_layout, []
 
     def find_layout(*args, **options):
         layout = real(*args, **options)
@@ -637,7 +631,7 @@ def test_open_succeeds_if_a_version_is_deleted_meanwhile(tmp_path, monkeypatch):
             overwritten.append(covey.repair(tmp_path))  # deletes what the layout refers to
         return layout
 
-    monkeypatch.setattr(open, "find_layout", find_layout)
+    monkeypatch.setattr(opening, "find_layout", find_layout)
     assert len(covey.open(tmp_path)) == len(NEW)
     assert len(overwritten) == 3
 
@@ -788,7 +782,7 @@ ACTIONS = {
     "info": lambda folder: covey.info(folder),
     "verify": lambda folder: covey.verify(folder, progress=False),
     "sample": lambda folder: main(["sample", str(folder), "-p", "2", "-k", "2", "--quiet"]),
-    "index": lambda folder: covey.make_index(folder, progress=False),
+    "index": lambda folder: covey.build_index(folder, progress=False),
     "repair": lambda folder: covey.repair(folder),
     "new split": lambda folder: write(OTHERS, folder, "test", label="label"),
     "append": lambda folder: write(OTHERS, folder, label="label", mode="append"),

@@ -65,7 +65,7 @@ class Refusing(Leaky):
 @pytest.fixture(autouse=True)
 def _drivers(monkeypatch, tmp_path):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(retry, "BASE_SECONDS", 0)
+    monkeypatch.setattr(retry, "BACKOFF_BASE_S", 0)
     for name, driver in {"leaky": Leaky, "s3": Leaky, "ftp": Leaky, "refusing": Refusing}.items():
         monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, name, driver)
 
@@ -83,12 +83,12 @@ ENTRIES = {
     "info": lambda url, options: covey.info(url, storage_options=options),
     "verify": lambda url, options: covey.verify(url, storage_options=options),
     "repair": lambda url, options: covey.repair(url, "x", storage_options=options),
-    "make_index": lambda url, options: covey.make_index(url, storage_options=options),
-    "read_batches": lambda url, options: list(covey.read_batches(url, FEATURES)),
+    "build_index": lambda url, options: covey.build_index(url, storage_options=options),
+    "read_batches": lambda url, options: list(covey.reading.read_batches(url, FEATURES)),
     "RecordReader": lambda url, options: covey.RecordReader(url),
     "RecordReader of a path": lambda url, options: covey.RecordReader(Path(url)),
     "RecordWriter": lambda url, options: covey.RecordWriter(url),
-    "open_source": lambda url, options: covey.open_source(url),
+    "open_source": lambda url, options: covey.sources.open_source(url),
     "storage": lambda url, options: open_storage(url, options).read(url),
     "stream": lambda url, options: open_storage(url, options).open_stream(url),
     "blocks": lambda url, options: open_storage(url, options).open_blocks(url),
@@ -199,7 +199,7 @@ def test_credentials_are_never_shown(entry, url, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "entry", ["open", "info", "verify", "make_index", "covey index", "storage"]
+    "entry", ["open", "info", "verify", "build_index", "covey index", "storage"]
 )
 @pytest.mark.parametrize(
     "hidden",
@@ -397,10 +397,10 @@ def test_what_is_found_in_a_file_is_told_without_credentials(capsys):
     objects.files["/x.tfrecord"] = one + two[:-3] + b"???"
     with serving(objects.handler()) as server:
         url = f"{server.replace('://', '://me:Zq7secret@')}/x.tfrecord?sig={SECRET}"
-        with pytest.warns(covey.SkippedRecordsWarning) as warned:
+        with pytest.warns(covey.errors.SkippedRecordsWarning) as warned:
             dataset = covey.open(url, on_error="skip", progress=False)
         report = covey.verify(url, progress=False)
-        with pytest.raises(covey.CorruptRecordError) as caught:
+        with pytest.raises(covey.errors.CorruptRecordError) as caught:
             covey.open(url, progress=False)
         assert main(["verify", url]) == 1
         assert main(["index", url]) == 1

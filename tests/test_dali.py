@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from written import write
 
 import covey
-from covey.index import Indexing, ShardFiles, read_about, read_index
+from covey.index import Indexing, ShardFiles, read_index, read_metadata
 from covey.index.dali import _masked_checksums, export_dali, import_dali
 from covey.schema import Features
 from covey.storage import LocalStorage, open_storage
@@ -105,7 +105,7 @@ def test_into_another_folder(files, tmp_path):
 def test_the_shards_of_a_dataset(tmp_path):
     write({"x": np.arange(50), "label": np.arange(50) % 4}, tmp_path, label="label", shards=3)
     stem = f"{covey.info(tmp_path).path.rpartition('/')[2]}-train"
-    index = read_index(tmp_path, stem, read_about(tmp_path, stem))
+    index = read_index(tmp_path, stem, read_metadata(tmp_path, stem))
     names = tuple(shard.name for shard in index.about.shards)
     files = ShardFiles(LocalStorage(), str(tmp_path), names)
     for path in export_dali(index, files):
@@ -119,10 +119,14 @@ def test_compressed_shards_have_none(tmp_path, compression):
     with covey.RecordWriter(tmp_path / "x.tfrecord", compression=compression) as writer:
         writer.write(encode(1)[0])
     files = ShardFiles(LocalStorage(), str(tmp_path), ("x.tfrecord",))
-    with pytest.raises(covey.DatasetError, match=rf"compressed \({compression}\), and DALI reads"):
+    with pytest.raises(
+        covey.errors.DatasetError, match=rf"compressed \({compression}\), and DALI reads"
+    ):
         export_dali(build(files), files)
     (tmp_path / "x.tfrecord.idx").write_text("0 20\n")
-    with pytest.raises(covey.DatasetError, match=rf"compressed \({compression}\), and DALI's"):
+    with pytest.raises(
+        covey.errors.DatasetError, match=rf"compressed \({compression}\), and DALI's"
+    ):
         take(files)
     assert (tmp_path / "x.tfrecord.idx").read_text() == "0 20\n"
 
@@ -170,8 +174,8 @@ def test_records_that_no_line_names_are_left_out(files, tmp_path):
         with open(f"{path}.idx", "w") as file:
             file.write("".join(lines[::3]))
     index = take(files, label="label")
-    whole = build(files, label="label")
-    assert index.rows.tolist() == whole.rows[::3].tolist()
+    complete = build(files, label="label")
+    assert index.rows.tolist() == complete.rows[::3].tolist()
 
 
 def test_lines_of_other_systems(files, tmp_path):
@@ -183,7 +187,9 @@ def test_lines_of_other_systems(files, tmp_path):
 
 def test_there_is_none(files, tmp_path):
     (tmp_path / "a.tfrecord.idx").write_text(tfrecord2idx(files.paths[0]))
-    with pytest.raises(covey.DatasetError, match=r"b.tfrecord.idx: there is no such index file"):
+    with pytest.raises(
+        covey.errors.DatasetError, match=r"b.tfrecord.idx: there is no such index file"
+    ):
         take(files)
 
 
@@ -234,7 +240,7 @@ def test_a_line_that_is_wrong(files, tmp_path, line, reason):
     if reason is None:
         assert len(take(files)) == 59
         return
-    with pytest.raises(covey.FormatError) as found:
+    with pytest.raises(covey.errors.FormatError) as found:
         take(files)
     assert str(found.value).startswith(f"{path}: line 5: ")
     assert reason.format(**values) in str(found.value)
@@ -245,7 +251,7 @@ def test_an_index_file_of_another_shard(files, tmp_path):
     for name, path in (("a", "a"), ("b", "b"), ("c", "a")):
         found = tfrecord2idx(tmp_path / f"{path}.tfrecord")
         (tmp_path / f"{name}.tfrecord.idx").write_text(found)
-    with pytest.raises(covey.FormatError, match=r"c.tfrecord.idx: line \d+: "):
+    with pytest.raises(covey.errors.FormatError, match=r"c.tfrecord.idx: line \d+: "):
         take(files)
 
 
@@ -254,7 +260,7 @@ def test_a_record_that_is_no_example(tmp_path):
     (tmp_path / "x.tfrecord").write_bytes(data)
     (tmp_path / "x.tfrecord.idx").write_text(tfrecord2idx(tmp_path / "x.tfrecord"))
     files = ShardFiles(LocalStorage(), str(tmp_path), ("x.tfrecord",))
-    with pytest.raises(covey.ExampleError, match="record 1"):
+    with pytest.raises(covey.errors.ExampleError, match="record 1"):
         take(files, label="label", features=KINDS)
 
 
@@ -288,5 +294,5 @@ def test_gzip_is_told_from_what_it_holds(tmp_path):
     (tmp_path / "x.tfrecord").write_bytes(gzip.compress(frame(encode(1)[0])))
     (tmp_path / "x.tfrecord.idx").write_text("0 16\n")
     files = ShardFiles(LocalStorage(), str(tmp_path), ("x.tfrecord",))
-    with pytest.raises(covey.DatasetError, match="compressed"):
+    with pytest.raises(covey.errors.DatasetError, match="compressed"):
         take(files, features=KINDS)

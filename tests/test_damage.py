@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 
-from covey import CorruptRecordError, RecordReader, RecordWriter, SkippedRecordsWarning
+from covey import RecordReader, RecordWriter
+from covey.errors import CorruptRecordError, SkippedRecordsWarning
 
 RECORDS = [b"first", b"", b"the third record", b"4"]
 
@@ -79,14 +80,14 @@ def test_every_truncation_is_found(tmp_path):
     begins = [begin for begin, _ in frames()] + [len(sound)]
     for size in range(len(sound)):
         path.write_bytes(sound[:size])
-        whole = max(i for i, begin in enumerate(begins) if begin <= size)
+        complete = max(i for i, begin in enumerate(begins) if begin <= size)
         if size in begins:
-            assert read(path) == RECORDS[:whole]
+            assert read(path) == RECORDS[:complete]
             continue
         with pytest.raises(CorruptRecordError, match="the file ends after") as caught:
             read(path)
-        assert (caught.value.record, caught.value.offset) == (whole, begins[whole])
-        assert read_skipping(path)[0] == RECORDS[:whole]
+        assert (caught.value.record, caught.value.offset) == (complete, begins[complete])
+        assert read_skipping(path)[0] == RECORDS[:complete]
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])

@@ -16,7 +16,8 @@ import pytest
 from opened import numbers, opened, put, put_numbers
 from written import files_at_most, fresh_process, limit, write
 
-from covey import ClosedError, CoveyError, _core
+from covey import CoveyError, _core
+from covey.errors import ClosedError
 from covey.reading import decompressed, local_shards
 
 SIZE = 600
@@ -40,7 +41,7 @@ def make(folder, kind):
         write(examples[400:], folder / "set", "test", **{**options, "compression": "GZIP"})
         return opened(folder / "set", split="train+test")
     write(examples, folder / "set", compression="GZIP" if kind == "GZIP" else None, **options)
-    return opened(folder / "set", map_files=kind != "read")
+    return opened(folder / "set", mmap=kind != "read")
 
 
 def long_stream(folder):
@@ -277,7 +278,7 @@ def make_once(folder, kind):
     return (
         make(folder, kind)
         if not (folder / "set").exists()
-        else opened(folder / "set", map_files=kind != "read")
+        else opened(folder / "set", mmap=kind != "read")
     )
 
 
@@ -349,7 +350,7 @@ def long_paths(folder, kind):
 def reopen(path, kind):
     if kind == "foreign GZIP":
         return opened(path, label="label")
-    return opened(path, split="train+test" if kind == "joined" else None, map_files=kind != "read")
+    return opened(path, split="train+test" if kind == "joined" else None, mmap=kind != "read")
 
 
 def test_many_shards_with_few_files(tmp_path):
@@ -366,7 +367,7 @@ def many_shards(folder):
         ids = np.random.default_rng(0).permutation(3000)
         assert numbers(ds, ids) == ids.tolist()
         assert [each["x"] for each in ds] == list(range(3000))
-        again = opened(folder / "data", map_files=False)
+        again = opened(folder / "data", mmap=False)
         assert numbers(again, ids) == ids.tolist()
         with open(os.devnull, "rb"):  # there is still room
             return "ok"

@@ -11,20 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets, plain, same
 
-from covey import (
-    ClassLabel,
-    ExampleError,
-    FeatureError,
-    Features,
-    Image,
-    Ragged,
-    RaggedArray,
-    Sparse,
-    SparseArray,
-    Steps,
-    StringArray,
-    Tensor,
-)
+from covey import ClassLabel, Features, Image, Ragged, Sparse, Steps, Tensor
+from covey.arrays import RaggedArray, SparseArray, StringArray
+from covey.errors import ExampleError, FeatureError
 from covey.schema.codec import row_of
 
 
@@ -518,10 +507,10 @@ class TestFeatures:
 
     def test_blocks_of_columns(self):
         features = Features({"x": "int64"})
-        whole = features.encode_batch({"x": np.arange(1000)})
+        complete = features.encode_batch({"x": np.arange(1000)})
         parts = list(features.encode_blocks({"x": np.arange(1000)}, block_bytes=500))
         assert len(parts) > 10
-        assert [record for part in parts for record in part] == list(whole)
+        assert [record for part in parts for record in part] == list(complete)
         assert [part.first for part in parts][:2] == [0, len(parts[0])]
         assert features.decode_batch(parts)["x"].tolist() == list(range(1000))
 

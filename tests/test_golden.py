@@ -9,7 +9,8 @@ import pytest
 from golden_data import EXAMPLES, FEATURES, GOLDEN, tensorflow_example
 from schemas import plain, same
 
-from covey import Features, RecordReader, RecordWriter, SparseArray, Tensor
+from covey import Features, RecordReader, RecordWriter, Tensor
+from covey.arrays import SparseArray
 
 SUFFIXES = {"": None, ".gz": "GZIP", ".zlib": "ZLIB"}
 

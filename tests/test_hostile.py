@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from covey import (
-    CorruptRecordError,
-    CoveyError,
-    ExampleError,
-    Features,
-    RecordReader,
-    read_batches,
-)
+from covey import CoveyError, Features, RecordReader
+from covey.errors import CorruptRecordError, ExampleError
+from covey.reading import read_batches
 
 FILES = sorted((Path(__file__).parent / "hostile").glob("*.tfrecord"))
 FEATURES = Features({"x": "int64"})
@@ -42,7 +37,7 @@ def test_is_refused(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
-@pytest.mark.filterwarnings("ignore::covey.SkippedRecordsWarning")
+@pytest.mark.filterwarnings("ignore::covey.errors.SkippedRecordsWarning")
 def test_never_crashes_whatever_it_is_taken_for(path, compression):
     with RecordReader(path, compression=compression, on_error="skip") as reader:
         for record in reader:
@@ -60,7 +55,8 @@ def test_never_crashes_whatever_it_is_taken_for(path, compression):
 
 LIMITED = """
 import resource, sys
-from covey import CoveyError, Features, read_batches
+from covey import CoveyError, Features
+from covey.reading import read_batches
 features = Features({"x": "int64"})
 features.decode(features.encode({"x": 1}))
 size = int(open("/proc/self/statm").read().split()[0]) * 4096

@@ -20,19 +20,11 @@ from PIL import Image as Pillow
 from written import info, limit, shard_paths, write
 
 import covey
-from covey import (
-    CoveyError,
-    DatasetError,
-    FeatureError,
-    FileMissingError,
-    FormatError,
-    StorageError,
-    _core,
-    untrusted,
-)
+from covey import CoveyError, _core, untrusted
 from covey._progress import Progress
 from covey.cli import main
-from covey.index import About, index_names
+from covey.errors import DatasetError, FeatureError, FormatError, StorageError, StorageNotFoundError
+from covey.index import IndexMetadata, index_names
 from covey.samplers import load_image
 from covey.untrusted import MAX_SHARDS, check_path, parse_json, read_file
 
@@ -67,7 +59,7 @@ ENTRIES = {
     "open": lambda path: covey.open(path, progress=False),
     "info": covey.info,
     "verify": lambda path: covey.verify(path, progress=False),
-    "make_index": lambda path: covey.make_index(path, progress=False),
+    "build_index": lambda path: covey.build_index(path, progress=False),
     "repair": lambda path: covey.repair(path, f"{path}-repaired", progress=False),
 }
 
@@ -152,12 +144,12 @@ def test_a_table_in_a_folder_lists_images_of_the_folder(tmp_path):
         path.write_bytes(png(4, 4))
     rows = ["owl.png,owl", "../secret.png,owl", f"{tmp_path}/secret.png,owl", "./owl.png,owl"]
     (folder / "labels.csv").write_text("\n".join(["file,label", *rows]))
-    found = list(covey.open_source(folder).examples)
-    kinds = [isinstance(each, covey.SourceError) for each in found]
+    found = list(covey.sources.open_source(folder).examples)
+    kinds = [isinstance(each, covey.errors.SourceError) for each in found]
     assert kinds == [False, True, True, False]
     assert "within its folder" in str(found[1])
-    chosen = list(covey.open_source(folder / "labels.csv").examples)
-    assert not any(isinstance(each, covey.SourceError) for each in chosen)
+    chosen = list(covey.sources.open_source(folder / "labels.csv").examples)
+    assert not any(isinstance(each, covey.errors.SourceError) for each in chosen)
 
 
 # Control characters.
@@ -330,7 +322,7 @@ with covey.open(folder, decode_images=True) as ds:
     ):
         try:
             read()
-        except covey.ExampleError as error:
+        except covey.errors.ExampleError as error:
             assert (error.record, error.feature) == (1, "image"), error
             for part in ("record 1", "'image'", "9000 x 8000 = 72,000,000", "64,000,000"):
                 assert part in str(error), error
@@ -339,7 +331,7 @@ with covey.open(folder, decode_images=True) as ds:
             sys.exit("it was read")
     try:
         load_image(file)
-    except covey.FeatureError as error:
+    except covey.errors.FeatureError as error:
         assert file in str(error) and "max_pixels is 64,000,000" in str(error)
     else:
         sys.exit("it was loaded")
@@ -380,7 +372,7 @@ def test_formats_that_embed_others_are_not_decoded(tmp_path, kind):
         covey.Image().decode(data, max_pixels=128 * 128)
     with pytest.raises(FeatureError, match=message):
         load_image(path)
-    with pytest.raises(covey.ExampleError, match=message):
+    with pytest.raises(covey.errors.ExampleError, match=message):
         covey.open(tmp_path / "images", decode_images=True)[0]
 
 
@@ -396,7 +388,9 @@ def test_max_pixels_of_every_format(tmp_path, form):
             if fits:
                 assert read()["image"].shape[:2] == (20, 30)
             else:
-                with pytest.raises(covey.ExampleError, match="20 x 30 = 600 pixels; max_pixels"):
+                with pytest.raises(
+                    covey.errors.ExampleError, match="20 x 30 = 600 pixels; max_pixels"
+                ):
                     read()
         assert ds.max_pixels == at_most
     image = covey.Image()
@@ -594,17 +588,17 @@ def test_records_that_cannot_be_read(tmp_path):
     file = put_records(tmp_path / "x.tfrecord")
     (tmp_path / "loop").symlink_to("loop")
     cases = [
-        (tmp_path / "nothing", FileMissingError),
-        (file / "inner", FileMissingError),
+        (tmp_path / "nothing", StorageNotFoundError),
+        (file / "inner", StorageNotFoundError),
         (tmp_path / ("x" * 300), StorageError),
         (tmp_path / "loop", StorageError),
         (tmp_path, StorageError),
-        ("a\0b", FileMissingError),
+        ("a\0b", StorageNotFoundError),
     ]
     for path, kind in cases:
         for read in (
             lambda path=path: covey.RecordReader(path),
-            lambda path=path: list(covey.read_batches(path, FEATURES)),
+            lambda path=path: list(covey.reading.read_batches(path, FEATURES)),
             lambda path=path: covey.open([path], progress=False),
         ):
             with pytest.raises((kind, DatasetError)) as caught:
@@ -626,9 +620,9 @@ reads = (
     lambda: covey.make_index(folder),
     lambda: covey.repair(folder, new, mode="overwrite"),
     lambda: covey.RecordReader(file).close(),
-    lambda: list(covey.read_batches(file, features)),
-    lambda: covey.open_source(folder),
-    lambda: covey.open_source(file),
+    lambda: list(covey.reading.read_batches(file, features)),
+    lambda: covey.sources.open_source(folder),
+    lambda: covey.sources.open_source(file),
 )
 for read in reads:  # the other user may not read Python's files either
     read()
@@ -641,7 +635,7 @@ for read in reads:
         read()
     except covey.CoveyError as error:
         assert folder in str(error) or file in str(error), error
-        assert isinstance(error, (PermissionError, covey.SourceError)), repr(error)
+        assert isinstance(error, (PermissionError, covey.errors.SourceError)), repr(error)
     else:
         sys.exit("it was read")
 """
@@ -687,7 +681,7 @@ def test_info_of_a_split_without_records(tmp_path, capsys):
     content["splits"][0]["shardLengths"] = ["0"]
     (tmp_path / "birds" / "dataset_info.json").write_text(json.dumps(content))
     (tmp_path / "birds" / "birds-train.tfrecord-00000-of-00001").write_bytes(b"")
-    covey.make_index(tmp_path / "birds", label="species", progress=False)
+    covey.build_index(tmp_path / "birds", label="species", progress=False)
     for more in ([], ["--json"]):
         assert main(["info", str(tmp_path / "birds"), *more]) == 0
         assert "train" in capsys.readouterr().out
@@ -700,7 +694,7 @@ def change_class_table(folder, change):
     change(by_class)
     np.save(folder / names["by_class"], by_class)
     path = folder / names["about"]
-    about = About.from_json(path.read_bytes(), str(path))
+    about = IndexMetadata.from_json(path.read_bytes(), str(path))
     sums = (about.class_checksums[0], _core.crc32c(by_class))
     path.write_text(replace(about, class_checksums=sums).to_json())
 
@@ -743,9 +737,9 @@ def test_a_missing_shard_of_plain_files(tmp_path, form, capsys):
         assert "on_error='skip'" in str(caught.value)
         assert [each.file for each in covey.verify(path, progress=False).problems] == [missing]
         assert covey.info(path).splits[0].missing == (missing,)
-        with pytest.warns(covey.SkippedRecordsWarning, match=missing):
+        with pytest.warns(covey.errors.SkippedRecordsWarning, match=missing):
             assert len(covey.open(path, on_error="skip", progress=False)) == 90
-    (made,) = covey.make_index(folder, progress=False)
+    (made,) = covey.build_index(folder, progress=False)
     assert made.differences == (f"{missing} is missing",)
     repaired = covey.repair(folder, tmp_path / "new", progress=False)
     assert [each.file for each in repaired.lost] == [missing]

@@ -353,10 +353,10 @@ def outcome(data, **options):
 def test_damage_is_the_same_to_both_decoders(monkeypatch):
     rng = np.random.default_rng(0)
     forms = set(JPEGS) - {"turned"}  # of which Pillow would warn
-    whole = [encode(draw((16, 20, n)), **JPEGS[form]) for form in sorted(forms) for n in (1, 3)]
+    complete = [encode(draw((16, 20, n)), **JPEGS[form]) for form in sorted(forms) for n in (1, 3)]
     read = 0
     for number in range(600):
-        data = bytearray(whole[number % len(whole)])
+        data = bytearray(complete[number % len(complete)])
         for at in rng.integers(0, len(data), 2):
             data[at] = rng.integers(256)
         found = outcome(bytes(data))

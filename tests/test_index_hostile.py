@@ -70,7 +70,7 @@ def make(path, kind):
         part = EXAMPLES[shard * 80 : shard * 80 + 80]
         put(path / f"{shard}.tfrecord", part, FEATURES,
             compression="ZLIB" if kind == "stream" else None)  # fmt: skip
-    covey.make_index(path, progress=False)
+    covey.build_index(path, progress=False)
     return Folder(path, "covey-all").remember()
 
 
@@ -218,7 +218,7 @@ def data_checksum(folder, name):
 # What comes of it.
 
 
-def judge(folder, changes, options):
+def classify(folder, changes, options):
     """What a reader gets after the index was changed."""
     folder.restore()
     for change in changes:
@@ -268,7 +268,7 @@ def judged(tmp_path_factory, folders):
     """What is read of a dataset of a kind, after its index was changed."""
     with pytest.MonkeyPatch.context() as patch, closing(Elsewhere()) as run:
         patch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield lambda kind, *changes, **options: run(judge, folders[kind], changes, options)
+        yield lambda kind, *changes, **options: run(classify, folders[kind], changes, options)
 
 
 @pytest.fixture(autouse=True)
@@ -328,8 +328,8 @@ def deduplicated(changes):
 
 @settings(max_examples=200)
 @given(kinds, st.sampled_from(FILES[1:]), row_changes(), st.booleans())
-def test_forged_rows_give_the_right_examples_or_an_error(judged, kind, file, rows, map_files):
-    found = judged(kind, Change(file, "rows", rows, forged=True), map_files=map_files)
+def test_forged_rows_give_the_right_examples_or_an_error(judged, kind, file, rows, mmap):
+    found = judged(kind, Change(file, "rows", rows, forged=True), mmap=mmap)
     assert found == "right" or found.startswith("error: ")
 
 
@@ -348,7 +348,7 @@ def test_forged_features_are_no_crash(judged, kind, place, value):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["streamed", "compression", "order", "label", "class_texts"])
+@pytest.mark.parametrize("name", ["streamed", "compression", "order", "label", "label_strings"])
 @pytest.mark.parametrize(
     "value", [True, False, None, "GZIP", "ZLIB", "x", "@file", {}, {"by": "key"}, ["a", "b", "c"]]
 )
@@ -358,7 +358,7 @@ def test_a_forged_field(judged, folders, kind, name, value):
     found = judged(kind, Change("index.json", "json", (place, value), forged=True))
     # Other names, or other ways to tell, of the same classes cannot be found out.
     allowed = (
-        ("right", "error: ") if name != "class_texts" else ("right", "error: ", "wrong labels")
+        ("right", "error: ") if name != "label_strings" else ("right", "error: ", "wrong labels")
     )
     assert found.startswith(allowed)
 
@@ -410,9 +410,9 @@ def test_descriptions_that_are_none(judged, text):
 
 def test_make_index_replaces_a_corrupt_index(tmp_path):
     folder = make(tmp_path / "data", "foreign")
-    assert judge(folder, [Change("index.npy", "flip", (150, 1))], {}) == "right"
+    assert classify(folder, [Change("index.npy", "flip", (150, 1))], {}) == "right"
     now = {name: (folder.path / f"{folder.stem}.{name}").read_bytes() for name in FILES}
     assert [name for name in FILES if now[name] != folder.sound[name]] == ["index.npy"]
-    covey.make_index(folder.path, progress=False)
+    covey.build_index(folder.path, progress=False)
     now = {name: (folder.path / f"{folder.stem}.{name}").read_bytes() for name in FILES}
     assert now == folder.sound

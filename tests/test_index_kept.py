@@ -19,16 +19,9 @@ from servers import Objects, folder_server, serving
 from written import files, shard_paths, write
 
 import covey
-from covey import (
-    CorruptRecordError,
-    CoveyError,
-    DatasetError,
-    RecordReader,
-    StorageError,
-    untrusted,
-)
+from covey import CoveyError, RecordReader, untrusted
 from covey.cli import main
-from covey.errors import FileChangedError
+from covey.errors import CorruptRecordError, DatasetError, FileChangedError, StorageError
 from covey.index import index_names, read, store
 from covey.storage import remove_stale_temporaries
 from covey.storage.local import new_temporary, remove_temporary
@@ -97,7 +90,7 @@ def test_what_covey_writes_is_never_gone_through(birds, scans, monkeypatch):
 
 
 def test_an_index_is_what_numpy_reads(folder):
-    covey.make_index(folder, progress=False)
+    covey.build_index(folder, progress=False)
     rows = np.load(folder / "covey-all.index.npy", mmap_mode="r")
     assert rows["shard"].tolist() == [n // 10 for n in range(30)]
     assert rows["label"].tolist() == [n % 3 for n in range(30)]
@@ -115,7 +108,7 @@ def test_an_index_is_what_numpy_reads(folder):
 
 def test_make_index_leaves_an_index_and_nothing_else(folder, tmp_path):
     before = files(folder)
-    covey.make_index(folder, progress=False)
+    covey.build_index(folder, progress=False)
     now = files(folder)
     assert sorted(set(now) - set(before)) == INDEX
     assert {name: now[name] for name in before} == before
@@ -291,7 +284,7 @@ def test_a_function_is_not_kept(folder, scans):
 
 
 def test_a_folder_that_was_moved_keeps_its_index(folder, tmp_path, scans):
-    covey.make_index(folder, progress=False)
+    covey.build_index(folder, progress=False)
     shutil.move(folder, tmp_path / "moved")
     scans.clear()
     assert numbers(opened(tmp_path / "moved")) == list(range(30))
@@ -413,7 +406,7 @@ def test_a_shard_of_covey_that_changes_is_an_error_that_names_it(birds, tmp_path
         {"label": "@file"},
         {"label": lambda example: 1},
         {"features": {"x": "int64"}},
-        {"map_files": False},
+        {"mmap": False},
     ):
         with pytest.raises(DatasetError, match=path.name):
             opened(birds, **options)
@@ -444,11 +437,11 @@ def outcome(dataset, ids):
         return str(error)
 
 
-def changed_while_open(folder, tmp_path, change, map_files, used):
+def changed_while_open(folder, tmp_path, change, mmap, used):
     """Change a shard of a dataset that is open; what is read then of it, and of the others."""
     path = shard_paths(folder)[1]
     do = changes(tmp_path)[change]
-    ds = opened(folder, map_files=map_files)
+    ds = opened(folder, mmap=mmap)
     if used:
         assert numbers(ds) == list(range(90))
     do(path)
@@ -464,11 +457,11 @@ def elsewhere(tmp_path_factory):
 
 
 @pytest.mark.parametrize("used", [True, False])
-@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_shard_that_changes_while_it_is_open(
-    tmp_path, elsewhere, change, compression, map_files, used
+    tmp_path, elsewhere, change, compression, mmap, used
 ):
     examples = [{"x": n, "label": n % 3, "other": n % 5, "pad": "p" * 400} for n in range(90)]
     write(
@@ -480,9 +473,7 @@ def test_a_shard_that_changes_while_it_is_open(
         compression=compression,
     )
     name = shard_paths(tmp_path / "birds")[1].name
-    *found, others = elsewhere(
-        changed_while_open, tmp_path / "birds", tmp_path, change, map_files, used
-    )
+    *found, others = elsewhere(changed_while_open, tmp_path / "birds", tmp_path, change, mmap, used)
     expected = [[45], list(range(30, 60)), [59]]
     for each, right in zip(found, expected, strict=True):
         assert each == right or name in each
@@ -493,10 +484,10 @@ def test_a_shard_that_changes_while_it_is_open(
         assert name in found[1]
 
 
-def overwritten_while_open(folder, map_files, damage):
+def overwritten_while_open(folder, mmap, damage):
     """Write into a shard that is open."""
     path = shard_paths(folder)[1]
-    ds = opened(folder, map_files=map_files)
+    ds = opened(folder, mmap=mmap)
     assert numbers(ds) == list(range(90))
     content = path.read_bytes()
     with open(path, "r+b") as file:
@@ -512,10 +503,10 @@ def overwritten_while_open(folder, map_files, damage):
 
 
 @pytest.mark.parametrize("damage", ["zeros", "moved", "flips"])
-@pytest.mark.parametrize("map_files", [True, False])
-def test_a_shard_that_is_overwritten_while_it_is_open(birds, elsewhere, damage, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_shard_that_is_overwritten_while_it_is_open(birds, elsewhere, damage, mmap):
     name = shard_paths(birds)[1].name
-    for number, each in enumerate(elsewhere(overwritten_while_open, birds, map_files, damage)):
+    for number, each in enumerate(elsewhere(overwritten_while_open, birds, mmap, damage)):
         assert each == [number] or (30 <= number < 60 and name in each)
         assert number not in range(31, 59) or name in each
 
@@ -524,7 +515,7 @@ def cut_again_and_again(folder):
     """Read while somebody else cuts a shard and mends it again, over and over."""
     path = shard_paths(folder)[1]
     content = path.read_bytes()
-    ds = opened(folder, map_files=False)
+    ds = opened(folder, mmap=False)
     ds[:]
     stopped = threading.Event()
 
@@ -709,7 +700,7 @@ def test_what_a_living_process_writes_does_not_matter(folder, birds):
 def test_an_index_of_other_shards_is_none_of_these(folder, tmp_path):
     for shard in range(3):
         put_numbers(tmp_path / f"twin/{shard}.tfrecord", range(100 * shard, 100 * shard + 10))
-    covey.make_index(folder, progress=False)
+    covey.build_index(folder, progress=False)
     expected = numbers(opened(tmp_path / "twin"))
     for name in INDEX:
         shutil.copy(folder / name, tmp_path / "twin" / name)
@@ -888,7 +879,7 @@ def test_make_index_removes_stale_temporaries_and_follows_no_link(folder):
     descriptor = os.open(living, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        covey.make_index(folder, progress=False)
+        covey.build_index(folder, progress=False)
     finally:
         os.close(descriptor)
     left = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets, mixtures, plain, same
 
-from covey import FeatureError, Features, Ragged, Sparse, SparseArray, Tensor
+from covey import Features, Ragged, Sparse, Tensor
+from covey.arrays import SparseArray
+from covey.errors import FeatureError
 from covey.schema.infer import Inference
 from covey.writing.encode import ChunkEncoder, integer_range, join_ranges
 from covey.writing.inputs import Rules

@@ -15,10 +15,10 @@ from covey import (
     RecordReader,
     RecordWriter,
     Sparse,
-    SparseArray,
     Steps,
     Tensor,
 )
+from covey.arrays import SparseArray
 
 tf.config.set_visible_devices([], "GPU")
 
@@ -96,11 +96,11 @@ def test_one_by_one_and_by_column_are_the_same(dataset):
 def test_a_subset_decodes_to_the_same(dataset):
     features, examples = dataset
     records = [features.encode(example) for example in examples]
-    whole = features.decode_batch(records)
+    complete = features.decode_batch(records)
     for name in features:
         part = features.decode_batch(records, [name])
         assert list(part) == [name]
-        assert same(plain(part[name]), plain(whole[name]))
+        assert same(plain(part[name]), plain(complete[name]))
 
 
 def tensorflow_spec(feature):

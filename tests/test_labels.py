@@ -9,7 +9,8 @@ from schemas import texts
 from written import write
 
 import covey
-from covey import ClassLabel, CoveyError, DatasetError, Features, Tensor
+from covey import ClassLabel, CoveyError, Features, Tensor
+from covey.errors import DatasetError
 from covey.index.labels import class_of_file
 
 
@@ -54,11 +55,11 @@ def test_a_feature_tells_the_class(folder, kind):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "bool", "uint64"])
-@pytest.mark.parametrize("map_files", [True, False])
-def test_whole_numbers_of_any_size_are_classes(folder, dtype, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_whole_numbers_of_any_size_are_classes(folder, dtype, mmap):
     features = {"x": "int64", "bird": dtype}
     put(folder / "a.tfrecord", [{"x": n, "bird": n % 2} for n in range(50)], features)
-    ds = opened(folder, label="bird", features=features, map_files=map_files)
+    ds = opened(folder, label="bird", features=features, mmap=mmap)
     assert ds.labels.tolist() == [n % 2 for n in range(50)]
     assert ds[:]["bird"].tolist() == [n % 2 for n in range(50)]
     assert numbers(ds.where(label=1)) == list(range(1, 50, 2))

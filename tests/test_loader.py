@@ -30,24 +30,25 @@ from opened import opened, put_numbers
 from written import write
 
 import covey
-from covey import ClosedError, CoveyError, DatasetError, FeatureError, PlanError
+from covey import CoveyError
+from covey.errors import ClosedError, DatasetError, FeatureError, PlanError
 from covey.plan import BalancedPlan
 
-# threads, prefetch, buffers
+# threads, prefetch, reuse_buffers
 SETTINGS = [
-    (0, None, "fresh"),
-    (0, 3, "recycled"),
-    (1, 1, "fresh"),
-    (2, None, "recycled"),
-    (5, 1, "recycled"),
-    (5, 40, "fresh"),
+    (0, None, False),
+    (0, 3, True),
+    (1, 1, False),
+    (2, None, True),
+    (5, 1, True),
+    (5, 40, False),
 ]
-ORDERS = [("shuffled", "short"), ("shuffled", "drop"), ("sequential", "short")]
+ORDERS = [("shuffled", "keep"), ("shuffled", "drop"), ("sequential", "keep")]
 
 
 def settings_of(number):
-    threads, prefetch, buffers = SETTINGS[number % len(SETTINGS)]
-    return {"threads": threads, "prefetch": prefetch, "buffers": buffers}
+    threads, prefetch, reuse_buffers = SETTINGS[number % len(SETTINGS)]
+    return {"threads": threads, "prefetch": prefetch, "reuse_buffers": reuse_buffers}
 
 
 def ids_in(loop):
@@ -77,11 +78,11 @@ def test_every_batch_is_exact(made, kind):
 
 
 @pytest.mark.parametrize("kind", [*NATIVE, *OTHERS])
-@pytest.mark.parametrize(("order", "last"), ORDERS)
-def test_epochs_have_every_example_once(made, kind, order, last):
+@pytest.mark.parametrize(("order", "remainder"), ORDERS)
+def test_epochs_have_every_example_once(made, kind, order, remainder):
     ds, size = made(kind), 32
     for number in (2, 3, 4):
-        loader = getattr(ds, order)(size, last=last, **settings_of(number))
+        loader = getattr(ds, order)(size, remainder=remainder, **settings_of(number))
         plan, epochs = loader.plan, []
         for _ in range(2):
             found = []
@@ -91,7 +92,7 @@ def test_epochs_have_every_example_once(made, kind, order, last):
                 assert class_names(ds, y) == tell_names(ds, numbers_of(x))
                 found += ids.tolist()
             epochs.append(found)
-        full = len(ds) if last == "short" else len(ds) // size * size
+        full = len(ds) if remainder == "keep" else len(ds) // size * size
         assert [len(set(each)) for each in epochs] == [len(each) for each in epochs] == [full] * 2
         assert (epochs[0] == epochs[1] == list(range(full))) == (order == "sequential")
 
@@ -134,10 +135,12 @@ def test_numbers_are_read_by_native_threads_and_others_by_pythons(made, kind):
     st.integers(0, 10**9),
     st.integers(0, 3),
     st.integers(1, 5),
-    st.sampled_from(["fresh", "recycled"]),
+    st.sampled_from([False, True]),
 )
-def test_any_batches(ds, many, each, seed, step, threads, prefetch, buffers):
-    loader = ds.batches(many, each, seed=seed, threads=threads, prefetch=prefetch, buffers=buffers)
+def test_any_batches(ds, many, each, seed, step, threads, prefetch, reuse_buffers):
+    loader = ds.batches(
+        many, each, seed=seed, threads=threads, prefetch=prefetch, reuse_buffers=reuse_buffers
+    )
     loader.seek(step)
     plan = BalancedPlan(LABELS, many, each, seed)
     for x, y in loader.take(3):
@@ -161,7 +164,7 @@ def test_the_options_of_plans_are_those_of_batches(ds):
         BalancedPlan(LABELS, 3, 2, 8, class_list=[1, 2, 5, 9]).batch(step).tolist()
         for step in range(9)
     ]
-    with pytest.warns(covey.SmallClassesWarning):
+    with pytest.warns(covey.errors.SmallClassesWarning):
         ds.batches(2, 30)
     with pytest.raises(PlanError, match="30"):
         ds.batches(2, 30, small_classes="error")
@@ -213,15 +216,15 @@ def test_features_of_x(made):
     x, y = both(ds)
     assert list(x) == ["half", "x", "flag", "bytes"]
     assert y.tolist() == columns["label"].tolist()
-    x, y = both(ds, features="bytes")
+    x, y = both(ds, select="bytes")
     assert same((x, y), (columns["bytes"], columns["label"]))
-    x, y = both(ds, features=["flag"])
+    x, y = both(ds, select=["flag"])
     assert same((x, y), ({"flag": columns["flag"]}, columns["label"]))
-    x, y = both(ds, features=("x", "half"))
+    x, y = both(ds, select=("x", "half"))
     assert same((x, y), ({"x": columns["x"], "half": columns["half"]}, columns["label"]))
-    x, y = both(ds, features=["label", "x"])
+    x, y = both(ds, select=["label", "x"])
     assert same((x, y), ({"label": columns["label"], "x": columns["x"]}, columns["label"]))
-    x, y = both(ds, features="label")
+    x, y = both(ds, select="label")
     assert same((x, y), (columns["label"], columns["label"]))
 
 
@@ -231,10 +234,10 @@ def test_dicts(made):
     batch = both(ds, as_dict=True)
     assert sorted(batch) == sorted(columns)
     assert all(same(batch[name], columns[name]) for name in columns)
-    assert same(both(ds, as_dict=True, features="x"), {k: columns[k] for k in ("x", "label")})
-    assert same(both(ds, as_dict=True, features=["x"]), {k: columns[k] for k in ("x", "label")})
+    assert same(both(ds, as_dict=True, select="x"), {k: columns[k] for k in ("x", "label")})
+    assert same(both(ds, as_dict=True, select=["x"]), {k: columns[k] for k in ("x", "label")})
     named = {"x": columns["x"], "label": columns["label"]}
-    assert same(both(ds, as_dict=True, features=["x", "label"]), named)
+    assert same(both(ds, as_dict=True, select=["x", "label"]), named)
 
 
 def test_nested_features(made):
@@ -243,8 +246,8 @@ def test_nested_features(made):
     columns = ds[ids]
     x, y = both(ds)
     assert same((x, y), ({"a": columns["a"]}, columns["label"]))
-    assert same(both(ds, features="a/x")[0], columns["a"]["x"])
-    assert same(both(ds, features=["a/y"])[0], {"a": {"y": columns["a"]["y"]}})
+    assert same(both(ds, select="a/x")[0], columns["a"]["x"])
+    assert same(both(ds, select=["a/y"])[0], {"a": {"y": columns["a"]["y"]}})
     assert same(both(ds, as_dict=True), columns)
     alone = made("nested alone")
     assert same(both(alone)[0], columns["a"]["x"])
@@ -258,8 +261,8 @@ def test_labels_that_are_no_feature(made):
         x, y = both(ds)
         assert list(x) == ["x", "label"]
         assert class_names(ds, y) == tell_names(ds, numbers_of(x))
-        assert same(both(ds, features="x"), (ds[ids]["x"], ds.labels[ids]))
-        named = both(ds, as_dict=True, features="x")
+        assert same(both(ds, select="x"), (ds[ids]["x"], ds.labels[ids]))
+        named = both(ds, as_dict=True, select="x")
         assert same(named, {"x": ds[ids]["x"], "label": ds.labels[ids]})
         # There may be a feature "label" already, which is not what the classes are.
         assert same(both(ds, as_dict=True), {**ds[ids], "class": ds.labels[ids]})
@@ -272,7 +275,7 @@ def test_texts_as_labels(made):
     assert same((x, y), (ds[ids]["x"], ds.labels[ids]))
     batch = both(ds, as_dict=True)
     assert same(batch, {"x": ds[ids]["x"], "label": ds.labels[ids]})
-    x, y = both(ds, features=["x", "label"])
+    x, y = both(ds, select=["x", "label"])
     assert class_names(ds, y) == list(x["label"])
 
 
@@ -282,7 +285,7 @@ def test_nothing_but_a_label(tmp_path):
     y = ds.batches(3, 2).plan.batch(0) % 4
     assert same(both(ds), ({}, y))
     assert same(both(ds, as_dict=True), {"label": y})
-    assert same(both(ds, features="label"), (y, y))
+    assert same(both(ds, select="label"), (y, y))
 
 
 # Buffers.
@@ -353,8 +356,8 @@ def test_some_batches_are_kept_and_others_not(ds):
 
 
 def test_nothing_that_is_done_to_a_batch_is_seen_in_another(ds):
-    for buffers, threads in itertools.product(("fresh", "recycled"), (0, 2)):
-        loader = ds.batches(4, 2, threads=threads, buffers=buffers)
+    for reuse_buffers, threads in itertools.product((False, True), (0, 2)):
+        loader = ds.batches(4, 2, threads=threads, reuse_buffers=reuse_buffers)
         plan = loader.plan
         for step, (x, y) in enumerate(loader.take(60)):
             assert same((x, y), batch_of(ds, plan.batch(step)))
@@ -371,7 +374,7 @@ def test_nothing_that_is_done_to_a_batch_is_seen_in_another(ds):
 
 def test_recycled_batches_are_overwritten_and_bounded(ds):
     for threads, prefetch in ((0, 1), (1, 1), (1, 3), (3, 5)):
-        loader = ds.batches(4, 2, threads=threads, prefetch=prefetch, buffers="recycled")
+        loader = ds.batches(4, 2, threads=threads, prefetch=prefetch, reuse_buffers=True)
         plan, addresses, kept = loader.plan, set(), []
         for step, (x, y) in enumerate(loader.take(100)):
             assert same((x, y), batch_of(ds, plan.batch(step)))
@@ -448,15 +451,13 @@ def test_loaders_of_one_dataset_do_not_disturb_each_other(ds):
         ({"prefetch": 0}, "prefetch is 0"),
         ({"prefetch": -3}, "prefetch is -3"),
         ({"prefetch": "all"}, "prefetch is 'all'"),
-        ({"buffers": "new"}, "buffers is 'new', must be 'fresh' or 'recycled'"),
-        ({"buffers": None}, "buffers is None"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
         ({"seed": 1.0}, "seed is 1.0"),
-        ({"rank": 1}, "rank is 1, must be below world"),
+        ({"rank": 1}, "rank is 1, must be below world_size"),
         ({"rank": -1}, "rank is -1"),
-        ({"world": 0}, "world is 0"),
-        ({"rank": 0, "world": 2, "mode": "both"}, "mode is 'both'"),
+        ({"world_size": 0}, "world_size is 0"),
+        ({"rank": 0, "world_size": 2, "mode": "both"}, "mode is 'both'"),
         ({"features": "nothing"}, "nothing"),
         ({"features": ["x", "nothing"]}, "nothing"),
         ({"features": []}, "empty"),
@@ -488,11 +489,11 @@ def test_bad_sizes(ds):
     with pytest.raises(PlanError, match="only 12 classes"):
         ds.batches(13, 2)
     with pytest.raises(PlanError, match="only 180 records"):
-        ds.shuffled(181, last="drop")
-    with pytest.raises(PlanError, match="last is 'all'"):
-        ds.sequential(8, last="all")
+        ds.shuffled(181, remainder="drop")
+    with pytest.raises(PlanError, match="remainder is 'all'"):
+        ds.sequential(8, remainder="all")
     with pytest.raises(PlanError, match="cannot be split over 5 ranks"):
-        ds.batches(4, 2, world=5)
+        ds.batches(4, 2, world_size=5)
     with pytest.raises(CoveyError, match="records"):
         ds.select([]).shuffled(4)
     with pytest.raises(CoveyError):
@@ -506,7 +507,7 @@ def test_batches_as_large_as_the_dataset_and_larger(ds):
     assert same((x, y), batch_of(ds, np.arange(COUNT)))
     ((x, y),) = ds.sequential(10 * COUNT)
     assert numbers_of(x) == list(range(COUNT))
-    x, _ = next(ds.sequential(2 * COUNT, last="fill", threads=2).take(1))
+    x, _ = next(ds.sequential(2 * COUNT, remainder="fill", threads=2).take(1))
     assert numbers_of(x) == [*range(COUNT), *range(COUNT)]
 
 

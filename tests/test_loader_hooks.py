@@ -13,7 +13,8 @@ from loaded import COUNT, LABELS, X, bird, make, make_numbers, numbers_of, same,
 from opened import opened
 from written import write
 
-from covey import CoveyError, ExampleError, FeatureError, Image
+from covey import CoveyError, Image
+from covey.errors import ExampleError, FeatureError
 
 THREADS = [0, 1, 3]
 
@@ -54,7 +55,7 @@ def test_a_transform_gets_the_features_that_are_asked_for(folder):
         return example
 
     for features in ("x", ["x", "flag"], None):
-        list(ds.sequential(90, features=features, transform=see, threads=0))
+        list(ds.sequential(90, select=features, transform=see, threads=0))
     assert seen[0] == {"x"}
     assert seen[COUNT] == {"x", "flag"}
     assert seen[-1] == {"half", "x", "flag", "bytes"}
@@ -119,7 +120,7 @@ def test_other_keys_for_another_example(ds):
     with pytest.raises(FeatureError, match="transform= gives"):
         first(ds.sequential(10, transform=lambda each: 1 if each["x"][0, 0] % 2 else {"b": 1}))
     with pytest.raises(FeatureError, match="transform= gives no 'x'"):
-        first(ds.sequential(10, features="x", transform=lambda each: {"z": 1}))
+        first(ds.sequential(10, select="x", transform=lambda each: {"z": 1}))
 
 
 def test_a_transform_may_change_its_example(ds):
@@ -189,7 +190,7 @@ def test_both_hooks(ds):
     loader = ds.batches(
         3,
         2,
-        features="x",
+        select="x",
         transform=lambda each: {"x": each["x"] + 1},
         batch_transform=lambda x, y: (x * 2, y),
     )
@@ -346,7 +347,7 @@ def photo(number, height=6, width=4):
     return pixels
 
 
-def judge(data, size):
+def classify(data, size):
     """What Pillow makes of it."""
     with PIL.Image.open(io.BytesIO(data)) as image:
         return np.asarray(image.resize(size[::-1], PIL.Image.Resampling.BILINEAR))
@@ -420,21 +421,21 @@ def test_images_of_one_size(odd_photos, threads, size):
         ):
             assert (image.shape, image.dtype) == ((8, height, width, 3), np.uint8)
             assert all(
-                same(one, judge(bytes(two), (height, width)))
+                same(one, classify(bytes(two), (height, width)))
                 for one, two in zip(image, encoded, strict=True)
             )
 
 
 def test_one_of_two_images(odd_photos):
-    x, _ = first(odd_photos.batches(4, 2, features="views/back"))
+    x, _ = first(odd_photos.batches(4, 2, select="views/back"))
     assert x.shape == (8, 8, 9, 3)
-    x, _ = first(odd_photos.batches(4, 2, features=["front"], image_size=5))
+    x, _ = first(odd_photos.batches(4, 2, select=["front"], image_size=5))
     assert list(x) == ["front"]
     with pytest.raises(FeatureError, match="image_size"):
-        odd_photos.batches(4, 2, features="views/n", image_size=5)
+        odd_photos.batches(4, 2, select="views/n", image_size=5)
     with pytest.raises(FeatureError, match="image_size"):
         odd_photos.batches(4, 2, decode_images=False, image_size=5)
-    x, _ = first(odd_photos.batches(4, 2, features="views/n"))
+    x, _ = first(odd_photos.batches(4, 2, select="views/n"))
     assert x.dtype == np.int64
 
 

@@ -34,8 +34,8 @@ from loaded import (
 from opened import opened
 from written import fresh_process, index, shard_paths, write
 
-from covey import ClosedError, CorruptRecordError, FormatError, Tensor, _core
-from covey.errors import FileChangedError
+from covey import Tensor, _core
+from covey.errors import ClosedError, CorruptRecordError, FileChangedError, FormatError
 from covey.index.format import _checksum
 
 # Read by the native core, by Python, and by Python because of a hook.
@@ -178,7 +178,7 @@ def test_leaving_waits_for_an_example_and_not_for_a_batch(folder):
 
     behind = threading.Event()
     ds = opened(folder / "numbers")
-    loader = ds.shuffled(size, last="fill", threads=1, prefetch=1, transform=count)
+    loader = ds.shuffled(size, remainder="fill", threads=1, prefetch=1, transform=count)
     for _ in loader.take(10):
         assert behind.wait(20)  # the thread is at the second batch
         break
@@ -224,8 +224,8 @@ def iterate(folder, options, steps, loops):
 
 @pytest.mark.parametrize(
     ("options", "steps"),
-    [({}, 10_000), ({"buffers": "recycled"}, 10_000), ({"batch_transform": pair}, 10_000)],
-    ids=["fresh", "recycled", "hooked"],
+    [({}, 10_000), ({"reuse_buffers": True}, 10_000), ({"batch_transform": pair}, 10_000)],
+    ids=[False, True, "hooked"],
 )
 def test_nothing_leaks(tmp_path, options, steps):
     make_wide(tmp_path / "set")
@@ -295,7 +295,7 @@ EXITS = {
             try:
                 for _ in range(100):
                     next(loop)
-            except covey.ClosedError:
+            except covey.errors.ClosedError:
                 pass
             assert len(list(loader.take(20))) == 20
             print("done")
@@ -535,20 +535,20 @@ def test_an_interrupt_during_a_wait(folder, on_signal, threads):
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("end", ["close", "seek", "load_state", "take"])
+@pytest.mark.parametrize("end", ["close", "seek", "load_state_dict", "take"])
 def test_a_signal_handler_may_end_the_loop(folder, on_signal, threads, end):
     ends = {
         "close": lambda: loader.close(),
         "seek": lambda: loader.seek(5),
-        "load_state": lambda: loader.load_state({**loader.state(), "batch": 5}),
+        "load_state_dict": lambda: loader.load_state_dict({**loader.state_dict(), "batch": 5}),
         "take": lambda: loader.take(3),
     }
     ds = opened(folder / "numbers")
     with Waiting(on_signal, ends[end]) as hook:
-        loader = ds.sequential(9, last="fill", threads=threads, transform=hook)
+        loader = ds.sequential(9, remainder="fill", threads=threads, transform=hook)
         with pytest.raises(ClosedError):
             list(loader)
-    step = 5 if end in ("seek", "load_state") else 0
+    step = 5 if end in ("seek", "load_state_dict") else 0
     assert loader.step == step
     assert len(list(loader)) == 20 - step
 
@@ -579,7 +579,7 @@ def test_interrupts_of_the_native_wait(folder, on_signal):
 
 def go_on(folder, kind, state, threads, steps):
     loader = load(folder, kind, threads=threads, prefetch=1 + threads)
-    loader.load_state(json.loads(state))
+    loader.load_state_dict(json.loads(state))
     return digests(loader.take(steps)), loader.step
 
 
@@ -591,7 +591,7 @@ def test_other_processes_go_on(folder):
             assert digests(loader.take(11)) == expected[:11]
             loader.set_class_weights(None)  # which is another schedule
             expected = expected[:11] + digests(itertools.islice(loader.take(29), 5))
-            state = json.dumps(loader.state())
+            state = json.dumps(loader.state_dict())
             expected += digests(loader.take(24))
             assert run(go_on, folder, kind, state, threads, 24) == (expected[16:], 40)
 
@@ -618,8 +618,10 @@ def test_a_loader_can_be_pickled_in_the_middle_of_a_loop(folder):
 def test_other_loaders_can_be_pickled(folder):
     ds = opened(folder / "numbers")
     for loader in (
-        ds.shuffled(7, seed=2, rank=1, world=3, mode="own", as_dict=True, features=["x"]),
-        ds.sequential(7, last="fill", threads=0, buffers="recycled"),
+        ds.shuffled(
+            7, seed=2, rank=1, world_size=3, mode="independent", as_dict=True, select=["x"]
+        ),
+        ds.sequential(7, remainder="fill", threads=0, reuse_buffers=True),
         ds.where(label=[1, 2, 3]).batches(2, 2, class_list=iter([1, 3]), class_weights={1: 2.0}),
     ):
         loader.seek(5)
@@ -797,5 +799,5 @@ def test_weights_that_another_thread_sets(folder):
         working.result(20)
     # Whenever they came, the loader knows: it would do all of it again.
     again = load(folder, "numbers", threads=0)
-    again.load_state({**loader.state(), "batch": 0})
+    again.load_state_dict({**loader.state_dict(), "batch": 0})
     assert [numbers_of(x) for x, _ in again.take(len(found))] == found

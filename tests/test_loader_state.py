@@ -21,7 +21,8 @@ from loaded import CLASSES, COUNT, LABELS, copied, numbers_of, same
 from opened import opened
 from written import write
 
-from covey import ClosedError, CoveyError, PlanError
+from covey import CoveyError
+from covey.errors import ClosedError, PlanError
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
 
 
@@ -75,7 +76,7 @@ def test_steps_are_those_that_were_handed_over(made, kind, threads):
 def test_seeking(ds):
     for loader, plan in (
         (ds.batches(4, 2, seed=1, threads=2), BalancedPlan(LABELS, 4, 2, 1)),
-        (ds.shuffled(50, seed=1, last="fill"), ShuffledPlan(COUNT, 50, 1, last="fill")),
+        (ds.shuffled(50, seed=1, remainder="fill"), ShuffledPlan(COUNT, 50, 1, remainder="fill")),
         (ds.shuffled(50, seed=1, threads=1), ShuffledPlan(COUNT, 50, 1)),
         (ds.sequential(50, threads=0), SequentialPlan(COUNT, 50)),
     ):
@@ -99,7 +100,7 @@ def test_seeking_ends_the_loop(ds):
 
 @pytest.mark.parametrize("step", [-1, 1.5, "3", None, True, 2**62, 2**64, 10**30])
 def test_steps_that_there_are_not(ds, step):
-    for loader in (ds.batches(4, 2), ds.shuffled(50), ds.sequential(50, rank=1, world=3)):
+    for loader in (ds.batches(4, 2), ds.shuffled(50), ds.sequential(50, rank=1, world_size=3)):
         with pytest.raises(PlanError, match="step"):
             loader.seek(step)
             next(iter(loader))
@@ -117,14 +118,14 @@ def test_as_many_steps_as_there_are(ds):
 
 
 def test_epochs_that_end_cannot_be_taken_from(ds):
-    for last in ("short", "drop"):
+    for remainder in ("keep", "drop"):
         with pytest.raises(PlanError, match="'fill'"):
-            ds.shuffled(50, last=last).take(3)
-    assert len(list(ds.shuffled(50, last="fill").take(9))) == 9
+            ds.shuffled(50, remainder=remainder).take(3)
+    assert len(list(ds.shuffled(50, remainder="fill").take(9))) == 9
 
 
 def test_filled_epochs_go_on(ds):
-    loader = ds.shuffled(50, last="fill", threads=2)
+    loader = ds.shuffled(50, remainder="fill", threads=2)
     assert len(loader) == 4
     numbers = [number for _ in range(9) for ids in ids_in(loader) for number in ids]
     assert all(len(set(numbers[n : n + 50])) == 50 for n in range(0, len(numbers), 50))
@@ -135,19 +136,19 @@ def test_filled_epochs_go_on(ds):
 
 
 def test_a_state_is_small_json(ds):
-    for loader in (ds.batches(4, 2), ds.shuffled(50), ds.sequential(50, rank=1, world=2)):
+    for loader in (ds.batches(4, 2), ds.shuffled(50), ds.sequential(50, rank=1, world_size=2)):
         loader.seek(10**9)
-        text = json.dumps(loader.state())
+        text = json.dumps(loader.state_dict())
         assert len(text) < 400
-        assert json.loads(text) == loader.state()
+        assert json.loads(text) == loader.state_dict()
 
 
 def loaders_of(ds, **options):
     return [
         ds.batches(4, 2, seed=5, **options),
         ds.shuffled(33, seed=5, **options),
-        ds.shuffled(33, seed=5, last="drop", **options),
-        ds.shuffled(33, seed=5, last="fill", **options),
+        ds.shuffled(33, seed=5, remainder="drop", **options),
+        ds.shuffled(33, seed=5, remainder="fill", **options),
         ds.sequential(33, **options),
     ]
 
@@ -167,9 +168,9 @@ def test_going_on_from_a_state(made, kind):
             for _ in itertools.islice(endless(first), stop):
                 pass
             assert first.step == stop
-            state = json.loads(json.dumps(first.state()))
+            state = json.loads(json.dumps(first.state_dict()))
             second = loaders_of(ds, threads=(stop + 1) % 3, prefetch=7)[number]
-            second.load_state(state)
+            second.load_state_dict(state)
             assert (second.step, second.epoch) == (first.step, first.epoch)
             rest = itertools.islice(endless(second), 17 - stop)
             assert all(map(same, rest, expected[stop:]))
@@ -180,9 +181,9 @@ def test_a_state_in_the_middle_of_a_loop_ends_it(ds):
     loader = ds.batches(4, 2, threads=2)
     loop = loader.take(10)
     next(loop)
-    state = loader.state()
+    state = loader.state_dict()
     next(loop)
-    loader.load_state(state)
+    loader.load_state_dict(state)
     with pytest.raises(ClosedError):
         next(loop)
     assert numbers_of(next(loader.take(1))[0]) == loader.plan.batch(1).tolist()
@@ -205,14 +206,14 @@ def test_a_state_of_other_batches_is_refused(ds, name):
     loader.seek(3)
     for one, two in ((loader, other), (other, loader)):
         with pytest.raises(PlanError, match=rf"other batches.* (its|seed|kind|{name})"):
-            two.load_state(one.state())
+            two.load_state_dict(one.state_dict())
     assert (loader.step, other.step) == (3, 0)
 
 
 EPOCHS = {
     "seed": lambda ds: ds.shuffled(9, seed=1),
     "batch_size": lambda ds: ds.shuffled(8),
-    "last": lambda ds: ds.shuffled(9, last="drop"),
+    "remainder": lambda ds: ds.shuffled(9, remainder="drop"),
     "kind": lambda ds: ds.sequential(9),
     "records": lambda ds: ds.select(range(100)).shuffled(9),
 }
@@ -221,7 +222,7 @@ EPOCHS = {
 @pytest.mark.parametrize("name", EPOCHS)
 def test_a_state_of_other_epochs_is_refused(ds, name):
     with pytest.raises(PlanError, match=f"its {name} is"):
-        ds.shuffled(9).load_state(EPOCHS[name](ds).state())
+        ds.shuffled(9).load_state_dict(EPOCHS[name](ds).state_dict())
 
 
 @pytest.mark.parametrize(
@@ -270,9 +271,9 @@ def test_a_state_of_other_epochs_is_refused(ds, name):
 def test_no_state(ds, wrong):
     loader = ds.batches(4, 2)
     loader.seek(3)
-    state = {**loader.state(), **wrong} if isinstance(wrong, dict) and wrong else wrong
+    state = {**loader.state_dict(), **wrong} if isinstance(wrong, dict) and wrong else wrong
     with pytest.raises(PlanError, match=r"state|weights"):
-        loader.load_state(state)
+        loader.load_state_dict(state)
     assert loader.step == 3
     assert numbers_of(next(loader.take(1))[0]) == loader.plan.batch(3).tolist()
 
@@ -296,10 +297,10 @@ def test_weights_change_from_the_next_batch_on(made, kind, threads, prefetch):
             plan = plan.reweighted(changes[step + 1], batch=step + 1)
     assert {label for x, y in seen[16:] for label in y.tolist()} == {8, 9, 10, 11}
     # All of it again, from any state.
-    state = json.loads(json.dumps(loader.state()))
+    state = json.loads(json.dumps(loader.state_dict()))
     for start in (0, 2, 3, 10, 40):
         again = ds.batches(4, 2, threads=1)
-        again.load_state({**state, "batch": start})
+        again.load_state_dict({**state, "batch": start})
         assert all(map(same, again.take(60 - start), seen[start:]))
     # What was set later is not known earlier.
     loader.seek(10)
@@ -319,7 +320,7 @@ def test_weights_before_the_first_batch(ds):
             assert ids_in(loader) == ids_in(given_at_once)
             again = ds.batches(4, 2, class_weights={3: 2.0})
             assert not asked or len(again) > 0
-            again.load_state(loader.state())
+            again.load_state_dict(loader.state_dict())
             assert (len(again), again.epoch) == (len(loader), 1)
             loader.seek(0)
             given_at_once.seek(0)
@@ -347,7 +348,7 @@ def test_states_with_weights_stay_small(folder):
     for step in range(1, 11):
         loader.seek(step)
         loader.set_class_weights(rng.random(1000))
-    assert len(json.dumps(loader.state())) < 10 * 1000 * 10
+    assert len(json.dumps(loader.state_dict())) < 10 * 1000 * 10
 
 
 # Anything, in any order.
@@ -358,16 +359,16 @@ class AnyUse(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from(["numbers", "gzip"]),
-        mode=st.sampled_from([(0, 1, "split"), (1, 3, "own"), (2, 3, "split")]),
+        mode=st.sampled_from([(0, 1, "split"), (1, 3, "independent"), (2, 3, "split")]),
     )
     def begin(self, kind, mode):
-        self.kind, (self.rank, self.world, self.mode) = kind, mode
-        self.each = self.world if self.mode == "own" else 1
+        self.kind, (self.rank, self.world_size, self.mode) = kind, mode
+        self.each = self.world_size if self.mode == "independent" else 1
         self.batch, self.changes, self.loop, self.left = 0, {}, None, 0
         self.loader = self.make_loader(1)
 
     def make_loader(self, threads):
-        ranks = {"rank": self.rank, "world": self.world, "mode": self.mode}
+        ranks = {"rank": self.rank, "world_size": self.world_size, "mode": self.mode}
         ds = self.made(self.kind)
         return ds.batches(4, 2, seed=3, steps_per_epoch=7, threads=threads, prefetch=2, **ranks)
 
@@ -376,9 +377,9 @@ class AnyUse(RuleBasedStateMachine):
         plan = BalancedPlan(LABELS, 4, 2, 3)
         for begin, weights in sorted(self.changes.items()):
             plan = plan.reweighted(weights, batch=begin)
-        if self.mode == "own":
+        if self.mode == "independent":
             return plan.batch(batch + self.rank).tolist()
-        return plan.for_rank(self.rank, self.world).batch(batch).tolist()
+        return plan.for_rank(self.rank, self.world_size).batch(batch).tolist()
 
     @rule(times=st.integers(1, 5))
     def go_on(self, times):
@@ -424,9 +425,9 @@ class AnyUse(RuleBasedStateMachine):
 
     @rule(threads=st.integers(0, 2))
     def go_on_elsewhere(self, threads):
-        state = json.loads(json.dumps(self.loader.state()))
+        state = json.loads(json.dumps(self.loader.state_dict()))
         self.loader = self.make_loader(threads)
-        self.loader.load_state(state)
+        self.loader.load_state_dict(state)
         self.loop = None
 
     @rule()
@@ -435,7 +436,7 @@ class AnyUse(RuleBasedStateMachine):
 
     @rule()
     def load_its_own_state(self):
-        self.loader.load_state(self.loader.state())
+        self.loader.load_state_dict(self.loader.state_dict())
         self.check_the_loop_is_closed()
 
     @invariant()
@@ -454,16 +455,16 @@ def test_any_use(made):
 # Ranks.
 
 
-def ranked(make_loader, world, mode):
-    return [make_loader(rank=rank, world=world, mode=mode) for rank in range(world)]
+def ranked(make_loader, world_size, mode):
+    return [make_loader(rank=rank, world_size=world_size, mode=mode) for rank in range(world_size)]
 
 
 KINDS = {
     "balanced": lambda ds, **ranks: ds.batches(8, 2, steps_per_epoch=20, **ranks),
     "short": lambda ds, **ranks: ds.shuffled(9, **ranks),  # 20 batches
     "short rest": lambda ds, **ranks: ds.shuffled(8, seed=2, **ranks),  # 22 and 4 examples
-    "drop": lambda ds, **ranks: ds.shuffled(8, last="drop", **ranks),
-    "fill": lambda ds, **ranks: ds.shuffled(8, last="fill", **ranks),
+    "drop": lambda ds, **ranks: ds.shuffled(8, remainder="drop", **ranks),
+    "fill": lambda ds, **ranks: ds.shuffled(8, remainder="fill", **ranks),
     "sequential": lambda ds, **ranks: ds.sequential(9, **ranks),
     "sequential rest": lambda ds, **ranks: ds.sequential(8, **ranks),
 }
@@ -476,15 +477,15 @@ def batches_of(ds, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world", [1, 2, 3, 8])
-def test_ranks_share_every_batch(ds, kind, world):
-    loaders = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), world, "split")
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_ranks_share_every_batch(ds, kind, world_size):
+    loaders = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), world_size, "split")
     assert len({len(loader) for loader in loaders}) == 1
     expected = batches_of(ds, kind)
     for _ in range(2):
         for parts in zip(*loaders, strict=True):
             assert flat(ids_in(parts)) == next(expected)
-            assert len({json.dumps(loader.state()) for loader in loaders}) == 1
+            assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
             if kind == "balanced":
                 classes = [set(y.tolist()) for _, y in parts]
                 assert sum(map(len, classes)) == len(set.union(*classes)) == 8
@@ -492,9 +493,9 @@ def test_ranks_share_every_batch(ds, kind, world):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world", [1, 3, 8, 30])
-def test_ranks_have_batches_of_their_own(ds, kind, world):
-    loaders = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), world, "own")
+@pytest.mark.parametrize("world_size", [1, 3, 8, 30])
+def test_ranks_have_batches_of_their_own(ds, kind, world_size):
+    loaders = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), world_size, "independent")
     for epoch in range(3):
         found = [ids_in(loader) for loader in loaders]
         each = KINDS[kind](ds).plan
@@ -508,11 +509,11 @@ def test_ranks_have_batches_of_their_own(ds, kind, world):
             numbers = flat(together)
             assert len(set(numbers)) == len(numbers) == (176 if kind == "drop" else COUNT)
         assert {loader.epoch for loader in loaders} == {epoch + 1}
-        assert len({json.dumps(loader.state()) for loader in loaders}) == 1
+        assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", ["own", "split"])
+@pytest.mark.parametrize("mode", ["independent", "split"])
 @pytest.mark.parametrize(("before", "after"), [(8, 6), (3, 8), (1, 5)])
 def test_other_ranks_go_on_and_nothing_is_lost_or_repeated(ds, kind, mode, before, after):
     def run(loaders, steps):
@@ -528,10 +529,10 @@ def test_other_ranks_go_on_and_nothing_is_lost_or_repeated(ds, kind, mode, befor
         first = ranked(lambda **ranks: KINDS[kind](ds, threads=0, **ranks), before, mode)
         handed = list(run(first, stop))
         # The first rank has a part of every step.
-        state = first[0].state()
+        state = first[0].state_dict()
         second = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), after, mode)
         for loader in second:
-            loader.load_state(state)
+            loader.load_state_dict(state)
         for _ in range(2):
             handed += run(second, 1000)
         numbers = flat(handed)
@@ -542,48 +543,48 @@ def test_other_ranks_go_on_and_nothing_is_lost_or_repeated(ds, kind, mode, befor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("before", "after"), [("own", "split"), ("split", "own")])
+@pytest.mark.parametrize(("before", "after"), [("independent", "split"), ("split", "independent")])
 def test_another_mode_goes_on(ds, kind, before, after):
     first = ranked(partial(KINDS[kind], ds), 3, before)
     loops = [iter(loader) for loader in first]
     handed = [ids_in(map(next, loops)) for _ in range(4)]
     second = ranked(partial(KINDS[kind], ds), 2, after)
     for loader in second:
-        loader.load_state(first[0].state())
+        loader.load_state_dict(first[0].state_dict())
     loops = [iter(loader) for loader in second]
     handed += [ids_in(map(next, loops)) for _ in range(4)]
     numbers = flat(flat(handed))
     assert numbers == flat(itertools.islice(batches_of(ds, kind), 20))[: len(numbers)]
 
 
-@pytest.mark.parametrize("kind", ["short", "drop", "short rest", "sequential"])
-@pytest.mark.parametrize("world", [3, 8, 30])
-def test_the_state_after_the_last_batch_is_that_of_the_next_epoch(ds, kind, world):
-    for rank in range(world):
-        loader = KINDS[kind](ds, rank=rank, world=world, mode="own")
-        whole = KINDS[kind](ds).plan.batches_per_epoch
-        steps = -(-whole // world)
+@pytest.mark.parametrize("kind", ["keep", "drop", "short rest", "sequential"])
+@pytest.mark.parametrize("world_size", [3, 8, 30])
+def test_the_state_after_the_last_batch_is_that_of_the_next_epoch(ds, kind, world_size):
+    for rank in range(world_size):
+        loader = KINDS[kind](ds, rank=rank, world_size=world_size, mode="independent")
+        complete = KINDS[kind](ds).plan.batches_per_epoch
+        steps = -(-complete // world_size)
         list(loader)
         assert (loader.step, loader.epoch) == (steps, 1)
-        end = loader.state()
+        end = loader.state_dict()
         for _ in range(2):  # left behind the last batch, and not by the end of the loop
             loader.seek(0)
             loop = iter(loader)
             for _ in range(len(loader)):
                 next(loop)
             if len(loader) == steps:
-                assert (loader.step, loader.epoch, loader.state()) == (steps, 1, end)
+                assert (loader.step, loader.epoch, loader.state_dict()) == (steps, 1, end)
                 loop.close()
-                assert loader.state() == end
+                assert loader.state_dict() == end
                 x, _ = next(iter(loader))
-                assert numbers_of(x) == KINDS[kind](ds).plan.batch(whole + rank).tolist()
+                assert numbers_of(x) == KINDS[kind](ds).plan.batch(complete + rank).tolist()
 
 
 def test_weights_of_ranks(ds):
-    for mode in ("own", "split"):
+    for mode in ("independent", "split"):
         loaders = ranked(lambda **ranks: ds.batches(8, 2, **ranks), 3, mode)
         loops = [loader.take(10) for loader in loaders]
-        plan, each = BalancedPlan(LABELS, 8, 2), 3 if mode == "own" else 1
+        plan, each = BalancedPlan(LABELS, 8, 2), 3 if mode == "independent" else 1
         for step in range(10):
             found = ids_in(map(next, loops))
             expected = [
@@ -594,12 +595,12 @@ def test_weights_of_ranks(ds):
                 for loader in loaders:
                     loader.set_class_weights({1: 9.0})
                 plan = plan.reweighted({1: 9.0}, batch=5 * each)
-        assert len({json.dumps(loader.state()) for loader in loaders}) == 1
+        assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
 
 
 def test_a_part_of_a_short_batch_may_be_empty(ds):
     for options in ({}, {"threads": 0}, {"transform": lambda each: each}):
-        found = [list(ds.sequential(179, rank=rank, world=4, **options)) for rank in range(4)]
+        found = [list(ds.sequential(179, rank=rank, world_size=4, **options)) for rank in range(4)]
         assert [len(each) for each in found] == [2] * 4
         assert [len(x) for (x, _) in (each[1] for each in found)] == [0, 0, 0, 1]
         for (x, y), (first, _) in ((each[1], each[0]) for each in found):

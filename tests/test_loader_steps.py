@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from loaded import make
 
-from covey import PlanError
-from covey.loader import Follower
+from covey.errors import PlanError
+from covey.loader import StepReader
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def test_a_batch_by_its_step_is_that_of_a_loop(loader):
 
 def test_a_rank_without_a_batch_in_a_step_is_told(tmp_path):
     with make(tmp_path / "data", "numbers") as dataset:
-        loader = dataset.sequential(60, rank=2, world=4, mode="own")
+        loader = dataset.sequential(60, rank=2, world_size=4, mode="independent")
         assert loader.batch(0)[1].shape == (60,)
-        other = dataset.sequential(60, rank=3, world=4, mode="own")
+        other = dataset.sequential(60, rank=3, world_size=4, mode="independent")
         with pytest.raises(PlanError, match="rank 3 has no batch in step 0"):
             other.batch(0)
 
@@ -45,7 +45,7 @@ def test_a_copy_goes_its_own_way(loader):
 
 @pytest.mark.parametrize("steps", [[0, 1, 2, 3], [5, 6, 0, 1, 7, 2], [9, 8, 7], [3, 3, 3]])
 def test_a_follower_goes_where_it_is_asked_to(loader, steps):
-    follower = Follower(loader)
+    follower = StepReader(loader)
     for step in steps:
         assert same(follower[step], loader.batch(step))
 
@@ -53,14 +53,14 @@ def test_a_follower_goes_where_it_is_asked_to(loader, steps):
 def test_a_follower_goes_over_the_end_of_an_epoch(tmp_path):
     with make(tmp_path / "data", "numbers") as dataset:
         loader = dataset.shuffled(70, seed=1)  # 70, 70, 40
-        follower = Follower(loader)
+        follower = StepReader(loader)
         found = [follower[step] for step in range(7)]
         assert [len(y) for _, y in found] == [70, 70, 40, 70, 70, 40, 70]
         assert all(same(batch, loader.batch(step)) for step, batch in enumerate(found))
 
 
 def test_many_loops_at_once_are_followed(loader):
-    follower = Follower(loader)
+    follower = StepReader(loader)
     for step in range(3):
         for begin in range(0, 60, 10):
             assert same(follower[begin + step], loader.batch(begin + step))

@@ -8,12 +8,13 @@ import pytest
 SCRIPT = """
 import sys
 import numpy as np
-from covey import Features, RecordReader, RecordWriter, Tensor, read_batches
+from covey import Features, RecordReader, RecordWriter, Tensor
+from covey.reading import read_batches
 
 path, rows, compression = sys.argv[1], int(sys.argv[2]), sys.argv[3] or None
 features = Features({"x": Tensor("uint8", (10_000,), encoding="bytes"), "label": "int64"})
 columns = {"x": np.zeros((100, 10_000), np.uint8), "label": np.arange(100)}
-with RecordWriter(path, compression=compression, level=1) as writer:
+with RecordWriter(path, compression=compression, compression_level=1) as writer:
     for _ in range(rows // 100):
         for block in features.encode_blocks(columns):
             writer.write_block(block)

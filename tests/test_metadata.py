@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorflow_datasets.core import naming
 from tensorflow_datasets.core.proto import dataset_info_generated_pb2 as proto
 
-from covey import Features, FormatError, RecordWriter
+from covey import Features, RecordWriter
 from covey.dataset_info import (
     DEFAULT_TEMPLATE,
     DatasetInfo,
@@ -19,6 +19,7 @@ from covey.dataset_info import (
     dataset_name,
     shard_name,
 )
+from covey.errors import FormatError
 from covey.schema.tfds import features_to_tfds
 
 FEATURES = Features({"x": "int64"})

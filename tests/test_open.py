@@ -15,21 +15,9 @@ from schemas import datasets, same
 from written import records, shard_paths, tidy, write
 
 import covey
-from covey import (
-    CorruptRecordError,
-    CoveyError,
-    DatasetError,
-    ExampleError,
-    FeatureError,
-    Features,
-    FormatError,
-    Image,
-    Ragged,
-    RaggedArray,
-    Sparse,
-    SparseArray,
-    Tensor,
-)
+from covey import CoveyError, Features, Image, Ragged, Sparse, Tensor
+from covey.arrays import RaggedArray, SparseArray
+from covey.errors import CorruptRecordError, DatasetError, ExampleError, FeatureError, FormatError
 
 
 @pytest.fixture(autouse=True)
@@ -561,7 +549,7 @@ def test_shapes_of_what_is_said(birds):
     assert list(ds.features) == ["x", "species"]
 
 
-@pytest.mark.parametrize("options", [{}, {"map_files": False}, {"verify": False}, {"threads": 1}])
+@pytest.mark.parametrize("options", [{}, {"mmap": False}, {"verify": False}, {"threads": 1}])
 @pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
 def test_every_way_to_read(tmp_path, compression, options):
     examples = [{"x": n, "label": n % 3, "pad": "p" * (n % 50)} for n in range(500)]
@@ -753,8 +741,8 @@ def test_without_pillow(tmp_path, monkeypatch):
 # Damage.
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_a_damaged_record_is_named(tmp_path, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_damaged_record_is_named(tmp_path, mmap):
     write([{"x": n, "pad": b"p" * 1000} for n in range(50)], tmp_path, shuffle=False)
     (path,) = shard_paths(tmp_path)
     content = bytearray(path.read_bytes())
@@ -762,14 +750,14 @@ def test_a_damaged_record_is_named(tmp_path, map_files):
     at = content.index(b"p" * 1000, offset)
     content[at + 500] ^= 1
     path.write_bytes(content)
-    ds = opened(tmp_path, map_files=map_files)
+    ds = opened(tmp_path, mmap=mmap)
     assert numbers(ds, [24, 26]) == [24, 26]
     for broken in (ds, ds.raw):
         with pytest.raises(CorruptRecordError) as caught:
             broken[[24, 25]]
         assert (caught.value.name, caught.value.record) == (str(path), 25)
         assert content[caught.value.offset : at].count(b"pad") == 1
-    assert opened(tmp_path, map_files=map_files, verify=False)[25]["x"] == 25
+    assert opened(tmp_path, mmap=mmap, verify=False)[25]["x"] == 25
 
 
 def test_damaged_records_can_be_left_out(folder):
@@ -782,7 +770,7 @@ def test_damaged_records_can_be_left_out(folder):
         path.write_bytes(content)
         with pytest.raises(CorruptRecordError, match=r"a.tfrecord: record 0.*on_error='skip'"):
             opened(folder)
-        with pytest.warns(covey.SkippedRecordsWarning):
+        with pytest.warns(covey.errors.SkippedRecordsWarning):
             ds = opened(folder, on_error="skip")
         assert numbers(ds) == expected
         assert ds.labels.tolist() == [n % 3 for n in expected]

@@ -15,13 +15,8 @@ from hypothesis import strategies as st
 from opened import numbers, opened, put, put_numbers
 from written import fresh_process, shard_paths, write
 
-from covey import (
-    CorruptRecordError,
-    CoveyError,
-    RecordReader,
-    SkippedRecordsWarning,
-    StorageError,
-)
+from covey import CoveyError, RecordReader
+from covey.errors import CorruptRecordError, SkippedRecordsWarning, StorageError
 from covey.reading import decompressed
 from covey.reading.local_shards import LocalShards
 from covey.storage import cache_folder
@@ -178,7 +173,7 @@ def test_a_long_stream_is_unpacked_once(tmp_path, cache, unpacked, window):
     packer = zlib.compressobj(1, wbits=window)
     path.write_bytes(packer.compress(frames(tmp_path, 600, 9000)) + packer.flush())
     order = np.random.default_rng(1).permutation(600)
-    for ds in (opened(path), opened(path.parent), opened(path, map_files=False)):
+    for ds in (opened(path), opened(path.parent), opened(path, mmap=False)):
         assert numbers(ds, order) == order.tolist()
         assert ds[300]["pad"] == NOISE[2100:11100]
         assert ds.raw[-1] == ds.raw[599]
@@ -286,12 +281,12 @@ def ds_cache():
 
 
 def test_a_cache_that_is_emptied_while_it_is_used(long_stream, cache):
-    for map_files in (True, False):
-        ds = opened(long_stream, map_files=map_files)
+    for mmap in (True, False):
+        ds = opened(long_stream, mmap=mmap)
         assert numbers(ds, [5]) == [5]
         shutil.rmtree(cache)
         assert numbers(ds, [599, 300]) == [599, 300]
-        again = opened(long_stream, map_files=map_files)
+        again = opened(long_stream, mmap=mmap)
         assert numbers(again, [5]) == [5]
 
 
@@ -442,7 +437,7 @@ def test_damaged_gzip_can_be_left_out(tmp_path, pack, damage, size):
     ),
     st.booleans(),
 )
-def test_any_shards_side_by_side(tmp_path_factory, shards, map_files):
+def test_any_shards_side_by_side(tmp_path_factory, shards, mmap):
     folder, values = tmp_path_factory.mktemp("mixed"), []
     for number, (compression, count) in enumerate(shards):
         path, part = folder / f"{number}.tfrecord", range(len(values), len(values) + count)
@@ -451,7 +446,7 @@ def test_any_shards_side_by_side(tmp_path_factory, shards, map_files):
         else:
             put_numbers(path, part, compression=compression)
             values += part
-    ds = opened(folder, map_files=map_files)
+    ds = opened(folder, mmap=mmap)
     assert len(ds) == len(values)
     if values:
         assert numbers(ds) == values

@@ -19,7 +19,8 @@ from test_tfds_features import agree, neutral
 from written import shard_paths, write
 
 import covey
-from covey import CorruptRecordError, DatasetError, Image
+from covey import Image
+from covey.errors import CorruptRecordError, DatasetError
 
 tf.config.set_visible_devices([], "GPU")
 T = tfds.features
@@ -115,7 +116,7 @@ def test_files_of_tensorflow(tmp_path):
     hows = [how for how, _ in parts.values()]
     records = by_tensorflow(paths, hows)
     assert len(records) == 66
-    for ds in (opened(folder), opened(paths), opened(str(folder), map_files=False)):
+    for ds in (opened(folder), opened(paths), opened(str(folder), mmap=False)):
         check(ds, records)
     check(
         opened(f"{folder}/*.tfrecord"),
@@ -252,7 +253,7 @@ def test_shards_of_dali(tmp_path, place):
     ds = opened(folder)
     check(ds, by_tensorflow(paths, [""] * 3))
     check(opened(folder, split="train[1shard]"), by_tensorflow(paths[1:2], [""]))
-    covey.make_index(folder, progress=False)
+    covey.build_index(folder, progress=False)
     rows = np.load(next(folder.glob("covey-*.index.npy")))
     frames = [f"{row['offset']} {row['length'] + 16}\n" for row in rows]
     assert "".join(frames) == "".join(map(dali_index, paths))

@@ -60,7 +60,7 @@ def run_python(code: str) -> str:
 
 def test_public_names():
     assert covey.__all__ == [
-        "AccessRefusedError",
+        "StoragePermissionError",
         "Block",
         "ClassLabel",
         "ClassTable",
@@ -77,12 +77,12 @@ def test_public_names():
         "FeatureError",
         "Features",
         "FileChangedError",
-        "FileMissingError",
+        "StorageNotFoundError",
         "FormatError",
         "Image",
-        "Indexed",
+        "IndexResult",
         "Info",
-        "LeftOut",
+        "SkippedExample",
         "Loader",
         "PlanError",
         "Problem",
@@ -90,7 +90,7 @@ def test_public_names():
         "RaggedArray",
         "RecordReader",
         "RecordWriter",
-        "Repaired",
+        "RepairResult",
         "Report",
         "Shard",
         "Skipped",
@@ -105,9 +105,9 @@ def test_public_names():
         "StorageError",
         "StringArray",
         "Tensor",
-        "Written",
+        "WriteResult",
         "info",
-        "make_index",
+        "build_index",
         "open",
         "open_source",
         "read_batches",
@@ -145,7 +145,7 @@ def test_import_loads_numpy_at_most():
 def test_using_covey_imports_no_framework():
     code = (
         "import sys, covey; f = covey.Features({'x': 'int64'}); f.decode(f.encode({'x': 1})); "
-        "covey.RecordReader; covey.read_batches; "
+        "covey.RecordReader; covey.reading.read_batches; "
         "print(sorted({'tensorflow', 'torch', 'jax', 'ray', 'keras', 'PIL', 'fsspec', 'pandas'} "
         "& set(sys.modules)))"
     )
@@ -193,7 +193,7 @@ def test_error_tree_is_as_drawn():
 def test_errors_survive_pickling():
     import pickle
 
-    error = covey.CorruptRecordError("broken", name="a", record=3, offset=7)
+    error = covey.errors.CorruptRecordError("broken", name="a", record=3, offset=7)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.name, again.record, again.offset) == ("broken", "a", 3, 7)
 

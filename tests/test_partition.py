@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import covey
 from covey.shuffle.keys import hash_keys
 from covey.sources import LazyItems, Source
-from covey.sources.hold_out import Glancing, hold_out
+from covey.sources.hold_out import Peekable, hold_out
 
 NAMES = ("crow", "owl", "robin", "wren", "finch", "gull", "hawk", "ibis")
 
@@ -67,7 +67,7 @@ def test_sides_do_not_depend_on_what_else_there_is(names, count, fraction, rando
             parts = hold_out(
                 Source("list", "x", [(name, {"x": 1}) for name in names]), fraction=fraction
             )
-        except covey.DatasetError:  # a side is empty
+        except covey.errors.DatasetError:  # a side is empty
             return None
         return set(keys(parts[1]))
 
@@ -126,7 +126,7 @@ def test_a_share_of_classes_does_not_depend_on_the_others(names, fraction):
         try:
             listed = [(n, {"label": name}) for n, name in enumerate(names)]
             parts = hold_out(Source("list", "x", listed), class_fraction=fraction, label="label")
-        except covey.DatasetError:
+        except covey.errors.DatasetError:
             return None
         return labels(parts[1])
 
@@ -175,10 +175,10 @@ def test_columns_are_divided_like_rows():
         "label": np.arange(100) % 5,
         "nested": {"text": [f"t{n}" for n in range(100)]},
     }
-    whole = Source("list", "x", [], length=100, columns=columns, label="label")
+    complete = Source("list", "x", [], length=100, columns=columns, label="label")
     rows = [(n, {"x": n}) for n in range(100)]
     for wish in ({"fraction": 0.4}, {"classes": 2}):
-        stays, held_out = hold_out(whole, **wish)
+        stays, held_out = hold_out(complete, **wish)
         both = np.concatenate([stays.columns["x"], held_out.columns["x"]])
         assert sorted(both[:, 0]) == columns["x"][:, 0].tolist()
         assert held_out.columns["nested"]["text"] == [
@@ -187,7 +187,7 @@ def test_columns_are_divided_like_rows():
         assert len(held_out.columns["label"]) == held_out.length
     assert set(stays.columns["label"].tolist()).isdisjoint(held_out.columns["label"].tolist())
     by_row = hold_out(Source("list", "x", rows), fraction=0.4)[1]
-    by_column = hold_out(whole, fraction=0.4)[1]
+    by_column = hold_out(complete, fraction=0.4)[1]
     assert keys(by_row) == (by_column.columns["x"][:, 0] // 2).tolist()
 
 
@@ -210,7 +210,7 @@ class Glyphs(LazyItems):
 
 
 class GlancedGlyphs(Glyphs):
-    def glance(self, number):
+    def peek(self, number):
         return f"glyph-{number}", number % 4
 
 
@@ -227,7 +227,7 @@ def test_a_part_of_a_sequence_can_be_pickled():
 
 
 def test_items_that_can_be_glanced_at_are_not_read():
-    assert isinstance(GlancedGlyphs(1), Glancing)
+    assert isinstance(GlancedGlyphs(1), Peekable)
     for wish in ({"fraction": 0.5}, {"classes": 2}):
         read, glanced = (
             Source("list", "x", kind(50), features=FEATURES, label="label")
@@ -279,7 +279,7 @@ def test_features_of_a_source_that_knows_them_are_kept():
 def test_defaults_for_what_is_missing():
     listed = [(n, {"x": n} if n % 2 else {"x": n, "y": 1}) for n in range(50)]
     source = Source("list", "x", listed)
-    with pytest.raises(covey.FeatureError, match="give it a default"):
+    with pytest.raises(covey.errors.FeatureError, match="give it a default"):
         hold_out(source, fraction=0.5)
     assert hold_out(source, fraction=0.5, defaults={"y": 0})[1].features["y"].default == 0
 
@@ -289,21 +289,21 @@ def test_defaults_for_what_is_missing():
 
 def test_bad_items_are_raised_or_stay(make):
     listed = items(100)
-    listed[3] = covey.SourceError("birds:4: broken", name="birds", line=4)
+    listed[3] = covey.errors.SourceError("birds:4: broken", name="birds", line=4)
     listed[50][1].pop("label")
     listed[60][1]["x"] = "text"
-    with pytest.raises(covey.SourceError, match="birds:4"):
+    with pytest.raises(covey.errors.SourceError, match="birds:4"):
         hold_out(make(listed), fraction=0.5)
     stays, held_out = hold_out(make(listed), fraction=0.5, label="label", on_error="skip")
     assert stays.length + held_out.length == 100
-    bad = [n for n, item in enumerate(stays.examples) if isinstance(item, covey.SourceError)]
+    bad = [n for n, item in enumerate(stays.examples) if isinstance(item, covey.errors.SourceError)]
     assert [stays.number(n) for n in bad] == [3]
     assert stays.features["x"].dtype == "int64"
 
 
 def test_an_example_without_the_label_is_named():
     listed = [*items(10), ("last", {"x": 1})]
-    with pytest.raises(covey.FeatureError, match="example 10 has no 'label'; it has x"):
+    with pytest.raises(covey.errors.FeatureError, match="example 10 has no 'label'; it has x"):
         hold_out(Source("list", "birds", listed), classes=2, label="label")
 
 
@@ -322,7 +322,7 @@ def test_an_example_without_the_label_is_named():
     ],
 )
 def test_impossible_wishes(wish, message):
-    with pytest.raises(covey.DatasetError, match=message):
+    with pytest.raises(covey.errors.DatasetError, match=message):
         hold_out(Source("list", "birds", items(20)), **wish)
 
 
@@ -331,6 +331,6 @@ def test_a_stream_that_changes_between_passes():
     stays, _ = hold_out(Source("list", "birds", stream), fraction=0.5)
     stream.listed = items(21)
     with pytest.raises(
-        covey.SourceError, match="birds: it had 20 examples a moment ago and has 21"
+        covey.errors.SourceError, match="birds: it had 20 examples a moment ago and has 21"
     ):
         list(stays.examples)

@@ -26,8 +26,9 @@ from plan_cases import (
 )
 from scipy import stats
 
-from covey import ClassTable, DatasetError, PlanError, SmallClassesWarning, _core
-from covey.classes import CLASS_DTYPE
+from covey import _core
+from covey.classes import CLASS_DTYPE, ClassTable
+from covey.errors import DatasetError, PlanError, SmallClassesWarning
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
 
 # Exactly P classes, exactly K examples of each.
@@ -145,9 +146,9 @@ def test_plans_can_be_pickled():
     for plan in (
         even,
         BalancedPlan(["owl", "wren"] * 9, 2, 3, class_weights={"owl": 2}),
-        even.reweighted("sqrt", batch=7).reweighted(None, batch=20).for_rank(1, 3, "own"),
+        even.reweighted("sqrt", batch=7).reweighted(None, batch=20).for_rank(1, 3, "independent"),
         ShuffledPlan(50, 8, seed=3).for_rank(1, 2),
-        SequentialPlan(50, 8, last="drop"),
+        SequentialPlan(50, 8, remainder="drop"),
     ):
         again = pickle.loads(pickle.dumps(plan))
         assert repr(again) == repr(plan)
@@ -244,7 +245,7 @@ def test_all_orders_of_a_few_are_equally_likely(size):
 
 @pytest.mark.parametrize("size", [31, 32, 33, 36, 37, 50, 90])
 def test_pairs_of_places_are_uniform(size):
-    found = ShuffledPlan(size, size, seed=size, last="drop").batches(0, 60_000)
+    found = ShuffledPlan(size, size, seed=size, remainder="drop").batches(0, 60_000)
     unequal = ~np.eye(size, dtype=bool)
     for one, other in [(0, 1), (0, size - 1), (size // 2, size // 2 + 1)]:
         assert_uniform(pairs(found[:, one], found[:, other], size)[unequal])
@@ -255,9 +256,9 @@ def test_pairs_of_places_are_uniform(size):
 
 @pytest.mark.parametrize("size", [10_000, 999_900, 10**12])
 def test_large_orders_are_uniform(size):
-    begins = ShuffledPlan(size, 4, seed=1, last="drop")
+    begins = ShuffledPlan(size, 4, seed=1, remainder="drop")
     # The first four of many epochs.
-    found = begins.for_rank(0, begins.batches_per_epoch, "own").batches(0, 60_000)
+    found = begins.for_rank(0, begins.batches_per_epoch, "independent").batches(0, 60_000)
     parts = found // (size // 20)
     assert_uniform(pairs(parts[:, 0], parts[:, 1], 20))
     assert_uniform(pairs(parts[:, 1], parts[:, 3], 20))
@@ -410,8 +411,8 @@ def test_more_examples_than_there_are():
 def test_ranks_split_a_batch_by_class(case, seed, start, data):
     labels, sizes, per_batch, each = case
     plan = BalancedPlan(classes_of(sizes, labels), per_batch, each, seed)
-    world = data.draw(st.integers(1, per_batch))
-    parts = [plan.for_rank(rank, world) for rank in range(world)]
+    world_size = data.draw(st.integers(1, per_batch))
+    parts = [plan.for_rank(rank, world_size) for rank in range(world_size)]
     for step in range(start, start + 3):
         batches = [part.batch(step) for part in parts]
         assert (np.concatenate(batches) == plan.batch(step)).all()
@@ -423,13 +424,18 @@ def test_ranks_split_a_batch_by_class(case, seed, start, data):
 
 
 @settings(max_examples=60)
-@given(case=cases(most_classes=30, small=False), seed=seeds, start=steps, world=st.integers(1, 9))
-def test_ranks_take_batches_of_their_own(case, seed, start, world):
+@given(
+    case=cases(most_classes=30, small=False), seed=seeds, start=steps, world_size=st.integers(1, 9)
+)
+def test_ranks_take_batches_of_their_own(case, seed, start, world_size):
     labels, sizes, per_batch, each = case
     plan = BalancedPlan(classes_of(sizes, labels), per_batch, each, seed)
-    parts = [plan.for_rank(rank, world, "own").batches(start, start + 3) for rank in range(world)]
-    together = np.stack(parts, axis=1).reshape(3 * world, -1)
-    assert (together == plan.batches(start * world, (start + 3) * world)).all()
+    parts = [
+        plan.for_rank(rank, world_size, "independent").batches(start, start + 3)
+        for rank in range(world_size)
+    ]
+    together = np.stack(parts, axis=1).reshape(3 * world_size, -1)
+    assert (together == plan.batches(start * world_size, (start + 3) * world_size)).all()
 
 
 @given(
@@ -439,18 +445,20 @@ def test_ranks_take_batches_of_their_own(case, seed, start, world):
 def test_other_numbers_of_ranks_lose_and_repeat_nothing(worlds, seed):
     plan = BalancedPlan(classes_of(range(4, 14)), 3, 4, seed)
     shown, origin = [], 0
-    for world, count in worlds:
-        parts = [plan.for_rank(rank, world, "own") for rank in range(world)]
+    for world_size, count in worlds:
+        parts = [plan.for_rank(rank, world_size, "independent") for rank in range(world_size)]
         rows = [part.native.draw(0, count, part.share(origin))[0] for part in parts]
-        shown += np.stack(rows, axis=1).reshape(count * world, 12).tolist()
-        origin += count * world
+        shown += np.stack(rows, axis=1).reshape(count * world_size, 12).tolist()
+        origin += count * world_size
     assert shown == plan.batches(0, origin).tolist()
 
 
 def test_eight_ranks_go_on_as_six():
     plan = BalancedPlan(classes_of([20] * 12), 4, 4, seed=8)
-    before = [plan.for_rank(rank, 8, "own").batch(step) for step in range(3) for rank in range(8)]
-    six = [plan.for_rank(rank, 6, "own") for rank in range(6)]
+    before = [
+        plan.for_rank(rank, 8, "independent").batch(step) for step in range(3) for rank in range(8)
+    ]
+    six = [plan.for_rank(rank, 6, "independent") for rank in range(6)]
     after = [part.native.draw(step, 1, part.share(24))[0][0] for step in range(6) for part in six]
     # 60 batches of 4 classes are 20 rounds, in which each class shows each example four times.
     times = np.bincount(np.concatenate([*before, *after]), minlength=20)
@@ -460,31 +468,36 @@ def test_eight_ranks_go_on_as_six():
 
 def test_the_plan_of_a_rank_knows_who_it_is():
     plan = BalancedPlan(classes_of([5] * 9), 4, 2)
-    part = plan.for_rank(2, 3, "own")
-    assert (part.rank, part.world, part.mode, part.batches_per_step) == (2, 3, "own", 3)
-    assert (plan.rank, plan.world, plan.mode, plan.batches_per_step) == (0, 1, "split", 1)
+    part = plan.for_rank(2, 3, "independent")
+    assert (part.rank, part.world_size, part.mode, part.batches_per_step) == (
+        2,
+        3,
+        "independent",
+        3,
+    )
+    assert (plan.rank, plan.world_size, plan.mode, plan.batches_per_step) == (0, 1, "split", 1)
     assert repr(part).endswith(", rank 2 of 3 (own)>")
     assert (part.for_rank(0, 1).batches(0, 9) == plan.batches(0, 9)).all()
     assert part.description == plan.description
 
 
 @pytest.mark.parametrize(
-    ("rank", "world", "mode", "message"),
+    ("rank", "world_size", "mode", "message"),
     [
         (-1, 2, "split", "rank is -1, must be a whole number, 0 or more"),
-        (2, 2, "split", "rank is 2, must be below world, which is 2"),
-        (0, 0, "own", "world is 0, must be a whole number, 1 or more"),
-        (0.0, 1, "own", "rank is 0.0"),
-        (False, 1, "own", "rank is False"),
-        (0, None, "own", "world is None"),
-        (0, 2, "both", "mode is 'both', must be 'split' or 'own'"),
-        (0, 2, ["own"], "mode is "),
+        (2, 2, "split", "rank is 2, must be below world_size, which is 2"),
+        (0, 0, "independent", "world_size is 0, must be a whole number, 1 or more"),
+        (0.0, 1, "independent", "rank is 0.0"),
+        (False, 1, "independent", "rank is False"),
+        (0, None, "independent", "world_size is None"),
+        (0, 2, "both", "mode is 'both', must be 'split' or 'independent'"),
+        (0, 2, ["independent"], "mode is "),
         (0, 5, "split", "a batch has 4 parts, which cannot be split over 5 ranks"),
     ],
 )
-def test_impossible_ranks(rank, world, mode, message):
+def test_impossible_ranks(rank, world_size, mode, message):
     with pytest.raises(PlanError, match=message):
-        BalancedPlan(classes_of([5] * 9), 4, 2).for_rank(rank, world, mode)
+        BalancedPlan(classes_of([5] * 9), 4, 2).for_rank(rank, world_size, mode)
 
 
 # Epochs.
@@ -501,13 +514,13 @@ def test_an_epoch_of_classes_shows_every_class(case, seed):
 
 
 @settings(max_examples=60)
-@given(case=cases(most_classes=12, most_examples=40), seed=seeds, world=st.integers(1, 4))
-def test_an_epoch_of_examples_shows_every_example(case, seed, world):
+@given(case=cases(most_classes=12, most_examples=40), seed=seeds, world_size=st.integers(1, 4))
+def test_an_epoch_of_examples_shows_every_example(case, seed, world_size):
     labels, sizes, per_batch, each = case
     plan = quietly(classes_of(sizes, labels), per_batch, each, seed)
-    own = plan.for_rank(0, world, "own")
-    batches = own.steps_per_epoch * world
-    assert batches - world < plan.steps_per_epoch <= batches
+    own = plan.for_rank(0, world_size, "independent")
+    batches = own.steps_per_epoch * world_size
+    assert batches - world_size < plan.steps_per_epoch <= batches
     _, times = reference.counts_of(drawn(plan, step) for step in range(plan.steps_per_epoch))
     assert len(times) == sum(sizes)
     # It takes no more rounds than the largest class needs.
@@ -534,7 +547,7 @@ def test_a_step_less_does_not_show_every_example_of_classes_that_are_alike(
 def test_an_epoch_of_so_many_steps():
     for given_steps in [7, np.int64(7)]:
         plan = BalancedPlan(classes_of([5] * 9), 4, 2, steps_per_epoch=given_steps)
-        assert plan.steps_per_epoch == plan.for_rank(1, 3, "own").steps_per_epoch == 7
+        assert plan.steps_per_epoch == plan.for_rank(1, 3, "independent").steps_per_epoch == 7
 
 
 @settings(max_examples=60)
@@ -542,16 +555,16 @@ def test_an_epoch_of_so_many_steps():
     case=cases(most_classes=12, most_examples=30),
     seed=seeds,
     count=st.integers(0, 40),
-    world=st.integers(1, 3),
+    world_size=st.integers(1, 3),
 )
-def test_coverage_is_what_is_counted(case, seed, count, world):
+def test_coverage_is_what_is_counted(case, seed, count, world_size):
     labels, sizes, per_batch, each = case
     plan = quietly(classes_of(sizes, labels), per_batch, each, seed)
-    batches = [drawn(plan, step) for step in range(count * world)]
-    found = plan.for_rank(world - 1, world, "own").coverage(count)
+    batches = [drawn(plan, step) for step in range(count * world_size)]
+    found = plan.for_rank(world_size - 1, world_size, "independent").coverage(count)
     assert_covers(found, count, batches, dict(zip(labels, sizes, strict=True)))
-    if world <= per_batch:
-        assert plan.for_rank(0, world).coverage(count) == plan.coverage(count)
+    if world_size <= per_batch:
+        assert plan.for_rank(0, world_size).coverage(count) == plan.coverage(count)
 
 
 def test_coverage_far_away():
@@ -564,25 +577,25 @@ def test_coverage_far_away():
 
 # Plans without classes.
 
-LAST = ["short", "drop", "fill"]
+REMAINDERS = ["keep", "drop", "fill"]
 
 
 @settings(max_examples=150)
 @given(
     records=st.integers(1, 120),
     batch_size=st.integers(1, 50),
-    last=st.sampled_from(LAST),
+    remainder=st.sampled_from(REMAINDERS),
     is_shuffled=st.booleans(),
     seed=seeds,
 )
-def test_epochs_are_those_of_the_reference(records, batch_size, last, is_shuffled, seed):
-    if last == "drop":
+def test_epochs_are_those_of_the_reference(records, batch_size, remainder, is_shuffled, seed):
+    if remainder == "drop":
         batch_size = min(batch_size, records)
     if is_shuffled:
-        plan = ShuffledPlan(records, batch_size, seed, last=last)
+        plan = ShuffledPlan(records, batch_size, seed, remainder=remainder)
     else:
-        plan = SequentialPlan(records, batch_size, last=last)
-    expected = reference.epochs(seed, records, batch_size, last, is_shuffled=is_shuffled)
+        plan = SequentialPlan(records, batch_size, remainder=remainder)
+    expected = reference.epochs(seed, records, batch_size, remainder, is_shuffled=is_shuffled)
     batches = list(itertools.islice(expected, 3 * plan.batches_per_epoch + 2))
     assert [plan.batch(step).tolist() for step in range(len(batches))] == batches
     assert [ids.tolist() for ids in plan.batches(0, len(batches))] == batches
@@ -601,7 +614,7 @@ def test_a_shuffled_epoch_has_every_record_once(records, batch_size):
 @pytest.mark.parametrize("records", [5, 7, 12, 33, 100])
 def test_filled_batches_are_full_and_have_no_record_twice(records):
     for batch_size in range(1, min(records, 40) + 1):
-        plan = ShuffledPlan(records, batch_size, seed=5, last="fill")
+        plan = ShuffledPlan(records, batch_size, seed=5, remainder="fill")
         for start in [0, FAR // records * records]:
             found = plan.batches(start, start + records)
             assert all(len(set(ids)) == batch_size for ids in found.tolist())
@@ -611,7 +624,7 @@ def test_filled_batches_are_full_and_have_no_record_twice(records):
 
 
 def test_dropped_records_are_others_in_each_epoch():
-    plan = ShuffledPlan(10, 4, seed=2, last="drop")
+    plan = ShuffledPlan(10, 4, seed=2, remainder="drop")
     assert plan.steps_per_epoch == 2
     left = [
         frozenset(range(10)) - set(plan.batches(epoch * 2, epoch * 2 + 2).ravel().tolist())
@@ -625,8 +638,8 @@ def test_sequential_batches():
     assert [ids.tolist() for ids in SequentialPlan(5, 2).batches(0, 4)] == [
         [0, 1], [2, 3], [4], [0, 1]
     ]  # fmt: skip
-    assert SequentialPlan(5, 2, last="drop").batches(0, 3).tolist() == [[0, 1], [2, 3], [0, 1]]
-    assert SequentialPlan(5, 2, last="fill").batches(0, 3).tolist() == [[0, 1], [2, 3], [4, 0]]
+    assert SequentialPlan(5, 2, remainder="drop").batches(0, 3).tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert SequentialPlan(5, 2, remainder="fill").batches(0, 3).tolist() == [[0, 1], [2, 3], [4, 0]]
     assert SequentialPlan(3, 8).batches(0, 2).tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
@@ -634,75 +647,80 @@ def test_sequential_batches():
 @given(
     records=st.integers(1, 60),
     batch_size=st.integers(1, 30),
-    last=st.sampled_from(LAST),
-    world=st.integers(1, 8),
+    remainder=st.sampled_from(REMAINDERS),
+    world_size=st.integers(1, 8),
     step=st.integers(0, 40) | st.integers(0, FAR),
 )
-def test_ranks_split_records(records, batch_size, last, world, step):
-    if last == "drop":
+def test_ranks_split_records(records, batch_size, remainder, world_size, step):
+    if remainder == "drop":
         batch_size = min(batch_size, records)
-    plan = ShuffledPlan(records, batch_size, 3, last=last)
-    if world <= batch_size:
-        parts = [plan.for_rank(rank, world).batch(step) for rank in range(world)]
+    plan = ShuffledPlan(records, batch_size, 3, remainder=remainder)
+    if world_size <= batch_size:
+        parts = [plan.for_rank(rank, world_size).batch(step) for rank in range(world_size)]
         assert (np.concatenate(parts) == plan.batch(step)).all()
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    own = [plan.for_rank(rank, world, "own").batch(step).tolist() for rank in range(world)]
-    assert own == [plan.batch(step * world + rank).tolist() for rank in range(world)]
+    own = [
+        plan.for_rank(rank, world_size, "independent").batch(step).tolist()
+        for rank in range(world_size)
+    ]
+    assert own == [plan.batch(step * world_size + rank).tolist() for rank in range(world_size)]
 
 
 @given(
     records=st.integers(1, 60),
     batch_size=st.integers(1, 30),
-    world=st.integers(1, 8),
-    mode=st.sampled_from(["split", "own"]),
+    world_size=st.integers(1, 8),
+    mode=st.sampled_from(["split", "independent"]),
 )
-def test_the_first_epoch_of_all_ranks_has_every_record_once(records, batch_size, world, mode):
-    batch_size = max(batch_size, world)
+def test_the_first_epoch_of_all_ranks_has_every_record_once(records, batch_size, world_size, mode):
+    batch_size = max(batch_size, world_size)
     plan = ShuffledPlan(records, batch_size, 3)
-    parts = [plan.for_rank(rank, world, mode) for rank in range(world)]
+    parts = [plan.for_rank(rank, world_size, mode) for rank in range(world_size)]
     shown = [list(part.batches(0, part.steps_per_epoch)) for part in parts]
     assert sorted(np.concatenate([ids for rows in shown for ids in rows])) == list(range(records))
     assert max(map(len, shown)) == parts[0].steps_per_epoch
 
 
 @pytest.mark.parametrize(
-    ("records", "batch_size", "last", "expected"),
-    [(10, 4, "short", 3), (10, 4, "drop", 2), (10, 4, "fill", 3), (8, 4, "short", 2)],
+    ("records", "batch_size", "remainder", "expected"),
+    [(10, 4, "keep", 3), (10, 4, "drop", 2), (10, 4, "fill", 3), (8, 4, "keep", 2)],
 )
-def test_steps_of_an_epoch_of_records(records, batch_size, last, expected):
+def test_steps_of_an_epoch_of_records(records, batch_size, remainder, expected):
     for plan in [
-        ShuffledPlan(records, batch_size, last=last),
-        SequentialPlan(records, batch_size, last=last),
+        ShuffledPlan(records, batch_size, remainder=remainder),
+        SequentialPlan(records, batch_size, remainder=remainder),
     ]:
         assert plan.steps_per_epoch == plan.batches_per_epoch == expected
-        assert plan.is_endless == (last == "fill")
+        assert plan.is_endless == (remainder == "fill")
 
 
 @given(
     records=st.integers(1, 60),
     batch_size=st.integers(1, 8),
-    last=st.sampled_from(LAST),
-    world=st.integers(1, 8),
-    mode=st.sampled_from(["split", "own"]),
+    remainder=st.sampled_from(REMAINDERS),
+    world_size=st.integers(1, 8),
+    mode=st.sampled_from(["split", "independent"]),
     batch=st.integers(0, 200),
 )
-def test_ranks_share_out_what_is_left_of_an_epoch(records, batch_size, last, world, mode, batch):
-    if last == "drop":
+def test_ranks_share_out_what_is_left_of_an_epoch(
+    records, batch_size, remainder, world_size, mode, batch
+):
+    if remainder == "drop":
         batch_size = min(batch_size, records)
-    plan = ShuffledPlan(records, batch_size, last=last)
+    plan = ShuffledPlan(records, batch_size, remainder=remainder)
     if mode == "split":
-        world = min(world, batch_size)
-    parts = [plan.for_rank(rank, world, mode) for rank in range(world)]
+        world_size = min(world_size, batch_size)
+    parts = [plan.for_rank(rank, world_size, mode) for rank in range(world_size)]
     end = parts[0].end_of_epoch(batch)
     assert all(part.end_of_epoch(batch) == end for part in parts)
     assert batch < end <= batch + parts[0].batches_per_epoch
     assert end % parts[0].batches_per_epoch == 0
     each = parts[0].batches_per_step
     taken = sorted(
-        batch + step * each + (part.rank if mode == "own" else 0)
+        batch + step * each + (part.rank if mode == "independent" else 0)
         for part in parts
         for step in range(part.steps_left(batch))
-        if mode == "own" or part.rank == 0
+        if mode == "independent" or part.rank == 0
     )
     if plan.is_endless:  # all ranks have equally many
         assert taken == list(range(batch, batch + -(-(end - batch) // each) * each))
@@ -713,22 +731,24 @@ def test_ranks_share_out_what_is_left_of_an_epoch(records, batch_size, last, wor
 @given(
     records=st.integers(1, 60),
     batch_size=st.integers(1, 8),
-    last=st.sampled_from(LAST),
-    world=st.integers(1, 8),
+    remainder=st.sampled_from(REMAINDERS),
+    world_size=st.integers(1, 8),
     step=st.integers(0, 500),
 )
-def test_steps_and_batches_are_translated(records, batch_size, last, world, step):
-    if last == "drop":
+def test_steps_and_batches_are_translated(records, batch_size, remainder, world_size, step):
+    if remainder == "drop":
         batch_size = min(batch_size, records)
-    plan = ShuffledPlan(records, batch_size, last=last).for_rank(0, world, "own")
+    plan = ShuffledPlan(records, batch_size, remainder=remainder).for_rank(
+        0, world_size, "independent"
+    )
     batch = plan.batch_at(step)
     assert plan.step_at(batch) == step
     assert plan.batch_at(step + 1) == min(
-        batch + world, batch + world if plan.is_endless else plan.end_of_epoch(batch)
+        batch + world_size, batch + world_size if plan.is_endless else plan.end_of_epoch(batch)
     )
     assert plan.batch_at(plan.steps_per_epoch) == plan.batches_per_epoch
-    even = BalancedPlan(classes_of([5] * 9), 4, 2).for_rank(0, world, "own")
-    assert (even.batch_at(step), even.step_at(step * world)) == (step * world, step)
+    even = BalancedPlan(classes_of([5] * 9), 4, 2).for_rank(0, world_size, "independent")
+    assert (even.batch_at(step), even.step_at(step * world_size)) == (step * world_size, step)
 
 
 # What is wrong.
@@ -867,7 +887,7 @@ def test_steps_that_are_too_far_away(step):
         plan.classes,
         plan.coverage,
         plan.for_rank(1, 2).batch,
-        plan.for_rank(1, 2, "own").batch,
+        plan.for_rank(1, 2, "independent").batch,
         lambda step: plan.batches(step, step + 9),
         lambda step: plan.batches(0, step),
         lambda step: plan.reweighted("size", batch=step),
@@ -880,7 +900,12 @@ def test_steps_that_are_too_far_away(step):
 
 def test_the_last_steps_that_there_are():
     plan = BalancedPlan(classes_of([7] * 10), 4, 4)
-    for part in (plan, plan.for_rank(2, 3), plan.for_rank(1, 3, "own"), ShuffledPlan(10, 4)):
+    for part in (
+        plan,
+        plan.for_rank(2, 3),
+        plan.for_rank(1, 3, "independent"),
+        ShuffledPlan(10, 4),
+    ):
         last = part.last_step
         assert last > 10**17
         assert len(part.batch(last)) > 0
@@ -910,8 +935,12 @@ def test_more_batches_at_once_than_memory_can_hold():
         ((5, 0), {}, "batch_size is 0, must be a whole number, from 1 to"),
         ((5, None), {}, "batch_size is None"),
         ((5, 2**70), {}, "batch_size is 1180591620717411303424"),
-        ((5, 2), {"last": "keep"}, "last is 'keep', must be one of 'short', 'drop', 'fill'"),
-        ((5, 6), {"last": "drop"}, "batch_size is 6, but there are only 5 records"),
+        (
+            (5, 2),
+            {"remainder": "keep"},
+            "remainder is 'keep', must be one of 'short', 'drop', 'fill'",
+        ),
+        ((5, 6), {"remainder": "drop"}, "batch_size is 6, but there are only 5 records"),
     ],
 )
 def test_wrong_epochs(plan, args, options, message):

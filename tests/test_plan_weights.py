@@ -22,7 +22,8 @@ from plan_cases import (
 )
 from plan_reference import SPANS
 
-from covey import ClassTable, DatasetError, PlanError
+from covey.classes import ClassTable
+from covey.errors import DatasetError, PlanError
 from covey.plan import BalancedPlan
 
 weight = st.one_of(
@@ -375,11 +376,11 @@ def test_ranks_of_a_plan_with_weights():
     plan = plan.reweighted(range(10), batch=11)
     parts = [plan.for_rank(rank, 3).batches(0, 30) for rank in range(3)]
     assert (np.concatenate(parts, axis=1) == plan.batches(0, 30)).all()
-    own = [plan.for_rank(rank, 3, "own").batches(0, 10) for rank in range(3)]
+    own = [plan.for_rank(rank, 3, "independent").batches(0, 10) for rank in range(3)]
     assert (np.stack(own, axis=1).reshape(30, -1) == plan.batches(0, 30)).all()
-    late = plan.for_rank(1, 3, "own").reweighted("sqrt", batch=20)
+    late = plan.for_rank(1, 3, "independent").reweighted("sqrt", batch=20)
     expected = plan.reweighted("sqrt", batch=20)
-    assert (late.batches(0, 20) == expected.for_rank(1, 3, "own").batches(0, 20)).all()
+    assert (late.batches(0, 20) == expected.for_rank(1, 3, "independent").batches(0, 20)).all()
 
 
 def test_many_changes():
@@ -445,7 +446,7 @@ def test_an_epoch_is_that_of_the_first_weights():
     assert even.reweighted("size", batch=1).steps_per_epoch == 75
     assert by_size.reweighted(None, batch=0).steps_per_epoch == 75
     assert by_size.reweighted(None, batch=1).steps_per_epoch == 50
-    assert by_size.for_rank(1, 4, "own").steps_per_epoch == 13
+    assert by_size.for_rank(1, 4, "independent").steps_per_epoch == 13
     assert by_size.for_rank(1, 2).steps_per_epoch == 50
 
 

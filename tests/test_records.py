@@ -12,7 +12,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey import Block, ClosedError, RecordReader, RecordWriter
+from covey import RecordReader, RecordWriter
+from covey.errors import ClosedError
+from covey.tfrecord import Block
 from covey.tfrecord.compression import detect_compression
 
 COMPRESSIONS = [None, "GZIP", "ZLIB"]
@@ -466,7 +468,7 @@ def test_a_writer_says_where_it_wrote_each_record(tmp_path, compression, threads
     with ThreadPoolExecutor(max(1, threads)) as pool:
         executor = pool if threads else None
         with RecordWriter(
-            tmp_path / "kept", **options, executor=executor, keep_places=True
+            tmp_path / "kept", **options, executor=executor, track_locations=True
         ) as writer:
             for record in records[:150]:
                 writer.write(record)

@@ -32,17 +32,18 @@ from opened import as_lists, opened
 from servers import folder_server, range_server, stand_alone
 from written import TOKEN, content, files, fresh_process, shard_paths, write
 
-from covey import ClassLabel, CorruptRecordError, Image, RecordReader, RecordWriter
+from covey import ClassLabel, Image, RecordReader, RecordWriter
 from covey.cli import main
 from covey.dataset_info import has_token
 from covey.errors import (
-    AccessRefusedError,
     CommittedError,
+    CorruptRecordError,
     CoveyError,
     DatasetError,
     DatasetExistsError,
     FileChangedError,
     StorageError,
+    StoragePermissionError,
 )
 from covey.reading import local_shards as gather_shards
 from covey.reading.local_shards import LocalShards
@@ -444,11 +445,11 @@ def test_batches_are_the_same_as_from_disk(place, made, on_disk, kind):
         assert everything(dataset) == on_disk(kind, **options)
 
 
-@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_of_one_split_are_the_same(web, made, on_disk, kind, map_files):
+def test_batches_of_one_split_are_the_same(web, made, on_disk, kind, mmap):
     web.bring(made(kind))
-    dataset = web.open(made(kind), kind, **WHOLE, map_files=map_files)
+    dataset = web.open(made(kind), kind, **WHOLE, mmap=mmap)
     assert everything(dataset) == on_disk(kind, **WHOLE)
 
 
@@ -527,11 +528,11 @@ def test_four_threads_at_once(faulty, made, kind):
 FEW_BLOCKS = 6 * BLOCK  # of the 9 that the shards of a split have
 
 
-@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("kind", ["covey", "covey GZIP"])
-def test_a_cache_that_does_not_hold_everything(web, made, kind, map_files):
+def test_a_cache_that_does_not_hold_everything(web, made, kind, mmap):
     web.bring(made(kind))
-    dataset = web.open(**WHOLE, cache_bytes=FEW_BLOCKS, map_files=map_files)
+    dataset = web.open(**WHOLE, cache_bytes=FEW_BLOCKS, mmap=mmap)
     order = np.random.default_rng(0).permutation(TRAIN).tolist()
     for begin in range(0, TRAIN, 2):
         assert numbers(dataset, order[begin : begin + 2]) == order[begin : begin + 2]
@@ -551,10 +552,10 @@ def read_kept(url, ids, options):
     return numbers(KEPT[url], ids)
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_two_processes_that_take_each_others_blocks_away(web, made, elsewhere, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_two_processes_that_take_each_others_blocks_away(web, made, elsewhere, mmap):
     web.bring(made("covey"))
-    options = {**WHOLE, "cache_bytes": FEW_BLOCKS, "map_files": map_files}
+    options = {**WHOLE, "cache_bytes": FEW_BLOCKS, "mmap": mmap}
     rng = np.random.default_rng(0)
     for read in (read_kept, partial(elsewhere, read_kept)) * 15:
         ids = rng.integers(0, TRAIN, 2).tolist()
@@ -569,12 +570,12 @@ def evict(dataset):
         cache_entry.discard(str(path))
 
 
-@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("kind", ["big", "big GZIP"])
-def test_blocks_that_are_taken_away_while_they_are_read(web, made, monkeypatch, kind, map_files):
+def test_blocks_that_are_taken_away_while_they_are_read(web, made, monkeypatch, kind, mmap):
     """Another process removes them, and another thread then fetches others of the same shard."""
     web.bring(made(kind))
-    dataset = web.open(map_files=map_files)
+    dataset = web.open(mmap=mmap)
     real, times = LocalShards.fetch, itertools.count()
 
     def fetch(self, *args):
@@ -605,11 +606,11 @@ def cached_files():
     return [*folder.glob("blocks/*/data"), *folder.glob("unpacked/*")]
 
 
-@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("kind", ["covey", "covey GZIP", "covey ZLIB"])
-def test_a_corrupt_byte_of_the_cache_is_fetched_again(web, made, kind, map_files):
+def test_a_corrupt_byte_of_the_cache_is_fetched_again(web, made, kind, mmap):
     web.bring(made(kind))
-    dataset = web.open(**WHOLE, map_files=map_files)
+    dataset = web.open(**WHOLE, mmap=mmap)
     everything = list(range(TRAIN))
     assert numbers(dataset, everything) == everything
     for _ in range(2):
@@ -631,18 +632,18 @@ def test_a_corrupt_byte_of_the_cache_is_fetched_again(web, made, kind, map_files
                 cache_entry._check(data[step : step + cache_entry.BLOCK_BYTES]) for step in steps
             ]
             marks.write_bytes(marks.read_bytes()[:32] + np.array(sums, "<u4").tobytes())
-    assert numbers(web.open(**WHOLE, map_files=map_files), everything) == everything
+    assert numbers(web.open(**WHOLE, mmap=mmap), everything) == everything
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_a_record_that_is_corrupt_there_is_fetched_twice(web, made, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_record_that_is_corrupt_there_is_fetched_twice(web, made, mmap):
     web.bring(made("covey"))
     (name,) = [each for each in web.asked.files if "train.tfrecord-00001" in each]
     data = bytearray(web.asked.files[name])
     at = len(data) // 2
     data[at] ^= 16
     web.asked.files[name] = bytes(data)
-    dataset = web.open(**WHOLE, map_files=map_files)
+    dataset = web.open(**WHOLE, mmap=mmap)
     for times in (2, 1):
         forget_requests(web)
         with pytest.raises(CorruptRecordError, match="checksum"):
@@ -654,7 +655,7 @@ def test_a_record_that_is_corrupt_there_is_fetched_twice(web, made, map_files):
 
 def test_files_that_are_opened_again_after_they_were_taken_away(web, made, monkeypatch):
     web.bring(made("covey"))
-    dataset = web.open(**WHOLE, map_files=False)
+    dataset = web.open(**WHOLE, mmap=False)
     monkeypatch.setattr("covey.reading.open_files.max_open_files", lambda: 4)
     real, times = LocalShards.fetch, itertools.count()
 
@@ -669,10 +670,10 @@ def test_files_that_are_opened_again_after_they_were_taken_away(web, made, monke
     assert next(times) > 1
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_unpacked_shards_that_another_process_removes(web, made, monkeypatch, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_unpacked_shards_that_another_process_removes(web, made, monkeypatch, mmap):
     web.bring(made("covey ZLIB"))
-    dataset = web.open(**WHOLE, map_files=map_files)
+    dataset = web.open(**WHOLE, mmap=mmap)
     assert numbers(dataset, [1]) == [1]
     real = LocalShards.open
 
@@ -843,10 +844,10 @@ def test_a_shard_of_covey_that_was_replaced_is_an_error(sound, made):
     assert numbers(sound.open(), [7]) == [BIG[7]]
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_a_shard_that_is_replaced_while_it_is_open(sound, made, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_shard_that_is_replaced_while_it_is_open(sound, made, mmap):
     sound.bring(made("big"))
-    dataset = sound.open(map_files=map_files)
+    dataset = sound.open(mmap=mmap)
     assert numbers(dataset, [0]) == [BIG[0]]
     name, data = only_shard(made("big"))
     sound.put(name, backwards(data))
@@ -936,7 +937,7 @@ def test_refused(web, s3, made):
     web.asked.fault = lambda method, path, attempt: "403"
     s3.asked.fault = lambda method, path: 403
     for each, hint in ((web, "headers="), (s3, "key=, secret=")):
-        with pytest.raises(AccessRefusedError, match=f"{each.url}.*refused.*{hint}"):
+        with pytest.raises(StoragePermissionError, match=f"{each.url}.*refused.*{hint}"):
             each.open()
 
 
@@ -944,7 +945,7 @@ def test_refused_later(web, made):
     web.bring(made("covey"))
     dataset = web.open(**WHOLE)
     web.asked.fault = lambda method, path, attempt: "401" if method == "GET" else ""
-    with pytest.raises(AccessRefusedError, match=shard_paths(made("covey"))[0].name):
+    with pytest.raises(StoragePermissionError, match=shard_paths(made("covey"))[0].name):
         dataset[0]
 
 
@@ -957,12 +958,12 @@ def test_a_server_that_is_down(web, made):
 
 def test_storage_options_are_needed(s3, made):
     s3.bring(made("covey"))
-    whole = {"endpoint_url": s3.options["client_kwargs"]["endpoint_url"]}
-    whole |= {"key": "nobody", "secret": "nothing"}
-    assert len(opened(s3.url, split="train", storage_options=whole)) == TRAIN
-    del whole["key"], whole["secret"]
-    with pytest.raises(AccessRefusedError, match="credentials"):
-        opened(s3.url, split="train", storage_options=whole)
+    complete = {"endpoint_url": s3.options["client_kwargs"]["endpoint_url"]}
+    complete |= {"key": "nobody", "secret": "nothing"}
+    assert len(opened(s3.url, split="train", storage_options=complete)) == TRAIN
+    del complete["key"], complete["secret"]
+    with pytest.raises(StoragePermissionError, match="credentials"):
+        opened(s3.url, split="train", storage_options=complete)
 
 
 # Writing.
@@ -1226,7 +1227,7 @@ def test_one_failed_request_before_the_switch_changes_nothing(way):
     probe = [0, 1]  # a file that is put, and removed at best
     assert all(".tmp" in steps[number] for number in probe)
     for fatal in (each for each in range(switch + 1) if each != probe[1]):
-        with failing(fatal, fatal + 1), pytest.raises(AccessRefusedError, match="no more"):
+        with failing(fatal, fatal + 1), pytest.raises(StoragePermissionError, match="no more"):
             way.act(place)
         assert place.files() == before
     way.act(place)
@@ -1243,7 +1244,7 @@ def test_a_writer_that_is_cut_off_leaves_the_old_or_the_new_dataset(way):
     for first in range(2, len(steps)):
         place = way.prepare()
         before = place.files()
-        kind = AccessRefusedError if first <= switch else CommittedError
+        kind = StoragePermissionError if first <= switch else CommittedError
         with failing(first, None), pytest.raises(kind, match="no more"):
             way.act(place)
         assert seen(place) == (old if first <= switch else new)
@@ -1374,7 +1375,7 @@ def test_an_upload_to_s3_that_fails(s3, name):
     before = s3.files()
     times = itertools.count()
     s3.asked.fault = lambda method, path: (
-        500 * (method == "PUT" and path.endswith(name) and next(times) < retry.TRIES)
+        500 * (method == "PUT" and path.endswith(name) and next(times) < retry.MAX_ATTEMPTS)
     )
     with pytest.raises(StorageError, match=f"{name}: (writing|copying) failed 5 times"):
         put(s3, more(30, 60), mode="overwrite")
@@ -1455,7 +1456,7 @@ def test_what_may_not_be_written_is_found_out_at_once(s3):
     before = s3.files()
     s3.asked.fault = lambda method, path: 403 if method == "PUT" else 0
     examples = iter(more(30, 60))
-    with pytest.raises(AccessRefusedError, match=f"{s3.url}.*refused"):
+    with pytest.raises(StoragePermissionError, match=f"{s3.url}.*refused"):
         put(s3, examples, mode="append")
     assert len(list(examples)) == 30
     s3.asked.fault = lambda method, path: 0

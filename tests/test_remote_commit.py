@@ -23,8 +23,9 @@ from servers import stand_alone
 from written import fresh_process, write
 
 import covey
-from covey import DatasetError, RecordReader
-from covey.writing.publish import Mirror
+from covey import RecordReader
+from covey.errors import DatasetError
+from covey.writing.publish import RemoteStaging
 
 COUNTER = itertools.count()
 
@@ -303,14 +304,14 @@ def test_two_writers_that_switch_at_the_same_moment(bucket, monkeypatch):
     prefix = f"commit{next(COUNTER)}/birds"
     url = f"s3://bucket/{prefix}"
     put(url, bucket.options, OLD)
-    real, raced = Mirror._check_unchanged, []
+    real, raced = RemoteStaging._check_unchanged, []
 
     def check_unchanged(mirror):
         real(mirror)
         if mirror._split == "test" and (mirror.folder / "dataset_info.json").exists():
             raced.append(put(url, bucket.options, NEW, split=f"other{len(raced)}"))
 
-    monkeypatch.setattr(Mirror, "_check_unchanged", check_unchanged)
+    monkeypatch.setattr(RemoteStaging, "_check_unchanged", check_unchanged)
     with pytest.raises(DatasetError, match="another process has changed the dataset"):
         put(url, bucket.options, NEW, split="test")
     assert raced

@@ -19,8 +19,9 @@ from written import about, check_index, files, index, info, records, shard_paths
 
 import covey
 from covey.compat.datum import Serializer, TFRecordWriter
-from covey.maintenance import repair, verify
+from covey.maintenance.repair import repair
 from covey.maintenance.repair_split import SplitRepair
+from covey.maintenance.verify import verify
 
 NAMES = ("crow", "owl", "wren")
 
@@ -138,7 +139,7 @@ def test_compressed_shards_stay_compressed(tmp_path, new, compression):
     rng = np.random.default_rng(0)
     examples = {"x": rng.integers(0, 256, (400, 200), np.uint8), "label": np.arange(400) % 7}
     write(examples, old, label="label", compression=compression, shards=2)
-    whole = records(old)
+    complete = records(old)
     path = shard_paths(old)[1]
     change(path, path.stat().st_size // 2, bytes(9))
     mended = mend(old, new)
@@ -146,8 +147,8 @@ def test_compressed_shards_stay_compressed(tmp_path, new, compression):
     assert is_sound(new)
     assert about(new).compression == compression
     saved = records(new)
-    assert saved[:200] == whole[:200]
-    assert set(saved) < set(whole)
+    assert saved[:200] == complete[:200]
+    assert set(saved) < set(complete)
     assert len(saved) == mended.records > 250
 
 
@@ -165,13 +166,13 @@ def test_records_that_do_not_fit_are_left_out(sound, tmp_path_factory, bad, seed
     parent = tmp_path_factory.mktemp("misfits")
     folder = shutil.copytree(sound, parent / "birds")
     path = shard_paths(folder)[1]
-    whole = read_file(path)
+    complete = read_file(path)
     wrong = [b"\xff", example(size=[1]), example(size=[1], song=[1.0, 2.0], species=[9])]
-    put = [wrong[(n + seed) % 3] if n in bad else whole[n] for n in range(20)]
+    put = [wrong[(n + seed) % 3] if n in bad else complete[n] for n in range(20)]
     path.write_bytes(b"".join(map(frame, put)))
     mended = mend(folder, parent / "new", split="train")
     assert {each.record for each in mended.lost} == bad
-    kept = [each for n, each in enumerate(whole) if n not in bad]
+    kept = [each for n, each in enumerate(complete) if n not in bad]
     assert read_file(shard_paths(parent / "new")[1]) == kept
     assert is_sound(parent / "new")
 
@@ -206,7 +207,9 @@ def test_nothing_is_left(folder, new):
     for split in ("train", "test"):
         for path in shard_paths(folder, split):
             path.write_bytes(b"nothing")
-    with pytest.raises(covey.DatasetError, match="no sound record to save; the first: birds-train"):
+    with pytest.raises(
+        covey.errors.DatasetError, match="no sound record to save; the first: birds-train"
+    ):
         mend(folder, new)
     assert not new.exists()
 
@@ -215,7 +218,7 @@ def test_shards_that_nothing_lists(folder, new):
     content = json.loads((folder / "dataset_info.json").read_text())
     del content["splits"]
     (folder / "dataset_info.json").write_text(json.dumps(content))
-    with pytest.raises(covey.DatasetError, match="does not list, give them instead"):
+    with pytest.raises(covey.errors.DatasetError, match="does not list, give them instead"):
         mend(folder, new)
     assert mend(f"{folder}/*.tfrecord*", new).records == 69
     assert is_sound(new)
@@ -251,7 +254,7 @@ def test_the_sound_records_of_damaged_files_are_saved(cases, tmp_path, part):
         new = tmp_path / str(number)
         survivors = [record for record in case.survivors if is_example(record)]
         if not survivors:
-            with pytest.raises(covey.DatasetError, match="no sound record"):
+            with pytest.raises(covey.errors.DatasetError, match="no sound record"):
                 mend(case.path, new)
             continue
         mended = mend(case.path, new, threads=1)
@@ -298,7 +301,7 @@ def test_splits_that_names_of_files_tell(tmp_path, new):
     mended = mend(tmp_path / "x", new)
     assert sorted(each.split for each in mended.written) == ["test", "train"]
     assert records(new, "test") == good[4:]
-    assert about(new, "test").class_texts == ("owl",)
+    assert about(new, "test").label_strings == ("owl",)
     assert is_sound(new)
 
 
@@ -320,7 +323,9 @@ def test_features_that_some_records_lack(tmp_path, new):
 
 def test_records_that_no_features_fit(tmp_path, new):
     put_files(tmp_path / "x", one=[example(a=[1]), example(a=[b"1"]), example(a=[2])])
-    with pytest.raises(covey.DatasetError, match="record 1 holds bytes, record 0 holds int64"):
+    with pytest.raises(
+        covey.errors.DatasetError, match="record 1 holds bytes, record 0 holds int64"
+    ):
         mend(tmp_path / "x", new)
     assert not new.exists()
     mended = mend(tmp_path / "x", new, features={"a": "int64"})
@@ -403,7 +408,7 @@ def test_a_dataset_of_tfds_keeps_its_features(by_tfds, tmp_path, new, indexed):
     old = shutil.copytree(by_tfds, tmp_path / "1.0.0")
     assert is_sound(old)
     if indexed:
-        covey.make_index(old, progress=False)
+        covey.build_index(old, progress=False)
         assert is_sound(old)
     mended = mend(old, new)
     assert (mended.records, mended.lost) == (12, ())
@@ -421,12 +426,12 @@ def test_a_dataset_of_tfds_keeps_its_features(by_tfds, tmp_path, new, indexed):
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "birds-train.index.json"])
 def test_descriptions_that_cannot_be_read(folder, new, name):
-    whole = records(folder)
+    complete = records(folder)
     offset = damage(folder, 3)
     (folder / name).write_text("{")
     mended = mend(folder, new)
     assert [(each.record, each.offset) for each in mended.lost] == [(3, offset)]
-    assert records(new) == [*whole[:3], *whole[4:]]
+    assert records(new) == [*complete[:3], *complete[4:]]
     assert set(about(new).features) == {"size", "song", "species"}
     assert about(new).label == "species"
     assert is_sound(new)
@@ -450,7 +455,7 @@ def test_classes_that_the_index_does_not_know(tmp_path, new):
     path.write_bytes(path.read_bytes() + b"".join(map(frame, more)))
     mended = mend(folder, new)
     assert mended.written[0].classes == {"crow": 3, "owl": 2, "wren": 2, "auk": 1}
-    assert about(new).class_texts == ("crow", "owl", "wren", "auk")
+    assert about(new).label_strings == ("crow", "owl", "wren", "auk")
     assert is_sound(new)
 
 
@@ -461,9 +466,9 @@ def test_the_same_folder_is_refused(folder, tmp_path):
     os.symlink(folder, tmp_path / "link")
     before = files(folder)
     for other in (folder, f"{folder}/", tmp_path / "link", folder / ".." / "birds"):
-        with pytest.raises(covey.DatasetError, match="is what is to be repaired"):
+        with pytest.raises(covey.errors.DatasetError, match="is what is to be repaired"):
             mend(folder, other)
-    with pytest.raises(covey.DatasetError, match="is what is to be repaired"):
+    with pytest.raises(covey.errors.DatasetError, match="is what is to be repaired"):
         mend(shard_paths(folder)[0], folder)
     assert files(folder) == before
 
@@ -471,7 +476,7 @@ def test_the_same_folder_is_refused(folder, tmp_path):
 def test_a_split_that_is_there_is_refused(folder, new):
     mend(folder, new, split="test")
     before = files(new)
-    with pytest.raises(covey.DatasetExistsError, match="there is a split 'test' already"):
+    with pytest.raises(covey.errors.DatasetExistsError, match="there is a split 'test' already"):
         mend(folder, new)
     assert files(new) == before
     mended = mend(folder, new, split="train")
@@ -480,7 +485,7 @@ def test_a_split_that_is_there_is_refused(folder, new):
     damage(folder, 3)
     assert mend(folder, new, mode="overwrite").records == 68
     assert is_sound(new)
-    with pytest.raises(covey.DatasetError, match="must be 'error' or 'overwrite'"):
+    with pytest.raises(covey.errors.DatasetError, match="must be 'error' or 'overwrite'"):
         mend(folder, new, mode="append")
 
 
@@ -494,7 +499,7 @@ def test_a_dataset_of_other_features_is_refused(folder, new):
 
 def test_a_file_is_no_folder(folder, new):
     new.write_text("")
-    with pytest.raises(covey.DatasetError, match="it is a file; must be a directory"):
+    with pytest.raises(covey.errors.DatasetError, match="it is a file; must be a directory"):
         mend(folder, new)
 
 

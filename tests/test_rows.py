@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey import FeatureError, _core
+from covey import _core
+from covey.errors import FeatureError
 from covey.samplers.inputs import Rows
 
 RANDOM = np.random.default_rng(4)

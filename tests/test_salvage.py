@@ -14,7 +14,9 @@ from damages import damaged_files, flip, frame, header, make_records, masked_crc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey import Block, CorruptRecordError, RecordReader, RecordWriter
+from covey import RecordReader, RecordWriter
+from covey.errors import CorruptRecordError
+from covey.tfrecord import Block
 from covey.tfrecord.recovery import Damage, salvage
 
 RECORDS = make_records(1, 30, [0, 8, 50, 200])

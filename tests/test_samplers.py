@@ -160,7 +160,7 @@ def test_everything_by_position_does_what_it_does_by_name():
         ({"class_list": []}, "only 0 classes"),
         ({"class_list": [1, 1, 1]}, "only 1 class"),
         ({"classes_per_batch": 11}, "classes_per_batch is 11, but there are only 10"),
-        ({"rank": 2, "world": 2}, "rank is 2"),
+        ({"rank": 2, "world_size": 2}, "rank is 2"),
     ],
     ids=str,
 )
@@ -840,13 +840,13 @@ def test_the_shape_of_an_example_is_that_of_what_is_loaded():
     assert sampler.example_shape == (4, 5, 3)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_ranks_together_are_the_batch_of_one(world):
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_together_are_the_batch_of_one(world_size):
     for make in (
         lambda **share: multi(X, Y, 5, 2, 4, seed=3, **share),
         lambda **share: single(X, same, 10, 4, seed=3, **share),
     ):
-        ranks = [make(rank=rank, world=world) for rank in range(world)]
+        ranks = [make(rank=rank, world_size=world_size) for rank in range(world_size)]
         for parts, (x, y) in zip(zip(*ranks, strict=True), make(), strict=True):
             assert np.array_equal(np.concatenate([part[0] for part in parts]), x)
             assert np.array_equal(np.concatenate([part[1] for part in parts]), y)
@@ -854,7 +854,9 @@ def test_ranks_together_are_the_batch_of_one(world):
 
 def test_ranks_with_batches_of_their_own_take_turns():
     alone = planned(multi(X, Y, 3, 2, seed=3), range(10))
-    ranks = [multi(X, Y, 3, 2, 5, seed=3, rank=r, world=2, mode="own") for r in range(2)]
+    ranks = [
+        multi(X, Y, 3, 2, 5, seed=3, rank=r, world_size=2, mode="independent") for r in range(2)
+    ]
     assert [drawn(rank) for rank in ranks] == [alone[0::2], alone[1::2]]
 
 

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import files_at_most
 
-from covey import DuplicateKeyError, Features
-from covey._threads import run_ahead
-from covey.shuffle import Ordering, Spool, hash_keys, hash_positions
+from covey import Features
+from covey._threads import ordered_map
+from covey.errors import DuplicateKeyError
+from covey.shuffle import RecordOrder, Spool, hash_keys, hash_positions
 from covey.shuffle.keys import ROW_DTYPE, cut_by_bytes
 from covey.writing.order import ColumnOrder
 
 FEATURES = Features({"x": "bytes"})
 
-orderings = st.builds(Ordering, by_class=st.booleans(), by=st.sampled_from(["hash", "position"]))
+orderings = st.builds(RecordOrder, by_class=st.booleans(), by=st.sampled_from(["hash", "position"]))
 sizes = st.lists(st.integers(0, 300), min_size=1, max_size=60)
 words = st.lists(st.integers(0, 3), min_size=60, max_size=60)
 
@@ -45,8 +46,8 @@ def expected(block, rows, ordering):
     return [records[i] for i in order]
 
 
-def through_a_spool(folder, block, rows, ordering, memory, cuts=(), **options):
-    spool = Spool(folder, memory=memory, ordering=ordering, **options)
+def through_a_spool(folder, block, rows, ordering, memory_limit, cuts=(), **options):
+    spool = Spool(folder, memory_limit=memory_limit, ordering=ordering, **options)
     for begin, end in itertools.pairwise(sorted({0, len(block), *cuts})):
         spool.add(block[begin:end], rows[begin:end])
     return spool
@@ -63,21 +64,21 @@ def run(ordered):
     high=words,
     labels=words,
     ordering=orderings,
-    memory=st.sampled_from([1, 1000, 5000, 1 << 20]),
+    memory_limit=st.sampled_from([1, 1000, 5000, 1 << 20]),
     cuts=st.lists(st.integers(0, 60), max_size=20),
 )
-def test_a_spool_is_sorted(tmp_path_factory, lengths, high, labels, ordering, memory, cuts):
+def test_a_spool_is_sorted(tmp_path_factory, lengths, high, labels, ordering, memory_limit, cuts):
     block, rows = make(lengths, high, labels)
     cuts = [cut for cut in cuts if cut < len(block)]
     folder = tmp_path_factory.mktemp("spool")
-    spool = through_a_spool(folder, block, rows, ordering, memory, cuts)
+    spool = through_a_spool(folder, block, rows, ordering, memory_limit, cuts)
     assert spool.records == len(block)
     assert spool.bytes == sum(len(record) + 16 for record in block)
     assert run(spool) == expected(block, rows, ordering)
     assert not list(folder.iterdir())  # a run is let go of when it was read
 
 
-@pytest.mark.parametrize("ordering", [Ordering(), Ordering(by_class=True)])
+@pytest.mark.parametrize("ordering", [RecordOrder(), RecordOrder(by_class=True)])
 def test_many_runs_are_merged_in_several_levels(tmp_path, ordering, monkeypatch):
     monkeypatch.setattr(
         "covey.shuffle.external_sort._LEAST_WINDOW", 700
@@ -90,20 +91,20 @@ def test_many_runs_are_merged_in_several_levels(tmp_path, ordering, monkeypatch)
 
 
 @settings(max_examples=40)
-@given(high=words, memory=st.sampled_from([1, 3000]))
-def test_ties_in_the_first_word_are_decided_by_the_second(tmp_path_factory, high, memory):
+@given(high=words, memory_limit=st.sampled_from([1, 3000]))
+def test_ties_in_the_first_word_are_decided_by_the_second(tmp_path_factory, high, memory_limit):
     block, rows = make([10] * 60, high)
     rows["low"] = rows["low"][::-1].copy()
     folder = tmp_path_factory.mktemp("ties")
-    spool = through_a_spool(folder, block, rows, Ordering(), memory, range(0, 60, 7))
-    assert run(spool) == expected(block, rows, Ordering())
+    spool = through_a_spool(folder, block, rows, RecordOrder(), memory_limit, range(0, 60, 7))
+    assert run(spool) == expected(block, rows, RecordOrder())
 
 
 def test_all_ties(tmp_path):
     block, rows = make([5] * 40, np.zeros(40))
     rows["low"] = rows["low"][::-1].copy()
-    for memory in [1, 1 << 20]:
-        spool = through_a_spool(tmp_path, block, rows, Ordering(), memory, range(0, 40, 3))
+    for memory_limit in [1, 1 << 20]:
+        spool = through_a_spool(tmp_path, block, rows, RecordOrder(), memory_limit, range(0, 40, 3))
         assert run(spool) == list(block)[::-1]
 
 
@@ -128,12 +129,12 @@ keys = st.lists(st.one_of(st.text(max_size=3), st.integers(0, 9)), min_size=2, m
 
 
 @given(keys=keys, by_class=st.booleans(), by=st.sampled_from(["hash", "position"]))
-@pytest.mark.parametrize("memory", [1, 2000, 1 << 20])
-def test_keys_that_are_there_twice(tmp_path_factory, keys, by_class, by, memory):
+@pytest.mark.parametrize("memory_limit", [1, 2000, 1 << 20])
+def test_keys_that_are_there_twice(tmp_path_factory, keys, by_class, by, memory_limit):
     block, rows = make([3] * len(keys), labels=np.arange(len(keys)) % 4)
     rows["high"], rows["low"] = hash_keys(keys, 0)
-    ordering, folder = Ordering(by_class=by_class, by=by), tmp_path_factory.mktemp("keys")
-    spool = Spool(folder, memory=memory, ordering=ordering, unique=True)
+    ordering, folder = RecordOrder(by_class=by_class, by=by), tmp_path_factory.mktemp("keys")
+    spool = Spool(folder, memory_limit=memory_limit, ordering=ordering, unique=True)
     for begin in range(0, len(keys), 3):
         part = slice(begin, begin + 3)
         spool.add(block[part], rows[part], keys[part])
@@ -200,16 +201,16 @@ def test_cuts_by_bytes(lengths, size):
 def test_results_come_in_order(threads, ahead):
     tasks = [lambda i=i: i for i in range(50)]
     if threads is None:
-        assert list(run_ahead(tasks, None, ahead)) == list(range(50))
+        assert list(ordered_map(tasks, None, ahead)) == list(range(50))
         return
     with ThreadPoolExecutor(threads) as pool:
-        assert list(run_ahead(tasks, pool, ahead)) == list(range(50))
+        assert list(ordered_map(tasks, pool, ahead)) == list(range(50))
 
 
 def test_not_more_runs_ahead_than_asked_for():
     begun = []
     with ThreadPoolExecutor(2) as pool:
-        for number in run_ahead((lambda i=i: begun.append(i) or i for i in range(50)), pool, 3):
+        for number in ordered_map((lambda i=i: begun.append(i) or i for i in range(50)), pool, 3):
             assert len(begun) <= number + 5
     assert sorted(begun) == list(range(50))
 
@@ -230,7 +231,7 @@ def test_errors_come_after_what_was_before_them(threads):
     for coming, error in [(tasks(), KeyError), ([lambda: 0, lambda: 1, fail], ValueError)]:
         found = []
         with pytest.raises(error):
-            found.extend(run_ahead(coming, pool, 8))
+            found.extend(ordered_map(coming, pool, 8))
         assert found == [0, 1]
     if pool is not None:
         pool.shutdown()
@@ -242,7 +243,7 @@ def test_the_first_error_is_told():
         raise KeyError("the tasks")
 
     with ThreadPoolExecutor(2) as pool, pytest.raises(ValueError, match="a task"):
-        list(run_ahead(tasks(), pool, 8))
+        list(ordered_map(tasks(), pool, 8))
 
 
 def test_who_leaves_early_cancels_what_nobody_wants():
@@ -255,7 +256,7 @@ def test_who_leaves_early_cancels_what_nobody_wants():
         return number
 
     with ThreadPoolExecutor(1) as pool:
-        results = run_ahead([lambda i=i: work(i) for i in range(20)], pool, 10)
+        results = ordered_map([lambda i=i: work(i) for i in range(20)], pool, 10)
         assert next(results) == 0
         results.close()
         hold.set()
@@ -265,7 +266,7 @@ def test_who_leaves_early_cancels_what_nobody_wants():
 def test_spools_leave_no_file_open(tmp_path):
     block, rows = make([10] * 50)
     before = len(os.listdir("/proc/self/fd"))
-    spool = through_a_spool(tmp_path, block, rows, Ordering(), 1, range(50))
+    spool = through_a_spool(tmp_path, block, rows, RecordOrder(), 1, range(50))
     tasks = spool.tasks()
     next(tasks)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -9,23 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets
 
-from covey import (
-    ClassLabel,
-    Feature,
-    FeatureError,
-    Features,
-    FormatError,
-    Image,
-    Ragged,
-    Sparse,
-    Steps,
-    Tensor,
-)
+from covey import ClassLabel, Feature, Features, Image, Ragged, Sparse, Steps, Tensor
+from covey.errors import FeatureError, FormatError
 from covey.schema.json import features_from_json, features_to_json
 
 EVERY_KIND = {
     "scalar": Tensor("int8"),
-    "memory": Tensor("uint16", (2, None), encoding="bytes"),
+    "memory_limit": Tensor("uint16", (2, None), encoding="bytes"),
     "dynamic": Tensor("float32", (None, None), encoding="bytes"),
     "float64 as a list": Tensor("float64", (3,), encoding="list"),
     "empty": Tensor("bool", (0, 2)),

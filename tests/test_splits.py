@@ -8,10 +8,11 @@ import tensorflow_datasets as tfds
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from covey import DatasetError, Features, RecordWriter
+from covey import Features, RecordWriter
 from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.errors import DatasetError
 from covey.schema.tfds import features_to_tfds
-from covey.splits import Stretch, parse_split
+from covey.splits import SplitSlice, parse_split
 
 SPLITS = {"train": (30, 0, 30, 41), "test": (7,), "my-split_2": (1, 1, 1), "0": (), "é": (2,)}
 
@@ -150,12 +151,12 @@ def resolved_by_tfds(spec, splits):
         instructions = tfds.core.ReadInstruction.from_spec(spec).to_absolute(infos)
     except (ValueError, NotImplementedError):
         return None
-    stretches = []
+    chunks = []
     for each in instructions:
         begin = each.from_ or 0
         end = sum(splits[each.splitname]) if each.to is None else each.to
-        stretches.append(Stretch(each.splitname, begin, max(begin, end)))
-    return tuple(stretches)
+        chunks.append(SplitSlice(each.splitname, begin, max(begin, end)))
+    return tuple(chunks)
 
 
 def resolved(spec, splits):
@@ -272,11 +273,11 @@ def test_a_split_by_its_own_name_whatever_that_is():
     splits = {"all": (2,), "train": (3,)}
     infos = [tfds.core.SplitInfo(name=name, shard_lengths=[2], num_bytes=0) for name in splits]
     assert tfds.core.SplitDict(infos)["all"].name == "all"
-    assert parse_split("all", splits, "birds") == (Stretch("all", 0, 2),)
+    assert parse_split("all", splits, "birds") == (SplitSlice("all", 0, 2),)
 
 
 def test_a_name_of_tfds_is_a_string():
-    assert parse_split(tfds.Split.TEST, SPLITS, "birds") == (Stretch("test", 0, 7),)
+    assert parse_split(tfds.Split.TEST, SPLITS, "birds") == (SplitSlice("test", 0, 7),)
 
 
 @pytest.mark.parametrize("spec", [None, b"train", 3, ["train"], ("train", "test"), slice(3)])

@@ -34,11 +34,11 @@ from servers import folder_server, range_server, s3_server, stand_alone
 from covey import untrusted
 from covey._core import crc32c
 from covey.errors import (
-    AccessRefusedError,
     ClosedError,
     FileChangedError,
-    FileMissingError,
     StorageError,
+    StorageNotFoundError,
+    StoragePermissionError,
 )
 from covey.storage import (
     Storage,
@@ -54,8 +54,8 @@ from covey.storage import (
     remote,
     retry,
 )
-from covey.storage.errors import Verdict, judge
-from covey.storage.filesystem import Connection
+from covey.storage.errors import ErrorKind, classify
+from covey.storage.filesystem import RemoteFilesystem
 from covey.urls import Url
 
 BLOCK = cache_entry.BLOCK_BYTES
@@ -567,7 +567,7 @@ class TestWriting:
         assert found == [local_place.at("a/x"), local_place.at("y")]
 
     def test_missing_buckets_are_not_made(self, s3):
-        with pytest.raises(FileMissingError, match="s3://nobodys/x"):
+        with pytest.raises(StorageNotFoundError, match="s3://nobodys/x"):
             s3[0].write("s3://nobodys/x", b"1")
         assert not s3[0].exists("s3://nobodys")
 
@@ -646,7 +646,7 @@ class TestBlocks:
 
     def test_little_is_under_way_at_once(self, monkeypatch):
         monkeypatch.setattr(retry, "_MOST_BYTES", 2 * BLOCK)
-        monkeypatch.setattr(retry, "MOST_FLYING", 3)
+        monkeypatch.setattr(retry, "MAX_CONCURRENT_REQUESTS", 3)
         flying, most = 0, []
 
         async def fly(_):
@@ -656,10 +656,10 @@ class TestBlocks:
             await asyncio.sleep(0.01)
             flying -= 1
 
-        nest = Connection(Url.parse("nest://x"), {})
+        nest = RemoteFilesystem(Url.parse("nest://x"), {})
         for size, bound in [(BLOCK, 2), (9 * BLOCK, 1), (0, 3)]:
             most.clear()
-            attempts = retry.Attempts(nest, "nest://x", "flying")
+            attempts = retry.Retry(nest, "nest://x", "flying")
             tasks = [retry.Task(nest, fly, attempts, size) for _ in range(10)]
             retry.run(tasks, lambda task, result: None)
             assert len(most) == 10
@@ -1150,24 +1150,24 @@ class TestFailing:
     @pytest.mark.parametrize(
         ("error", "verdict"),
         [
-            (OSError(), Verdict.RETRY),
-            (OSError(errno.EBUSY, "SlowDown"), Verdict.RETRY),
-            (TimeoutError(), Verdict.RETRY),
-            (EOFError(), Verdict.RETRY),
-            (OSError(errno.EINVAL, "no"), Verdict.FATAL),
-            (OSError(errno.ENOSPC, "full"), Verdict.FATAL),
-            (StorageError("explained"), Verdict.FATAL),
-            (NotImplementedError(), Verdict.FATAL),
-            (KeyError("x"), Verdict.FATAL),
-            (IsADirectoryError(), Verdict.FATAL),
-            (FileNotFoundError(), Verdict.MISSING),
-            (PermissionError(), Verdict.REFUSED),
-            (FileChangedError(), Verdict.CHANGED),
+            (OSError(), ErrorKind.RETRY),
+            (OSError(errno.EBUSY, "SlowDown"), ErrorKind.RETRY),
+            (TimeoutError(), ErrorKind.RETRY),
+            (EOFError(), ErrorKind.RETRY),
+            (OSError(errno.EINVAL, "no"), ErrorKind.FATAL),
+            (OSError(errno.ENOSPC, "full"), ErrorKind.FATAL),
+            (StorageError("explained"), ErrorKind.FATAL),
+            (NotImplementedError(), ErrorKind.FATAL),
+            (KeyError("x"), ErrorKind.FATAL),
+            (IsADirectoryError(), ErrorKind.FATAL),
+            (FileNotFoundError(), ErrorKind.MISSING),
+            (PermissionError(), ErrorKind.REFUSED),
+            (FileChangedError(), ErrorKind.CHANGED),
         ],
         ids=repr,
     )
     def test_what_errors_mean(self, error, verdict):
-        assert judge(error) is verdict
+        assert classify(error) is verdict
 
     @pytest.mark.parametrize("how", READ)
     def test_all_requests_are_tried_again(self, faulty, how):
@@ -1216,18 +1216,18 @@ class TestFailing:
         faulty.put("x", content(100_000))
         opened = faulty.storage.open_blocks(faulty.at("x"))
         faulty.put.objects.fault = lambda method, path, attempt: "401"
-        with pytest.raises(AccessRefusedError):
+        with pytest.raises(StoragePermissionError):
             opened.ensure(*ranges((0, 1)))
 
     def test_no_credentials(self, web):
         storage = open_storage("s3://birds", {"client_kwargs": {"endpoint_url": web[0]}})
-        with pytest.raises(AccessRefusedError, match=r"s3://birds/x: .*AWS_ACCESS_KEY_ID"):
+        with pytest.raises(StoragePermissionError, match=r"s3://birds/x: .*AWS_ACCESS_KEY_ID"):
             storage.read("s3://birds/x")
         assert web[1].asked == []
 
     @pytest.mark.parametrize("how", ["read", "stream", "blocks"])
     def test_missing(self, faulty, how):
-        with pytest.raises(FileMissingError, match=r"birds/x: there is no such file"):
+        with pytest.raises(StorageNotFoundError, match=r"birds/x: there is no such file"):
             READ[how](faulty)
         assert len(faulty.put.objects.asked) <= 3
 

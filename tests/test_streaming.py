@@ -5,15 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from covey import (
-    CorruptRecordError,
-    ExampleError,
-    Features,
-    RecordWriter,
-    SkippedRecordsWarning,
-    Tensor,
-    read_batches,
-)
+from covey import Features, RecordWriter, Tensor
+from covey.errors import CorruptRecordError, ExampleError, SkippedRecordsWarning
+from covey.reading import read_batches
 
 FEATURES = Features(
     {"id": "int64", "v": Tensor("float32", (None,)), "s": "str", "n": {"x": Tensor("int8", (2,))}}

@@ -20,20 +20,18 @@ from schemas import NUMBERS, datasets, plain, same
 
 from covey import (
     ClassLabel,
-    ExampleError,
-    FeatureError,
     Features,
-    FormatError,
     Image,
     Ragged,
     RecordReader,
     RecordWriter,
     Sparse,
-    SparseArray,
     Steps,
     Tensor,
 )
+from covey.arrays import SparseArray
 from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.errors import ExampleError, FeatureError, FormatError
 from covey.schema.json import features_from_json, features_to_json
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 
@@ -150,7 +148,7 @@ def test_no_tensorflow_is_imported(tmp_path):
 THEIRS = {
     "number": (Tensor("uint8"), T.Tensor(shape=(), dtype=np.uint8)),
     "shape": (Tensor("bool", (2, None)), T.Tensor(shape=(2, None), dtype=np.bool_)),
-    "memory": (
+    "memory_limit": (
         Tensor("float64", (3,)),
         T.Tensor(shape=(3,), dtype=np.float64, encoding="bytes"),
     ),
@@ -293,7 +291,7 @@ def test_kinds_that_tfds_has_not(tmp_path):
 DEFAULTS = {
     "number": (Tensor("int16", default=7), -(2**15)),
     "numbers": (Tensor("float32", (2,), default=[1, 2]), [float(np.finfo("float32").min)] * 2),
-    "memory": (Tensor("int16", (2,), encoding="bytes", default=[1, 2]), b""),
+    "memory_limit": (Tensor("int16", (2,), encoding="bytes", default=[1, 2]), b""),
     "zlib": (Tensor("int16", (2,), encoding="zlib", default=[1, 2]), b""),
     "memories": (Tensor("int16", (None, 1), encoding="bytes_each", default=[[1]]), []),
     "two zlibs": (Tensor("int16", (2,), encoding="zlib_each", default=[1, 2]), [b"", b""]),
@@ -418,7 +416,7 @@ MADE = {
         for dtype in NUMBERS
         if encoding == "none" or dtype != "uint32"
     },
-    "memory": (tensor(np.int16, (2, None), "bytes"), lambda i: ones("int16", 2, i)),
+    "memory_limit": (tensor(np.int16, (2, None), "bytes"), lambda i: ones("int16", 2, i)),
     "dynamic": (tensor(np.float32, (None, None), "bytes"), lambda i: ones("float32", i, 2)),
     "one of zlib": (tensor(np.int32, (), "zlib"), lambda i: np.array(i, np.int32)),
     "variable zlib": (tensor(np.float64, (None, 3), "zlib"), lambda i: ones("float64", i, 3)),
@@ -570,8 +568,8 @@ def read_by_both(made_by_tfds):
     features = features_from_tfds(made_by_tfds)
     with RecordReader(next(made_by_tfds.glob("*.tfrecord*"))) as reader:
         ours = [features.decode(record) for record in reader]
-    as_it_is = tfds.decode.SkipDecoding()
-    decoders = {**dict.fromkeys(ENCODED, as_it_is), "episode": {"frame": as_it_is}}
+    no_autograph = tfds.decode.SkipDecoding()
+    decoders = {**dict.fromkeys(ENCODED, no_autograph), "episode": {"frame": no_autograph}}
     builder = tfds.builder_from_directory(made_by_tfds)
     theirs = list(builder.as_dataset(split="train", decoders=decoders))
     assert len(ours) == len(theirs) == 3

@@ -15,7 +15,7 @@ from servers import s3_server, stand_alone
 from written import files, write
 
 import covey
-from covey import PlanError
+from covey.errors import PlanError
 from covey.samplers import TFRecordDatasetSampler
 from covey.storage import open_storage
 
@@ -87,14 +87,14 @@ def test_every_batch_is_exact_from_shards_in_any_order(shuffled):
 
 
 def test_an_index_beside_the_shards_tells_the_label(shuffled):
-    covey.make_index(shuffled, label="label")
+    covey.build_index(shuffled, label="label")
     batches = TFRecordDatasetSampler(shuffled, parse, 4, 32)
     assert all(is_exact(y, 8, 4) for _, y in batches.take(20))
 
 
 def test_an_index_of_these_very_shards_tells_the_label(shuffled):
     put(shuffled / "other.tfrecord", [example(0)], FEATURES)
-    covey.make_index(str(shuffled / "*.tfrec"), label="label", progress=False)
+    covey.build_index(str(shuffled / "*.tfrec"), label="label", progress=False)
     batches = TFRecordDatasetSampler(shuffled, parse, 4, 32)
     assert all(is_exact(y, 8, 4) for _, y in batches.take(20))
 
@@ -109,12 +109,12 @@ def test_the_description_of_a_dataset_tells_the_label(dataset, has_index):
 
 def test_some_shards_of_a_dataset_can_be_chosen(dataset):
     pattern = "*-0000[1246]-of-*"
-    (whole,) = steps(TFRecordDatasetSampler(dataset, None, 1, 4, shard_suffix=pattern,
+    (complete,) = steps(TFRecordDatasetSampler(dataset, None, 1, 4, shard_suffix=pattern,
                                             num_repeat=1).unbatch().batch(10**6))  # fmt: skip
     shards = sorted(dataset.glob(pattern))
     expected = [int(each["x"][0]) for path in shards for each in opened(path, label="label")]
     assert len(shards) == 4
-    assert set(whole) == set(expected)
+    assert set(complete) == set(expected)
 
 
 def test_shards_of_nobody_are_not_indexed_unasked(blocks):
@@ -168,7 +168,7 @@ def test_files_of_a_replaced_version_are_left_out(dataset, suffix):
 def test_a_pattern_of_a_replaced_version_is_an_error(dataset):
     pattern = "birds-train.tfrecord-*"
     write([example(0)], dataset, features=FEATURES, label="label", mode="overwrite")
-    with pytest.raises(covey.DatasetError, match="of a version that was replaced"):
+    with pytest.raises(covey.errors.DatasetError, match="of a version that was replaced"):
         TFRecordDatasetSampler(dataset, parse, 1, 1, shard_suffix=pattern)
 
 

@@ -21,15 +21,16 @@ from opened import Elsewhere, opened
 from written import shard_paths, write
 
 import covey
-from covey import CorruptRecordError, CoveyError, RecordReader, _core
-from covey.errors import FileChangedError, StorageError
+from covey import CoveyError, RecordReader, _core
+from covey.errors import CorruptRecordError, FileChangedError, StorageError
 from covey.index import read
-from covey.maintenance import repair, verify
+from covey.maintenance.repair import repair
+from covey.maintenance.verify import verify
 from covey.reading import open_shards as gather_opened
 from covey.storage import LocalStorage
 from covey.tfrecord.recovery import salvage
 
-TRIES = 100
+MAX_ATTEMPTS = 100
 RECORDS = 1200
 FEATURES = covey.Features({"x": "int64", "label": "int64", "pad": covey.Tensor("uint8", (2000,))})
 PADS = np.random.default_rng(0).integers(0, 256, (RECORDS, 2000), np.uint8)
@@ -106,8 +107,8 @@ class Truncator:
         os.waitpid(self._process, 0)
 
 
-def read_batches(folder, path, map_files):
-    with opened(folder, map_files=map_files) as ds:
+def read_batches(folder, path, mmap):
+    with opened(folder, mmap=mmap) as ds:
         loader = ds.batches(classes_per_batch=4, examples_per_class=8, seed=1, threads=2)
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
@@ -119,14 +120,14 @@ def read_batches(folder, path, map_files):
         yield action
 
 
-def read_ids(folder, path, map_files):
+def read_ids(folder, path, mmap):
     rng = np.random.default_rng()
-    with opened(folder, map_files=map_files) as ds:
+    with opened(folder, mmap=mmap) as ds:
         yield lambda: check_rows(ds[ids], ids) if len(ids := rng.integers(0, RECORDS, 64)) else 0
 
 
-def read_raw(folder, path, map_files):
-    with opened(folder, map_files=map_files) as ds:
+def read_raw(folder, path, mmap):
+    with opened(folder, mmap=mmap) as ds:
         expected = [ds.raw[number] for number in range(0, RECORDS, 40)]
 
         def action():
@@ -135,37 +136,35 @@ def read_raw(folder, path, map_files):
         yield action
 
 
-def index_shards(folder, path, map_files):
+def index_shards(folder, path, mmap):
     paths = sorted(map(str, shard_paths(folder)))
 
     def action():
         files = covey.index.ShardFiles(
             LocalStorage(), str(folder), tuple(os.path.basename(each) for each in paths)
         )
-        indexing = covey.index.Indexing(
-            None, "label", map_files=map_files, threads=2, progress=False
-        )
+        indexing = covey.index.Indexing(None, "label", mmap=mmap, threads=2, progress=False)
         assert len(indexing.build(files)) == RECORDS
 
     yield action
 
 
-def read_records(folder, path, map_files):
+def read_records(folder, path, mmap):
     with RecordReader(path) as reader:
         expected = list(reader)
 
     def action():
-        with RecordReader(path, map_files=map_files) as reader:
+        with RecordReader(path, mmap=mmap) as reader:
             assert list(reader) == expected
 
     yield action
 
 
-def stream_batches(folder, path, map_files):
+def stream_batches(folder, path, mmap):
     paths = sorted(shard_paths(folder))
 
     def action():
-        found = covey.read_batches(paths, FEATURES, 100, map_files=map_files, threads=2)
+        found = covey.reading.read_batches(paths, FEATURES, 100, mmap=mmap, threads=2)
         at = 0
         for each in found:
             check_rows(each, np.arange(at, at + len(each["x"])))
@@ -175,9 +174,9 @@ def stream_batches(folder, path, map_files):
     yield action
 
 
-def verify_all(folder, path, map_files):
+def verify_all(folder, path, mmap):
     def action():
-        report = verify(folder, map_files=map_files, threads=2, progress=False)
+        report = verify(folder, mmap=mmap, threads=2, progress=False)
         if not report.is_sound:
             assert all(problem.file == path.name for problem in report.problems)
             raise CorruptRecordError(str(report), name=path.name, record=0, offset=0)
@@ -186,12 +185,12 @@ def verify_all(folder, path, map_files):
     yield action
 
 
-def repair_all(folder, path, map_files):
+def repair_all(folder, path, mmap):
     target = folder.parent / "repaired"
 
     def action():
         shutil.rmtree(target, ignore_errors=True)
-        found = repair(folder, target, map_files=map_files, threads=2, progress=False)
+        found = repair(folder, target, mmap=mmap, threads=2, progress=False)
         if found.lost:
             raise CorruptRecordError(str(found), name=path.name, record=0, offset=0)
         with opened(target) as ds:
@@ -200,7 +199,7 @@ def repair_all(folder, path, map_files):
     yield action
 
 
-def race(kind, folder, map_files, tries):
+def race(kind, folder, mmap, tries):
     """Truncate a shard while it is read, again and again; how many reads have failed."""
     path = shard_paths(folder)[1]
     content = path.read_bytes()
@@ -208,7 +207,7 @@ def race(kind, folder, map_files, tries):
     failed = 0
     with closing(Truncator()) as truncator:
         for _ in range(tries):
-            with contextlib.contextmanager(globals()[kind])(folder, path, map_files) as action:
+            with contextlib.contextmanager(globals()[kind])(folder, path, mmap) as action:
                 # Not where a record ends: then the shorter file would be valid.
                 size = rng.choice([1, 4097, len(content) // 2 + 7, len(content) - 5001])
                 truncator.begin(path, size, rng.random() * 0.004)
@@ -224,7 +223,7 @@ def race(kind, folder, map_files, tries):
     return failed
 
 
-@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -238,9 +237,9 @@ def race(kind, folder, map_files, tries):
         "repair_all",
     ],
 )
-def test_a_shard_that_is_truncated_while_it_is_read(copy, elsewhere, kind, map_files):
-    tries = TRIES if kind != "repair_all" else 10
-    assert elsewhere(race, kind, copy, map_files, tries) > 0
+def test_a_shard_that_is_truncated_while_it_is_read(copy, elsewhere, kind, mmap):
+    tries = MAX_ATTEMPTS if kind != "repair_all" else 10
+    assert elsewhere(race, kind, copy, mmap, tries) > 0
 
 
 def truncate_index(folder, name, kind):
@@ -437,11 +436,11 @@ def other_version(folder):
     return shard_paths(other)[1]
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_what_is_checked_is_what_is_read(copy, monkeypatch, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_what_is_checked_is_what_is_read(copy, monkeypatch, mmap):
     # The shard is replaced at the moment at which its fingerprint is known.
     path, other = shard_paths(copy)[1], other_version(copy)
-    ds = opened(copy, map_files=map_files)
+    ds = opened(copy, mmap=mmap)
     real, calls = _core.crc32c, itertools.count(1)
 
     def crc32c(*args):
@@ -457,11 +456,11 @@ def test_what_is_checked_is_what_is_read(copy, monkeypatch, map_files):
     check_rows(ds[ids], ids)
 
 
-@pytest.mark.parametrize("map_files", [True, False])
+@pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("kind", ["ids", "raw", "batches"])
-def test_a_shard_that_is_overwritten_in_place(copy, map_files, kind):
+def test_a_shard_that_is_overwritten_in_place(copy, mmap, kind):
     path, other = shard_paths(copy)[1], other_version(copy)
-    ds = opened(copy, map_files=map_files)
+    ds = opened(copy, mmap=mmap)
     loader = ds.batches(classes_per_batch=4, examples_per_class=8, threads=1)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     ids = np.arange(RECORDS)
@@ -486,10 +485,10 @@ def test_a_shard_that_is_overwritten_in_place(copy, map_files, kind):
         action["ids"]()
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_a_shard_that_is_replaced_before_it_is_opened(copy, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_shard_that_is_replaced_before_it_is_opened(copy, mmap):
     path, other = shard_paths(copy)[1], other_version(copy)
-    ds = opened(copy, map_files=map_files)
+    ds = opened(copy, mmap=mmap)
     ds[0]
     os.replace(other, path)
     for _ in range(2):
@@ -501,11 +500,11 @@ def test_a_shard_that_is_replaced_before_it_is_opened(copy, map_files):
         ds[RECORDS - 1]
 
 
-@pytest.mark.parametrize("map_files", [True, False])
-def test_a_shard_that_is_only_touched_before_it_is_opened(copy, tmp_path, monkeypatch, map_files):
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_shard_that_is_only_touched_before_it_is_opened(copy, tmp_path, monkeypatch, mmap):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
     paths = shard_paths(copy)
-    ds = opened(paths, map_files=map_files)  # without the index that covey wrote
+    ds = opened(paths, mmap=mmap)  # without the index that covey wrote
     os.utime(paths[0], (0, 0))
     shutil.copyfile(paths[1], tmp_path / "copy")
     os.replace(tmp_path / "copy", paths[1])
@@ -519,10 +518,10 @@ def test_a_shard_that_is_only_touched_before_it_is_opened(copy, tmp_path, monkey
 def replaced_after_eviction(folder, other):
     """Replace a shard whose descriptor was closed to make room for others."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    ds = opened(folder, map_files=False)
+    ds = opened(folder, mmap=False)
     path = shard_paths(folder)[1]
     ds[RECORDS - 1]
-    crowd = [opened(folder, map_files=False) for _ in range(40)]
+    crowd = [opened(folder, mmap=False) for _ in range(40)]
     for each in crowd:
         each[0]
     os.replace(other, path)
@@ -574,22 +573,22 @@ def make_special(kind, path):
         path.symlink_to("/dev/zero")
 
 
-def use_special(kind, folder, use, map_files):
+def use_special(kind, folder, use, mmap):
     """Use a shard that is not a regular file; the error. A process that waits is killed."""
     signal.alarm(20)
     paths = shard_paths(folder)
     path = paths[1]
     try:
-        ds = opened(folder, map_files=map_files) if use == "read" else None
+        ds = opened(folder, mmap=mmap) if use == "read" else None
         make_special(kind, path)
         if use == "read":
             ds[RECORDS - 1]
         elif use == "open":
-            opened(folder, map_files=map_files)
+            opened(folder, mmap=mmap)
         elif use == "index":
             for each in [*folder.glob("*.npy"), *folder.glob("*.json")]:
                 each.unlink()
-            opened(paths, map_files=map_files)
+            opened(paths, mmap=mmap)
         else:
             return [str(each) for each in verify(folder, progress=False).problems]
     except CoveyError as error:
@@ -642,9 +641,9 @@ def test_datasets_that_are_opened_at_once_share_the_limit(tmp_path):
         assert run(descriptors_of_two_datasets, tmp_path / "birds") == 20
 
 
-def read_with_few_descriptors(folder, map_files):
+def read_with_few_descriptors(folder, mmap):
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    sets = [opened(folder, map_files=map_files) for _ in range(3)]
+    sets = [opened(folder, mmap=mmap) for _ in range(3)]
     failures = []
 
     def read(ds, seed):
@@ -667,5 +666,5 @@ def read_with_few_descriptors(folder, map_files):
 def test_many_shards_and_few_descriptors(tmp_path, elsewhere):
     examples = [{"x": number, "label": number % 3} for number in range(400)]
     write(examples, tmp_path / "many", label="label", shuffle=False, shards=200)
-    for map_files in (True, False):
-        assert elsewhere(read_with_few_descriptors, tmp_path / "many", map_files) == []
+    for mmap in (True, False):
+        assert elsewhere(read_with_few_descriptors, tmp_path / "many", mmap) == []

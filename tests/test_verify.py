@@ -21,10 +21,10 @@ import covey
 from covey import _core
 from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
-from covey.index import About, Index, Indexing, ShardFiles, index_names, write_index
-from covey.maintenance import Problem, verify
-from covey.maintenance.report import LISTED, Problems
+from covey.index import Index, Indexing, IndexMetadata, ShardFiles, index_names, write_index
+from covey.maintenance.report import LISTED, Problem, Problems
 from covey.maintenance.shard_reader import read_shard
+from covey.maintenance.verify import verify
 from covey.storage import LocalStorage
 
 NAMES = ("crow", "owl", "wren")
@@ -119,7 +119,7 @@ def test_every_kind_of_feature_fits_itself(tmp_path):
         {
             "box": {"corner": [n, 1.0], "name": "x"},
             "counts": [[1, 2], [3] * n],
-            "sparse": covey.SparseArray(np.array([[n]]), np.array([0.5], np.float32), (10,)),
+            "sparse": covey.arrays.SparseArray(np.array([[n]]), np.array([0.5], np.float32), (10,)),
             "raw": np.full((4, 4), n, np.uint8),
             "label": n % 4,
         }
@@ -147,7 +147,7 @@ def test_files_without_records(tmp_path):
     (tmp_path / "a.tfrecord").write_bytes(b"")
     (tmp_path / "b.tfrecord.gz").write_bytes(gzip.compress(b""))
     assert check(tmp_path).problems == ()
-    covey.make_index(tmp_path, progress=False)
+    covey.build_index(tmp_path, progress=False)
     assert (tmp_path / "covey-all.index.npy").exists()
     report = check(tmp_path)
     assert (report.problems, report.files, report.records) == ((), 2, 0)
@@ -167,14 +167,14 @@ def test_files_that_tensorflow_compressed(tmp_path):
         with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord"), compression) as writer:
             for n in range(50):
                 writer.write(example(label=[n % 4], x=[b"abc" * n]))
-    covey.make_index(tmp_path, label="label", progress=False)
+    covey.build_index(tmp_path, label="label", progress=False)
     assert about_of(tmp_path, "covey-all").streamed
     assert check(tmp_path).problems == ()
     assert check(tmp_path).records == 150
 
 
 def about_of(folder, stem):
-    return About.from_json((folder / index_names(stem)["about"]).read_bytes(), stem)
+    return IndexMetadata.from_json((folder / index_names(stem)["about"]).read_bytes(), stem)
 
 
 def test_only_the_splits_that_were_asked_for(folder):
@@ -182,9 +182,11 @@ def test_only_the_splits_that_were_asked_for(folder):
     assert check(folder, split="test").is_sound
     assert not check(folder, split="test + train").is_sound
     assert check(folder, split="test").splits == ("test",)
-    with pytest.raises(covey.DatasetError, match="no split 'val'; the splits are 'train', 'test'"):
+    with pytest.raises(
+        covey.errors.DatasetError, match="no split 'val'; the splits are 'train', 'test'"
+    ):
         check(folder, split="val")
-    with pytest.raises(covey.DatasetError, match="only whole ones"):
+    with pytest.raises(covey.errors.DatasetError, match="only whole ones"):
         check(folder, split="train[:5]")
 
 
@@ -195,9 +197,9 @@ def test_nothing_is_written(folder):
 
 
 def test_there_is_nothing_to_verify(tmp_path):
-    with pytest.raises(covey.DatasetError, match="no such file"):
+    with pytest.raises(covey.errors.DatasetError, match="no such file"):
         check(tmp_path / "nowhere")
-    with pytest.raises(covey.DatasetError, match="no TFRecord file"):
+    with pytest.raises(covey.errors.DatasetError, match="no TFRecord file"):
         check(tmp_path)
 
 
@@ -260,9 +262,9 @@ def test_all_damaged_files_together(cases):
 def indexed_cases(cases, tmp_path_factory):
     """Damaged plain files, each in the place of the sound one, beside the index of that."""
     plain = [c for c in cases if c.kind.startswith(("plain-flip", "plain-zero-page", "plain-cut"))]
-    (whole,) = [case for case in cases if case.kind == "plain-sound"]
+    (complete,) = [case for case in cases if case.kind == "plain-sound"]
     folder = tmp_path_factory.mktemp("indexed")
-    shutil.copy(whole.path, folder / "birds.tfrecord")
+    shutil.copy(complete.path, folder / "birds.tfrecord")
     files = ShardFiles(LocalStorage(), str(folder), ("birds.tfrecord",))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
     made = Indexing(features=anything, label=None, progress=False).build(files)
@@ -273,9 +275,9 @@ def indexed_cases(cases, tmp_path_factory):
 @pytest.mark.parametrize("kind", ["gzip-members", "gzip-stored", "gzip-stream", "zlib"])
 def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path, kind):
     """They are read in another way then: as far as they are sound, by their members."""
-    (whole,) = [case for case in cases if case.kind == f"{kind}-sound"]
+    (complete,) = [case for case in cases if case.kind == f"{kind}-sound"]
     path = tmp_path / "birds.tfrecord"
-    shutil.copy(whole.path, path)
+    shutil.copy(complete.path, path)
     files = ShardFiles(LocalStorage(), str(tmp_path), (path.name,))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
     made = Indexing(features=anything, label=None, progress=False).build(files)
@@ -414,7 +416,7 @@ def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
     path = tmp_path / "x.tfrecord"
     good = [example(a=[n], label=[n % 2]) for n in range(6)]
     path.write_bytes(b"".join(map(frame, good)))
-    covey.make_index(path, progress=False)
+    covey.build_index(path, progress=False)
     assert check(path).is_sound
     # As long as before, so that the rows stay right.
     other = good[2].replace(b"label", b"lapel")
@@ -427,7 +429,7 @@ def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
 def test_features_that_were_found_out_are_not_those_of_records_that_came_later(tmp_path):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(frame(example(a=[1], label=[1])))
-    covey.make_index(path, progress=False)
+    covey.build_index(path, progress=False)
     with open(path, "ab") as file:
         file.write(frame(example(b=[b"x"])))
     report = check(path)
@@ -438,7 +440,7 @@ def test_features_that_were_found_out_are_not_those_of_records_that_came_later(t
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True])
 def test_threads_that_cannot_be(sound, threads):
-    with pytest.raises(covey.DatasetError, match="must be a whole number, 1 or more"):
+    with pytest.raises(covey.errors.DatasetError, match="must be a whole number, 1 or more"):
         check(sound, threads=threads)
 
 
@@ -639,7 +641,7 @@ def test_texts_of_classes_that_are_not_those_of_the_records(tmp_path):
         features={"size": "int64", "song": covey.Tensor("float32", (2,)), "species": "str"},
         shuffle=False,
     )
-    rewrite(folder, class_texts=("crow", "eagle", "wren"))
+    rewrite(folder, label_strings=("crow", "eagle", "wren"))
     report = check(folder)
     assert [each.record for each in report.problems] == [1, 4]
     assert "one that the index does not know" in report.problems[0].what

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import same
 
-from covey import CoveyError, ExampleError, Features, Tensor
+from covey import CoveyError, Features, Tensor
+from covey.errors import ExampleError
 
 KINDS = {"bytes_list": 1, "float_list": 2, "int64_list": 3}
 LISTS = {

@@ -31,21 +31,16 @@ from written import (
 )
 
 import covey
-from covey import (
-    ClassLabel,
+from covey import ClassLabel, Features, Image, Ragged, RecordReader, Tensor
+from covey.dataset_info import is_version_file
+from covey.errors import (
     CommittedError,
     DatasetError,
     DatasetExistsError,
     DuplicateKeyError,
     FeatureError,
-    Features,
-    Image,
-    Ragged,
-    RecordReader,
     SourceError,
-    Tensor,
 )
-from covey.dataset_info import is_version_file
 
 SPECIES = ["wren", "owl", "crow", "jay", "tit"]
 
@@ -147,7 +142,7 @@ def torch_stream():
 
 
 def source():
-    return covey.Source("made up", "nowhere", list(enumerate(ROWS)), length=len(ROWS))
+    return covey.sources.Source("made up", "nowhere", list(enumerate(ROWS)), length=len(ROWS))
 
 
 FORMS = {
@@ -212,7 +207,7 @@ def test_a_hugging_face_dataset_knows_its_classes(tmp_path):
 
 def test_a_source_brings_its_label(tmp_path):
     (tmp_path / "birds.csv").write_text("name,label\na,owl\nb,wren\nc,owl\n")
-    written = write(covey.open_source(tmp_path / "birds.csv"), tmp_path / "data")
+    written = write(covey.sources.open_source(tmp_path / "birds.csv"), tmp_path / "data")
     assert (written.label, written.classes) == ("label", {"owl": 2, "wren": 1})
 
 
@@ -307,7 +302,7 @@ LATE = {
 def test_features_that_the_last_examples_change(tmp_path, case, workers):
     values, kind = LATE[case]
     examples = [{"x": value} for value in values]
-    written = write(iter(examples), tmp_path, shuffle=False, memory=200_000, workers=workers)
+    written = write(iter(examples), tmp_path, shuffle=False, memory_limit=200_000, workers=workers)
     assert written.features == Features.infer(examples) == Features({"x": kind})
     found, last = column(tmp_path, "x"), tidy({"x": values[-1]})["x"]
     first = [value.encode() if case == "texts, then bytes" else value for value in values[:-1]]
@@ -385,7 +380,7 @@ def test_a_declared_text_stays_a_text(tmp_path, form):
     written = write(examples, tmp_path, label="label", features={"label": "str"}, shuffle=False)
     assert column(tmp_path, "label") == labels
     assert written.classes == {"a": 1, "b": 2}
-    assert about(tmp_path).class_texts == ("a", "b")
+    assert about(tmp_path).label_strings == ("a", "b")
     check_index(tmp_path)
 
 
@@ -437,8 +432,8 @@ def many(tmp_path_factory):
 @pytest.mark.parametrize(
     ("memory", "workers"), [(1, 1), (20_000, 1), (200_000, 2), (1, 3), (20_000, 2), (1 << 30, 3)]
 )
-def test_memory_and_workers_do_not_change_a_byte(tmp_path, many, memory, workers):
-    options = {"label": "species", "shards": 3, "memory": memory, "workers": workers}
+def test_memory_and_workers_do_not_change_a_byte(tmp_path, many, memory_limit, workers):
+    options = {"label": "species", "shards": 3, "memory_limit": memory_limit, "workers": workers}
     write(iter(MANY), tmp_path / "birds", **options)
     assert files(tmp_path) == many
 
@@ -447,8 +442,10 @@ def test_memory_and_workers_do_not_change_a_byte(tmp_path, many, memory, workers
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_nor_do_they_with_other_options(tmp_path, options, compression):
     options = {**options, "label": "species", "compression": compression, "records_per_shard": 499}
-    for name, memory, workers in [("a", 1 << 30, 1), ("b", 20_000, 2)]:
-        write(MANY, tmp_path / name / "birds", memory=memory, workers=workers, **options)
+    for name, memory_limit, workers in [("a", 1 << 30, 1), ("b", 20_000, 2)]:
+        write(
+            MANY, tmp_path / name / "birds", memory_limit=memory_limit, workers=workers, **options
+        )
     assert files(tmp_path / "a") == files(tmp_path / "b")
     check_index(tmp_path / "a" / "birds")
 
@@ -460,7 +457,9 @@ def test_processes_do_not_change_a_byte(tmp_path, workers):
         ("numbered", Numbered(3000), 1),
         ("processes", Numbered(3000), workers),
     ]:
-        write(examples, tmp_path / name / "birds", label="label", workers=count, memory=50_000)
+        write(
+            examples, tmp_path / name / "birds", label="label", workers=count, memory_limit=50_000
+        )
     assert files(tmp_path / "processes") == files(tmp_path / "list")
     assert files(tmp_path / "numbered") == files(tmp_path / "list")
 
@@ -495,9 +494,9 @@ def test_another_seed_gives_another_order(tmp_path, form):
 
 
 @pytest.mark.parametrize(("memory", "workers"), [(1, 1), (20_000, 2), (1 << 30, 1)])
-def test_shuffle_false_keeps_the_order(tmp_path, memory, workers):
+def test_shuffle_false_keeps_the_order(tmp_path, memory_limit, workers):
     examples = birds(1500)
-    write(iter(examples), tmp_path, shuffle=False, memory=memory, workers=workers)
+    write(iter(examples), tmp_path, shuffle=False, memory_limit=memory_limit, workers=workers)
     assert read(tmp_path) == [tidy(example) for example in examples]
 
 
@@ -509,7 +508,7 @@ def test_keys_decide_the_order(tmp_path, kind):
     ]
     others = random.Random(0).sample(pairs, len(pairs))
     for name, examples in [("a", pairs), ("b", others)]:
-        write(examples, tmp_path / name / "birds", label="label", memory=10_000)
+        write(examples, tmp_path / name / "birds", label="label", memory_limit=10_000)
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
@@ -542,13 +541,13 @@ def test_keys_of_different_types_are_different(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
-@pytest.mark.parametrize("memory", [20_000, 1 << 30])
-def test_order_by_class(tmp_path, form, memory):
+@pytest.mark.parametrize("memory_limit", [20_000, 1 << 30])
+def test_order_by_class(tmp_path, form, memory_limit):
     labels = [SPECIES[i % 5] for i in range(2000)]
     columns = {"x": list(range(2000)), "species": labels}
     rows = [{"x": x, "species": species} for x, species in enumerate(labels)]
     examples = rows if form == "examples" else columns
-    options = {"label": "species", "order": "class", "shards": 5, "memory": memory}
+    options = {"label": "species", "order": "class", "shards": 5, "memory_limit": memory_limit}
     written = write(examples, tmp_path, **options)
     found = column(tmp_path, "species")
     assert found == sorted(found)
@@ -595,12 +594,12 @@ def test_order_by_class_needs_a_label(tmp_path, examples):
     [{}, {"order": "class"}, {"shuffle": False}, {"workers": 2}],
     ids=["hash", "class", "kept", "workers"],
 )
-@pytest.mark.parametrize("memory", [20_000, 1 << 30])
-def test_duplicate_keys(tmp_path, options, memory):
+@pytest.mark.parametrize("memory_limit", [20_000, 1 << 30])
+def test_duplicate_keys(tmp_path, options, memory_limit):
     pairs = [(f"bird {i}", {"x": i, "label": i % 3}) for i in range(2500)]
     pairs[2400] = ("bird 17", {"x": 5, "label": 1})
     with pytest.raises(DuplicateKeyError, match=r"examples 17 and 2400.*'bird 17'") as caught:
-        write(pairs, tmp_path / "birds", label="label", memory=memory, **options)
+        write(pairs, tmp_path / "birds", label="label", memory_limit=memory_limit, **options)
     assert (caught.value.key, caught.value.examples) == ("bird 17", (17, 2400))
     assert not (tmp_path / "birds").exists()
 
@@ -616,7 +615,7 @@ def test_duplicate_keys_of_columns(tmp_path, options):
 def test_duplicate_keys_when_features_change(tmp_path):
     pairs = [(i, {"x": i}) for i in range(500)] + [(3, {"x": 0.5})]
     with pytest.raises(DuplicateKeyError, match="examples 3 and 500 both have the key 3"):
-        write(pairs, tmp_path / "birds", memory=5_000)
+        write(pairs, tmp_path / "birds", memory_limit=5_000)
 
 
 @pytest.mark.parametrize("key", [0.5, None, 2**64, ("a",)])
@@ -755,7 +754,7 @@ def test_another_split_may_not_rename_the_dataset(tmp_path):
 
 @pytest.mark.parametrize("split", ["", "a/b", "all", "..", "a b", "-", 5])
 def test_names_that_no_split_can_have(tmp_path, split):
-    with pytest.raises(covey.FormatError, match="name of a split"):
+    with pytest.raises(covey.errors.FormatError, match="name of a split"):
         write([{"x": 1}], tmp_path / "birds", split)
     assert not (tmp_path / "birds").exists()
 
@@ -858,7 +857,7 @@ def test_append_to_texts(tmp_path, form):
     write([{"label": "b"}], tmp_path, label="label", features={"label": "str"})
     second = [{"label": "a"}] if form == "examples" else {"label": ["a"]}
     assert write(second, tmp_path, mode="append").classes == {"b": 1, "a": 1}
-    assert about(tmp_path).class_texts == ("b", "a")
+    assert about(tmp_path).label_strings == ("b", "a")
     check_index(tmp_path)
 
 
@@ -988,7 +987,7 @@ def there(tmp_path):
 
 
 @pytest.mark.parametrize("count", [0, 20, 1000])
-@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"memory": 20_000}])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"memory_limit": 20_000}])
 def test_a_generator_that_raises(tmp_path, there, count, options):
     before = files(there)
     for folder in [there, tmp_path / "new" / "birds"]:
@@ -1005,11 +1004,11 @@ def test_interrupting_leaves_nothing_behind(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write(interrupted(), tmp_path / "new" / "birds", memory=1)
+        write(interrupted(), tmp_path / "new" / "birds", memory_limit=1)
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"memory": 20_000}])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"memory_limit": 20_000}])
 @pytest.mark.parametrize("features", [None, {"x": "int64"}])
 def test_an_example_that_does_not_fit(tmp_path, there, options, features):
     before = files(there)
@@ -1103,8 +1102,8 @@ def test_skipping_everything_is_an_error(tmp_path):
         {"mode": "replace"},
         {"order": "label"},
         {"on_error": "ignore"},
-        {"memory": 0},
-        {"memory": "512M"},
+        {"memory_limit": 0},
+        {"memory_limit": "512M"},
         {"workers": 0},
         {"workers": True},
         {"workers": 1.5},
@@ -1156,7 +1155,7 @@ def test_the_callers_examples_are_not_changed(tmp_path):
 # Disk and files.
 
 
-@pytest.mark.parametrize("options", [{}, {"memory": 200_000}, {"workers": 2, "shards": 2}])
+@pytest.mark.parametrize("options", [{}, {"memory_limit": 200_000}, {"workers": 2, "shards": 2}])
 def test_a_full_disk_leaves_the_old_dataset(tmp_path, there, options):
     before = files(there)
     examples = [{"x": np.full(1000, i), "label": i % 2} for i in range(400)]
@@ -1220,16 +1219,16 @@ def test_few_files_are_open_at_once(tmp_path, options, monkeypatch):
     monkeypatch.setattr("covey.writing.encode._CHUNK_EXAMPLES", 4)  # every chunk becomes a run
     pairs = [(i, {"x": i, "label": i % 7}) for i in range(1200)]
     with files_at_most(64):
-        write(iter(pairs), tmp_path, label="label", memory=3_000, **options)
+        write(iter(pairs), tmp_path, label="label", memory_limit=3_000, **options)
     assert sorted(column(tmp_path, "x")) == list(range(1200))
 
 
 def test_no_files_stay_open(tmp_path):
     write(birds(50), tmp_path / "first", label="species")
     before = sorted(os.listdir("/proc/self/fd"))
-    write(birds(50), tmp_path / "a", label="species", memory=1, shards=3)
+    write(birds(50), tmp_path / "a", label="species", memory_limit=1, shards=3)
     with pytest.raises(SourceError):
-        write(boom(50), tmp_path / "b", label="species", memory=1)
+        write(boom(50), tmp_path / "b", label="species", memory_limit=1)
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
@@ -1250,7 +1249,7 @@ def test_images_stay_the_bytes_they_were(tmp_path):
 def test_a_source_joins_a_dataset_by_the_names_of_its_classes(tmp_path):
     write([{"x": 1, "label": name} for name in ("wren", "owl")], tmp_path / "birds", label="label")
     np.savez(tmp_path / "more.npz", x=[5, 6], label=["crow", "owl"])
-    more = covey.open_source(tmp_path / "more.npz", label="label")
+    more = covey.sources.open_source(tmp_path / "more.npz", label="label")
     written = write(more, tmp_path / "birds", "test")
     assert written.features["label"].names == ("owl", "wren", "crow")
     assert written.classes == {"owl": 1, "crow": 1}
@@ -1259,5 +1258,5 @@ def test_a_source_joins_a_dataset_by_the_names_of_its_classes(tmp_path):
 def test_a_source_of_named_items_joins_too(tmp_path):
     write([{"x": 1, "label": name} for name in ("wren", "owl")], tmp_path / "birds", label="label")
     (tmp_path / "more.csv").write_text("x,label\n5,crow\n6,owl\n")
-    written = write(covey.open_source(tmp_path / "more.csv"), tmp_path / "birds", "test")
+    written = write(covey.sources.open_source(tmp_path / "more.csv"), tmp_path / "birds", "test")
     assert written.classes == {"owl": 1, "crow": 1}

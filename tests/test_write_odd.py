@@ -14,17 +14,9 @@ from schemas import mixtures
 from written import check_index, column, files, info, read, records, tidy, write
 
 import covey
-from covey import (
-    ClassLabel,
-    DatasetError,
-    FeatureError,
-    Features,
-    FormatError,
-    Ragged,
-    Sparse,
-    Tensor,
-)
+from covey import ClassLabel, Features, Ragged, Sparse, Tensor
 from covey.compat.datum import Serializer, TFRecordWriter
+from covey.errors import DatasetError, FeatureError, FormatError
 from covey.writing.shards import Sharding
 
 NAMED = {"label": ClassLabel(names=["a", "b"])}
@@ -186,11 +178,16 @@ def as_read(value, kind):
     mixture=mixtures(),
     workers=st.sampled_from([1, 1, 2]),
     at_once=st.sampled_from([1, 2, 3, 4096]),
-    memory=st.sampled_from([1, 1 << 20]),
+    memory_limit=st.sampled_from([1, 1 << 20]),
 )
-def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_once, memory):
+def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_once, memory_limit):
     examples, defaults = mixture
-    options = {"defaults": defaults, "workers": workers, "memory": memory, "shuffle": False}
+    options = {
+        "defaults": defaults,
+        "workers": workers,
+        "memory_limit": memory_limit,
+        "shuffle": False,
+    }
     try:
         features = Features.infer(examples, defaults=defaults)
     except FeatureError:
@@ -530,7 +527,7 @@ def test_declared_names_that_no_file_can_hold(tmp_path, form, name):
 def test_cells_that_no_file_can_hold_as_names(tmp_path, cell):
     (tmp_path / "birds.csv").write_text(f"a,label\n1,{cell}\n2,y\n")
     with pytest.raises(FeatureError, match="cannot be the name of a class"):
-        write(covey.open_source(tmp_path / "birds.csv"), tmp_path / "birds")
+        write(covey.sources.open_source(tmp_path / "birds.csv"), tmp_path / "birds")
     assert not (tmp_path / "birds").exists()
 
 
@@ -627,7 +624,7 @@ def test_examples_that_go_to_another_folder(tmp_path, workers, monkeypatch):
         os.chdir(tmp_path / "there")
         yield {"x": 2}
 
-    written = write(examples(), "birds", memory=1, workers=workers)
+    written = write(examples(), "birds", memory_limit=1, workers=workers)
     assert written.path == "birds"
     assert sorted(column(tmp_path / "here" / "birds", "x")) == [1, 2]
     assert not list((tmp_path / "here" / "birds").glob(".*"))

@@ -17,18 +17,9 @@ from PIL import Image as Pillow
 from written import TOKEN, shard_paths
 
 import covey.compat.datum
-from covey import (
-    ClassLabel,
-    DatasetError,
-    DuplicateKeyError,
-    FeatureError,
-    Features,
-    FormatError,
-    Image,
-    SourceError,
-    Tensor,
-)
+from covey import ClassLabel, Features, Image, Tensor
 from covey.compat.datum import CountWarning, Serializer, TFRecordWriter
+from covey.errors import DatasetError, DuplicateKeyError, FeatureError, FormatError, SourceError
 
 
 def writer(path, data, sparse=None, split="train", serializer=None, total=None, **options):
@@ -209,12 +200,12 @@ def test_covey_indexes_classes(tmp_path):
     classes = np.load(path / "birds-train.classes.npy")
     assert classes["records"].tolist() == [3, 3]
     about = json.loads((path / "birds-train.index.json").read_text())
-    assert (about["label"], about["class_texts"]) == ("species", ["owl", "wren"])
+    assert (about["label"], about["label_strings"]) == ("species", ["owl", "wren"])
 
 
 def test_order_is_that_of_keys(tmp_path):
     data = {f"key {i}": each for i, each in enumerate(birds(40))}
-    once = datum_reader.read(write(tmp_path / "a", data, memory=1), "train")
+    once = datum_reader.read(write(tmp_path / "a", data, memory_limit=1), "train")
     again = datum_reader.read(write(tmp_path / "b", dict(reversed(data.items()))), "train")
     other = datum_reader.read(write(tmp_path / "c", data, seed=1), "train")
     ids = [[int(each["id"]) for each in examples] for examples in (once, again, other)]
@@ -525,7 +516,7 @@ def test_few_files_are_open_at_once(tmp_path):
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    made = writer(tmp_path, birds(2000), memory=1 << 14)
+    made = writer(tmp_path, birds(2000), memory_limit=1 << 14)
     os.close(free := os.open(os.devnull, os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 32, limits[1]))
     try:
@@ -719,9 +710,9 @@ def test_paths_of_images(tmp_path, pictures, names, shape):
         number = int(each["id"])
         pixels = np.asarray(Pillow.open(pictures[names[number]]))
         if names[number].endswith("png"):
-            whole = pixels.reshape(*pixels.shape[:2], -1)
-            assert np.array_equal(each["image"], np.broadcast_to(whole, each["image"].shape))
-            assert np.array_equal(by_tfds[number], whole)
+            complete = pixels.reshape(*pixels.shape[:2], -1)
+            assert np.array_equal(each["image"], np.broadcast_to(complete, each["image"].shape))
+            assert np.array_equal(by_tfds[number], complete)
         assert each["image"].shape == (*pixels.shape[:2], 1 if len(shape) == 2 else 3)
 
 

@@ -19,12 +19,14 @@ from schemas import plain
 import covey
 from covey import RecordReader
 from covey.dataset_info import DatasetInfo, is_version_file
-from covey.index import About, index_names
+from covey.index import IndexMetadata, index_names
 from covey.index.format import fingerprint
 from covey.writing.versions import referenced_files
 
 
-def write(examples: Any, path: Any, split: str = "train", **options: Any) -> covey.Written:
+def write(
+    examples: Any, path: Any, split: str = "train", **options: Any
+) -> covey.results.WriteResult:
     """covey.write, quiet."""
     return covey.write(examples, path, split=split, progress=False, **options)
 
@@ -56,9 +58,9 @@ def index_paths(folder: Path, split: str = "train") -> dict[str, Path]:
     return {what: folder / name for what, name in index_names(found.stem(about.name)).items()}
 
 
-def about(folder: Path, split: str = "train") -> About:
+def about(folder: Path, split: str = "train") -> IndexMetadata:
     path = index_paths(folder, split)["about"]
-    return About.from_json(path.read_bytes(), str(path))
+    return IndexMetadata.from_json(path.read_bytes(), str(path))
 
 
 def index(folder: Path, what: str = "rows", split: str = "train") -> Any:
@@ -80,7 +82,7 @@ def content(folder: Path) -> dict[str, Any]:
         if path.name not in current and is_version_file(path.name):
             continue
         if path.name.endswith(".index.json"):
-            described = About.from_json(path.read_bytes(), str(path))
+            described = IndexMetadata.from_json(path.read_bytes(), str(path))
             shards = [replace(each, name=TOKEN.sub("", each.name)) for each in described.shards]
             found[name] = replace(described, shards=tuple(shards))
         elif path.suffix == ".json":
@@ -150,8 +152,8 @@ def check_index(folder: Path, split: str = "train") -> None:
 def check_classes(folder: Path, split: str) -> None:
     described, rows = about(folder, split), index(folder, split=split)
     found = [example_label(each, described.label or "") for each in read(folder, split)]
-    if described.class_texts is not None:
-        found = [described.class_texts.index(each) for each in found]
+    if described.label_strings is not None:
+        found = [described.label_strings.index(each) for each in found]
     assert rows["label"].tolist() == found
     by_class, classes = index(folder, "by_class", split), index(folder, "classes", split)
     assert classes["label"].tolist() == sorted(set(found))

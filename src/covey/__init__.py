@@ -1,6 +1,6 @@
 """covey: labelled data to TFRecords, and TFRecords to exactly balanced batches.
 
-Names are resolved when they are first used: ``import covey`` loads numpy and nothing heavier.
+Names are imported on first use: ``import covey`` loads numpy and nothing heavier.
 """
 
 from __future__ import annotations
@@ -9,152 +9,101 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covey.classes import ClassTable
-    from covey.dataset import Dataset, open  # noqa: A004
-    from covey.errors import (
-        AccessRefusedError,
-        ClosedError,
-        CommittedError,
-        CorruptRecordError,
-        CoveyError,
-        DatasetError,
-        DatasetExistsError,
-        DuplicateKeyError,
-        ExampleError,
-        FeatureError,
-        FileChangedError,
-        FileMissingError,
-        FormatError,
-        PlanError,
-        SkippedRecordsWarning,
-        SmallClassesWarning,
-        SourceError,
-        StorageError,
-    )
-    from covey.index.format import Shard
+    from covey import adapters as adapters
+    from covey import arrays as arrays
+    from covey import augmenters as augmenters
+    from covey import classes as classes
+    from covey import errors as errors
+    from covey import plan as plan
+    from covey import reading as reading
+    from covey import results as results
+    from covey import samplers as samplers
+    from covey import sources as sources
+    from covey import tfrecord as tfrecord
+    from covey import writer as writer
+    from covey.dataset.dataset import Dataset
+    from covey.dataset.open import open  # noqa: A004
+    from covey.errors import CoveyError
     from covey.loader import Loader
-    from covey.maintenance import (
-        Indexed,
-        Info,
-        Problem,
-        Repaired,
-        Report,
-        info,
-        make_index,
-        repair,
-        verify,
-    )
-    from covey.reading.stream import read_batches
-    from covey.schema import (
-        ClassLabel,
-        Feature,
-        Features,
-        Image,
-        Ragged,
-        RaggedArray,
-        Sparse,
-        SparseArray,
-        SparseBatch,
-        Steps,
-        StringArray,
-        Tensor,
-    )
-    from covey.sources import Source, open_source
-    from covey.tfrecord import Block, RecordReader, RecordWriter, Skipped
-    from covey.writing.inputs import LeftOut
-    from covey.writing.write import Written, write
+    from covey.maintenance.build_index import build_index
+    from covey.maintenance.info import info
+    from covey.maintenance.repair import repair
+    from covey.maintenance.verify import verify
+    from covey.schema import ClassLabel, Feature, Features, Image, Ragged, Sparse, Steps, Tensor
+    from covey.tfrecord import RecordReader, RecordWriter
+    from covey.writing.write import write
 
 __version__ = "0.1.0"
 
-# In the order of the data's way.
-_MODULES = (
-    "covey.errors",
-    "covey.tfrecord",
-    "covey.schema",
-    "covey.reading.stream",
-    "covey.sources",
-    "covey.writing.shards",
-    "covey.classes",
-    "covey.writing.inputs",
-    "covey.writing.write",
-    "covey.loader",
-    "covey.dataset",
-    "covey.maintenance",
+_MODULES = {
+    "ClassLabel": "covey.schema.types",
+    "CoveyError": "covey.errors",
+    "Dataset": "covey.dataset.dataset",
+    "Feature": "covey.schema.types",
+    "Features": "covey.schema.features",
+    "Image": "covey.schema.images",
+    "Loader": "covey.loader",
+    "Ragged": "covey.schema.structures",
+    "RecordReader": "covey.tfrecord.reader",
+    "RecordWriter": "covey.tfrecord.writer",
+    "Sparse": "covey.schema.structures",
+    "Steps": "covey.schema.structures",
+    "Tensor": "covey.schema.types",
+    "build_index": "covey.maintenance.build_index",
+    "info": "covey.maintenance.info",
+    "open": "covey.dataset.open",
+    "repair": "covey.maintenance.repair",
+    "verify": "covey.maintenance.verify",
+    "write": "covey.writing.write",
+}
+
+_SUBMODULES = (
+    "adapters",
+    "arrays",
+    "augmenters",
+    "classes",
+    "errors",
+    "plan",
+    "reading",
+    "results",
+    "samplers",
+    "sources",
+    "tfrecord",
+    "writer",
 )
 
 __all__ = [
-    "AccessRefusedError",
-    "Block",
     "ClassLabel",
-    "ClassTable",
-    "ClosedError",
-    "CommittedError",
-    "CorruptRecordError",
     "CoveyError",
     "Dataset",
-    "DatasetError",
-    "DatasetExistsError",
-    "DuplicateKeyError",
-    "ExampleError",
     "Feature",
-    "FeatureError",
     "Features",
-    "FileChangedError",
-    "FileMissingError",
-    "FormatError",
     "Image",
-    "Indexed",
-    "Info",
-    "LeftOut",
     "Loader",
-    "PlanError",
-    "Problem",
     "Ragged",
-    "RaggedArray",
     "RecordReader",
     "RecordWriter",
-    "Repaired",
-    "Report",
-    "Shard",
-    "Skipped",
-    "SkippedRecordsWarning",
-    "SmallClassesWarning",
-    "Source",
-    "SourceError",
     "Sparse",
-    "SparseArray",
-    "SparseBatch",
     "Steps",
-    "StorageError",
-    "StringArray",
     "Tensor",
-    "Written",
+    "build_index",
     "info",
-    "make_index",
     "open",
-    "open_source",
-    "read_batches",
     "repair",
     "verify",
     "write",
 ]
 
 
-# By the names of their modules: `covey.samplers.MultiShotMemorySampler`.
-_SUBMODULES = ("adapters", "augmenters", "plan", "samplers", "writer")
-
-
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"covey.{name}")
-    if name in __all__:
-        for module in map(importlib.import_module, _MODULES):
-            if hasattr(module, name):
-                value = getattr(module, name)
-                globals()[name] = value
-                return value
-    raise AttributeError(f"module 'covey' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'covey' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_SUBMODULES, "__version__"])

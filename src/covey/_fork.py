@@ -19,7 +19,7 @@ class ForkAware:
         self._lock = threading.Lock()
         _AWARE.add(self)
 
-    def _let_go(self) -> object:
+    def _reset_after_fork(self) -> object:
         """Forget all connections; what is returned is kept from being closed."""
         return None
 
@@ -33,7 +33,7 @@ def _after_fork() -> None:
         asyn.reset_lock()
     for each in list(_AWARE):
         each._lock = threading.Lock()
-        _INHERITED.append(each._let_go())
+        _INHERITED.append(each._reset_after_fork())
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def cores() -> int:
+def cpu_count() -> int:
     """How many threads can run at once: what is used where nobody says how many."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def run_ahead(
+def ordered_map(
     tasks: Iterable[Callable[[], T]], executor: Executor | None, ahead: int
 ) -> Generator[T, None, None]:
     """The results of tasks, in their order, with up to ``ahead`` of them under way.
@@ -112,7 +112,7 @@ def _run(future: Future[Any], task: Callable[[], Any]) -> None:
         del future, task  # the error has this frame, which must not have the error
 
 
-class Behind:
+class SerialExecutor:
     """Another thread that does what it is told, in order, a few steps behind.
 
     An error of it is raised by the next call. Leaving the ``with`` waits for all that is under way.
@@ -123,7 +123,7 @@ class Behind:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="covey-behind")
         self._waiting: deque[Future[Any]] = deque()
 
-    def __enter__(self) -> Behind:
+    def __enter__(self) -> SerialExecutor:
         return self
 
     def __exit__(self, *_: object) -> None:

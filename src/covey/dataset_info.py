@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.errors import FormatError
-from covey.untrusted import MAX_SHARDS, brief, check_name, check_path, parse_json, parse_whole
+from covey.untrusted import MAX_SHARDS, brief, check_name, check_path, parse_int64, parse_json
 
 INFO_FILE = "dataset_info.json"
 SHARD_INFO_FILE = "shard_info.json"
@@ -407,11 +407,13 @@ def _split_from_json(content: Any) -> SplitInfo:
     lengths = _list(_take(fields, "shardLengths", []), "shardLengths", MAX_SHARDS)
     size = _take(fields, "numBytes", 0)
     # What is no whole number is left as it is, for the error to show.
-    whole: list[Any] = [
-        each if (n := parse_whole(each)) is None else n for each in (size, *lengths)
+    complete: list[Any] = [
+        each if (n := parse_int64(each)) is None else n for each in (size, *lengths)
     ]
     template = _take(fields, "filepathTemplate", "") or DEFAULT_TEMPLATE
-    return SplitInfo(_take(fields, "name", None), tuple(whole[1:]), whole[0], template, fields)
+    return SplitInfo(
+        _take(fields, "name", None), tuple(complete[1:]), complete[0], template, fields
+    )
 
 
 def _fields(content: Any, expected: str) -> dict[str, Any]:

@@ -167,11 +167,11 @@ class StorageError(CoveyError, OSError):
     """A file, here or behind a URL, cannot be read or written."""
 
 
-class FileMissingError(StorageError, FileNotFoundError):
+class StorageNotFoundError(StorageError, FileNotFoundError):
     """There is no such file."""
 
 
-class AccessRefusedError(StorageError, PermissionError):
+class StoragePermissionError(StorageError, PermissionError):
     """A file may not be read or written with these credentials, or without any."""
 
 

@@ -16,7 +16,7 @@ from covey.schema.types import Feature
 from covey.tfrecord import Block
 
 
-def is_text(feature: Feature) -> bool:
+def is_string(feature: Feature) -> bool:
     """Whether a feature is a single text, or bytes."""
     return isinstance(feature, Tensor) and feature.dtype in STRINGS and feature.shape == ()
 
@@ -33,7 +33,7 @@ def find_label(features: Features, label: str | None, *, needed: bool = False) -
             f"label is {label!r}, but there is no such feature; there are {', '.join(features)}"
         )
     kind = features[label]
-    if not (isinstance(kind, ClassLabel) or is_text(kind) or _is_whole(kind)):
+    if not (isinstance(kind, ClassLabel) or is_string(kind) or _is_integer(kind)):
         raise DatasetError(
             f"label is {label!r}, which is {kind}; must be a ClassLabel, a whole number or a text"
         )
@@ -56,10 +56,10 @@ def guess_label(features: Features) -> str | None:
     lowered = {name.lower(): name for name in features}
     named = (lowered[name] for name in LABEL_NAMES if name in lowered)
     kinds = ((name, features[name]) for name in named)
-    return next((name for name, kind in kinds if is_text(kind) or _is_whole(kind)), None)
+    return next((name for name, kind in kinds if is_string(kind) or _is_integer(kind)), None)
 
 
-def _is_whole(kind: Feature) -> bool:
+def _is_integer(kind: Feature) -> bool:
     if not isinstance(kind, Tensor) or kind.shape != () or kind.dtype in STRINGS:
         return False
     return np.dtype(kind.dtype).kind in "iub"
@@ -78,7 +78,7 @@ class Classes:
         self.features = features
         self.label = label
         self._only = features if label is None else features.select([label])
-        self.texts = tuple(texts) if label is not None and is_text(features[label]) else None
+        self.texts = tuple(texts) if label is not None and is_string(features[label]) else None
         self._numbers = {text: i for i, text in enumerate(self.texts or ())}
 
     def of(self, block: Block) -> NDArray[np.int64] | None:
@@ -94,7 +94,7 @@ class Classes:
                     f"must be below 2**63"
                 )
             return numbers.astype(np.int64)
-        texts = texts_of(column)
+        texts = decode_strings(column)
         unknown = next((text for text in texts if text not in self._numbers), None)
         if unknown is not None:
             raise FeatureError(
@@ -126,7 +126,7 @@ def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return (*first, *sorted(set(found).difference(first)))
 
 
-def texts_of(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
+def decode_strings(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
     """A column of texts; bytes must be UTF-8.
 
     Args:
@@ -151,11 +151,11 @@ def texts_of(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
     return texts
 
 
-def texts_in(
+def read_strings(
     features: Features, label: str, block: Block, numbers: Sequence[int] | None = None
 ) -> list[str]:
     """The texts of a label in records."""
-    return texts_of(leaf(features.decode_batch(block, [label])), numbers)
+    return decode_strings(leaf(features.decode_batch(block, [label])), numbers)
 
 
 def number_column(
@@ -176,7 +176,7 @@ def number_column(
     """
     kind = features[label]
     if not _has_texts(column):
-        if is_text(kind):
+        if is_string(kind):
             raise FeatureError(f"feature {label!r} is a text, but its column has {column[:3]!r}")
         return features, column, _numbers_of(label, column), ()
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
@@ -185,8 +185,8 @@ def number_column(
             kind.names[each] if type(each) is int and 0 <= each < len(kind.names) else each
             for each in values
         ]
-    texts = texts_of(values)
-    stored = is_text(kind) and not may_grow
+    texts = decode_strings(values)
+    stored = is_string(kind) and not may_grow
     names = tuple(known)
     if not names and isinstance(kind, ClassLabel):
         names = kind.names or ()
@@ -208,13 +208,13 @@ def number_column(
 
 
 def _numbers_of(label: str, column: Any) -> NDArray[np.int64]:
-    whole = Column(label, "int64")
+    complete = Column(label, "int64")
     try:
-        numbers, _ = whole.coerce_batch(column, len(column))
+        numbers, _ = complete.coerce_batch(column, len(column))
     except FeatureError:
         for row, value in enumerate(column):
             try:
-                whole.coerce(value)
+                complete.coerce(value)
             except FeatureError as error:
                 raise FeatureError(f"example {row}: feature {label!r}: {error}") from None
         raise

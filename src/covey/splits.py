@@ -30,7 +30,7 @@ _Bounds = tuple[float | None, float | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SplitSlice:
     """Records [begin, end) of a split."""
 
     split: str
@@ -38,7 +38,9 @@ class Stretch:
     end: int
 
 
-def parse_split(spec: str, splits: Mapping[str, Sequence[int]], where: str) -> tuple[Stretch, ...]:
+def parse_split(
+    spec: str, splits: Mapping[str, Sequence[int]], where: str
+) -> tuple[SplitSlice, ...]:
     """The records that TFDS gives for a split string: a stretch for each of its terms.
 
     Args:
@@ -55,15 +57,15 @@ def parse_split(spec: str, splits: Mapping[str, Sequence[int]], where: str) -> t
             f"such as 'train[:80%]'; {_there_are(splits)}"
         )
     if spec in splits:
-        return (Stretch(spec, 0, sum(splits[spec])),)
-    stretches: list[Stretch] = []
+        return (SplitSlice(spec, 0, sum(splits[spec])),)
+    stretches: list[SplitSlice] = []
     for term in re.split(r"\s*\+\s*", spec):
         of = "" if term == spec else f" of {spec[:60]!r}"
         stretches += _parse_term(term, splits, f"{where}: split {term[:60]!r}{of}")
     return tuple(stretches)
 
 
-def _parse_term(term: str, splits: Mapping[str, Sequence[int]], asked: str) -> Iterable[Stretch]:
+def _parse_term(term: str, splits: Mapping[str, Sequence[int]], asked: str) -> Iterable[SplitSlice]:
     """What stands between two ``+``."""
     found = _TERM.match(term)
     try:
@@ -79,11 +81,11 @@ def _parse_term(term: str, splits: Mapping[str, Sequence[int]], asked: str) -> I
     if name == "all" and splits and name not in splits:
         if found[2] is not None:
             raise DatasetError(f"{asked}: 'all' cannot be sliced; {_there_are(splits)}")
-        return (Stretch(each, 0, sum(shards)) for each, shards in splits.items())
+        return (SplitSlice(each, 0, sum(shards)) for each, shards in splits.items())
     if name not in splits:
         raise DatasetError(f"{asked}: there is no split {name[:60]!r}; {_there_are(splits)}")
     begin, end = _resolve(bounds, splits[name], asked)
-    return (Stretch(name, begin, max(begin, end)),)
+    return (SplitSlice(name, begin, max(begin, end)),)
 
 
 def _parse_slice(selector: str | None) -> _Bounds | None:

@@ -18,12 +18,12 @@ from pathlib import PureWindowsPath
 from typing import Any, BinaryIO, NoReturn, ParamSpec, TypeVar
 
 from covey.errors import (
-    AccessRefusedError,
     CoveyError,
     DatasetError,
-    FileMissingError,
     FormatError,
     StorageError,
+    StorageNotFoundError,
+    StoragePermissionError,
 )
 from covey.urls import redact, shown
 
@@ -73,9 +73,9 @@ def storage_error(error: OSError, path: str | os.PathLike[str]) -> StorageError:
     name = shown(os.fsdecode(error.filename if error.filename is not None else path))
     name = name if len(name) <= 500 else f"{name[:497]}..."
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        found: StorageError = FileMissingError(f"{name}: there is no such file")
+        found: StorageError = StorageNotFoundError(f"{name}: there is no such file")
     else:
-        kind = AccessRefusedError if isinstance(error, PermissionError) else StorageError
+        kind = StoragePermissionError if isinstance(error, PermissionError) else StorageError
         found = kind(f"{name}: {redact(str(error.strerror or error))}")
     found.errno = error.errno
     return found
@@ -131,7 +131,7 @@ def open_path(path: str | os.PathLike[str], opener: Any = None) -> BinaryIO:
         StorageError: If it cannot be opened.
     """
     if "\0" in os.fsdecode(path):
-        raise FileMissingError(f"{os.fsdecode(path)!r}: there is no such file")
+        raise StorageNotFoundError(f"{os.fsdecode(path)!r}: there is no such file")
     with os_errors(path):
         return open(path, "rb", buffering=0, opener=opener)
 
@@ -251,7 +251,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number of JSON")
 
 
-def parse_whole(value: Any) -> int | None:
+def parse_int64(value: Any) -> int | None:
     """Return an integer as protobuf's JSON has it, a number or a string; None for anything else.
 
     >>> parse_whole("12"), parse_whole(-1), parse_whole(1.5), parse_whole(True)

@@ -168,13 +168,13 @@ def look(folder: Path) -> list[bool]:
         outcome(lambda: repr(covey.info(folder))),
         outcome(lambda: str(covey.verify(folder, progress=False, threads=1))),
         outcome(read),
-        outcome(lambda: covey.open_source(folder, split="train")),
-        outcome(lambda: covey.make_index(folder, progress=False, threads=1)),
+        outcome(lambda: covey.sources.open_source(folder, split="train")),
+        outcome(lambda: covey.build_index(folder, progress=False, threads=1)),
     ]
 
 
 def main(root: Path) -> None:
-    warnings.simplefilter("ignore", covey.SmallClassesWarning)
+    warnings.simplefilter("ignore", covey.errors.SmallClassesWarning)
     sources = make(root)
     target = root / "target"
     opened: set[str] = set()

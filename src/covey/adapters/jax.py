@@ -26,7 +26,7 @@ PartitionSpec = jax.sharding.PartitionSpec
 
 _REMEDY = (
     "have classes_per_batch, or batch_size, be a multiple of them, and if the last batch of an "
-    "epoch is shorter, last='drop' or last='fill'"
+    "epoch is shorter, remainder='drop' or remainder='fill'"
 )
 
 
@@ -70,7 +70,7 @@ def to_jax(loader: Loader, sharding: Any = None) -> Iterator[Any]:
     With several processes, each loads its part, and an array is made of all of them; the batches
     are those that one process would have::
 
-        loader = ds.batches(32, 4, rank=jax.process_index(), world=jax.process_count())
+        loader = ds.batches(32, 4, rank=jax.process_index(), world_size=jax.process_count())
         sharding = NamedSharding(Mesh(jax.devices(), ("data",)), PartitionSpec("data"))
         for x, y in loader.to_jax(sharding):  # x has 128 rows, and this process some of them
             ...
@@ -94,15 +94,15 @@ def to_jax(loader: Loader, sharding: Any = None) -> Iterator[Any]:
     """
     sharding = _as_sharding(sharding)
     # What is overwritten when the next batch is asked for cannot be shared with it.
-    hand_over = partial(_hand_over, sharding=sharding, copy=loader.buffers == "recycled")
+    emit = partial(_hand_over, sharding=sharding, copy=loader.reuse_buffers)
     if sharding is not None:
-        batch = loader.state()["batch"]
+        batch = loader.state_dict()["batch"]
         _check_ranks(loader.plan, batch, sharding)
         for step, rows in _lengths(loader.plan, batch).items():
             # A hook may give other rows than the plan says: it is asked before all is off.
             if rows % _parts(sharding):
-                hand_over(loader.batch(loader.step + step))
-    return map(hand_over, loader)
+                emit(loader.batch(loader.step + step))
+    return map(emit, loader)
 
 
 def _hand_over(batch: Any, *, sharding: Any, copy: bool) -> Any:
@@ -204,22 +204,22 @@ def _check_ranks(plan: Plan, batch: int, sharding: Any) -> None:
         return
     spans, rows = _spans(sharding)
     begins, ends = zip(*spans, strict=True)
-    is_in_order = begins[0] * plan.world == plan.rank * rows and begins[1:] == ends[:-1]
-    if not is_in_order or ends[-1] * plan.world != (plan.rank + 1) * rows:
+    is_in_order = begins[0] * plan.world_size == plan.rank * rows and begins[1:] == ends[:-1]
+    if not is_in_order or ends[-1] * plan.world_size != (plan.rank + 1) * rows:
         raise PlanError(
-            f"this is rank {plan.rank} of {plan.world}, but it has other rows of the sharding; "
-            "pass rank=jax.process_index(), world=jax.process_count(), and have a mesh whose "
+            f"this is rank {plan.rank} of {plan.world_size}, but it has other rows of the sharding; "
+            "pass rank=jax.process_index(), world_size=jax.process_count(), and have a mesh whose "
             "devices are in the order of their processes, as those of jax.devices() are"
         )
-    ranks = [plan.for_rank(rank, plan.world, plan.mode) for rank in range(plan.world)]
+    ranks = [plan.for_rank(rank, plan.world_size, plan.mode) for rank in range(plan.world_size)]
     steps = {rank.steps_left(batch) for rank in ranks}
     if len(steps) > 1:
         raise PlanError(
             f"ranks have {min(steps)} to {max(steps)} steps in this epoch, so that some would wait "
-            "for others for ever; pass last='fill'"
+            "for others for ever; pass remainder='fill'"
         )
     if any(_lengths(rank, batch) != _lengths(plan, batch) for rank in ranks):
         raise PlanError(
-            f"a step has parts of different lengths for {plan.world} ranks, of which JAX cannot "
+            f"a step has parts of different lengths for {plan.world_size} ranks, of which JAX cannot "
             f"make one array; {_REMEDY}"
         )

@@ -40,7 +40,7 @@ def is_worker() -> bool:
     return multiprocessing.current_process().name.startswith("Keras_worker")
 
 
-def was_a_look() -> bool:
+def is_peek() -> bool:
     """Whether the epoch that Keras says has ended was none, seen from ``on_epoch_end``.
 
     Before its first epoch, ``fit`` looks at a batch to build what is not built, and then begins

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from covey.augmenters.base import Augmenter
 from covey.augmenters.linear import Resampling, blurring, colouring, luma, multiply
-from covey.plan.base import check_seed, whole
+from covey.plan.base import check_int, check_seed
 from covey.schema.images import parse_size
 
 # What is left to chance of a view, in the order of its random numbers. New ones go to the end, and
@@ -74,7 +74,7 @@ class ContrastiveAugmenter(Augmenter):
     def __post_init__(self) -> None:
         check_seed(self.seed)
         if self.views is not None:
-            whole("views", self.views, 1)
+            check_int("views", self.views, 1)
         if self.size is not None:
             parse_size(self.size)
         for name in ("flip", "jitter", "grayscale", "blur", "brightness", "contrast", "saturation"):
@@ -106,11 +106,11 @@ class ContrastiveAugmenter(Augmenter):
             y = np.asarray(y)
             if y.ndim == 0 or len(y) != len(images):
                 raise ValueError(f"there are {len(images)} images, and classes of shape {y.shape}")
-        per_class = whole("examples_per_class", examples_per_class, 1)
+        per_class = check_int("examples_per_class", examples_per_class, 1)
         views = self.views
         if views is None:
             views = 1 if _is_complete(y, per_class) else per_class
-        chances = _chances(self.seed, whole("step", step, 0, 2**64 - 1), len(images) * views)
+        chances = _chances(self.seed, check_int("step", step, 0, 2**64 - 1), len(images) * views)
         out = self._views(images, views, chances)
         y = None if y is None else y.repeat(views, 0)
         return out.reshape(out.shape[: np.ndim(x)]), y

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.dataset import Dataset
+from covey.dataset.dataset import Dataset
 from covey.errors import DatasetError, FeatureError
 from covey.schema import Feature, Image, Tensor
 from covey.schema.diagnostics import wrong_value

@@ -11,7 +11,7 @@ from covey.cli.options import add_path, add_running, print_json, shows, storage_
 from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
-    from covey.maintenance import Indexed
+    from covey.maintenance.build_index import IndexResult
 
 WHAT = "make the index of a dataset, or of any TFRecord files, beside the shards"
 
@@ -58,12 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Do it."""
-    from covey.maintenance import make_index
+    from covey.maintenance.build_index import build_index
     from covey.urls import shown
 
     path = shown(options.path)
     try:
-        made = make_index(
+        made = build_index(
             options.path,
             split=options.split,
             label=options.label,
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
             tell(f"{each.differences[0]}{more}; `covey repair` writes a dataset that agrees")
 
 
-def _summary(path: str, made: tuple[Indexed, ...]) -> list[str]:
+def _summary(path: str, made: tuple[IndexResult, ...]) -> list[str]:
     """The lines of a table with a row for each split."""
     from covey._progress import format_bytes
 
@@ -128,7 +128,7 @@ def _summary(path: str, made: tuple[Indexed, ...]) -> list[str]:
     return lines
 
 
-def _to_dict(made: Indexed) -> dict[str, Any]:
+def _to_dict(made: IndexResult) -> dict[str, Any]:
     about, classes = made.index.about, made.index.classes
     return {
         "records": about.records,

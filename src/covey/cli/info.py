@@ -12,7 +12,7 @@ from covey.errors import escape
 
 if TYPE_CHECKING:
     from covey.classes import ClassTable
-    from covey.maintenance import Info, SplitOverview
+    from covey.maintenance.info import Info, SplitOverview
 
 WHAT = "show the features, splits, sizes and classes of a dataset"
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Do it."""
-    from covey.maintenance import info
+    from covey.maintenance.info import info
 
     found = info(options.path, split=options.split, storage_options=storage_options(options))
     if options.json:

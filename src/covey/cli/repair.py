@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do it."""
-    from covey.maintenance import repair
+    from covey.maintenance.repair import repair
 
     if options.report is not None:
         folder = os.path.dirname(options.report) or "."

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do it."""
-    from covey.maintenance import verify
+    from covey.maintenance.verify import verify
 
     report = verify(
         options.path,

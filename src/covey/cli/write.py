@@ -34,7 +34,8 @@ from covey.cli.options import (
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError, escape
 
 if TYPE_CHECKING:
-    from covey import LeftOut, Source, Written
+    from covey.results import SkippedExample, WriteResult
+    from covey.sources import Source
 
 
 # As covey.sources has them; asking it would take longer than the rest of the help.
@@ -141,7 +142,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="gzip can still be read at random; TFDS reads only none (default: none)",
     )
     files.add_argument(
-        "--level", type=int, choices=range(10), default=6, help="of compression (default: 6)"
+        "--compression-level",
+        type=int,
+        choices=range(10),
+        default=6,
+        help="of compression (default: 6)",
     )
     files.add_argument(
         "--storage-option",
@@ -159,7 +164,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--workers", metavar="N", type=positive, help="how many threads or processes work"
     )
     running.add_argument(
-        "--memory",
+        "--memory-limit",
         metavar="SIZE",
         type=size,
         default=512 << 20,
@@ -182,8 +187,8 @@ def run(options: argparse.Namespace) -> None:
     _check(options)
     source = _open(options)
     parts = _divide(source, options)
-    left_out: list[tuple[str, LeftOut]] = []
-    done: list[Written] = []
+    left_out: list[tuple[str, SkippedExample]] = []
+    done: list[WriteResult] = []
     try:
         for split, part in parts:
             written = _write(part, split, options)
@@ -227,12 +232,12 @@ def _splits(options: argparse.Namespace) -> list[str]:
 def _look(options: argparse.Namespace) -> bool:
     """Whether nothing that stays decides about features; an error if a split may not be written."""
     from covey.urls import shown
-    from covey.writing.target import Existing
+    from covey.writing.target import TargetSplit
 
     try:
         with _folder(options) as folder:
             found = [
-                Existing.look(folder, split, options.mode, options.name)
+                TargetSplit.look(folder, split, options.mode, options.name)
                 for split in _splits(options)
             ]
             return all(each.base()[0] is None for each in found)
@@ -244,13 +249,13 @@ def _look(options: argparse.Namespace) -> bool:
 def _folder(options: argparse.Namespace) -> Iterator[Path]:
     """The folder of the dataset, or one that stands for a URL."""
     from covey.storage import is_remote
-    from covey.writing.publish import Mirror
+    from covey.writing.publish import RemoteStaging
 
     if not is_remote(options.target):
         yield Path(options.target)
         return
     storage = dict(options.storage_option)
-    with Mirror(options.target, options.split, appends=False, options=storage) as mirror:
+    with RemoteStaging(options.target, options.split, appends=False, options=storage) as mirror:
         yield mirror.folder
 
 
@@ -324,7 +329,7 @@ def _shows(options: argparse.Namespace) -> bool | None:
     return False if options.quiet or options.no_progress else None
 
 
-def _write(source: Source, split: str, options: argparse.Namespace) -> Written:
+def _write(source: Source, split: str, options: argparse.Namespace) -> WriteResult:
     import covey
 
     with _Blaming(source):
@@ -344,9 +349,9 @@ def _write(source: Source, split: str, options: argparse.Namespace) -> Written:
             records_per_shard=options.records_per_shard,
             shard_bytes=options.shard_size,
             compression=None if options.compression == "none" else options.compression.upper(),
-            level=options.level,
+            compression_level=options.compression_level,
             mode=options.mode,
-            memory=options.memory,
+            memory_limit=options.memory_limit,
             workers=options.workers,
             on_error=options.on_error,
             progress=_shows(options),
@@ -376,16 +381,16 @@ class _Blaming:
         raise RemediedError(message, *remedies) from error
 
 
-def _numbered(written: Written, source: Source) -> Iterator[LeftOut]:
+def _numbered(written: WriteResult, source: Source) -> Iterator[SkippedExample]:
     """What was left out, by its number in the whole source."""
-    from covey.sources.hold_out import Part
+    from covey.sources.hold_out import HeldOutPart
 
     for each in written.left_out:
-        number = source.number(each.example) if isinstance(source, Part) else each.example
+        number = source.number(each.example) if isinstance(source, HeldOutPart) else each.example
         yield replace(each, example=number)
 
 
-def summarise(written: list[Written]) -> list[str]:
+def summarise(written: list[WriteResult]) -> list[str]:
     """The lines of a table of what was written, with a row for each split."""
     from covey._progress import format_bytes
 
@@ -419,7 +424,7 @@ def summarise(written: list[Written]) -> list[str]:
 
 
 def _report(
-    left_out: list[tuple[str, LeftOut]], source: Source, options: argparse.Namespace
+    left_out: list[tuple[str, SkippedExample]], source: Source, options: argparse.Namespace
 ) -> None:
     """Tell of what was left out."""
     if options.report is not None:

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from covey._progress import Progress
-from covey.compat.datum_schema import Account, shape_of
+from covey.compat.datum_schema import SchemaTracker, shape_of
 from covey.compat.datum_split import RawSplit
 from covey.compat.serializer import Serializer
 from covey.dataset_info import ENTRIES_FILE, check_split_name
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.schema import Features
 from covey.schema.datum import (
-    Entry,
+    DatumEntry,
     ShardInfo,
     check_shard_info,
     check_split,
@@ -32,10 +32,10 @@ from covey.schema.datum import (
     read_shard_info,
     save_shard_info,
 )
-from covey.shuffle.keys import Ordering
+from covey.shuffle.keys import RecordOrder
 from covey.urls import check_local
 from covey.writing.shards import Sharding
-from covey.writing.split_writer import Output
+from covey.writing.split_writer import SplitWriter
 
 __all__ = ["CountWarning", "Serializer", "TFRecordWriter"]
 
@@ -78,7 +78,7 @@ class TFRecordWriter:
     """how many examples in each; or"""
     shard_bytes: int = 256 << 20
     """about how many bytes in each."""
-    memory: int = 512 << 20
+    memory_limit: int = 512 << 20
     """About how many bytes of records to hold before they are put aside on disk."""
     seed: int = 0
     """Another one gives another order."""
@@ -116,7 +116,7 @@ class TFRecordWriter:
         self.gen_kwargs = {**gen_kwargs, "split": split}
         self.current_examples = 0
         """How many were cached."""
-        self._cache: tuple[RawSplit, Account] | None = None
+        self._cache: tuple[RawSplit, SchemaTracker] | None = None
         self._finalizer: Any = None  # removes a cache that nobody flushed
 
     def create_records(self) -> None:
@@ -137,13 +137,13 @@ class TFRecordWriter:
         if self._cache is not None:
             self._finalizer()
             self._cache = None
-        account = Account(self.sparse_features)
+        account = SchemaTracker(self.sparse_features)
         with Progress(self.progress, self.total_examples, f"caching {self.split}") as shown:
             raw = RawSplit(
                 self._folder,
                 self.split,
                 output=self._output(),
-                memory=self.memory,
+                memory_limit=self.memory_limit,
                 progress=shown.add,
             )
             try:
@@ -158,23 +158,23 @@ class TFRecordWriter:
                         )
                     account.add(datum, record, number)
                     raw.add(key if isinstance(key, (str, bytes)) else str(key), record)
-                raw.hand_on()
+                raw.flush()
                 self._check_count(raw.records)
                 account.entries()  # says now what would keep them from being read
             except BaseException:
-                raw.give_up()
+                raw.abort()
                 raise
         self.current_examples = raw.records
         self._cache = raw, account
-        self._finalizer = weakref.finalize(self, raw.give_up)
+        self._finalizer = weakref.finalize(self, raw.abort)
 
-    def _output(self) -> Output:
-        return Output(
-            ordering=Ordering(),
+    def _output(self) -> SplitWriter:
+        return SplitWriter(
+            ordering=RecordOrder(),
             seed=self.seed,
             sharding=Sharding(self.shards, self.records_per_shard, self.shard_bytes),
             compression=None,  # datum's reader knows none
-            level=0,
+            compression_level=0,
             workers=1,
         )
 
@@ -274,7 +274,7 @@ class TFRecordWriter:
         self.save_shard_info(shard_info)
         return shard_info, raw.bytes
 
-    def _features(self, account: Account, entries: Mapping[str, Entry]) -> Features:
+    def _features(self, account: SchemaTracker, entries: Mapping[str, DatumEntry]) -> Features:
         serializer = self.serializer
         if not isinstance(serializer, Serializer):
             return account.features(entries, ())  # who knows what became of texts
@@ -289,7 +289,7 @@ class TFRecordWriter:
         }
         return Features({**declared.nest(declared), **shapes}) if shapes else declared
 
-    def _merge(self, folder: Path, found: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    def _merge(self, folder: Path, found: Mapping[str, DatumEntry]) -> Mapping[str, DatumEntry]:
         """What fits this split and all others."""
         others = read_shard_info(folder).keys() - {self.split}
         known = read_entries(folder) if others else None

@@ -15,7 +15,7 @@ from covey import _core
 from covey.errors import FeatureError
 from covey.schema import Features, Image, Tensor
 from covey.schema.columns import Shape
-from covey.schema.datum import TYPES, Entry, common_shape
+from covey.schema.datum import TYPES, DatumEntry, common_shape
 from covey.schema.types import Feature
 from covey.sources.image_formats import image_format
 
@@ -38,11 +38,11 @@ class _Shapes:
     common: Shape | None
     """What fits all."""
     last: Shape | None
-    is_text: bool
+    is_string: bool
     """Whether every value is a single text."""
 
 
-class Account:
+class SchemaTracker:
     """Keeps account of all examples and their records, and says in the end what they are.
 
     Records tell the type and the number of values, examples their shape.
@@ -83,8 +83,8 @@ class Account:
             before = known[name]
             if before.last != shape:
                 known[name] = before = self._widen(name, before, shape, number)
-            if before.is_text and not isinstance(value, str):
-                known[name] = replace(before, is_text=False)
+            if before.is_string and not isinstance(value, str):
+                known[name] = replace(before, is_string=False)
             if name in self._images:
                 self._look(name, record)
         if number % _OFTEN == _OFTEN - 1:  # rather than only when all have been made
@@ -97,8 +97,8 @@ class Account:
             self._lacks.setdefault(name, number)
         new = [name for name in datum if name not in self._shapes]
         for name in new:
-            shape, is_text = shape_of(datum[name]), isinstance(datum[name], str)
-            self._shapes[name] = _Shapes(shape, number, shape, shape, is_text)
+            shape, is_string = shape_of(datum[name]), isinstance(datum[name], str)
+            self._shapes[name] = _Shapes(shape, number, shape, shape, is_string)
             if number:
                 self._lacks[name] = 0
         return new
@@ -143,7 +143,7 @@ class Account:
 
     # What it comes to.
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, DatumEntry]:
         """What datum's reader is to be told.
 
         Raises:
@@ -187,7 +187,7 @@ class Account:
         everywhere = sum(by_kind[1:]) == self._survey.records
         return _TYPES[kinds[0]] if kinds else "float", everywhere
 
-    def _entry(self, name: str, seen: _core.SeenTuple) -> Entry:
+    def _entry(self, name: str, seen: _core.SeenTuple) -> DatumEntry:
         kind, everywhere = self._type(name, seen)
         least, most = seen[3:]
         shapes = self._shapes.get(name)
@@ -196,11 +196,11 @@ class Account:
         if name in self._sparse:
             restored = f"{name}_shape" in self._context()
             if restored and shape is not None and kind != "string" and len(shape) > 1:
-                return Entry(kind, shape, False)
+                return DatumEntry(kind, shape, False)
             if shape == () and least == most == 1:
-                return Entry(kind, (), False)
+                return DatumEntry(kind, (), False)
             # A string of two dimensions would be taken for an image.
-            return Entry(kind, (most,) if everywhere and least == most else (None,), False)
+            return DatumEntry(kind, (most,) if everywhere and least == most else (None,), False)
         if not everywhere:
             other, remedy = self._lacks.get(name, "?"), f"give it to all, or {_REMEDY}"
             if name.removesuffix("_shape") in self._sparse:
@@ -219,22 +219,22 @@ class Account:
         image = self._images.get(name)
         if image is not None:
             height, width, channels = image.shape
-            return Entry(kind, (height, width) if channels == 1 else (height, width, 3), True)
+            return DatumEntry(kind, (height, width) if channels == 1 else (height, width, 3), True)
         if kind == "string" and most > 1:
             raise FeatureError(
                 f"feature {name!r}: example {first} has {most} strings, of which datum's reader "
                 f"expects one; {_REMEDY}"
             )
         if shape is not None and _holds(shape, most):
-            return Entry(kind, shape if kind != "string" else shape[:1], True)
-        return Entry(kind, () if most == 1 else (most,), True)
+            return DatumEntry(kind, shape if kind != "string" else shape[:1], True)
+        return DatumEntry(kind, () if most == 1 else (most,), True)
 
     @property
     def texts(self) -> set[str]:
         """The features of which every value is a single text."""
-        return {name for name, shapes in self._shapes.items() if shapes.is_text}
+        return {name for name, shapes in self._shapes.items() if shapes.is_string}
 
-    def features(self, entries: Mapping[str, Entry], texts: Collection[str]) -> Features:
+    def features(self, entries: Mapping[str, DatumEntry], texts: Collection[str]) -> Features:
         """The features that fit all records.
 
         Args:

@@ -11,7 +11,7 @@ from covey import _core
 from covey._progress import Progress
 from covey.errors import DatasetError
 from covey.index.format import Shard
-from covey.labels import Classes, find_label, is_text, texts_in
+from covey.labels import Classes, find_label, is_string, read_strings
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.columns import STRINGS, Shape
 from covey.schema.tfds import features_from_tfds
@@ -21,8 +21,8 @@ from covey.shuffle.keys import Key, make_rows
 from covey.tfrecord import Block
 from covey.writing.commit import Staging
 from covey.writing.locks import locked, reporting_failures
-from covey.writing.split_writer import Output
-from covey.writing.target import Existing
+from covey.writing.split_writer import SplitWriter
+from covey.writing.target import TargetSplit
 
 # Records are handed on when there are so many bytes of them, or so many.
 _BLOCK_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class RawSplit:
         folder: Of the dataset; made if there is none.
         split: The split.
         output: How it is to be laid out.
-        memory: How many bytes of records to hold before they are put aside on disk.
+        memory_limit: How many bytes of records to hold before they are put aside on disk.
         progress: Is told of the records and bytes that were taken in.
     """
 
@@ -45,8 +45,8 @@ class RawSplit:
         folder: Path,
         split: str,
         *,
-        output: Output,
-        memory: int,
+        output: SplitWriter,
+        memory_limit: int,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class RawSplit:
         with reporting_failures(self.folder, self.split):
             self._staging.open()
         self._spool = Spool(
-            self._staging.path, memory=memory, ordering=output.ordering, unique=True
+            self._staging.path, memory_limit=memory_limit, ordering=output.ordering, unique=True
         )
 
     def add(self, key: Key, record: bytes) -> None:
@@ -72,9 +72,9 @@ class RawSplit:
         self.records += 1
         self.bytes += len(record)
         if held >= _BLOCK_BYTES or len(self._keys) >= _BLOCK_RECORDS:
-            self.hand_on()
+            self.flush()
 
-    def hand_on(self) -> None:
+    def flush(self) -> None:
         """Put what was taken in into its order."""
         if not self._keys:
             return
@@ -105,10 +105,10 @@ class RawSplit:
             DuplicateKeyError: If two records have the same key.
             DatasetError: If features do not go together with those of the other splits.
         """
-        self.hand_on()
+        self.flush()
         with reporting_failures(self.folder, self.split, lambda: self._staging.committed):
             with locked(self.folder):  # no other process changes it while it is looked at
-                existing = Existing.look(
+                existing = TargetSplit.look(
                     self.folder, self.split, "overwrite", None, unique=not self._staging.can_link
                 )
             features = _agree(existing, features)
@@ -127,19 +127,19 @@ class RawSplit:
 
     def _classes(self, features: Features, label: str | None) -> Classes:
         label = find_label(features, label)
-        if label is None or not is_text(features[label]):
+        if label is None or not is_string(features[label]):
             return Classes(features, label)
         texts: set[str] = set()
         for block, _ in self._spool.look():
-            texts.update(texts_in(features, label, block))
+            texts.update(read_strings(features, label, block))
         return Classes(features, label, sorted(texts))
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Remove all traces of what was not committed."""
         self._staging.abort()
 
 
-def _agree(existing: Existing, features: Features) -> Features:
+def _agree(existing: TargetSplit, features: Features) -> Features:
     """The features that fit these records and those of all other splits."""
     splits = () if existing.info is None else existing.info.splits
     for split in splits:

@@ -11,11 +11,10 @@ from typing import Any
 from covey.classes import ClassTable
 from covey.errors import SmallClassesWarning
 from covey.loader import Examples, Loader
-from covey.loader.batch import Recipe
-from covey.loader.loader import Buffers
+from covey.loader.batch import BatchFormat
 from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights
-from covey.plan.epochs import Last
+from covey.plan.epochs import Remainder
 from covey.plan.weights import SmallClasses
 from covey.schema.images import parse_size
 
@@ -46,9 +45,9 @@ class Loadable(Examples, ABC):
         small_classes: SmallClasses = "repeat",
         class_weights: Weights | None = None,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         mode: Mode = "split",
-        features: str | Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
         as_dict: bool = False,
         transform: Transform | None = None,
         batch_transform: BatchTransform | None = None,
@@ -56,7 +55,7 @@ class Loadable(Examples, ABC):
         image_size: int | tuple[int, int] | None = None,
         threads: int | None = None,
         prefetch: int | None = None,
-        buffers: Buffers = "fresh",
+        reuse_buffers: bool = False,
     ) -> Loader:
         """Balanced batches: exactly P classes, with exactly K different examples of each.
 
@@ -64,9 +63,9 @@ class Loadable(Examples, ABC):
             classes_per_batch, examples_per_class: P and K.
             seed, steps_per_epoch, class_list, total_examples_per_class, small_classes,
                 class_weights: Which batches, as for :class:`covey.plan.BalancedPlan`.
-            rank, world, mode: The part of one of several processes, as for
+            rank, world_size, mode: The part of one of several processes, as for
                 :meth:`covey.plan.Plan.for_rank`.
-            features: The feature that is x, or several of which x is a dict; all but the label by
+            select: The feature that is x, or several of which x is a dict; all but the label by
                 default. y is the number of the class.
             as_dict: A batch is a dict of all that, instead of (x, y).
             transform: Takes an example, a dict of those features and the label, and returns what
@@ -77,7 +76,7 @@ class Loadable(Examples, ABC):
             image_size: and resized to this (height, width), or to this square.
             threads: How many make batches ahead; all cores by default. 0: none is made ahead.
             prefetch: How many batches are made ahead, at the most.
-            buffers: ``"fresh"``: batches may be kept. ``"recycled"``: those that native threads
+            reuse_buffers: Whether batches may be overwritten: those that native threads
                 make are overwritten when the next one is asked for.
 
         Raises:
@@ -102,11 +101,11 @@ class Loadable(Examples, ABC):
         batch_size: int,
         *,
         seed: int = 0,
-        last: Last = "short",
+        remainder: Remainder = "keep",
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         mode: Mode = "split",
-        features: str | Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
         as_dict: bool = False,
         transform: Transform | None = None,
         batch_transform: BatchTransform | None = None,
@@ -114,28 +113,30 @@ class Loadable(Examples, ABC):
         image_size: int | tuple[int, int] | None = None,
         threads: int | None = None,
         prefetch: int | None = None,
-        buffers: Buffers = "fresh",
+        reuse_buffers: bool = False,
     ) -> Loader:
         """All examples once an epoch, in an order that is another one each time.
 
         Args:
-            batch_size, seed, last: Which batches, as for :class:`covey.plan.ShuffledPlan`.
-            rank, world, mode, features, as_dict, transform, batch_transform, decode_images,
-                image_size, threads, prefetch, buffers: As for :meth:`batches`. Without classes, a
+            batch_size, seed, remainder: Which batches, as for :class:`covey.plan.ShuffledPlan`.
+            rank, world_size, mode, select, as_dict, transform, batch_transform, decode_images,
+                image_size, threads, prefetch, reuse_buffers: As for :meth:`batches`. Without classes, a
                 batch is x alone.
         """
         given = _options(locals())
-        return self._load(ShuffledPlan(len(self), batch_size, seed, last=last), "shuffled", given)
+        return self._load(
+            ShuffledPlan(len(self), batch_size, seed, remainder=remainder), "shuffled", given
+        )
 
     def sequential(
         self,
         batch_size: int,
         *,
-        last: Last = "short",
+        remainder: Remainder = "keep",
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         mode: Mode = "split",
-        features: str | Sequence[str] | None = None,
+        select: str | Sequence[str] | None = None,
         as_dict: bool = False,
         transform: Transform | None = None,
         batch_transform: BatchTransform | None = None,
@@ -143,35 +144,37 @@ class Loadable(Examples, ABC):
         image_size: int | tuple[int, int] | None = None,
         threads: int | None = None,
         prefetch: int | None = None,
-        buffers: Buffers = "fresh",
+        reuse_buffers: bool = False,
     ) -> Loader:
         """All examples once an epoch, in their order.
 
         Args:
-            batch_size, last: Which batches, as for :class:`covey.plan.SequentialPlan`.
-            rank, world, mode, features, as_dict, transform, batch_transform, decode_images,
-                image_size, threads, prefetch, buffers: As for :meth:`shuffled`.
+            batch_size, remainder: Which batches, as for :class:`covey.plan.SequentialPlan`.
+            rank, world_size, mode, select, as_dict, transform, batch_transform, decode_images,
+                image_size, threads, prefetch, reuse_buffers: As for :meth:`shuffled`.
         """
         given = _options(locals())
-        return self._load(SequentialPlan(len(self), batch_size, last=last), "sequential", given)
+        return self._load(
+            SequentialPlan(len(self), batch_size, remainder=remainder), "sequential", given
+        )
 
     def _load(self, plan: Plan, method: str, given: dict[str, Any]) -> Loader:
         size = given["image_size"]
         return Loader(
-            Recipe(
+            BatchFormat(
                 self,
-                given["features"],
+                given["select"],
                 as_dict=given["as_dict"],
                 transform=given["transform"],
                 batch_transform=given["batch_transform"],
                 decode_images=given["decode_images"],
                 image_size=None if size is None else parse_size(size),
             ),
-            plan.for_rank(given["rank"], given["world"], given["mode"]),
+            plan.for_rank(given["rank"], given["world_size"], given["mode"]),
             threads=given["threads"],
             prefetch=given["prefetch"],
-            buffers=given["buffers"],
-            again=partial(_load_again, self, method, given),
+            reuse_buffers=given["reuse_buffers"],
+            factory=partial(_rebuild, self, method, given),
         )
 
 
@@ -183,7 +186,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _load_again(examples: Loadable, method: str, given: dict[str, Any]) -> Loader:
+def _rebuild(examples: Loadable, method: str, given: dict[str, Any]) -> Loader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallClassesWarning)  # it was said once
         loader: Loader = getattr(examples, method)(**given)

@@ -14,12 +14,12 @@ from covey.dataset.batches import Loadable
 from covey.dataset.raw import RawRecords
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, FormatError, escape
-from covey.labels import is_text, texts_of
+from covey.labels import decode_strings, is_string
 from covey.loader.batch import NativeSource
 from covey.reading import Gatherer
 from covey.schema import Features
 from covey.schema.codec import row_of
-from covey.schema.diagnostics import Place
+from covey.schema.diagnostics import RecordLocation
 from covey.schema.images import check_max_pixels, decode_images
 from covey.tfrecord import Skipped
 
@@ -152,13 +152,18 @@ class Dataset(Loadable):
     def _text_numbers(self) -> dict[str, int]:
         """The numbers that the index has for labels which are texts; empty if they are not."""
         kind = None if self.label is None else self.features.get(self.label)
-        if self._names is None or kind is None or not is_text(kind) or self._numbering is not None:
+        if (
+            self._names is None
+            or kind is None
+            or not is_string(kind)
+            or self._numbering is not None
+        ):
             return {}
         return {text: number for number, text in enumerate(self._names)}
 
     def _check_texts(self, column: Any, taken: Ids) -> None:
         """Compare labels that are texts with the index, as the native core does with numbers."""
-        found = [self._text_numbers.get(text) for text in texts_of(column)]
+        found = [self._text_numbers.get(text) for text in decode_strings(column)]
         expected = self._gatherer.labels(taken).tolist()
         for row, (text, number) in enumerate(zip(found, expected, strict=True)):
             if text != number:
@@ -170,7 +175,7 @@ class Dataset(Loadable):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The examples, in order."""
-        for ids in self.raw.stretches():
+        for ids in self.raw.chunks():
             columns = self._show(self.features, ids)
             for row in range(len(ids)):
                 yield row_of(columns, row)
@@ -279,7 +284,7 @@ class Dataset(Loadable):
             return np.asarray(self.labels[ids])
         return self._gatherer.labels(self._selection.take(ids))
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> RecordLocation:
         """Where an example is."""
         return self._gatherer.place(int(self._selection.take(np.array([number]))[0]))
 

@@ -15,7 +15,7 @@ from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, find_layout
 from covey.dataset.selection import Selection
 from covey.errors import CoveyError, DatasetError, FeatureError, SkippedRecordsWarning
-from covey.index import GUESS, About, Index, Indexing, find_or_build
+from covey.index import GUESS, Index, Indexing, IndexMetadata, find_or_build_index
 from covey.labels import extend
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
@@ -35,7 +35,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     decode_images: bool = False,
     max_pixels: int | None = None,
     verify: bool = True,
-    map_files: bool = True,
+    mmap: bool = True,
     on_error: OnError = "raise",
     storage_options: Mapping[str, Any] | None = None,
     cache_bytes: int | None = None,
@@ -86,7 +86,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
             declared=declared,
             label=GUESS if label is None else label,
             on_error=on_error,
-            map_files=map_files,
+            mmap=mmap,
             threads=threads,
             progress=progress,
         )
@@ -101,7 +101,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         except (CoveyError, OSError):
             if not layout.is_replaced():
                 raise
-    gatherer = Gatherer(tables, verify=verify, map_files=map_files, cache_bytes=cache_bytes)
+    gatherer = Gatherer(tables, verify=verify, mmap=mmap, cache_bytes=cache_bytes)
     # Of splits without records nothing is known.
     abouts = [table.index.about for table in tables]
     first_about = next((about for about in abouts if about.records), abouts[0])
@@ -134,7 +134,7 @@ class _Indexes(Mapping[str, Sequence[int]]):
         if split not in self._found:
             there = self._layout.splits[split]
             self._check_absent(there.absent)
-            index, _ = find_or_build(there.files, there.stem, self._indexing)
+            index, _ = find_or_build_index(there.files, there.stem, self._indexing)
             self._check(split, index)
             self._found[split] = index
             if self._indexing.label is GUESS and len(index):  # what the first says holds for all
@@ -193,7 +193,7 @@ def _check_split(split: str | None, layout: Layout) -> str:
     return split
 
 
-def _features(abouts: Sequence[About], layout: Layout) -> Features:
+def _features(abouts: Sequence[IndexMetadata], layout: Layout) -> Features:
     """The features that fit all splits."""
     full = [about.features for about in abouts if about.records] or [abouts[0].features]
     try:
@@ -205,16 +205,16 @@ def _features(abouts: Sequence[About], layout: Layout) -> Features:
         ) from None
 
 
-def _declared_names(declared: Features | None, about: About) -> tuple[str, ...] | None:
+def _declared_names(declared: Features | None, about: IndexMetadata) -> tuple[str, ...] | None:
     """The names of classes that a caller knows, and the records do not say."""
-    if declared is None or about.label is None or about.class_texts is not None:
+    if declared is None or about.label is None or about.label_strings is not None:
         return None
     kind = declared.get(about.label)
     return kind.names if isinstance(kind, ClassLabel) else None
 
 
 def _join_classes(
-    abouts: Sequence[About],
+    abouts: Sequence[IndexMetadata],
 ) -> tuple[tuple[str, ...] | None, tuple[NDArray[np.int64], ...] | None]:
     """The names of the classes of all splits; and the numbers that those of each get, if others.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.loader import Examples, Loader
-from covey.loader.batch import Recipe
+from covey.loader.batch import BatchFormat
 from covey.plan import Plan
 from covey.reading import Gatherer
 
@@ -52,10 +52,10 @@ class RawRecords(Sequence[bytes]):
         return self._gatherer.records(self._selection.take(ids))
 
     def __iter__(self) -> Iterator[bytes]:
-        for ids in self.stretches():
+        for ids in self.chunks():
             yield from self.read(ids)
 
-    def stretches(self) -> Iterator[Ids]:
+    def chunks(self) -> Iterator[Ids]:
         """All numbers in order, as many at once as are not too large together."""
         for begin in range(0, len(self), _ROWS_AT_ONCE):
             ids = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(self)), dtype=np.int64)
@@ -77,11 +77,11 @@ class RawRecords(Sequence[bytes]):
             _RawRecipe(self._examples, read=self.read),
             plan,
             threads=0 if is_mapped else threads,
-            again=partial(self.batches, plan, threads=threads),
+            factory=partial(self.batches, plan, threads=threads),
         )
 
 
-class _RawRecipe(Recipe):
+class _RawRecipe(BatchFormat):
     """Makes batches of records as they are."""
 
     def __init__(self, examples: Examples, read: Callable[[Ids], list[bytes]]) -> None:

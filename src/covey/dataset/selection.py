@@ -24,11 +24,11 @@ class Selection:
     def __init__(
         self,
         records: int,
-        stretches: Iterable[tuple[int, int]] | None = None,
+        chunks: Iterable[tuple[int, int]] | None = None,
         numbers: Ids | None = None,
     ) -> None:
         self._numbers = numbers
-        given = [(0, records)] if stretches is None else list(stretches)
+        given = [(0, records)] if chunks is None else list(chunks)
         pairs = [(begin, end) for begin, end in given if end > begin]
         self._begins = np.array([begin for begin, _ in pairs], np.int64)
         lengths = np.array([end - begin for begin, end in pairs], np.int64)

@@ -6,7 +6,7 @@ Indexing shards that somebody else wrote, and finding indexes again.
 from covey.index.build import GUESS, Indexing, ShardFiles
 from covey.index.format import (
     BY_FILE,
-    About,
+    IndexMetadata,
     IndexWriter,
     Shard,
     fingerprint,
@@ -15,27 +15,27 @@ from covey.index.format import (
     write_classes,
 )
 from covey.index.labels import KnownLabels, Label
-from covey.index.read import Index, array_limits, read_about, read_index
+from covey.index.read import Index, array_limits, read_index, read_metadata
 from covey.index.store import (
-    cached_place,
+    cached_location,
     changed_content,
     changed_state,
     find_changed,
-    find_or_build,
+    find_or_build_index,
     write_index,
 )
 
 __all__ = [
     "BY_FILE",
-    "About",
     "Index",
+    "IndexMetadata",
     "IndexWriter",
     "Shard",
     "array_limits",
     "fingerprint",
     "index_names",
-    "read_about",
     "read_index",
+    "read_metadata",
     "row_dtype",
     "write_classes",
 ]
@@ -47,10 +47,10 @@ __all__ = [
     "KnownLabels",
     "Label",
     "ShardFiles",
-    "cached_place",
+    "cached_location",
     "changed_content",
     "changed_state",
     "find_changed",
-    "find_or_build",
+    "find_or_build_index",
     "write_index",
 ]

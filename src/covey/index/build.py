@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey._progress import Progress
-from covey._threads import cores, run_ahead
+from covey._threads import cpu_count, ordered_map
 from covey.classes import class_table, number_dtype, sort_by_class
 from covey.errors import DatasetError, ExampleError, FeatureError, FileChangedError
-from covey.index.format import BY_FILE, About, Shard, fingerprint, fingerprint_of, row_dtype
+from covey.index.format import BY_FILE, IndexMetadata, Shard, fingerprint, fingerprint_of, row_dtype
 from covey.index.labels import KnownLabels, Label, Labeller, make_labeller
 from covey.index.read import Index
 from covey.labels import Classes, guess_label
@@ -30,7 +30,7 @@ from covey.schema.survey import survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader, Skipped
-from covey.tfrecord.locations import Places
+from covey.tfrecord.locations import RecordLocations
 from covey.tfrecord.reader import OnError
 from covey.tfrecord.streams import RegularFile
 
@@ -42,7 +42,7 @@ _AHEAD = 4
 class Scanned:
     """What was found in a shard."""
 
-    places: Places
+    places: RecordLocations
     labels: NDArray[np.int64] | None
     surveys: list[_core.Survey]
     compression: str | None
@@ -74,7 +74,7 @@ class Scan:
     on_error: OnError
     progress: Callable[[int, int], None]
     executor: Executor | None = None
-    map_files: bool = True
+    mmap: bool = True
 
     def __call__(self, number: int, path: str) -> Scanned:
         """Look through a shard.
@@ -87,16 +87,16 @@ class Scan:
         records = 0
         with (
             open_shard(self.storage, path, self.stats[number]) as file,
-            RecordReader(file, on_error=self.on_error, map_files=self.map_files) as reader,
+            RecordReader(file, on_error=self.on_error, mmap=self.mmap) as reader,
         ):
-            places = Places(reader.compression)
+            places = RecordLocations(reader.compression)
             # Whoever decodes the label verifies the data on the way, on its own core; but who skips
             # must know at once, and a survey must not be of damaged data.
             decodes = self.labeller is not None and self.labeller.decodes
             later = decodes and not self.surveys and self.on_error == "raise"
             blocks = reader.blocks(verify_data=not later, members=places.members)
             tasks = (partial(self._look, block, number) for block in _noted(blocks, places))
-            with closing(run_ahead(tasks, self.executor, _AHEAD)) as found:
+            with closing(ordered_map(tasks, self.executor, _AHEAD)) as found:
                 for classes, survey, count, size in found:
                     if classes is not None:
                         labels.append(classes)
@@ -119,7 +119,7 @@ class Scan:
         return classes, survey, len(block), int(block.lengths.sum())
 
 
-def _noted(blocks: Iterator[Block], places: Places) -> Iterator[Block]:
+def _noted(blocks: Iterator[Block], places: RecordLocations) -> Iterator[Block]:
     for block in blocks:
         places.add(block)
         yield block
@@ -208,7 +208,7 @@ class Indexing:
     declared: Features | None = None
     order: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
-    map_files: bool = True
+    mmap: bool = True
     threads: int | None = None
     progress: bool | None = None
 
@@ -216,11 +216,11 @@ class Indexing:
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
             raise DatasetError(f"threads is {self.threads!r}, must be a whole number, 1 or more")
 
-    def like(self, about: About) -> Indexing:
+    def like(self, about: IndexMetadata) -> Indexing:
         """The way to make an index anew that is no longer whole, as it was."""
         label: Label | Labeller = about.label
         if about.label not in (None, BY_FILE):
-            label = KnownLabels(Classes(about.features, about.label, about.class_texts or ()))
+            label = KnownLabels(Classes(about.features, about.label, about.label_strings or ()))
         return replace(self, features=about.features, label=label, order=about.order)
 
     def build(self, files: ShardFiles) -> Index:
@@ -280,7 +280,7 @@ class Indexing:
         surveys: bool,
     ) -> list[Scanned]:
         """Look through all shards, several at a time."""
-        threads = self.threads or cores()
+        threads = self.threads or cpu_count()
         lock = threading.Lock()
         paths = files.paths
         with (
@@ -302,17 +302,17 @@ class Indexing:
                 self.on_error,
                 progress,
                 None if several or threads == 1 else pool,
-                self.map_files,
+                self.mmap,
             )
             tasks = (partial(scan, number, path) for number, path in enumerate(paths))
-            return list(run_ahead(tasks, pool if several else None, threads))
+            return list(ordered_map(tasks, pool if several else None, threads))
 
     def _first_features(self, files: ShardFiles, stats: Sequence[Stat]) -> Features:
         """The features of the first record, by which a label is found before all are read."""
         for path, stat in zip(files.paths, stats, strict=True):
             with (
                 open_shard(files.storage, path, stat) as file,
-                RecordReader(file, on_error=self.on_error, map_files=self.map_files) as reader,
+                RecordReader(file, on_error=self.on_error, mmap=self.mmap) as reader,
             ):
                 for block in reader.blocks():
                     survey = _core.Survey()
@@ -380,10 +380,10 @@ def _assemble(
         by_class = np.zeros(len(rows), number_dtype(len(rows)))
         sort_by_class(rows["label"], classes, by_class)
         sums = (_core.crc32c(classes), _core.crc32c(by_class))
-    about = About(
+    about = IndexMetadata(
         features=features,
         label=None if labeller is None else labeller.label,
-        class_texts=texts,
+        label_strings=texts,
         compression=compressions[0] if compressions else None,
         records=len(rows),
         checksum=_core.crc32c(rows),

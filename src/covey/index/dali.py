@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey._progress import Progress
-from covey._threads import cores, run_ahead
+from covey._threads import cpu_count, ordered_map
 from covey.errors import DatasetError, FileChangedError, FormatError
 from covey.index.build import GUESS, Indexing, Scanned, ShardFiles, open_shard
 from covey.index.format import fingerprint_of
@@ -33,7 +33,7 @@ from covey.shuffle.keys import cut_by_bytes
 from covey.storage import Stat, open_storage
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
-from covey.tfrecord.locations import Places
+from covey.tfrecord.locations import RecordLocations
 from covey.tfrecord.streams import RegularFile
 
 # How much of a shard is looked at together.
@@ -113,7 +113,7 @@ class DaliIndexing(Indexing):
         *,
         surveys: bool,
     ) -> list[Scanned]:
-        threads = self.threads or cores()
+        threads = self.threads or cpu_count()
         with (
             Progress(self.progress, None, "indexing") as shown,
             ThreadPoolExecutor(threads, thread_name_prefix="covey-index") as pool,
@@ -121,7 +121,7 @@ class DaliIndexing(Indexing):
             look = partial(self._look, files, labeller, surveys)
             tasks = (partial(look, number, stat) for number, stat in enumerate(stats))
             found = []
-            for each in run_ahead(tasks, pool, threads):
+            for each in ordered_map(tasks, pool, threads):
                 shown.add(each.records, 0)
                 found.append(each)
             return found
@@ -131,7 +131,7 @@ class DaliIndexing(Indexing):
     ) -> Scanned:
         """Look at the records of a shard that its index file names."""
         path = files.paths[number]
-        places = Places(None)
+        places = RecordLocations(None)
         labels: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         seen: list[_core.Survey] = []
         with open_shard(files.storage, path, stat) as file:
@@ -143,7 +143,7 @@ class DaliIndexing(Indexing):
                 )
             idx, data = self._read(files, number)
             lines = _Lines.parse(data, idx, path, stat.size)
-            for block in lines.blocks(file, map_files=self.map_files):
+            for block in lines.blocks(file, mmap=self.mmap):
                 places.add(block)
                 if surveys:
                     seen.append(_core.Survey())
@@ -219,10 +219,10 @@ class _Lines:
         offsets, sizes = table[:, 0].astype(np.uint64), table[:, 1].astype(np.uint64)
         return cls(name, path, offsets, sizes, table[:, 2])
 
-    def blocks(self, file: BinaryIO, *, map_files: bool) -> Iterator[Block]:
+    def blocks(self, file: BinaryIO, *, mmap: bool) -> Iterator[Block]:
         """The records, whose frames are those that the lines say."""
         if len(self.offsets):
-            read = _reader(file, int(self.offsets[-1] + self.sizes[-1]), map_files=map_files)
+            read = _reader(file, int(self.offsets[-1] + self.sizes[-1]), mmap=mmap)
             for begin, end in cut_by_bytes(self.sizes - np.uint64(FRAME_BYTES), _REGION_BYTES):
                 offsets, sizes = self.offsets[begin:end], self.sizes[begin:end]
                 first, last = int(offsets[0]), int(offsets[-1] + sizes[-1])
@@ -264,11 +264,11 @@ class _Lines:
         )
 
 
-def _reader(file: BinaryIO, size: int, *, map_files: bool) -> Callable[[int, int], memoryview]:
+def _reader(file: BinaryIO, size: int, *, mmap: bool) -> Callable[[int, int], memoryview]:
     """A way to get bytes of a shard; of one that is mapped, only pages that are looked at."""
-    if map_files and isinstance(file, RegularFile):
-        whole: Any = _core.map_file(file.fileno(), 0, size, False)
-        return lambda begin, end: memoryview(whole[begin:end])
+    if mmap and isinstance(file, RegularFile):
+        complete: Any = _core.map_file(file.fileno(), 0, size, False)
+        return lambda begin, end: memoryview(complete[begin:end])
 
     def read(begin: int, end: int) -> memoryview:
         file.seek(begin)

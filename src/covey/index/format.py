@@ -190,13 +190,13 @@ def fingerprint_of(file: BinaryIO, size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class IndexMetadata:
     """The description of an index, which lies beside its rows as ``.index.json``."""
 
     features: Features
     label: str | None
     """The feature that tells the class, or :data:`BY_FILE`."""
-    class_texts: tuple[str, ...] | None
+    label_strings: tuple[str, ...] | None
     """What the labels stand for, where they are texts that the index has numbered."""
     compression: str | None
     records: int
@@ -214,8 +214,8 @@ class About:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """What the labels stand for, by their numbers, if that is known."""
-        if self.class_texts is not None or self.label is None:
-            return self.class_texts
+        if self.label_strings is not None or self.label is None:
+            return self.label_strings
         kind = self.features.get(self.label)
         return kind.names if isinstance(kind, ClassLabel) else None
 
@@ -227,7 +227,7 @@ class About:
             "checksum": self.checksum,
             "class_checksums": self.class_checksums,
             "label": self.label,
-            "class_texts": self.class_texts,
+            "label_strings": self.label_strings,
             "compression": self.compression,
             "streamed": self.streamed,
             "order": dict(self.order),
@@ -238,7 +238,7 @@ class About:
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str) -> About:
+    def from_json(cls, text: str | bytes, name: str) -> IndexMetadata:
         """Read what was stored, which may be damaged, or worse."""
         try:
             content = parse_json(text, name)
@@ -249,12 +249,12 @@ class About:
                 )
             if content.pop("content_checksum") != _checksum(content):
                 raise FormatError(f"{name}: its content is not what was written")
-            names = content["class_texts"]
+            names = content["label_strings"]
             sums = content["class_checksums"]
             about = cls(
                 features=features_from_json(content["features"], name),
                 label=_typed(content["label"], str, None),
-                class_texts=None if names is None else tuple(_typed(n, str) for n in names),
+                label_strings=None if names is None else tuple(_typed(n, str) for n in names),
                 compression=_typed(content["compression"], str, None),
                 records=_typed(content["records"], int),
                 checksum=_typed(content["checksum"], int),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
 from covey.index.format import BY_FILE
-from covey.labels import Classes, find_label, is_text, texts_in
+from covey.labels import Classes, find_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.codec import row_of
 from covey.tfrecord import Block
@@ -81,7 +81,7 @@ class TextLabels(Labeller):
     def of(self, block: Block, shard: int) -> NDArray[np.int64]:
         numbers = range(block.first, block.first + len(block))
         try:
-            texts = texts_in(self._features, self.label, block, numbers)
+            texts = read_strings(self._features, self.label, block, numbers)
         except FeatureError as error:
             raise DatasetError(f"{block.name}: {error}") from None
         return self._texts.number(texts)
@@ -203,6 +203,6 @@ def make_labeller(
     if label == BY_FILE:
         return FileLabels(names)
     find_label(features, label)  # says what is wrong with it
-    if is_text(features[label]):
+    if is_string(features[label]):
         return TextLabels(features, label)
     return KnownLabels(Classes(features, label))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.classes import CLASS_DTYPE, number_dtype
 from covey.errors import FileChangedError, FormatError, StorageError
-from covey.index.format import About, index_names, row_dtype
+from covey.index.format import IndexMetadata, index_names, row_dtype
 from covey.tfrecord import Skipped
 from covey.tfrecord.streams import RegularFile
 from covey.untrusted import read_file
@@ -35,7 +35,7 @@ _MAX_HEADER_BYTES = 10_000
 class Index:
     """The index of a split: mapped files, or arrays in memory."""
 
-    about: About
+    about: IndexMetadata
     rows: NDArray[Any]
     """One per record; fields as :func:`covey.index.row_dtype` has them."""
     classes: NDArray[Any] | None
@@ -46,7 +46,7 @@ class Index:
     """The folder and the stem of the files that it is mapped from."""
     skipped: tuple[Skipped, ...] = ()
     """What was left out of it because it is damaged, if that was asked for."""
-    map_files: bool = True
+    mmap: bool = True
     """Whether large arrays are mapped when it is read again."""
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Index:
         # An index on disk is read again, so that a pickle is small. The files of an index in the
         # cache may have been removed to make room for others: then its arrays are pickled.
         if self.home is not None and self._is_on_disk(*self.home):
-            return _read_again, (self.home, self.about, self.map_files)
+            return _read_again, (self.home, self.about, self.mmap)
         return Index, (self.about, self.rows, self.classes, self.by_class, None, self.skipped)
 
     def _is_on_disk(self, folder: str, stem: str) -> bool:
@@ -88,10 +88,10 @@ class Index:
         return all(os.path.exists(os.path.join(folder, names[each])) for each in needed)
 
 
-def _read_again(home: tuple[str, str], about: About, map_files: bool) -> Index:
+def _read_again(home: tuple[str, str], about: IndexMetadata, mmap: bool) -> Index:
     folder = Path(home[0])
     try:
-        return read_index(folder, home[1], about, map_files=map_files)
+        return read_index(folder, home[1], about, mmap=mmap)
     except (FormatError, OSError) as error:
         raise FileChangedError(
             f"{folder}: the index was removed or replaced after the dataset was pickled ({error}); "
@@ -101,19 +101,19 @@ def _read_again(home: tuple[str, str], about: About, map_files: bool) -> Index:
         ) from None
 
 
-def read_about(folder: Path, stem: str) -> About | None:
+def read_metadata(folder: Path, stem: str) -> IndexMetadata | None:
     """What an index says of itself, if there is one."""
     path = folder / index_names(stem)["about"]
     try:
-        return About.from_json(read_file(path), str(path))
+        return IndexMetadata.from_json(read_file(path), str(path))
     except FileNotFoundError:
         return None
     except StorageError as error:
         raise FormatError(str(error)) from None
 
 
-def read_index(folder: Path, stem: str, about: About, *, map_files: bool = True) -> Index:
-    """The index of a split; large arrays are mapped into memory, unless ``map_files`` is false.
+def read_index(folder: Path, stem: str, about: IndexMetadata, *, mmap: bool = True) -> Index:
+    """The index of a split; large arrays are mapped into memory, unless ``mmap`` is false.
 
     All of it is compared with its checksums, without being held. Where records lie is compared with
     the shards when they are read.
@@ -125,19 +125,19 @@ def read_index(folder: Path, stem: str, about: About, *, map_files: bool = True)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     check = _row_check(about, dtype)
     path = folder / names["rows"]
-    rows = _load(path, dtype, about.records, about.checksum, check, map_files=map_files)
+    rows = _load(path, dtype, about.records, about.checksum, check, mmap=mmap)
     if about.class_checksums is None:
-        return Index(about, rows, None, None, home, map_files=map_files)
+        return Index(about, rows, None, None, home, mmap=mmap)
     table, ordered = about.class_checksums
-    classes = _load(folder / names["classes"], CLASS_DTYPE, None, table, map_files=map_files)
+    classes = _load(folder / names["classes"], CLASS_DTYPE, None, table, mmap=mmap)
     _check_classes(classes, about, str(folder / names["classes"]))
     numbers = number_dtype(about.records)
     path = folder / names["by_class"]
-    by_class = _load(path, numbers, about.records, ordered, map_files=map_files)
-    return Index(about, rows, classes, by_class, home, map_files=map_files)
+    by_class = _load(path, numbers, about.records, ordered, mmap=mmap)
+    return Index(about, rows, classes, by_class, home, mmap=mmap)
 
 
-def array_limits(about: About) -> dict[str, int]:
+def array_limits(about: IndexMetadata) -> dict[str, int]:
     """Return the most bytes that each array of an index can have, by its name."""
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     dtypes = {"rows": dtype}
@@ -147,7 +147,7 @@ def array_limits(about: About) -> dict[str, int]:
     return {name: about.records * each.itemsize + head for name, each in dtypes.items()}
 
 
-def _row_check(about: About, dtype: np.dtype[Any]) -> _core.RowCheck:
+def _row_check(about: IndexMetadata, dtype: np.dtype[Any]) -> _core.RowCheck:
     """Makes sure that records follow each other, within their shards."""
     fields = dtype.fields
     assert fields is not None
@@ -174,7 +174,7 @@ def _load(
     checksum: int,
     check: _core.RowCheck | None = None,
     *,
-    map_files: bool,
+    mmap: bool,
 ) -> NDArray[Any]:
     """An array on disk, if it is what it should be."""
     try:
@@ -206,7 +206,7 @@ def _load(
             done += len(piece) // dtype.itemsize
         if found != checksum or (check is not None and not check.is_done()):
             raise FormatError(f"{path}: its rows are not those that were written with the index")
-        return file.load(map_files=map_files)
+        return file.load(mmap=mmap)
 
 
 class ArrayFile:
@@ -268,9 +268,9 @@ class ArrayFile:
             yield buffer[:count]
             left -= count
 
-    def load(self, *, map_files: bool) -> NDArray[Any]:
-        """The array: in memory if it is small or ``map_files`` is false, else mapped."""
-        if map_files and self.nbytes > _HELD_BYTES:
+    def load(self, *, mmap: bool) -> NDArray[Any]:
+        """The array: in memory if it is small or ``mmap`` is false, else mapped."""
+        if mmap and self.nbytes > _HELD_BYTES:
             end = self._begin + self.nbytes
             mapped = _core.map_file(self._file.fileno(), self._begin, end, False)
             return mapped.view(self.dtype).reshape(self.shape)
@@ -289,7 +289,7 @@ class ArrayFile:
             done += count
 
 
-def _check_classes(classes: NDArray[Any], about: About, name: str) -> None:
+def _check_classes(classes: NDArray[Any], about: IndexMetadata, name: str) -> None:
     """Make sure that the classes cut all records into stretches."""
     labels, records = classes["label"], classes["records"]
     sums = np.cumsum(records)
@@ -299,6 +299,6 @@ def _check_classes(classes: NDArray[Any], about: About, name: str) -> None:
         raise FormatError(f"{name}: its classes do not have {about.records} records together")
     if (classes["first"] != sums - records).any() or (labels[1:] <= labels[:-1]).any():
         raise FormatError(f"{name}: its classes are not in order")
-    texts = about.class_texts
+    texts = about.label_strings
     if texts is not None and len(labels) and not 0 <= labels[0] <= labels[-1] < len(texts):
         raise FormatError(f"{name}: it has classes beside the {len(texts)} that have a text")

@@ -24,15 +24,15 @@ from typing import BinaryIO
 import numpy as np
 
 from covey.errors import (
-    AccessRefusedError,
     DatasetError,
     FeatureError,
     FormatError,
     StorageError,
+    StoragePermissionError,
 )
 from covey.index.build import GUESS, Indexing, ShardFiles, shard_fingerprint
-from covey.index.format import About, IndexWriter, Shard, index_names
-from covey.index.read import Index, array_limits, read_about, read_index
+from covey.index.format import IndexMetadata, IndexWriter, Shard, index_names
+from covey.index.read import Index, array_limits, read_index, read_metadata
 from covey.storage import Stat, Storage, cache_limit, remove_stale_temporaries
 from covey.storage.cache import DiskCache, cache_subfolder
 from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
@@ -41,7 +41,7 @@ from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
 _METADATA_BYTES = 1 << 16
 
 
-def find_or_build(
+def find_or_build_index(
     files: ShardFiles, stem: str, indexing: Indexing, *, keep: bool = True
 ) -> tuple[Index, Path | None]:
     """The index of shards: one that was kept, or a new one, which goes to the cache.
@@ -64,7 +64,7 @@ def find_or_build(
             damaged = about
             break
         try:
-            index = read_index(folder, stem, about, map_files=indexing.map_files)
+            index = read_index(folder, stem, about, mmap=indexing.mmap)
         except (FormatError, FileNotFoundError):  # what it was is known, though it is corrupt
             damaged = about
             if files.storage.is_remote:
@@ -81,25 +81,25 @@ def find_or_build(
     if not keep or callable(indexing.label) or indexing.on_error == "skip":
         return index, None
     try:
-        folder = cached_place(files, stem, indexing)
+        folder = cached_location(files, stem, indexing)
         arrays = (index.rows, index.classes, index.by_class)
         size = sum(each.nbytes for each in arrays if each is not None)
         _make_room(folder, size + _METADATA_BYTES)
         write_index(folder, stem, index, private=True)
-        return read_index(folder, stem, index.about, map_files=indexing.map_files), folder
+        return read_index(folder, stem, index.about, mmap=indexing.mmap), folder
     # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
     except (OSError, UnicodeError, FormatError):
         return index, None
 
 
-def _look(folder: Path, files: ShardFiles, stem: str) -> About | None:
+def _look(folder: Path, files: ShardFiles, stem: str) -> IndexMetadata | None:
     """The description of an index that was kept, if it is of these shards as they are now.
 
     Raises:
         DatasetError: If covey wrote them together, and a shard is another now.
     """
     try:
-        about = read_about(folder, stem)
+        about = read_metadata(folder, stem)
     except FormatError:
         return None  # it is no index, or a damaged one; the shards are there
     if about is None or tuple(shard.name for shard in about.shards) != files.names:
@@ -113,7 +113,7 @@ def _look(folder: Path, files: ShardFiles, stem: str) -> About | None:
     return None if changed is not None else about
 
 
-def _is_wanted(about: About, indexing: Indexing) -> bool:
+def _is_wanted(about: IndexMetadata, indexing: Indexing) -> bool:
     """Whether an index has the label that was asked for."""
     return indexing.label is GUESS or indexing.label is None or indexing.label == about.label
 
@@ -128,9 +128,9 @@ def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterato
     elif not files.storage.is_remote and files.keeps_index:
         yield Path(files.folder)
     with contextlib.suppress(StorageError):  # there may be no cache
-        yield cached_place(files, stem, indexing)
+        yield cached_location(files, stem, indexing)
         if indexing.label is not GUESS:  # it may be the one that was guessed
-            yield cached_place(files, stem, replace(indexing, label=GUESS))
+            yield cached_location(files, stem, replace(indexing, label=GUESS))
 
 
 def _touch(folder: Path) -> None:
@@ -148,7 +148,7 @@ def _make_room(folder: Path, size: int) -> None:
     DiskCache(cache_limit()).make_room(size, {os.fspath(folder): there})
 
 
-def cached_place(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
+def cached_location(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
     """Return the directory of the cache for the index that a reader builds of these shards."""
     label = "" if indexing.label is GUESS else repr(indexing.label)
     text = "\0".join((files.storage.clean(files.folder), stem, label))
@@ -243,14 +243,14 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     path = storage.join(files.folder, names["about"])
     try:
         content = storage.read(path)
-        limits = array_limits(About.from_json(content, path))
+        limits = array_limits(IndexMetadata.from_json(content, path))
     # Some servers refuse access to a file that does not exist.
-    except (FileNotFoundError, AccessRefusedError, FormatError):
+    except (FileNotFoundError, StoragePermissionError, FormatError):
         return None
     name = hashlib.blake2b(content, digest_size=16).hexdigest()
     folder = cache_subfolder("indexes") / name
     cache = DiskCache(cache_limit())
-    with cache.failing_well():
+    with cache.wrap_os_errors():
         if (folder / names["about"]).exists():
             return folder
         folder.mkdir(mode=0o700, exist_ok=True)

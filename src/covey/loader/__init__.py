@@ -2,6 +2,6 @@
 
 from covey.loader.batch import Examples
 from covey.loader.loader import Loader
-from covey.loader.step_reader import Follower
+from covey.loader.step_reader import StepReader
 
-__all__ = ["Examples", "Follower", "Loader"]
+__all__ = ["Examples", "Loader", "StepReader"]

@@ -17,7 +17,7 @@ from covey import _core
 from covey.errors import FeatureError, FormatError
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.codec import row_of
-from covey.schema.diagnostics import Place
+from covey.schema.diagnostics import RecordLocation
 from covey.schema.images import decode_images
 
 Ids = NDArray[np.int64]
@@ -63,7 +63,7 @@ class Examples(Protocol):
     def labels_of(self, ids: Ids) -> Ids:
         """The numbers of the classes of examples."""
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> RecordLocation:
         """Where an example is, for messages."""
 
     @property
@@ -97,7 +97,7 @@ def check_classes(examples: Examples, ids: Ids, classes: Ids) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
+class BatchFormat:
     """How columns become a batch.
 
     Args:
@@ -194,9 +194,9 @@ class Recipe:
         if self.is_labelled:
             y = self.examples.labels_of(ids) if classes is None else classes
         try:
-            return self.hand_over(columns, y)
+            return self.emit(columns, y)
         except Exception as error:
-            add_place(error, f"in the batch of the examples {ids[:4].tolist()} and others")
+            locate(error, f"in the batch of the examples {ids[:4].tolist()} and others")
             raise
 
     def _transform(self, columns: dict[str, Any], ids: Ids, go_on: Callable[[], None]) -> Any:
@@ -209,11 +209,11 @@ class Recipe:
                 if done[-1] is None:
                     raise FeatureError("transform= gives None, must return what is to be used")
             except Exception as error:
-                add_place(error, f"in transform= of {self.examples.place(int(ids[row]))}")
+                locate(error, f"in transform= of {self.examples.place(int(ids[row]))}")
                 raise
         return _collate(done)
 
-    def hand_over(self, columns: Any, y: Ids | None) -> Any:
+    def emit(self, columns: Any, y: Ids | None) -> Any:
         """A batch in the form that was asked for."""
         x = self._x(columns)
         if self.as_dict:
@@ -253,7 +253,7 @@ class Recipe:
         return columns if isinstance(x, Mapping) else x
 
 
-def add_place(error: Exception, where: str) -> None:
+def locate(error: Exception, where: str) -> None:
     """Say with an error of somebody else's function where it was."""
     if hasattr(error, "add_note"):  # since Python 3.11
         error.add_note(where)

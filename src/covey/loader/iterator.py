@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from covey.loader.loader import Loader
 
 
-class Turn(ForkAware):
+class LoaderLock(ForkAware):
     """Whose turn it is to move a loader: one thread's at a time.
 
     A signal handler may come back in the same one. In a forked child nobody has it.
@@ -23,15 +23,15 @@ class Turn(ForkAware):
         super().__init__()
         self.lock = threading.RLock()
 
-    def _let_go(self) -> object:
+    def _reset_after_fork(self) -> object:
         self.lock = threading.RLock()
         return None
 
 
-class Loop(ForkAware):
+class LoaderIterator(ForkAware):
     """One loop over a loader, which it moves on."""
 
-    def __init__(self, loader: Loader, turn: Turn, steps: int, end: int | None) -> None:
+    def __init__(self, loader: Loader, turn: LoaderLock, steps: int, end: int | None) -> None:
         super().__init__()
         self._loader = loader
         self._turn = turn
@@ -42,7 +42,7 @@ class Loop(ForkAware):
         self._closed = False
         self.is_busy = False
 
-    def __iter__(self) -> Loop:
+    def __iter__(self) -> LoaderIterator:
         return self
 
     def __next__(self) -> Any:
@@ -95,7 +95,7 @@ class Loop(ForkAware):
         if producer is not None:
             producer.close()
 
-    def _let_go(self) -> object:
+    def _reset_after_fork(self) -> object:
         # The threads are the parent's; what comes next is made by others.
         self.is_busy = False
         producer, self._producer = self._producer, None

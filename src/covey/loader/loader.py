@@ -6,15 +6,15 @@ import contextlib
 import importlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from covey._threads import cores
+from covey._threads import cpu_count
 from covey.errors import PlanError
 from covey.loader import state as states
-from covey.loader.batch import Recipe
-from covey.loader.iterator import Loop, Turn
+from covey.loader.batch import BatchFormat
+from covey.loader.iterator import LoaderIterator, LoaderLock
 from covey.loader.prefetch import (
-    Making,
+    BatchBuilder,
     NativeProducer,
     Producer,
     ThreadedProducer,
@@ -22,9 +22,7 @@ from covey.loader.prefetch import (
 )
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
-from covey.plan.base import check_step, whole
-
-Buffers = Literal["fresh", "recycled"]
+from covey.plan.base import check_int, check_step
 
 # Examples that are looked for in files before the first batch is made: their shards are opened.
 _STEPS_LOOKED_AHEAD = 4
@@ -49,9 +47,9 @@ class Loader:
         plan: Which examples it has.
         threads: How many make batches ahead; 0 makes each when it is asked for.
         prefetch: How many batches are made ahead.
-        buffers: ``"fresh"``: batches may be kept. ``"recycled"``: a batch is overwritten when the
+        reuse_buffers: Whether a batch may be overwritten; a batch is overwritten when the
             next one is asked for.
-        again: Makes the same loader in another process.
+        factory: Makes the same loader in another process.
 
     One loop can be shared by threads, each batch goes to one of them. A loader can be pickled; in a
     forked child it goes on by itself.
@@ -59,25 +57,23 @@ class Loader:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: BatchFormat,
         plan: Plan,
         *,
         threads: int | None = None,
         prefetch: int | None = None,
-        buffers: Buffers = "fresh",
-        again: Callable[[], Loader],
+        reuse_buffers: bool = False,
+        factory: Callable[[], Loader],
     ) -> None:
         self._recipe = recipe
         self._plan = plan
-        self._threads = cores() if threads is None else whole("threads", threads, 0, 1024)
-        self._prefetch = None if prefetch is None else whole("prefetch", prefetch, 1, 2**20)
-        if buffers not in ("fresh", "recycled"):
-            raise PlanError(f"buffers is {buffers!r}, must be 'fresh' or 'recycled'")
-        self._buffers: Buffers = buffers
-        self._again = again
+        self._threads = cpu_count() if threads is None else check_int("threads", threads, 0, 1024)
+        self._prefetch = None if prefetch is None else check_int("prefetch", prefetch, 1, 2**20)
+        self._reuse_buffers = reuse_buffers
+        self._factory = factory
         self._batch = 0  # the next one, of all ranks together
-        self._loop: weakref.ref[Loop] | None = None
-        self._turn = Turn()
+        self._loop: weakref.ref[LoaderIterator] | None = None
+        self._turn = LoaderLock()
 
     @property
     def plan(self) -> Plan:
@@ -85,14 +81,14 @@ class Loader:
         return self._plan
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> BatchFormat:
         """What batches are made of."""
         return self._recipe
 
     @property
-    def buffers(self) -> Buffers:
+    def reuse_buffers(self) -> bool:
         """Whether batches may be kept, or are overwritten."""
-        return self._buffers
+        return self._reuse_buffers
 
     def __len__(self) -> int:
         """The steps of an epoch."""
@@ -123,21 +119,21 @@ class Loader:
         """Go to a step; it is the next one."""
         self._move(self._plan, self._plan.batch_at(check_step(step, self._plan)))
 
-    def state(self) -> dict[str, Any]:
-        """Where it is, for :meth:`load_state`: a JSON object, the same on all ranks.
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, for :meth:`load_state_dict`: a JSON object, the same on all ranks.
 
         It is small, but for weights that were changed: each change is some bytes for every class.
         """
         with self._in_turn():
             return states.save(self._plan, self._batch)
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to where another loader was, which had any number of threads, and of ranks.
 
         Raises:
             PlanError: If that was a loader of other batches.
         """
-        self._move(*states.load(self._plan, state))
+        self._move(*states.load(self._plan, state_dict))
 
     def set_class_weights(self, class_weights: Weights | None) -> None:
         """Draw classes by other weights from the next step on, also in a loop that runs.
@@ -172,7 +168,7 @@ class Loader:
         with self._turn.lock:
             yield
 
-    def _running(self) -> Loop | None:
+    def _running(self) -> LoaderIterator | None:
         return None if self._loop is None else self._loop()
 
     # Batches.
@@ -189,10 +185,10 @@ class Loader:
         if not self._plan.is_endless:
             raise PlanError(
                 "epochs of these batches end with what is left; loop over the loader, or pass "
-                "last='fill'"
+                "remainder='fill'"
             )
         with self._in_turn():
-            return self._begin(whole("steps", steps, 0), None)
+            return self._begin(check_int("steps", steps, 0), None)
 
     def batch(self, step: int) -> Any:
         """The batch of a step, made now, wherever the loader is; it stays there.
@@ -203,12 +199,12 @@ class Loader:
         origin = self._plan.batch_at(check_step(step, self._plan))
         if self._plan.steps_left(origin) == 0:
             raise PlanError(f"rank {self._plan.rank} has no batch in step {step}: the epoch ends")
-        return Making(self._recipe, self._plan, origin)(0)
+        return BatchBuilder(self._recipe, self._plan, origin)(0)
 
-    def _begin(self, steps: int, end: int | None) -> Loop:
+    def _begin(self, steps: int, end: int | None) -> LoaderIterator:
         self.close()
         there = max(0, self._plan.last_step - self.step)
-        loop = Loop(self, self._turn, min(steps, there), end)
+        loop = LoaderIterator(self, self._turn, min(steps, there), end)
         self._loop = weakref.ref(loop)
         return loop
 
@@ -221,7 +217,7 @@ class Loader:
 
     def _produce(self, steps: int) -> Producer:
         """What makes the next batches."""
-        making = Making(self._recipe, self._plan, self._batch)
+        making = BatchBuilder(self._recipe, self._plan, self._batch)
         threads = min(self._threads, steps)
         if self._recipe.is_plain:
             looked = min(steps, _STEPS_LOOKED_AHEAD)
@@ -234,7 +230,7 @@ class Loader:
                     steps=steps,
                     threads=threads,
                     prefetch=min(steps, self._ahead(source.row_bytes * len(first) // looked)),
-                    recycle=self._buffers == "recycled",
+                    recycle=self._reuse_buffers,
                 )
         prefetch = 2 * threads if self._prefetch is None else self._prefetch
         return ThreadedProducer(
@@ -256,8 +252,8 @@ class Loader:
                 self._plan,
                 threads=self._threads,
                 prefetch=self._prefetch,
-                buffers=self._buffers,
-                again=self._again,
+                reuse_buffers=self._reuse_buffers,
+                factory=self._factory,
             )
             other._batch = self._batch
             return other
@@ -278,14 +274,14 @@ class Loader:
         return batches
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._again, self.state())
+        return _restore, (self._factory, self.state_dict())
 
 
 def _adapter(framework: str) -> Any:
     return importlib.import_module(f"covey.adapters.{framework}")
 
 
-def _restore(again: Callable[[], Loader], state: dict[str, Any]) -> Loader:
-    loader = again()
-    loader.load_state(state)
+def _restore(factory: Callable[[], Loader], state_dict: dict[str, Any]) -> Loader:
+    loader = factory()
+    loader.load_state_dict(state_dict)
     return loader

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._threads import DaemonThreads
 from covey.errors import ClosedError
-from covey.loader.batch import NativeSource, Recipe, check_classes
+from covey.loader.batch import BatchFormat, NativeSource, check_classes
 from covey.plan import Plan
 
 
@@ -35,7 +35,7 @@ class Producer(Protocol):
         """The same, and wait for what is under way."""
 
 
-class Making:
+class BatchBuilder:
     """Makes the batch of a step by itself.
 
     Args:
@@ -44,7 +44,7 @@ class Making:
         origin: The batch that is step 0.
     """
 
-    def __init__(self, recipe: Recipe, plan: Plan, origin: int) -> None:
+    def __init__(self, recipe: BatchFormat, plan: Plan, origin: int) -> None:
         self.recipe = recipe
         self.plan = plan.native
         self.share = plan.share(origin)
@@ -109,7 +109,7 @@ class NativeProducer:
 
     def __init__(
         self,
-        making: Making,
+        making: BatchBuilder,
         source: NativeSource,
         *,
         steps: int,
@@ -170,7 +170,7 @@ def _allocate(
 
 
 def _composer(
-    recipe: Recipe, label: int, add_labels: bool
+    recipe: BatchFormat, label: int, add_labels: bool
 ) -> Callable[[tuple[NDArray[Any], ...]], Any] | None:
     """What makes a batch of the native core's columns; None if they are one."""
     names = tuple(recipe.features)
@@ -181,7 +181,7 @@ def _composer(
     def compose(columns: tuple[NDArray[Any], ...]) -> Any:
         nested = recipe.features.nest(dict(zip(names, columns, strict=False)))
         y = columns[label] if label >= 0 else columns[-1] if add_labels else None
-        return recipe.hand_over(nested, y)
+        return recipe.emit(nested, y)
 
     return compose
 
@@ -193,7 +193,7 @@ class ThreadedProducer:
     """
 
     def __init__(
-        self, making: Making, *, steps: int, threads: int, prefetch: int, owner: object
+        self, making: BatchBuilder, *, steps: int, threads: int, prefetch: int, owner: object
     ) -> None:
         self._making = making
         self._owner = owner

@@ -12,7 +12,7 @@ from covey.loader.loader import Loader
 _LOOPS = 4
 
 
-class Follower:
+class StepReader:
     """Batches of a loader by their steps; where steps are in a row, what comes is made ahead.
 
     A framework that asks for batches by number, in its own thread, may begin anew somewhere else at

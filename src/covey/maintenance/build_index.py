@@ -21,7 +21,7 @@ from covey.untrusted import reports_errors
 
 
 @dataclass(frozen=True, eq=False)
-class Indexed:
+class IndexResult:
     """The index of a split, beside its shards now."""
 
     split: str
@@ -36,7 +36,7 @@ class Indexed:
 
 
 @reports_errors
-def make_index(
+def build_index(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     split: str | None = None,
@@ -44,11 +44,11 @@ def make_index(
     force: bool = False,
     from_dali: str | bool = False,
     to_dali: str | bool = False,
-    map_files: bool = True,
+    mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
-) -> tuple[Indexed, ...]:
+) -> tuple[IndexResult, ...]:
     """Make the index of a dataset, or of any TFRecord files of Examples, beside the shards.
 
     One that is there, is of these shards as they are now, and has the label that is asked for, is
@@ -70,11 +70,11 @@ def make_index(
     >>> with RecordWriter("birds.tfrecord") as writer:
     ...     writer.write(Features({"species": "str"}).encode({"species": "owl"}))
     >>> made, = make_index("birds.tfrecord", label="species")
-    >>> made.is_new, len(made.index), made.index.about.class_texts
+    >>> made.is_new, len(made.index), made.index.about.label_strings
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
-    common = Indexing(map_files=map_files, threads=threads, progress=progress)
+    common = Indexing(mmap=mmap, threads=threads, progress=progress)
     return tuple(
         _make(layout, name, label, common, force, from_dali, to_dali)
         for name in choose_splits(layout, split)
@@ -89,7 +89,7 @@ def _make(
     force: bool,
     from_dali: str | bool,
     to_dali: str | bool,
-) -> Indexed:
+) -> IndexResult:
     started = time.perf_counter()
     split = layout.splits[name]
     state = find_state(split)
@@ -104,7 +104,7 @@ def _make(
     if to_dali is not False:
         exported = export_dali(index, split.files, to_dali if isinstance(to_dali, str) else None)
     seconds = time.perf_counter() - started
-    return Indexed(name, index, is_new, tuple(exported), _differences(split, index), seconds)
+    return IndexResult(name, index, is_new, tuple(exported), _differences(split, index), seconds)
 
 
 def _build(
@@ -126,7 +126,7 @@ def _build(
             indexing.features,
             indexing.label,
             order=indexing.order,
-            map_files=common.map_files,
+            mmap=common.mmap,
             threads=common.threads,
             progress=common.progress,
             folder=folder,

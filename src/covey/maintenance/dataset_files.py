@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from covey._threads import cores
+from covey._threads import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset_info import INFO_FILE, DatasetInfo, newest_versions
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, escape
@@ -131,7 +131,7 @@ def check_threads(threads: int | None) -> int:
     """How many threads work: so many as were asked for, or as there are cores."""
     if threads is not None and (type(threads) is not int or threads < 1):
         raise DatasetError(f"threads is {threads!r}, must be a whole number, 1 or more")
-    return threads or cores()
+    return threads or cpu_count()
 
 
 def named(path: Path | Iterable[Path]) -> str:

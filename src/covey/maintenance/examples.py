@@ -13,7 +13,7 @@ from covey import _core
 from covey.errors import CoveyError, FileChangedError
 from covey.index import BY_FILE
 from covey.index.labels import class_of_file
-from covey.labels import is_text, texts_of
+from covey.labels import decode_strings, is_string
 from covey.schema import Features
 from covey.schema.survey import survey_block
 from covey.tfrecord import Block
@@ -21,7 +21,7 @@ from covey.tfrecord.block import HEADER_BYTES
 
 
 @dataclass(frozen=True)
-class Looked:
+class CheckedBlock:
     """The records of a block, looked at."""
 
     block: Block
@@ -74,10 +74,10 @@ class Examples:
         self._by_file = label == BY_FILE
         by_feature = features is not None and label is not None and not self._by_file
         self._path = features.path_of(label) if features and label and by_feature else None
-        self._is_text = bool(features and label and by_feature and is_text(features[label]))
+        self._is_text = bool(features and label and by_feature and is_string(features[label]))
         self._numbers = {text: number for number, text in enumerate(texts or ())}
 
-    def look(self, block: Block, file: str) -> Looked:
+    def look(self, block: Block, file: str) -> CheckedBlock:
         """Look at the records of a block, whose checksums are right, of a file."""
         misfits: list[tuple[int, str]] = []
         surveys: list[_core.Survey] = []
@@ -97,7 +97,7 @@ class Examples:
                 labels[row : row + len(found)] = [self._numbers.get(text, -1) for text in found]
             elif found is not None and labels is not None:
                 labels[row : row + len(found)] = found
-        return Looked(block, misfits, labels, frozenset(texts), surveys)
+        return CheckedBlock(block, misfits, labels, frozenset(texts), surveys)
 
     def _cut(self, block: Block, row: int) -> Iterator[tuple[int, Any]]:
         """Cut a block into parts that fit, and single records that do not.
@@ -128,7 +128,7 @@ class Examples:
             return None
         for key in self._path:
             column = column[key]
-        return texts_of(column) if self._is_text else np.asarray(column).astype(np.int64)
+        return decode_strings(column) if self._is_text else np.asarray(column).astype(np.int64)
 
 
 def _reason(error: CoveyError, block: Block) -> str:

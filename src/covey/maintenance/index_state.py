@@ -9,13 +9,13 @@ from typing import Literal
 from covey.dataset.layout import SplitFiles
 from covey.errors import DatasetError, FormatError, StorageError
 from covey.index import (
-    About,
     Index,
     Indexing,
+    IndexMetadata,
     ShardFiles,
-    cached_place,
+    cached_location,
     find_changed,
-    find_or_build,
+    find_or_build_index,
     index_names,
 )
 
@@ -31,7 +31,7 @@ class State:
     """If it is stale or damaged."""
     index: Index | None = None
     """If it is fresh."""
-    about: About | None = None
+    about: IndexMetadata | None = None
     """What it says of itself, if that can be read."""
     beside: bool = False
     """Whether it lies beside the shards, and not in the cache."""
@@ -49,29 +49,29 @@ def find_state(split: SplitFiles) -> State:
     else:
         state = State("missing") if about is None else _state(about, files)
     try:
-        index, folder = find_or_build(files, split.stem, _OnlyFound(), keep=False)
+        index, folder = find_or_build_index(files, split.stem, _OnlyFound(), keep=False)
     except _NothingFoundError:
         return state
     except DatasetError as error:  # a shard was changed, and covey had written it
         return State("stale", str(error), about=state.about)
     # One beside the shards may be corrupt, and the one of the cache is used.
     if files.storage.is_remote:
-        beside = folder != cached_place(files, split.stem, _OnlyFound())
+        beside = folder != cached_location(files, split.stem, _OnlyFound())
     else:
         beside = folder == Path(files.folder)
     return State("fresh", index=index, about=index.about, beside=beside)
 
 
-def _about_beside(split: SplitFiles) -> About | None:
+def _about_beside(split: SplitFiles) -> IndexMetadata | None:
     storage = split.files.storage
     path = storage.join(split.files.folder, index_names(split.stem)["about"])
     try:
-        return About.from_json(storage.read(path), path)
+        return IndexMetadata.from_json(storage.read(path), path)
     except FileNotFoundError:
         return None
 
 
-def _state(about: About, files: ShardFiles) -> State:
+def _state(about: IndexMetadata, files: ShardFiles) -> State:
     """Why an index is of no use, if it turns out to be."""
     if tuple(shard.name for shard in about.shards) != files.names:
         return State("stale", "it is of other shards than those of the split", about=about)

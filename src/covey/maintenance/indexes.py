@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.classes import CLASS_DTYPE, class_table, number_dtype
 from covey.errors import FormatError
-from covey.index import About, ShardFiles, index_names, read_about, row_dtype
+from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
 from covey.index.read import ArrayFile
 from covey.maintenance.report import Problems
 from covey.maintenance.rows import class_name
@@ -31,7 +31,7 @@ class Found:
 
     names: dict[str, str]
     """Of its files."""
-    about: About | None = None
+    about: IndexMetadata | None = None
     rows: NDArray[Any] | None = None
     """None if they are of no use at all."""
     classes: NDArray[Any] | None = None
@@ -47,11 +47,11 @@ class Found:
                 problems.add(self.names[name], "it was truncated while it was read")
 
 
-def find_index(folder: Path, stem: str, problems: Problems, *, map_files: bool = True) -> Found:
+def find_index(folder: Path, stem: str, problems: Problems, *, mmap: bool = True) -> Found:
     """Read an index as far as that is possible."""
     names = index_names(stem)
     try:
-        about = read_about(folder, stem)
+        about = read_metadata(folder, stem)
     except FormatError as error:
         path = folder / names["about"]
         problems.add(names["about"], str(error).removeprefix(f"{path}: "))
@@ -61,7 +61,7 @@ def find_index(folder: Path, stem: str, problems: Problems, *, map_files: bool =
         if any((folder / name).exists() for name in left):
             problems.add(names["about"], "it is missing, but the rest of the index is there")
         return Found(names)
-    arrays = _Arrays(folder, problems, map_files)
+    arrays = _Arrays(folder, problems, mmap)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     rows = arrays.load(names["rows"], dtype, about.records)
     intact = rows is not None and arrays.compare(names["rows"], rows, about.checksum)
@@ -85,13 +85,13 @@ class _Arrays:
 
     folder: Path
     problems: Problems
-    map_files: bool
+    mmap: bool
 
     def load(self, name: str, dtype: np.dtype[Any], rows: int | None) -> NDArray[Any] | None:
         """An array; None if it is none of the kind that it should be."""
         try:
             with ArrayFile(self.folder / name) as file:
-                array, more = file.load(map_files=self.map_files), file.rest
+                array, more = file.load(mmap=self.mmap), file.rest
         except FileNotFoundError:
             self.problems.add(name, "it is missing, but the rest of the index is there")
             return None

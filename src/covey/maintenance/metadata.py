@@ -14,7 +14,7 @@ from covey.dataset_info import (
     parse_version_file,
 )
 from covey.errors import CoveyError, FormatError
-from covey.index import About
+from covey.index import IndexMetadata
 from covey.maintenance.dataset_files import stem_of_shard
 from covey.maintenance.report import Problems
 from covey.maintenance.shards import Shard
@@ -92,7 +92,11 @@ def _check_entries(layout: Layout, problems: Problems) -> None:
 
 
 def check_split(
-    split: SplitFiles, kind: str, shards: Sequence[Shard], about: About | None, problems: Problems
+    split: SplitFiles,
+    kind: str,
+    shards: Sequence[Shard],
+    about: IndexMetadata | None,
+    problems: Problems,
 ) -> None:
     """Check what is said of the shards of a split."""
     said_by = SHARD_INFO_FILE if kind == "datum" else INFO_FILE
@@ -123,7 +127,9 @@ def check_split(
                 problems.add(shard.name, "the index does not have this shard")
 
 
-def check_features(layout: Layout, about: About, index_file: str, problems: Problems) -> None:
+def check_features(
+    layout: Layout, about: IndexMetadata, index_file: str, problems: Problems
+) -> None:
     """Compare the features of the index with those that TFDS finds."""
     if layout.features is None or layout.kind != "dataset":
         return

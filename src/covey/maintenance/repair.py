@@ -24,17 +24,17 @@ from covey.storage import is_remote, open_storage
 from covey.untrusted import reports_errors
 from covey.urls import shown
 from covey.writing.recovery import clean_up
-from covey.writing.target import Existing
-from covey.writing.write import Written
+from covey.writing.target import TargetSplit
+from covey.writing.write import WriteResult
 
 
 @dataclass(frozen=True)
-class Repaired:
+class RepairResult:
     """What :func:`covey.repair` could save. Printed, it is a table of what is lost."""
 
     path: str
     output: str
-    written: tuple[Written, ...]
+    written: tuple[WriteResult, ...]
     """Each split of the new dataset."""
     lost: tuple[Problem, ...]
     """What is not in it: records, or where more than one may be lost, the first of them."""
@@ -91,11 +91,11 @@ def repair(
     split: str | None = None,
     features: Features | Mapping[str, Any] | None = None,
     mode: Mode = "error",
-    map_files: bool = True,
+    mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
-) -> Repaired:
+) -> RepairResult:
     """Copy all that is sound of a dataset, or of any TFRecord files, into a new dataset.
 
     Without ``output``, no record is looked at: writes of the dataset that were interrupted are
@@ -137,7 +137,7 @@ def repair(
             raise DatasetError("output is None; must be a directory or URL for a list of files")
         deleted = clean_up(_find_dataset(os.fsdecode(path), storage_options), storage_options)
         seconds = time.perf_counter() - started
-        return Repaired(named(path), named(path), (), (), seconds, tuple(deleted))
+        return RepairResult(named(path), named(path), (), (), seconds, tuple(deleted))
     layout = look(path, storage_options, Problems())
     target = os.fsdecode(output)
     splits = {name: _target_split(name) for name in choose_splits(layout, split)}
@@ -146,9 +146,7 @@ def repair(
     declared = None if features is None else Features(features)
     with ExitStack() as stack:
         bar = stack.enter_context(Progress(progress, None, "reading"))
-        jobs = [
-            SplitRepair(layout, name, declared, stack, bar, count, map_files) for name in splits
-        ]
+        jobs = [SplitRepair(layout, name, declared, stack, bar, count, mmap) for name in splits]
         common = _common(jobs, layout.path)
         for job in jobs:
             job.settle(common)
@@ -170,7 +168,7 @@ def repair(
             job.write(target, splits[job.name], mode, storage_options, common) for job in jobs
         ]
     seconds = time.perf_counter() - started
-    return Repaired(named(path), named(target), tuple(written), lost, seconds)
+    return RepairResult(named(path), named(target), tuple(written), lost, seconds)
 
 
 def _find_dataset(path: str, options: Mapping[str, Any] | None) -> str:
@@ -209,7 +207,7 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
             )
     for split in splits if storage is not None else ():
         try:
-            Existing.look(Path(os.path.abspath(target)), split, mode, None)
+            TargetSplit.look(Path(os.path.abspath(target)), split, mode, None)
         except NotADirectoryError:
             raise DatasetError(f"{shown(target)}: it is a file, must be a folder") from None
 

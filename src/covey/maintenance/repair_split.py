@@ -15,8 +15,8 @@ from covey._progress import Progress
 from covey.dataset.layout import Layout, SplitFiles
 from covey.dataset_info import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.errors import CoveyError, DatasetError
-from covey.index import BY_FILE, About
-from covey.labels import Classes, extend, find_label, guess_label, is_text
+from covey.index import BY_FILE, IndexMetadata
+from covey.labels import Classes, extend, find_label, guess_label, is_string
 from covey.maintenance.examples import Examples
 from covey.maintenance.indexes import find_index, local_index
 from covey.maintenance.metadata import differences
@@ -27,14 +27,14 @@ from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
 from covey.schema.merge import common_features
 from covey.schema.tfds import FEATURES_FILE
-from covey.shuffle.keys import Ordering
+from covey.shuffle.keys import RecordOrder
 from covey.storage import is_remote
 from covey.writing.commit import staged
 from covey.writing.locks import locked
-from covey.writing.publish import Mirror
-from covey.writing.split_writer import Output
-from covey.writing.target import Existing
-from covey.writing.write import Written
+from covey.writing.publish import RemoteStaging
+from covey.writing.split_writer import SplitWriter
+from covey.writing.target import TargetSplit
+from covey.writing.write import WriteResult
 
 Mode = Literal["error", "overwrite"]
 
@@ -50,16 +50,16 @@ class SplitRepair:
         stack: ExitStack,
         shown: Progress,
         threads: int,
-        map_files: bool = True,
+        mmap: bool = True,
     ) -> None:
         self.name = name
-        self._map_files = map_files
+        self._map_files = mmap
         self._layout = layout
         self._there: SplitFiles = layout.splits[name]
         self._shown = shown
         self._threads = threads
         folder = stack.enter_context(local_index(self._there.files, self._there.stem))
-        index = find_index(folder, self._there.stem, Problems(), map_files=map_files)
+        index = find_index(folder, self._there.stem, Problems(), mmap=mmap)
         self._about = index.about
         self.features = declared if declared is not None else known_features(layout, name, index)
         self.label = _label(self.features, self._about)
@@ -94,7 +94,7 @@ class SplitRepair:
         if self.features is not None:
             return
         self.label = guess_label(features)
-        if self.label is not None and is_text(features[self.label]):
+        if self.label is not None and is_string(features[self.label]):
             found = self._find(features, self.label)
             if [shard.misfits for shard in found] != [shard.misfits for shard in self.shards]:
                 self.label = None  # it was only called like a label
@@ -108,24 +108,24 @@ class SplitRepair:
         mode: Mode,
         options: Mapping[str, Any] | None,
         features: Features,
-    ) -> Written:
+    ) -> WriteResult:
         """Write what is sound as a split of the new dataset."""
         if not is_remote(target):
             folder = Path(os.path.abspath(target))
             return self._write(target, folder, split, mode, features)
-        with Mirror(target, split, appends=False, options=options) as mirror:
+        with RemoteStaging(target, split, appends=False, options=options) as mirror:
             written = self._write(target, mirror.folder, split, mode, features)
             mirror.publish()
         return written
 
     def _write(
         self, target: str, folder: Path, split: str, mode: Mode, features: Features
-    ) -> Written:
+    ) -> WriteResult:
         started = time.perf_counter()
         with staged(folder, split) as staging:
             unique = is_remote(target) or not staging.can_link
             with locked(folder):
-                existing = Existing.look(folder, split, mode, None, unique=unique)
+                existing = TargetSplit.look(folder, split, mode, None, unique=unique)
                 features = _agree(existing, features)
             classes = Classes(features, self.label, self._texts())
             self._shown.begin(f"writing {split}", self.records)
@@ -139,7 +139,7 @@ class SplitRepair:
                 texts={**self._described(features), **self._datum()},
                 shard_info=self._has(SHARD_INFO_FILE),
             )
-        return Written(
+        return WriteResult(
             path=target,
             split=split,
             shards=shards,
@@ -154,24 +154,24 @@ class SplitRepair:
 
     def _texts(self) -> tuple[str, ...]:
         """The texts that classes are, each with the number that it had."""
-        known = None if self._about is None else self._about.class_texts
+        known = None if self._about is None else self._about.label_strings
         found = {text for shard in self.shards for text in shard.texts}
         return extend(known or (), found)
 
-    def _output(self) -> Output:
+    def _output(self) -> SplitWriter:
         compressions = [shard.compression for shard in self.shards if shard.records]
         order = {} if self._about is None else self._about.order
         by, by_class, seed = order.get("by"), order.get("class"), order.get("seed")
         ends = [0]
         for shard in self.shards:
             ends.append(ends[-1] + shard.records)
-        return Output(
+        return SplitWriter(
             # The records stay in the order they are in, whatever that is.
-            ordering=Ordering(by_class is True, "hash" if by == "hash" else "position"),
+            ordering=RecordOrder(by_class is True, "hash" if by == "hash" else "position"),
             seed=seed if type(seed) is int and by == "hash" else 0,
             sharding=ShardingAsBefore(ends=tuple(ends)),
             compression=max(set(compressions), key=compressions.count),
-            level=6,
+            compression_level=6,
             workers=self._threads,
             description="" if self._layout.info is None else self._layout.info.description,
         )
@@ -208,7 +208,7 @@ class SplitRepair:
             return {}
 
 
-def _label(features: Features | None, about: About | None) -> str | None:
+def _label(features: Features | None, about: IndexMetadata | None) -> str | None:
     """The feature that tells the class, as in the index; or else what is most likely one."""
     if features is None:
         return None
@@ -220,7 +220,7 @@ def _label(features: Features | None, about: About | None) -> str | None:
         return guess_label(features)
 
 
-def _agree(existing: Existing, features: Features) -> Features:
+def _agree(existing: TargetSplit, features: Features) -> Features:
     """The features of the splits that are there already, which must be the same."""
     base, _ = existing.base()
     if base is None or base == features:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.index import About
-from covey.maintenance.examples import Looked
+from covey.index import IndexMetadata
+from covey.maintenance.examples import CheckedBlock
 from covey.maintenance.report import Problems
 from covey.tfrecord.block import HEADER_BYTES
 from covey.tfrecord.locations import Members
@@ -33,7 +33,7 @@ class RowCheck:
 
     def __init__(
         self,
-        about: About,
+        about: IndexMetadata,
         rows: NDArray[Any],
         number: int,
         file: str,
@@ -64,7 +64,7 @@ class RowCheck:
         self._damaged = True
         self._lost = self._lost or damage.lost
 
-    def compare(self, looked: Looked) -> None:
+    def compare(self, looked: CheckedBlock) -> None:
         """Compare the rows of the records that follow."""
         block = looked.block
         if self._damaged and self._by_member:
@@ -127,7 +127,7 @@ class RowCheck:
         if field != "label":
             return f"{field} is {found}, must be {expected}"
         names = self._about.class_names
-        is_new = self._about.class_texts is not None and expected < 0
+        is_new = self._about.label_strings is not None and expected < 0
         other = "one that the index does not know" if is_new else class_name(names, expected)
         return f"label is {class_name(names, found)}, must be {other}"
 

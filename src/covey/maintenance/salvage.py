@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._threads import run_ahead
+from covey._threads import ordered_map
 from covey.errors import CoveyError, FileChangedError
 from covey.index import ShardFiles
 from covey.maintenance.examples import Examples
 from covey.maintenance.report import Problem
 from covey.maintenance.shard_reader import OpenShard, read_shard
-from covey.shuffle.keys import ClassSizes, Ordered, Part
+from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
 from covey.storage import Stat
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
@@ -63,12 +63,12 @@ class Saving:
     examples: Examples
     said: tuple[int, ...] | None
     progress: Callable[[int, int], None]
-    map_files: bool = True
+    mmap: bool = True
 
     def find(self, executor: Executor | None, threads: int) -> list[SoundShard]:
         """Look through all shards, several at a time."""
         tasks = (partial(self._find, number) for number in range(len(self.files.names)))
-        return list(run_ahead(tasks, executor, threads))
+        return list(ordered_map(tasks, executor, threads))
 
     def _find(self, number: int) -> SoundShard:
         found = SoundShard(self.files.names[number])
@@ -79,7 +79,7 @@ class Saving:
                 records = "" if self.said is None else f", with its {self.said[number]:,} records"
                 self._lose(found, None, None, f"the shard is missing{records}")
                 return found
-            with closing(OpenShard(self.files.storage, path, map_files=self.map_files)) as shard:
+            with closing(OpenShard(self.files.storage, path, mmap=self.mmap)) as shard:
                 found.compression, found.stat = shard.compression, shard.stat()
                 self._read(found, shard)
         except OSError as error:
@@ -114,7 +114,7 @@ def _frame_bytes(block: Block) -> int:
     return int(block.lengths.sum()) + FRAME_BYTES * len(block)
 
 
-class SoundRecords(Ordered):
+class SoundRecords(OrderedRecords):
     """The sound records of a split, in their order.
 
     Args:
@@ -140,7 +140,7 @@ class SoundRecords(Ordered):
     def _blocks(self, path: str, shard: SoundShard) -> Iterator[Block]:
         """The sound records of a shard, in blocks without a gap."""
         # Read and not mapped: blocks are written to a file as they are.
-        with closing(OpenShard(self._files.storage, path, map_files=False)) as opened:
+        with closing(OpenShard(self._files.storage, path, mmap=False)) as opened:
             if opened.stat() != shard.stat:
                 raise _changed(path)
             yield from self._sound(opened, shard)
@@ -178,6 +178,6 @@ class ShardingAsBefore(Sharding):
     ends: tuple[int, ...] = ()
     """How many records there are up to the end of each."""
 
-    def plan(self, ordered: Ordered, *, by_class: bool) -> Cuts:
+    def plan(self, ordered: OrderedRecords, *, by_class: bool) -> Cuts:
         ends: NDArray[np.int64] = np.unique(np.array(self.ends, np.int64))
         return Cuts("records", ends[ends > 0])

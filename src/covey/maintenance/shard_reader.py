@@ -13,7 +13,7 @@ from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.locations import Members
 from covey.tfrecord.recovery import Damage, salvage
-from covey.tfrecord.segments import DamagedFile
+from covey.tfrecord.segments import CorruptFile
 from covey.tfrecord.streams import RegularFile
 
 
@@ -29,16 +29,16 @@ class OpenShard:
         StorageError: If a local shard is not a regular file.
     """
 
-    def __init__(self, storage: Storage, path: str, *, map_files: bool = True) -> None:
+    def __init__(self, storage: Storage, path: str, *, mmap: bool = True) -> None:
         self.path = path
-        self.map_files = map_files
+        self.mmap = mmap
         self._storage = storage
         self._file = None if storage.is_remote else RegularFile(path)
         self.compression = self._find_compression()
         """How it is compressed, even if its beginning is damaged."""
 
     def _find_compression(self) -> str | None:
-        with self.source() as source, closing(DamagedFile(source)) as file:
+        with self.source() as source, closing(CorruptFile(source)) as file:
             return file.compression
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def read_shard(shard: OpenShard, members: Members | None = None) -> Iterator[Blo
         except CorruptRecordError:
             pass
     with shard.source() as source:
-        for found in salvage(source, compression=compression, map_files=shard.map_files):
+        for found in salvage(source, compression=compression, mmap=shard.mmap):
             if isinstance(found, Damage) or found.first >= done:
                 yield found
             elif found.first + len(found) > done:

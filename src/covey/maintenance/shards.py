@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from covey._threads import run_ahead
+from covey._threads import ordered_map
 from covey.errors import CoveyError, FileChangedError
 from covey.index import ShardFiles, changed_state
-from covey.maintenance.examples import Examples, Looked
+from covey.maintenance.examples import CheckedBlock, Examples
 from covey.maintenance.indexes import Found
 from covey.maintenance.report import Problems
 from covey.maintenance.rows import RowCheck
@@ -60,7 +60,7 @@ class ShardCheck:
     index: Found
     examples: Examples
     progress: Callable[[int, int], None]
-    map_files: bool = True
+    mmap: bool = True
 
     def __call__(self, name: str, executor: Executor | None) -> Shard:
         """Check a shard.
@@ -77,7 +77,7 @@ class ShardCheck:
             if stat is None:
                 problems.add(name, "the shard is missing")
                 return Shard(name, problems)
-            with closing(OpenShard(storage, path, map_files=self.map_files)) as shard:
+            with closing(OpenShard(storage, path, mmap=self.mmap)) as shard:
                 stat = shard.stat() or stat
                 found = self._read(name, shard, stat.size, executor, problems)
                 if shard.stat() not in (None, stat):
@@ -97,7 +97,7 @@ class ShardCheck:
         records = numbered = data = 0
         damaged = False
         found = read_shard(shard, None if rows is None else members)
-        with closing(run_ahead(self._tasks(found, name), executor, _AHEAD)) as looked:
+        with closing(ordered_map(self._tasks(found, name), executor, _AHEAD)) as looked:
             for each in looked:
                 if isinstance(each, Damage):
                     problems.add(name, each.reason, record=each.record, offset=each.offset)
@@ -121,11 +121,11 @@ class ShardCheck:
 
     def _tasks(
         self, found: Iterator[Block | Damage], name: str
-    ) -> Iterator[Callable[[], Looked | Damage]]:
+    ) -> Iterator[Callable[[], CheckedBlock | Damage]]:
         for each in found:
             yield partial(self._look, each, name)
 
-    def _look(self, found: Block | Damage, name: str) -> Looked | Damage:
+    def _look(self, found: Block | Damage, name: str) -> CheckedBlock | Damage:
         return found if isinstance(found, Damage) else self.examples.look(found, name)
 
     def _number(self, name: str) -> int | None:

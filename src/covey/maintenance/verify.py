@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from covey._progress import Progress
-from covey._threads import run_ahead
+from covey._threads import ordered_map
 from covey.dataset.layout import Layout
 from covey.errors import DatasetError
-from covey.index import BY_FILE, About, ShardFiles
+from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
 from covey.maintenance.dataset_files import check_threads, choose_splits, look, named
 from covey.maintenance.examples import Examples
@@ -32,7 +32,7 @@ def verify(
     path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     split: str | None = None,
-    map_files: bool = True,
+    mmap: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -59,19 +59,19 @@ def verify(
     True
     """
     started = time.perf_counter()
-    whole = Problems()
-    layout = look(path, storage_options, whole)
+    complete = Problems()
+    layout = look(path, storage_options, complete)
     splits = choose_splits(layout, split)
-    check_folder(layout, splits, whole, all_splits=split is None)
+    check_folder(layout, splits, complete, all_splits=split is None)
     with ExitStack() as stack:
         known = [layout.splits[name].records for name in splits]
         total = None if None in known else sum(sum(each or ()) for each in known)
         shown = stack.enter_context(Progress(progress, total, "verifying"))
-        jobs = [_Split(layout, name, stack, map_files) for name in splits]
+        jobs = [_Split(layout, name, stack, mmap) for name in splits]
         checked = _check_shards(jobs, check_threads(threads), shown)
         for job, shards in zip(jobs, checked, strict=True):
             job.finish(shards)
-        found = [whole, *(each for job in jobs for each in job.problems)]
+        found = [complete, *(each for job in jobs for each in job.problems)]
         read = [shard for shards in checked for shard in shards if shard.size is not None]
         return Report(
             path=named(path),
@@ -89,9 +89,9 @@ def verify(
 class _Split:
     """One split, while it is checked."""
 
-    def __init__(self, layout: Layout, name: str, stack: ExitStack, map_files: bool) -> None:
+    def __init__(self, layout: Layout, name: str, stack: ExitStack, mmap: bool) -> None:
         self.name = name
-        self._map_files = map_files
+        self._map_files = mmap
         self.files = layout.splits[name].files
         self._layout = layout
         self._of_index = Problems(name)
@@ -101,7 +101,7 @@ class _Split:
         self._shards: list[Shard] = []
         stem = layout.splits[name].stem
         folder = stack.enter_context(local_index(self.files, stem))
-        self.index = find_index(folder, stem, self._of_index, map_files=map_files)
+        self.index = find_index(folder, stem, self._of_index, mmap=mmap)
         if self.index.about is not None:
             check_features(layout, self.index.about, self.index.names["about"], self._of_index)
 
@@ -109,7 +109,7 @@ class _Split:
         """How its shards are checked."""
         about = self.index.about
         features = known_features(self._layout, self.name, self.index)
-        texts = None if about is None else about.class_texts
+        texts = None if about is None else about.label_strings
         label = None if about is None else about.label
         if label not in (None, BY_FILE):
             try:
@@ -157,7 +157,7 @@ def known_features(layout: Layout, split: str, index: Found) -> Features | None:
     return about.features.replace(grown)
 
 
-def _has_grown(files: ShardFiles, about: About) -> bool:
+def _has_grown(files: ShardFiles, about: IndexMetadata) -> bool:
     """Whether there are records that an index cannot know of."""
     sizes = {shard.name: shard.bytes for shard in about.shards}
     found = zip(files.names, files.storage.stat(files.paths), strict=True)
@@ -181,5 +181,5 @@ def _check_shards(jobs: list[_Split], threads: int, shown: Progress) -> list[lis
         for job in jobs:
             check = job.check(progress)
             tasks += [partial(check, name, inner) for name in job.files.names]
-        found = run_ahead(tasks, pool if several else None, threads)
+        found = ordered_map(tasks, pool if several else None, threads)
         return [[next(found) for _ in job.files.names] for job in jobs]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from covey import _core
 from covey.classes import ClassTable
 from covey.errors import PlanError
-from covey.plan.base import Ids, Plan, check_seed, check_step, whole
+from covey.plan.base import Ids, Plan, check_int, check_seed, check_step
 from covey.plan.coverage import Coverage, cover
 from covey.plan.weights import SmallClasses, choose, parse_weights, quotas_of
 
@@ -61,11 +61,11 @@ class BalancedPlan(Plan):
         steps_per_epoch: Epoch = "examples",
     ) -> None:
         table = classes if isinstance(classes, ClassTable) else ClassTable.parse(classes)
-        self.classes_per_batch = whole("classes_per_batch", classes_per_batch, 1)
-        self.examples_per_class = whole("examples_per_class", examples_per_class, 1, 2**32)
+        self.classes_per_batch = check_int("classes_per_batch", classes_per_batch, 1)
+        self.examples_per_class = check_int("examples_per_class", examples_per_class, 1, 2**32)
         self.seed = check_seed(seed)
         if total_examples_per_class is not None:
-            whole("total_examples_per_class", total_examples_per_class, 1, 2**62)
+            check_int("total_examples_per_class", total_examples_per_class, 1, 2**62)
         self._epoch = _parse_epoch(steps_per_epoch)
         self._eligible = choose(
             table,
@@ -244,4 +244,4 @@ def _parse_epoch(steps: Any) -> Epoch:
                 f"steps_per_epoch is {steps!r}, must be a number, 'classes' or 'examples'"
             )
         return steps  # type: ignore[return-value]
-    return whole("steps_per_epoch", steps, 1, 2**62)
+    return check_int("steps_per_epoch", steps, 1, 2**62)

@@ -13,7 +13,7 @@ from covey import _core
 from covey.errors import PlanError
 
 Ids = NDArray[np.int64]
-Mode = Literal["split", "own"]
+Mode = Literal["split", "independent"]
 Self = TypeVar("Self", bound="Plan")
 
 MODES = get_args(Mode)
@@ -30,7 +30,7 @@ class Plan(ABC):
 
     rank = 0
     """Which of the ranks this is the plan of,"""
-    world = 1
+    world_size = 1
     """of how many,"""
     mode: Mode = "split"
     """and what each takes."""
@@ -91,7 +91,7 @@ class Plan(ABC):
         Where batches end with the epoch, the last ones may be too few for all ranks.
         """
         left = self.end_of_epoch(batch) - batch
-        if not self.is_endless and self.mode == "own":
+        if not self.is_endless and self.mode == "independent":
             left -= self.rank
         return max(0, -(-left // self.batches_per_step))
 
@@ -127,29 +127,29 @@ class Plan(ABC):
             raise PlanError(f"{count} batches are too many at once; ask for some at a time")
         return self._native.draw(start, count, self.share())
 
-    def for_rank(self: Self, rank: int, world: int, mode: Mode = "split") -> Self:
+    def for_rank(self: Self, rank: int, world_size: int, mode: Mode = "split") -> Self:
         """The part of the plan that one of several processes takes.
 
         Args:
             rank: Which one, from 0.
             world: How many there are.
             mode: ``"split"``: step s of all ranks together is batch s, each has some classes of it
-                (or some records, if there are no classes). ``"own"``: each rank has whole batches;
+                (or some records, if there are no classes). ``"independent"``: each rank has whole batches;
                 step s is batch s * world + rank.
         """
-        rank, world = whole("rank", rank, 0), whole("world", world, 1)
-        if rank >= world:
-            raise PlanError(f"rank is {rank}, must be below world, which is {world}")
+        rank, world_size = check_int("rank", rank, 0), check_int("world_size", world_size, 1)
+        if rank >= world_size:
+            raise PlanError(f"rank is {rank}, must be below world_size, which is {world_size}")
         if mode not in MODES:
-            raise PlanError(f"mode is {mode!r}, must be 'split' or 'own'")
-        if mode == "split" and world > self._units:
+            raise PlanError(f"mode is {mode!r}, must be 'split' or 'independent'")
+        if mode == "split" and world_size > self._units:
             raise PlanError(
-                f"a batch has {self._units} parts, which cannot be split over {world} ranks; have "
-                "larger batches, or mode='own'"
+                f"a batch has {self._units} parts, which cannot be split over {world_size} ranks; have "
+                "larger batches, or mode='independent'"
             )
         other = self._copy()
         other.__dict__.pop("batches_per_epoch", None)  # that was of so many ranks
-        other.rank, other.world, other.mode = rank, world, mode
+        other.rank, other.world_size, other.mode = rank, world_size, mode
         return other
 
     def _copy(self: Self) -> Self:
@@ -161,16 +161,16 @@ class Plan(ABC):
     @property
     def batches_per_step(self) -> int:
         """How many batches all ranks together take in a step."""
-        return self.world if self.mode == "own" else 1
+        return self.world_size if self.mode == "independent" else 1
 
     def share(self, origin: int = 0) -> _core.Share:
         """What this rank takes, as the native core has it, from a batch on."""
-        return _core.Share(origin, self.rank, self.world, self.mode == "split")
+        return _core.Share(origin, self.rank, self.world_size, self.mode == "split")
 
     @property
     def last_step(self) -> int:
         """The last step that there is: numbers of records in a row are below 2^62."""
-        return int(self._native.last_batch) // self.world - 2
+        return int(self._native.last_batch) // self.world_size - 2
 
     @property
     def native(self) -> _core.Plan:
@@ -184,11 +184,11 @@ class Plan(ABC):
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name}={value!r}" for name, value in self.description.items())
-        ranks = f", rank {self.rank} of {self.world} ({self.mode})" if self.world > 1 else ""
+        ranks = f", rank {self.rank} of {self.world_size} ({self.mode})" if self.world_size > 1 else ""
         return f"<{type(self).__name__}: {told}{ranks}>"
 
 
-def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
     """A whole number that somebody passes.
 
     Raises:
@@ -207,9 +207,9 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 def check_step(step: Any, plan: Plan) -> int:
     """The number of a step; of one that can be reckoned with."""
-    return whole("step", step, 0, plan.last_step)
+    return check_int("step", step, 0, plan.last_step)
 
 
 def check_seed(seed: Any) -> int:
     """A seed."""
-    return whole("seed", seed, 0, 2**64 - 1)
+    return check_int("seed", seed, 0, 2**64 - 1)

@@ -6,49 +6,51 @@ from typing import Any, Literal, get_args
 
 from covey import _core
 from covey.errors import PlanError
-from covey.plan.base import Plan, check_seed, whole
+from covey.plan.base import Plan, check_int, check_seed
 
-Last = Literal["short", "drop", "fill"]
+Remainder = Literal["keep", "drop", "fill"]
 
 # In the order of the native core's.
-LAST = get_args(Last)
+REMAINDERS = get_args(Remainder)
 
 
 class _EpochPlan(Plan):
     _shuffled: bool
 
-    def __init__(self, records: int, batch_size: int, seed: int, last: Last) -> None:
-        self.records = whole("the number of records", records, 1, 2**61)
-        self.batch_size = whole("batch_size", batch_size, 1, 2**40)
+    def __init__(self, records: int, batch_size: int, seed: int, remainder: Remainder) -> None:
+        self.records = check_int("the number of records", records, 1, 2**61)
+        self.batch_size = check_int("batch_size", batch_size, 1, 2**40)
         self.seed = check_seed(seed)
-        if last not in LAST:
-            raise PlanError(f"last is {last!r}, must be one of {', '.join(map(repr, LAST))}")
-        if last == "drop" and records < batch_size:
+        if remainder not in REMAINDERS:
             raise PlanError(
-                f"batch_size is {batch_size}, but there are only {records} records, and last is "
+                f"remainder is {remainder!r}, must be one of {', '.join(map(repr, REMAINDERS))}"
+            )
+        if remainder == "drop" and records < batch_size:
+            raise PlanError(
+                f"batch_size is {batch_size}, but there are only {records} records, and remainder is "
                 "'drop': there would be no batch"
             )
-        self.last: Last = last
-        self.is_endless = last == "fill"
+        self.remainder: Remainder = remainder
+        self.is_endless = remainder == "fill"
         super().__init__(self.batch_size)
 
     def _make(self) -> _core.Plan:
-        last = LAST.index(self.last)
-        return _core.epoch_plan(self.seed, self.records, self.batch_size, last, self._shuffled)
+        rest = REMAINDERS.index(self.remainder)
+        return _core.epoch_plan(self.seed, self.records, self.batch_size, rest, self._shuffled)
 
     @property
     def batches_per_epoch(self) -> int:
-        if self.last == "drop":
+        if self.remainder == "drop":
             return self.records // self.batch_size
         batches = -(-self.records // self.batch_size)
-        if self.last == "short":
+        if self.remainder == "keep":
             return batches
         return -(-batches // self.batches_per_step) * self.batches_per_step
 
     def _are_alike(self, start: int, stop: int) -> bool:
         # Whether no epoch ends among them.
         first, end = start * self.batches_per_step, stop * self.batches_per_step
-        return self.last != "short" or first // self.batches_per_epoch == (
+        return self.remainder != "keep" or first // self.batches_per_epoch == (
             end // self.batches_per_epoch
         )
 
@@ -59,7 +61,7 @@ class _EpochPlan(Plan):
             "seed": self.seed,
             "records": self.records,
             "batch_size": self.batch_size,
-            "last": self.last,
+            "remainder": self.remainder,
         }
 
 
@@ -70,7 +72,7 @@ class ShuffledPlan(_EpochPlan):
         records: How many there are.
         batch_size: How many a batch has.
         seed: Which orders.
-        last: What becomes of those that do not fill the last batch of an epoch: ``"short"``, they
+        remainder: What becomes of those that do not fill the last batch of an epoch: ``"keep"``, they
             are a smaller one; ``"drop"``, they are left out; ``"fill"``, the batch is filled from
             the next epoch, which goes on behind it: all batches are full, no record comes twice in
             one (unless there are fewer than that), and each as often as any other.
@@ -83,9 +85,9 @@ class ShuffledPlan(_EpochPlan):
     _shuffled = True
 
     def __init__(
-        self, records: int, batch_size: int, seed: int = 0, *, last: Last = "short"
+        self, records: int, batch_size: int, seed: int = 0, *, remainder: Remainder = "keep"
     ) -> None:
-        super().__init__(records, batch_size, seed, last)
+        super().__init__(records, batch_size, seed, remainder)
 
 
 class SequentialPlan(_EpochPlan):
@@ -94,10 +96,10 @@ class SequentialPlan(_EpochPlan):
     Args:
         records: How many there are.
         batch_size: How many a batch has.
-        last: As for :class:`ShuffledPlan`.
+        remainder: As for :class:`ShuffledPlan`.
     """
 
     _shuffled = False
 
-    def __init__(self, records: int, batch_size: int, *, last: Last = "short") -> None:
-        super().__init__(records, batch_size, 0, last)
+    def __init__(self, records: int, batch_size: int, *, remainder: Remainder = "keep") -> None:
+        super().__init__(records, batch_size, 0, remainder)

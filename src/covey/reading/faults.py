@@ -10,12 +10,12 @@ from covey.errors import (
     FileChangedError,
     FormatError,
 )
-from covey.schema.diagnostics import Place
+from covey.schema.diagnostics import RecordLocation
 
 _ANEW = "the shard was changed, or the index is another's: run `covey index` to rebuild it"
 
 
-def explain_fault(fault: _core.Fault, where: Place) -> CoveyError:
+def explain_fault(fault: _core.Fault, where: RecordLocation) -> CoveyError:
     """Say what is wrong with a record."""
     code, _, offset, found, expected, _ = fault.args
     if code == "changed":
@@ -49,7 +49,7 @@ def changed(what: str, path: str) -> FileChangedError:
     )
 
 
-def damaged(where: Place, reason: str) -> CorruptRecordError:
+def damaged(where: RecordLocation, reason: str) -> CorruptRecordError:
     """An error about a record that is damaged."""
     return CorruptRecordError(
         f"{where}: {reason}; run `covey verify` to list the damage",

@@ -21,10 +21,10 @@ from covey._fork import ForkAware
 from covey.errors import ClosedError, CoveyError, FormatError
 from covey.reading.decompressed import MemberError, inflate_member
 from covey.reading.faults import damaged, explain_fault
-from covey.reading.local_shards import Held, Table
-from covey.reading.open_shards import Opened
+from covey.reading.local_shards import HeldShards, Table
+from covey.reading.open_shards import OpenShards
 from covey.schema import Features
-from covey.schema.diagnostics import Place
+from covey.schema.diagnostics import RecordLocation
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
 
 Ids = NDArray[np.int64]
@@ -62,7 +62,7 @@ class Gatherer(ForkAware):
         tables: Sequence[Table],
         *,
         verify: bool = True,
-        map_files: bool = True,
+        mmap: bool = True,
         cache_bytes: int | None = None,
     ) -> None:
         self.tables = tuple(tables)
@@ -72,10 +72,10 @@ class Gatherer(ForkAware):
         shards = [len(each.index.about.shards) for each in tables]
         self._first_shard = np.cumsum([0, *shards]).tolist()
         members = [_has_members(each) for each in tables]
-        self._map_files = map_files
-        self._maps = map_files and not any(members)
+        self._map_files = mmap
+        self._maps = mmap and not any(members)
         self._members = members
-        self._opened: Opened | None = None
+        self._opened: OpenShards | None = None
         self._closed = False
         super().__init__()
 
@@ -90,12 +90,12 @@ class Gatherer(ForkAware):
     def __reduce__(self) -> tuple[Any, ...]:
         options = {
             "verify": self._verify,
-            "map_files": self._map_files,
+            "mmap": self._map_files,
             "cache_bytes": self._cache_bytes,
         }
         return _restore, (self.tables, options)
 
-    def _open(self) -> Opened:
+    def _open(self) -> OpenShards:
         opened = self._opened
         if opened is not None and opened.process == os.getpid():
             return opened
@@ -103,10 +103,10 @@ class Gatherer(ForkAware):
             raise ClosedError("this dataset is closed; open it again")
         with self._lock:
             if self._opened is None or self._opened.process != os.getpid():
-                self._opened = Opened(self.tables, self._cache_bytes)
+                self._opened = OpenShards(self.tables, self._cache_bytes)
             return self._opened
 
-    def _let_go(self) -> Opened | None:
+    def _reset_after_fork(self) -> OpenShards | None:
         opened, self._opened = self._opened, None
         return opened
 
@@ -237,7 +237,7 @@ class Gatherer(ForkAware):
 
     # What goes wrong.
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> RecordLocation:
         """Where a record is, for messages."""
         number += len(self) if number < 0 else 0
         table = bisect.bisect_right(self._first_record, number) - 1
@@ -249,7 +249,7 @@ class Gatherer(ForkAware):
         before = index.first_records[shard]
         streamed = index.about.streamed
         offset = int(row["within"] if streamed else row["offset"])
-        return Place(self.tables[table].files.paths[shard], within - before, offset)
+        return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
         number = int(ids[fault.args[1]])
@@ -260,7 +260,7 @@ class Gatherer(ForkAware):
         raise explain_fault(fault, self.place(number)) from None
 
     def _discard(
-        self, opened: Opened, ids: Ids, row: int, discarded: set[int], code: str = ""
+        self, opened: OpenShards, ids: Ids, row: int, discarded: set[int], code: str = ""
     ) -> bool:
         """Discard what the cache has of a record that seems corrupt, once for each row.
 
@@ -271,7 +271,7 @@ class Gatherer(ForkAware):
             return False
         discarded.add(row)
         rows, shards = self.rows(ids[row : row + 1])
-        begins, ends, _ = self._stretches(rows, shards)
+        begins, ends, _ = self._segments(rows, shards)
         replaced = opened.shards.discard(shards, begins, ends)
         if replaced and self._maps:
             opened.map(replaced)
@@ -279,7 +279,7 @@ class Gatherer(ForkAware):
 
     def _retry_or_raise(
         self,
-        opened: Opened,
+        opened: OpenShards,
         ids: Ids,
         fault: _core.Fault,
         discarded: set[int],
@@ -296,7 +296,7 @@ class Gatherer(ForkAware):
     # Reading from maps.
 
     def _from_maps(
-        self, opened: Opened, ids: Ids, action: Callable[[], Result], explained: Sequence[str]
+        self, opened: OpenShards, ids: Ids, action: Callable[[], Result], explained: Sequence[str]
     ) -> Result:
         """What the native core does with records, once their shards are there and mapped.
 
@@ -308,10 +308,10 @@ class Gatherer(ForkAware):
         """
         discarded: set[int] = set()
         while True:
-            held: Held = ()
+            held: HeldShards = ()
             if opened.shards.is_remote:
                 rows, shards = self.rows(ids)
-                begins, ends, _ = self._stretches(rows, shards)
+                begins, ends, _ = self._segments(rows, shards)
                 held = opened.shards.fetch(shards, begins, ends, opened.map)
             try:
                 result = action()
@@ -327,7 +327,7 @@ class Gatherer(ForkAware):
 
     def _from_files(
         self,
-        opened: Opened,
+        opened: OpenShards,
         ids: Ids,
         action: Callable[[_Frames], Result],
         explained: Sequence[str],
@@ -341,12 +341,12 @@ class Gatherer(ForkAware):
             except _core.Fault as fault:
                 self._retry_or_raise(opened, ids, fault, discarded, explained)
 
-    def _read(self, opened: Opened, ids: Ids, discarded: set[int]) -> _Frames:
+    def _read(self, opened: OpenShards, ids: Ids, discarded: set[int]) -> _Frames:
         """The frames of records, each in a buffer: what the native decoder takes."""
         rows, shards = self.rows(ids)
-        begins, ends, within = self._stretches(rows, shards)
+        begins, ends, within = self._segments(rows, shards)
         while True:
-            held: Held = ()
+            held: HeldShards = ()
             if opened.shards.is_remote:
                 held = opened.shards.fetch(shards, begins, ends, opened.shards.hold)
             try:
@@ -367,9 +367,9 @@ class Gatherer(ForkAware):
         return frames, np.arange(count, dtype=np.uint32), offsets, rows["length"].astype(np.uint64)
 
     def _frames(
-        self, opened: Opened, ids: Ids, rows: NDArray[Any], stretches: tuple[NDArray[Any], ...]
+        self, opened: OpenShards, ids: Ids, rows: NDArray[Any], chunks: tuple[NDArray[Any], ...]
     ) -> list[bytes]:
-        shards, begins, ends, within = stretches
+        shards, begins, ends, within = chunks
         frames = [b""] * len(ids)
         stops = (within + rows["length"] + np.uint64(FRAME_BYTES)).tolist()
         starts = within.tolist()
@@ -384,7 +384,7 @@ class Gatherer(ForkAware):
             frames[row] = data[starts[row] : stops[row]]
         return frames
 
-    def _inflate(self, opened: Opened, data: bytes, shard: int, row: int) -> bytes:
+    def _inflate(self, opened: OpenShards, data: bytes, shard: int, row: int) -> bytes:
         table = bisect.bisect_right(self._first_shard, shard) - 1
         if not self._members[table]:
             return data
@@ -394,7 +394,7 @@ class Gatherer(ForkAware):
         except MemberError as error:
             raise _MemberFaultError(row, str(error)) from None
 
-    def _stretches(
+    def _segments(
         self, rows: NDArray[Any], shards: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
         """What to read of shards for records: from, to, and where in it their frames begin."""

@@ -90,7 +90,7 @@ class LocalShard:
 
 
 # Shards that were held when something was read of them, and their generations.
-Held = tuple[tuple[LocalShard, int], ...]
+HeldShards = tuple[tuple[LocalShard, int], ...]
 
 
 class LocalShards:
@@ -212,7 +212,7 @@ class LocalShards:
         begins: NDArray[np.int64],
         ends: NDArray[np.int64],
         hold: Callable[[Sequence[int]], None],
-    ) -> Held:
+    ) -> HeldShards:
         """Wait until ranges of bytes of remote shards are there.
 
         Args:
@@ -234,7 +234,7 @@ class LocalShards:
                 return held
         raise _no_room(self.path(numbers[0]))
 
-    def _hold(self, numbers: Sequence[int], hold: Callable[[Sequence[int]], None]) -> Held:
+    def _hold(self, numbers: Sequence[int], hold: Callable[[Sequence[int]], None]) -> HeldShards:
         """Hold the files that are fetched into now."""
         opened = [(number, self.open(number)) for number in numbers]
         with self._holding:
@@ -247,7 +247,7 @@ class LocalShards:
             return tuple((each, each.generation) for _, each in opened)
 
     @staticmethod
-    def still_holds(held: Held) -> bool:
+    def still_holds(held: HeldShards) -> bool:
         """Whether files are still those that were fetched into."""
         return all(each.generation == each.newest == generation for each, generation in held)
 

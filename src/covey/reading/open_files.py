@@ -109,5 +109,5 @@ class FilePool(ForkAware):
         self.close()
         return RegularFile(path)
 
-    def _let_go(self) -> None:
+    def _reset_after_fork(self) -> None:
         self.close()  # a child has descriptors of its own

@@ -55,7 +55,7 @@ class _KeptDescriptors(ForkAware):
 _KEPT = _KeptDescriptors()
 
 
-class Opened:
+class OpenShards:
     """What one process has open."""
 
     def __init__(self, tables: Sequence[Table], cache_bytes: int | None) -> None:

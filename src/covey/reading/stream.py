@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from covey._threads import cores, run_ahead
+from covey._threads import cpu_count, ordered_map
 from covey.schema import Features
 from covey.tfrecord import Block, RecordReader, Skipped
 from covey.tfrecord.reader import OnError
@@ -30,7 +30,7 @@ def read_batches(
     verify: bool = True,
     on_error: OnError = "raise",
     max_record_bytes: int = 1 << 28,
-    map_files: bool = True,
+    mmap: bool = True,
     skipped: list[Skipped] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read files one after the other, in batches of columns.
@@ -53,7 +53,7 @@ def read_batches(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}, must be 1 or more")
-    workers = cores() if threads is None else threads
+    workers = cpu_count() if threads is None else threads
     if workers < 1:
         raise ValueError(f"threads is {threads}, must be 1 or more")
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
@@ -63,7 +63,7 @@ def read_batches(
         "verify": verify,
         "on_error": on_error,
         "max_record_bytes": max_record_bytes,
-        "map_files": map_files,
+        "mmap": mmap,
     }
     blocks = _blocks(listed, options, [] if skipped is None else skipped)
     tasks = _tasks(blocks, batch_size, drop_remainder)
@@ -123,7 +123,7 @@ def _run(
     work = (partial(decode, blocks, rows) for blocks, rows in tasks)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="covey-decode") if workers > 1 else None
     try:
-        for columns, rows in run_ahead(work, pool, workers + 1):
+        for columns, rows in ordered_map(work, pool, workers + 1):
             for start in range(0, rows, batch_size):
                 yield _slice(columns, start, min(start + batch_size, rows))
     finally:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from covey._threads import DaemonThreads, run_ahead
+from covey._threads import DaemonThreads, ordered_map
 from covey.adapters import Framework, check_framework, tensors
-from covey.adapters.keras import PyDataset, backend, is_worker, was_a_look
+from covey.adapters.keras import PyDataset, backend, is_peek, is_worker
 from covey.augmenters.base import takes_step
 from covey.errors import PlanError
-from covey.plan.base import whole
+from covey.plan.base import check_int
 
 Augmenting = Callable[..., tuple[Any, Any]]
 
@@ -50,13 +50,13 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.classes_per_batch = whole("classes_per_batch", classes_per_batch, 1)
-        self.examples_per_class_per_batch = whole(
+        self.classes_per_batch = check_int("classes_per_batch", classes_per_batch, 1)
+        self.examples_per_class_per_batch = check_int(
             "examples_per_class_per_batch", examples_per_class_per_batch, 1
         )
-        self.steps_per_epoch = whole("steps_per_epoch", steps_per_epoch, 1, 2**48)
+        self.steps_per_epoch = check_int("steps_per_epoch", steps_per_epoch, 1, 2**48)
         self.augmenter = augmenter
-        self.warmup = whole("warmup", warmup, -(2**62))
+        self.warmup = check_int("warmup", warmup, -(2**62))
         self.framework: Framework = backend() if framework is None else check_framework(framework)
         self.epoch = 0
         """How many epochs there were; set it to go on somewhere else."""
@@ -119,7 +119,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         tasks = (partial(self.generate_batch, batch_id) for batch_id in range(len(self)))
         executor = DaemonThreads(self.workers, "covey-sampler") if self.workers > 1 else None
         try:
-            yield from run_ahead(tasks, executor, ahead=2 * self.workers)
+            yield from ordered_map(tasks, executor, ahead=2 * self.workers)
         finally:
             if executor is not None:
                 executor.shutdown()
@@ -163,7 +163,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
     def on_epoch_end(self) -> None:
         """Count the epoch that was; Keras calls this."""
-        if not was_a_look():
+        if not is_peek():
             self.epoch += 1
 
 

@@ -16,7 +16,7 @@ from covey import _core
 from covey.adapters import as_array
 from covey.classes import ClassTable
 from covey.errors import DatasetError, FeatureError, PlanError
-from covey.loader.batch import add_place
+from covey.loader.batch import locate
 
 Ids = NDArray[np.int64]
 
@@ -84,7 +84,7 @@ class Rows:
                 raise FeatureError(f"load_example_fn gives {kind}, must return one array")
             return loaded
         except Exception as error:
-            add_place(error, f"in load_example_fn of example {number}: {str(item)[:200]}")
+            locate(error, f"in load_example_fn of example {number}: {str(item)[:200]}")
             raise
 
 
@@ -130,13 +130,13 @@ def classes_of(labels: NDArray[Any]) -> ClassTable:
     flat = labels.reshape(-1)
     if flat.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
-            whole = flat.astype(np.int64)
-        wrong = np.flatnonzero(whole != flat)
+            complete = flat.astype(np.int64)
+        wrong = np.flatnonzero(complete != flat)
         if len(wrong):
             raise DatasetError(
                 f"y has {flat[wrong[0]]} for example {wrong[0]:,}, must be a whole number or a text"
             )
-        flat = whole
+        flat = complete
     return ClassTable.parse(flat)
 
 

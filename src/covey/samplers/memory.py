@@ -120,7 +120,7 @@ class MultiShotMemorySampler(MemorySampler):
         seed: int = 0,
         class_weights: Weights | None = None,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         mode: Mode = "split",
         framework: Framework | None = None,
         **options: Any,
@@ -138,7 +138,7 @@ class MultiShotMemorySampler(MemorySampler):
         super().__init__(
             rows,
             draw,
-            (rank, world, mode),
+            (rank, world_size, mode),
             classes_per_batch,
             examples_per_class_per_batch,
             steps_per_epoch,

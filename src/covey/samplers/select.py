@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.plan.base import check_seed, whole
+from covey.plan.base import check_int, check_seed
 from covey.samplers.inputs import classes_of, labelled, parse_class_list
 
 
@@ -41,7 +41,7 @@ def select_examples(
     positions = range(len(classes)) if wanted is None else sorted({*map(classes.position, wanted)})
     most = None
     if num_examples_per_class is not None:
-        most = whole("num_examples_per_class", num_examples_per_class, 1)
+        most = check_int("num_examples_per_class", num_examples_per_class, 1)
     random = np.random.Generator(np.random.Philox(check_seed(seed)))
     chosen = [random.permutation(classes.records(position))[:most] for position in positions]
     ids = random.permutation(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)

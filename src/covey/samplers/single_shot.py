@@ -10,10 +10,10 @@ import numpy as np
 from covey.adapters import Framework
 from covey.errors import PlanError
 from covey.plan import Mode, ShuffledPlan
-from covey.plan.base import whole
+from covey.plan.base import check_int
 from covey.samplers.base import Augmenting
-from covey.samplers.inputs import parse_slice
-from covey.samplers.memory import Ids, MemorySampler, Rows
+from covey.samplers.inputs import Ids, Rows, parse_slice
+from covey.samplers.memory import MemorySampler
 
 
 class SingleShotMemorySampler(MemorySampler):
@@ -54,7 +54,7 @@ class SingleShotMemorySampler(MemorySampler):
         num_augmentations_per_example: int = 2,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         mode: Mode = "split",
         framework: Framework | None = None,
         **options: Any,
@@ -72,7 +72,7 @@ class SingleShotMemorySampler(MemorySampler):
         super().__init__(
             rows,
             partial(_draw, len(rows), seed),
-            (rank, world, mode),
+            (rank, world_size, mode),
             examples_per_batch if class_per_batch is None else class_per_batch,
             1,
             steps_per_epoch,
@@ -81,7 +81,7 @@ class SingleShotMemorySampler(MemorySampler):
             framework=framework,
             **options,
         )
-        self.num_augmentations_per_example = whole(
+        self.num_augmentations_per_example = check_int(
             "num_augmentations_per_example", num_augmentations_per_example, 1
         )
 
@@ -121,4 +121,4 @@ class SingleShotMemorySampler(MemorySampler):
 def _draw(records: int, seed: int, num_classes: int, _: int) -> ShuffledPlan:
     if num_classes > records:
         raise PlanError(f"a batch is to have {num_classes} examples, but there are only {records}")
-    return ShuffledPlan(records, num_classes, seed, last="fill")
+    return ShuffledPlan(records, num_classes, seed, remainder="fill")

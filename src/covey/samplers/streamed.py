@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from covey.adapters.tensorflow.map_examples import map_each
-from covey.adapters.tensorflow.tensors import as_it_is, tf
+from covey.adapters.tensorflow.map_examples import map_examples
+from covey.adapters.tensorflow.tensors import no_autograph, tf
 from covey.errors import DatasetError
 from covey.index.build import open_reader
 from covey.storage import Storage
@@ -54,7 +54,7 @@ def stream(
     _check_readable(storage, files[0])
     _look(storage, files, function, classes, examples, cycle, compression)
 
-    @as_it_is  # type: ignore[untyped-decorator]
+    @no_autograph  # type: ignore[untyped-decorator]
     def read(path: Any) -> Any:
         records = tf.data.TFRecordDataset(path, compression_type=compression or "")
         return records.batch(examples, drop_remainder=True)
@@ -69,8 +69,8 @@ def stream(
     )
     size = classes * examples
     batches = blocks.repeat(repeats).batch(classes, drop_remainder=True)
-    flat = batches.map(as_it_is(lambda records: tf.reshape(records, [size])))
-    return map_each(flat, function, size, parallelism=parallelism)
+    flat = batches.map(no_autograph(lambda records: tf.reshape(records, [size])))
+    return map_examples(flat, function, size, parallelism=parallelism)
 
 
 def _check_readable(storage: Storage, path: str) -> None:

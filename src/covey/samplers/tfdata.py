@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.adapters.tensorflow import batches_at_once
-from covey.adapters.tensorflow.map_examples import map_each
-from covey.adapters.tensorflow.spec import Form
+from covey.adapters.tensorflow.map_examples import map_examples
+from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.steps import from_steps
-from covey.adapters.tensorflow.tensors import as_it_is, tf
+from covey.adapters.tensorflow.tensors import no_autograph, tf
 from covey.errors import DatasetError, FeatureError
 from covey.plan import BalancedPlan
-from covey.plan.base import whole
+from covey.plan.base import check_int
 from covey.samplers.inputs import classes_of, parse_class_list
 
 # Examples that are taken from a dataset at once.
@@ -69,7 +69,7 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     for name, function in (("augmenter", augmenter), ("load_fn", load_fn)):
         if function is not None and not callable(function):
             raise FeatureError(f"{name} is {function!r}, must be a function of (x, y)")
-    warmup = whole("warmup", warmup, -(2**62))
+    warmup = check_int("warmup", warmup, -(2**62))
     wanted = _Wanted(parse_class_list(class_list), total_examples_per_class)
     stored = _Stored(ds, _label_of(ds, label_output), wanted)
     plan = BalancedPlan(
@@ -85,11 +85,11 @@ def TFDataSampler(  # noqa: N802 - as the original is called
         return np.arange(step * size, (step + 1) * size, dtype=np.int64), plan.batch(step)
 
     # TensorFlow has the examples, not a function of Python, which it would keep for ever.
-    @as_it_is  # type: ignore[untyped-decorator]
+    @no_autograph  # type: ignore[untyped-decorator]
     def gather(numbers: Any, ids: Any) -> Any:
         return (numbers, *(tf.gather(each, ids) for each in stored.tensors))
 
-    form = Form((tf.TensorSpec([size], tf.int64),) * 2)
+    form = BatchSpec((tf.TensorSpec([size], tf.int64),) * 2)
     steps = from_steps(numbers, plan, 0, form, batches_at_once(0)).repeat()
     gathered = steps.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
 
@@ -108,10 +108,10 @@ def TFDataSampler(  # noqa: N802 - as the original is called
             raise FeatureError(
                 "examples of the dataset have different shapes; have load_fn= give them one"
             )
-        made = gathered.map(as_it_is(lambda numbers, *flat: stored.unpack(flat)))
+        made = gathered.map(no_autograph(lambda numbers, *flat: stored.unpack(flat)))
     else:
         try:
-            made = map_each(gathered, example, size)
+            made = map_examples(gathered, example, size)
         except (TypeError, ValueError) as error:
             if warmup <= 0 or augmenter is None:
                 raise
@@ -170,7 +170,7 @@ class _Wanted:
     def __init__(self, classes: list[Any] | None, each: int | None) -> None:
         self.classes = classes
         self._names = None if classes is None else set(map(_name, classes))
-        self._each = 2**62 if each is None else whole("total_examples_per_class", each, 1)
+        self._each = 2**62 if each is None else check_int("total_examples_per_class", each, 1)
         self._counts: Counter[Any] = Counter()
 
     def choose(self, labels: NDArray[Any]) -> NDArray[np.bool_]:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from covey._progress import Progress
-from covey._threads import cores, run_ahead
-from covey.dataset import open as open_dataset
+from covey._threads import cpu_count, ordered_map
 from covey.dataset.layout import find_layout
+from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError
-from covey.loader.batch import add_place
+from covey.loader.batch import locate
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.storage import is_remote
@@ -143,7 +143,7 @@ class _Split:
         """The examples, some at a time: x and y."""
         with self._dataset as dataset:
             wanted = list(dict.fromkeys(self._keys))
-            for batch in dataset.sequential(_ROWS_AT_ONCE, features=wanted):
+            for batch in dataset.sequential(_ROWS_AT_ONCE, select=wanted):
                 columns = batch if dataset.label is None else batch[0]
                 x, y = (dataset.features.find(columns, key) for key in self._keys)
                 yield x, y
@@ -159,9 +159,9 @@ def _read(
     tasks = (partial(_preprocess, *numbered, preprocess) for numbered in _number(chunks))
     with (
         Progress(progress, total, "reading") as bar,
-        ThreadPoolExecutor(cores(), "covey-preprocess") as threads,
+        ThreadPoolExecutor(cpu_count(), "covey-preprocess") as threads,
     ):
-        for some_x, some_y in run_ahead(tasks, threads if preprocess else None, 2 * cores()):
+        for some_x, some_y in ordered_map(tasks, threads if preprocess else None, 2 * cpu_count()):
             x.extend(some_x)
             y.extend(some_y)
             bar.add(len(some_x), 0)
@@ -190,7 +190,7 @@ def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> C
             ):
                 raise FeatureError(f"preprocess_fn gives {str(pair)[:60]}, must return (x, y)")
         except Exception as error:
-            add_place(error, f"in preprocess_fn of example {number}")
+            locate(error, f"in preprocess_fn of example {number}")
             raise
         done.append(pair)
     return [x for x, _ in done], [y for _, y in done]

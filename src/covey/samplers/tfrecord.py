@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.adapters.tensorflow import batches_at_once, dataset_of
-from covey.adapters.tensorflow.map_examples import map_each
-from covey.adapters.tensorflow.spec import Form
+from covey.adapters.tensorflow.map_examples import map_examples
+from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.tensors import tf
-from covey.dataset import Dataset
-from covey.dataset import open as open_dataset
+from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, current_files, find_layout
+from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
 from covey.maintenance.index_state import find_state
 from covey.plan import Plan
-from covey.plan.base import check_seed, whole
+from covey.plan.base import check_int, check_seed
 from covey.samplers.streamed import stream
 from covey.storage import Storage, open_storage
 from covey.tfrecord.compression import parse_compression
@@ -88,18 +88,18 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     Raises:
         ValueError: If there is no shard, or an argument cannot be.
     """
-    per_class = whole("example_per_class", example_per_class, 1)
-    size = whole("batch_size", batch_size, 1)
+    per_class = check_int("example_per_class", example_per_class, 1)
+    size = check_int("batch_size", batch_size, 1)
     if size % per_class:
         raise PlanError(
             f"batch_size is {size}, must be a multiple of example_per_class, which is {per_class}; "
             f"{(size // per_class + 1) * per_class}, for instance"
         )
     for name, count in (("parallelism", parallelism), ("num_repeat", num_repeat)):
-        if whole(name, count, -1) == 0:
+        if check_int(name, count, -1) == 0:
             raise PlanError(f"{name} is 0, must be 1 or more, or -1")
-    cycle = None if shards_per_cycle is None else whole("shards_per_cycle", shards_per_cycle, 1)
-    ahead = 10 if prefetch_size is None else whole("prefetch_size", prefetch_size, -1)
+    cycle = None if shards_per_cycle is None else check_int("shards_per_cycle", shards_per_cycle, 1)
+    ahead = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
     packed = parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
     if deserialization_fn is not None and not callable(deserialization_fn):
@@ -121,7 +121,7 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
             batches = loader.to_tf()
         else:
             records = _records(dataset, loader.plan, threads)
-            batches = map_each(records, deserialization_fn, size, parallelism=parallelism)
+            batches = map_examples(records, deserialization_fn, size, parallelism=parallelism)
         batches = batches.repeat(num_repeat)
     elif deserialization_fn is None:
         raise DatasetError(
@@ -248,5 +248,5 @@ def _is_known(layout: Layout, split: str, label: Label | None) -> bool:
 def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
     """The records of the batches of a plan."""
     nbytes = sum(map(len, dataset.raw[plan.batch(0)]))
-    form = Form(tf.TensorSpec([len(plan.batch(0))], tf.string))
+    form = BatchSpec(tf.TensorSpec([len(plan.batch(0))], tf.string))
     return dataset_of(dataset.raw.batches(plan, threads=threads), form, batches_at_once(nbytes))

@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.schema.columns import Column
-from covey.schema.diagnostics import Place, explain_misfit, explain_record, explain_value, place_in
+from covey.schema.diagnostics import (
+    RecordLocation,
+    explain_misfit,
+    explain_record,
+    explain_value,
+    locate_in,
+)
 from covey.schema.types import Feature, MisfitError
 from covey.tfrecord import Block
 from covey.tfrecord.block import reading
@@ -273,13 +279,13 @@ class Decoding:
         def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
             return decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
 
-        return self.decode_with(run, rows, partial(place_in, blocks), out)
+        return self.decode_with(run, rows, partial(locate_in, blocks), out)
 
     def decode_with(
         self,
         run: Run,
         rows: int,
-        place: Callable[[int], Place],
+        place: Callable[[int], RecordLocation],
         out: Mapping[str, NDArray[Any]],
     ) -> dict[str, Any]:
         """Decode records that somebody else finds; ``place`` tells where one is, for messages."""

@@ -46,7 +46,7 @@ TYPES = ("string", "float", "int")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DatumEntry:
     """What datum's reader is told of one feature."""
 
     type: str
@@ -67,8 +67,8 @@ class Entry:
 
 
 def merge_entries(
-    known: Mapping[str, Entry], found: Mapping[str, Entry], where: str
-) -> dict[str, Entry]:
+    known: Mapping[str, DatumEntry], found: Mapping[str, DatumEntry], where: str
+) -> dict[str, DatumEntry]:
     """What fits the splits that are there and another one.
 
     Args:
@@ -79,7 +79,7 @@ def merge_entries(
     Raises:
         DatasetError: If nothing does, for there is one file for all.
     """
-    merged: dict[str, Entry] = {}
+    merged: dict[str, DatumEntry] = {}
     for name in dict.fromkeys((*known, *found)):
         a, b = known.get(name), found.get(name)
         entry = (a or b) if a is None or b is None else _fit(a, b)
@@ -102,7 +102,7 @@ def common_shape(a: Shape, b: Shape) -> Shape:
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
-def _fit(a: Entry, b: Entry) -> Entry | None:
+def _fit(a: DatumEntry, b: DatumEntry) -> DatumEntry | None:
     if (a.type, a.dense, a.is_image) != (b.type, b.dense, b.is_image):
         return None
     if a == b:
@@ -114,11 +114,11 @@ def _fit(a: Entry, b: Entry) -> Entry | None:
     return replace(a, shape=common_shape(a.shape, b.shape))
 
 
-def _describe(entry: Entry) -> str:
+def _describe(entry: DatumEntry) -> str:
     return f"{'dense' if entry.dense else 'sparse'} {entry.type} {list(entry.shape)}"
 
 
-def entries_to_json(entries: Mapping[str, Entry]) -> str:
+def entries_to_json(entries: Mapping[str, DatumEntry]) -> str:
     """The text of the file."""
     content = {
         name: {"type": entry.type, "shape": list(entry.shape), "dense": entry.dense}
@@ -127,20 +127,20 @@ def entries_to_json(entries: Mapping[str, Entry]) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def read_entries(folder: Path) -> dict[str, Entry] | None:
+def read_entries(folder: Path) -> dict[str, DatumEntry] | None:
     """The content of the file, which datum may have written; None if there is none."""
     path = folder / ENTRIES_FILE
     content = _read(path)
     return None if content is None else parse_entries(content, str(path))
 
 
-def parse_entries(content: Any, name: str) -> dict[str, Entry]:
+def parse_entries(content: Any, name: str) -> dict[str, DatumEntry]:
     """The same, of a file that was read."""
     try:
         if len(content) > MAX_FEATURES:
             raise ValueError(f"{len(content):,} features; must be at most {MAX_FEATURES:,}")
         return {
-            feature: Entry(each["type"], tuple(each["shape"]), each["dense"])
+            feature: DatumEntry(each["type"], tuple(each["shape"]), each["dense"])
             for feature, each in content.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -245,7 +245,7 @@ def datum_features(storage: Storage, folder: str) -> Features | None:
     return Features({name: _kind(entry) for name, entry in parse_entries(content, path).items()})
 
 
-def _kind(entry: Entry) -> Any:
+def _kind(entry: DatumEntry) -> Any:
     dtype = _DTYPES[entry.type]
     if entry.is_image and entry.dense:
         return Image((None, None, 1 if len(entry.shape) == 2 else 3))

@@ -26,7 +26,7 @@ _WIRE_FAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordLocation:
     """Where a record is."""
 
     name: str
@@ -46,7 +46,7 @@ def explain_record(
     fault: _core.Fault,
     columns: Sequence[Column],
     owners: Sequence[str],
-    find: Callable[[int], Place],
+    find: Callable[[int], RecordLocation],
 ) -> CoveyError:
     """Say which record cannot be decoded, and why.
 
@@ -82,25 +82,27 @@ def explain_record(
     return ExampleError(f"{where}: {what}", name=where.name, record=where.record, feature=feature)
 
 
-def explain_misfit(error: MisfitError, feature: str, find: Callable[[int], Place]) -> CoveyError:
+def explain_misfit(
+    error: MisfitError, feature: str, find: Callable[[int], RecordLocation]
+) -> CoveyError:
     """Say in which record the columns of a feature contradict each other."""
     return wrong_value(error, feature, find(error.row))
 
 
-def wrong_value(error: Exception, feature: str, where: Place) -> ExampleError:
+def wrong_value(error: Exception, feature: str, where: RecordLocation) -> ExampleError:
     """An error about the value of a feature, of a record that is somewhere."""
     message = f"{where}: feature {feature!r}: {error}"
     return ExampleError(message, name=where.name, record=where.record, feature=feature)
 
 
-def place_in(blocks: Sequence[Block], row: int) -> Place:
+def locate_in(blocks: Sequence[Block], row: int) -> RecordLocation:
     """Where a row of some blocks is; of none, if records were single bytes."""
     for block in blocks:
         if row < len(block):
             offset = block.position + int(block.offsets[row]) - HEADER_BYTES
-            return Place(block.name, block.first + row, offset)
+            return RecordLocation(block.name, block.first + row, offset)
         row -= len(block)
-    return Place(_MEMORY, row, 0)
+    return RecordLocation(_MEMORY, row, 0)
 
 
 def _misfit(code: str, found: int, expected: int, column: Column) -> str:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.schema.codec import Decoding, Encoding, ExampleBlock, NativeDecoder, Rows, Run, row_of
 from covey.schema.columns import Column
-from covey.schema.diagnostics import Place
+from covey.schema.diagnostics import RecordLocation
 from covey.schema.infer import infer_column_kinds, infer_kinds
 from covey.schema.survey import infer_record_kinds
 from covey.schema.types import REQUIRED, Feature, parse_feature
@@ -357,7 +357,7 @@ class Features(Mapping[str, Feature]):
         self,
         run: Run,
         rows: int,
-        place: Callable[[int], Place],
+        place: Callable[[int], RecordLocation],
         *,
         out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.schema.columns import Column, Shape, as_array, check_shape, check_value_shape
-from covey.schema.diagnostics import Place, wrong_value
+from covey.schema.diagnostics import RecordLocation, wrong_value
 from covey.schema.features import Features
 from covey.schema.types import REQUIRED, Feature
 
@@ -80,8 +80,8 @@ class Image(Feature):
     def encode(self, pixels: NDArray[Any]) -> bytes:
         """Encode pixels of this feature's shape, (height, width[, channels])."""
         pixels = as_array(pixels)
-        whole = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
-        checked = Column("image", self.dtype, self.shape).coerce(whole)
+        complete = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+        checked = Column("image", self.dtype, self.shape).coerce(complete)
         return _encode(checked, self.format)
 
     def decode(self, data: bytes, *, max_pixels: int | None = None) -> NDArray[Any]:
@@ -289,7 +289,7 @@ def _find_simplejpeg() -> Any:
 def decode_images(
     features: Features,
     columns: Mapping[str, Any],
-    place: Callable[[int], Place],
+    place: Callable[[int], RecordLocation],
     *,
     size: tuple[int, int] | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
@@ -337,7 +337,7 @@ def _decode(
     name: str,
     feature: Image,
     encoded: Any,
-    place: Callable[[int], Place],
+    place: Callable[[int], RecordLocation],
     size: tuple[int, int] | None,
     max_pixels: int,
 ) -> Any:

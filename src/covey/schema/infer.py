@@ -132,8 +132,8 @@ def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
     dtype = dtype_of(array)
     if dtype != "float64":
         return dtype
-    whole = [value for value in values if isinstance(value, int)]
-    return "float64" if any(abs(value) > _EXACT for value in whole) else "float32"
+    complete = [value for value in values if isinstance(value, int)]
+    return "float64" if any(abs(value) > _EXACT for value in complete) else "float32"
 
 
 def integer_limits(array: NDArray[Any]) -> tuple[int, int]:

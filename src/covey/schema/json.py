@@ -25,9 +25,9 @@ from covey.schema.features import Features
 from covey.schema.images import Image
 from covey.schema.structures import Ragged, Sparse, Steps
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
-from covey.untrusted import MAX_FEATURES, brief, parse_json, parse_whole
+from covey.untrusted import MAX_FEATURES, brief, parse_int64, parse_json
 
-__all__ = ["features_from_json", "features_to_json", "parse_json", "parse_whole"]
+__all__ = ["features_from_json", "features_to_json", "parse_int64", "parse_json"]
 
 VERSION = 1
 

@@ -73,8 +73,8 @@ def _inflate(data: bytes, most: int) -> bytes | None:
         memory = inflater.decompress(data, most + 1)
     except zlib.error:
         return None
-    whole = inflater.eof and not inflater.unused_data and len(memory) <= most
-    return memory if whole else None
+    complete = inflater.eof and not inflater.unused_data and len(memory) <= most
+    return memory if complete else None
 
 
 def row_of_string(stored: StringArray | RaggedArray, number: int) -> int:

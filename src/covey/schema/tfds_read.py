@@ -26,7 +26,7 @@ from covey.schema.images import FORMATS, Image
 from covey.schema.structures import Ragged
 from covey.schema.tfds_write import is_possible, label_file
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
-from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_json, parse_whole, read_file
+from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_int64, parse_json, read_file
 
 FEATURES_FILE = "features.json"
 
@@ -296,11 +296,11 @@ class _Reader:
             raise FormatError(
                 f"{self._where(path)}: the shape is no list of up to {_MOST_DIMENSIONS} sizes"
             )
-        whole = [self._whole(size, path, -1) for size in sizes]
-        return tuple(None if size == -1 else size for size in whole)
+        complete = [self._whole(size, path, -1) for size in sizes]
+        return tuple(None if size == -1 else size for size in complete)
 
     def _whole(self, value: Any, path: Path, missing: int) -> int:
-        number = missing if value is None else parse_whole(value)
+        number = missing if value is None else parse_int64(value)
         if number is None or number < -1:
             raise FormatError(f"{self._where(path)}: found {brief(value)}, expected a size")
         return number
@@ -324,10 +324,10 @@ def _values(dtype: str, shape: Shape, lengths: Shape) -> Any:
     """The feature for values of a shape, one after the other, in so many sequences."""
     unknown = [axis for axis, size in enumerate(shape) if size is None]
     if len(lengths) < 2:
-        whole = (*lengths, *shape)
-        if whole.count(None) > 1:  # their own shape is stored nowhere
-            whole = (None, *shape[unknown[-1] + 1 :])
-        return Tensor(dtype, whole, encoding="list")
+        complete = (*lengths, *shape)
+        if complete.count(None) > 1:  # their own shape is stored nowhere
+            complete = (None, *shape[unknown[-1] + 1 :])
+        return Tensor(dtype, complete, encoding="list")
     if not unknown:
         return Ragged("float32" if dtype == "float64" else dtype, len(lengths), shape)
     rows = [f"ragged_row_lengths_{level}" for level in range(len(lengths) - 1)]
@@ -341,9 +341,9 @@ def _memory(dtype: str, shape: Shape, encoding: Any, lengths: Shape, optional: b
     unknown = shape.count(None)
     # With several unknown dimensions the shape is stored, too; it is that of the original.
     if same != "bytes" and not lengths and (unknown < 2 or not added):
-        whole = (*shape, *added)
-        default = _lowest(same, whole) if optional and unknown < 2 and not added else REQUIRED
-        return Tensor(same, whole, encoding=encoding, default=default)
+        complete = (*shape, *added)
+        default = _lowest(same, complete) if optional and unknown < 2 and not added else REQUIRED
+        return Tensor(same, complete, encoding=encoding, default=default)
     if same != "bytes" and len(lengths) == 1 and not unknown:
         encoding += "_each"
         return Tensor(same, (*lengths, *shape, *added), encoding=encoding)

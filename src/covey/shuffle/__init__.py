@@ -1,6 +1,6 @@
 """Bringing records into order, the same in every run, with bounded memory."""
 
 from covey.shuffle.external_sort import Spool
-from covey.shuffle.keys import Key, Ordered, Ordering, Part, hash_keys, hash_positions
+from covey.shuffle.keys import Key, OrderedRecords, Part, RecordOrder, hash_keys, hash_positions
 
-__all__ = ["Key", "Ordered", "Ordering", "Part", "Spool", "hash_keys", "hash_positions"]
+__all__ = ["Key", "OrderedRecords", "Part", "RecordOrder", "Spool", "hash_keys", "hash_positions"]

@@ -28,8 +28,8 @@ from covey.shuffle.keys import (
     ROW_DTYPE,
     ClassSizes,
     Key,
-    Ordering,
     Part,
+    RecordOrder,
     cut_by_bytes,
     find_duplicate,
     raise_duplicate,
@@ -205,7 +205,7 @@ class Spool:
 
     Args:
         folder: Where runs are put aside.
-        memory: How many bytes to hold, about, before that.
+        memory_limit: How many bytes to hold, about, before that.
         ordering: What to sort by.
         unique: Whether two records with one hash are an error; their keys are remembered for it.
         prefix: How the names of its files begin, if several share the folder.
@@ -215,8 +215,8 @@ class Spool:
         self,
         folder: Path,
         *,
-        memory: int,
-        ordering: Ordering,
+        memory_limit: int,
+        ordering: RecordOrder,
         unique: bool = False,
         prefix: str = "",
     ) -> None:
@@ -224,7 +224,7 @@ class Spool:
         self.bytes = 0
         self._folder = folder
         self._prefix = prefix
-        self._memory = memory
+        self._memory_limit = memory_limit
         self._ordering = ordering
         self._unique = unique
         self._arena = Arena()
@@ -250,14 +250,14 @@ class Spool:
         self.bytes += int(block.lengths.sum()) + FRAME_BYTES * len(block)
         if self._ordering.by_class:
             self._classes += ClassSizes.of(rows["label"], rows["length"])
-        if self._arena.bytes + self._key_bytes >= self._memory:
-            self.put_aside()
+        if self._arena.bytes + self._key_bytes >= self._memory_limit:
+            self.spill()
 
     def classes(self) -> ClassSizes:
         """The classes in their order, if records are sorted by class."""
         return self._classes
 
-    def put_aside(self) -> None:
+    def spill(self) -> None:
         """Sort what is held, and write it to disk as a run."""
         if not len(self._arena):
             return
@@ -301,9 +301,9 @@ class Spool:
         if not self._runs:
             yield from self._held_parts()
             return
-        self.put_aside()
+        self.spill()
         self._arena = Arena()  # its memory is for the windows now
-        most = max(2, self._memory // 2 // _LEAST_WINDOW)
+        most = max(2, self._memory_limit // 2 // _LEAST_WINDOW)
         while len(self._runs) > most:
             first, self._runs = self._runs[:most], self._runs[most:]
             self._runs.append(self._write_run(self._merge(first)))
@@ -311,7 +311,7 @@ class Spool:
 
     def _merge(self, runs: Sequence[Run]) -> Iterator[_Sorted]:
         """Merge runs a window at a time: all that comes before the first end of a window."""
-        size = max(_LEAST_WINDOW, self._memory // 2 // len(runs))
+        size = max(_LEAST_WINDOW, self._memory_limit // 2 // len(runs))
         waiting = list(runs)
         while waiting:
             for run in waiting:
@@ -337,19 +337,19 @@ class Spool:
     def look(self) -> Iterator[tuple[Block, NDArray[Any]]]:
         """All records with their rows, in no order, changing nothing."""
         for run in self._runs:
-            yield from Run(run.path, run.rows).pieces(max(_LEAST_WINDOW, self._memory // 8))
+            yield from Run(run.path, run.rows).pieces(max(_LEAST_WINDOW, self._memory_limit // 8))
         yield from self._arena.blocks()
 
     def drain(self) -> Iterator[tuple[Block, NDArray[Any]]]:
         """All records with their rows, in no order, letting go of each."""
         runs, self._runs = self._runs, []
         for run in runs:
-            yield from run.pieces(max(_LEAST_WINDOW, self._memory // 8))
+            yield from run.pieces(max(_LEAST_WINDOW, self._memory_limit // 8))
             run.delete()
         arena, self._arena = self._arena, Arena()
         yield from arena.blocks()
 
-    def take_keys(self, other: Spool) -> None:
+    def adopt_keys(self, other: Spool) -> None:
         """Take over the keys of a spool that is drained into this one."""
         self._keys += other._keys
         self._key_files += other._key_files
@@ -367,7 +367,7 @@ class Spool:
 
     def _check_unique(self) -> None:
         """Compare all hashes, a part of them at a time that fits the memory."""
-        memory = max(self._memory, 1 << 22)
+        memory = max(self._memory_limit, 1 << 22)
         parts = max(1, self.records * 2 * ROW_DTYPE.itemsize // memory)
         edges = [2**64 * i // parts for i in range(parts + 1)]
         for low, high in itertools.pairwise(edges):
@@ -376,7 +376,7 @@ class Spool:
                 inside = (rows["high"] >= np.uint64(low)) & (rows["high"] <= np.uint64(high - 1))
                 chosen.append(rows[inside])
             together = np.concatenate(chosen)
-            self._check_neighbours(together[Ordering().sort(together)], None)
+            self._check_neighbours(together[RecordOrder().sort(together)], None)
 
     def _all_rows(self) -> Iterator[NDArray[Any]]:
         for run in self._runs:
@@ -425,7 +425,7 @@ def _in_order(
     sources: NDArray[np.uint32],
     offsets: NDArray[np.uint64],
     rows: NDArray[Any],
-    ordering: Ordering,
+    ordering: RecordOrder,
 ) -> Iterator[_Sorted]:
     """Sort records that lie in buffers, and cut them into parts."""
     order = ordering.sort(rows)

@@ -115,7 +115,7 @@ def sort_words(words: NDArray[np.uint64]) -> NDArray[np.intp] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ordering:
+class RecordOrder:
     """What records are sorted by."""
 
     by_class: bool = False
@@ -152,7 +152,7 @@ Part = tuple[Block, NDArray[np.int64] | None]
 """Some records in their frames, and their classes if they are known."""
 
 
-class Ordered(Protocol):
+class OrderedRecords(Protocol):
     """Records in their order, however they are held."""
 
     records: int

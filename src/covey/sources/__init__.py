@@ -5,7 +5,7 @@ the kinds that it reads.
 """
 
 from covey.sources import csv, image_folder, image_table, json, npz, parquet, tfrecord  # noqa: F401
-from covey.sources.registry import KINDS, Kind, Place, open_source, register
+from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, register
 from covey.sources.source import Item, LazyItems, Source
 from covey.sources.tfds import from_tfds_builder
 
@@ -14,7 +14,7 @@ __all__ = [
     "Item",
     "Kind",
     "LazyItems",
-    "Place",
+    "ProbedPath",
     "Source",
     "from_tfds_builder",
     "open_source",

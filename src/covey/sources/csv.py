@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from covey.errors import SourceError
 from covey.schema import ClassLabel, Features, Tensor
-from covey.sources.registry import HEAD_BYTES, Place, one_file, read_head, register
+from covey.sources.registry import HEAD_BYTES, ProbedPath, one_file, read_head, register
 from covey.sources.source import Item, Source, check_label, fault, find_label
 
 _DELIMITERS = (",", "\t", ";", "|")
@@ -217,12 +217,12 @@ class Column:
 
     def dtype(self, *, label: bool = False) -> str:
         """The dtype that holds all cells; a label is an integer or a text."""
-        whole = self._kind == 1 and (label or not self._empty)
-        if whole and self._low >= -(2**63) and self._high < 2**63:
+        complete = self._kind == 1 and (label or not self._empty)
+        if complete and self._low >= -(2**63) and self._high < 2**63:
             return "int64"
-        if whole and self._low >= 0 and self._high < 2**64:
+        if complete and self._low >= 0 and self._high < 2**64:
             return "uint64"
-        if self._kind in (0, 3) or label or whole:
+        if self._kind in (0, 3) or label or complete:
             return "str"
         exact = self._low >= -_EXACT and self._high <= _EXACT and self._large <= _MOST_FLOAT32
         return "float32" if exact else "float64"
@@ -307,12 +307,12 @@ class _TableItems:
         return self.typed.length
 
 
-def _is_table(place: Place) -> bool:
+def _is_table(place: ProbedPath) -> bool:
     return place.is_file and looks_like_table(place.head)
 
 
 @register("CSV", "a CSV or TSV file with a header", recognise=_is_table, rank=6)
-def open_csv(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_csv(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The rows of a table, keyed by their number from 0; read twice, and never held."""
     table = Table.open(one_file(place, "CSV"))
     check_label(label, table.names, table.path, "column")

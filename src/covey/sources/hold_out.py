@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from covey.errors import DatasetError
 from covey.shuffle.keys import Key, hash_keys
-from covey.sources.hold_out_parts import Part, part_of
-from covey.sources.hold_out_schema import Learning
-from covey.sources.hold_out_survey import Glancing, Outline, Survey
+from covey.sources.hold_out_parts import HeldOutPart, part_of
+from covey.sources.hold_out_schema import SchemaInference
+from covey.sources.hold_out_survey import KeyAndLabel, Peekable, Survey
 from covey.sources.source import Source
 
-__all__ = ["Glancing", "Part", "hold_out"]
+__all__ = ["HeldOutPart", "Peekable", "hold_out"]
 
 # Far from the seeds that people give, so that a place in the shuffled order tells nothing.
 _SALT = int.from_bytes(b"held out", "little")
@@ -40,7 +40,7 @@ def hold_out(
     defaults: Mapping[str, Any] | None = None,
     on_error: str = "raise",
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Part, Part]:
+) -> tuple[HeldOutPart, HeldOutPart]:
     """Divide a source into what stays and what is held out.
 
     The source is gone through once. Items that cannot be read stay.
@@ -83,7 +83,7 @@ def hold_out(
         raise DatasetError(f"{source.path}: nothing tells the class of an example; pass label=")
     survey = Survey(source, key, label, on_error, progress)
     if infer and source.features is None and source.columns is None:
-        survey.learning = Learning(defaults or {}, on_error)
+        survey.learning = SchemaInference(defaults or {}, on_error)
     outlines = survey.outlines()
     if fraction is not None:
         held_out = _below(outlines, fraction, seed)
@@ -107,7 +107,7 @@ def _threshold(fraction: float) -> np.uint64:
     return np.uint64(int(fraction * 2.0**64))
 
 
-def _below(outlines: Iterable[list[Outline]], fraction: float, seed: int) -> NDArray[np.bool_]:
+def _below(outlines: Iterable[list[KeyAndLabel]], fraction: float, seed: int) -> NDArray[np.bool_]:
     """The examples whose key's hash is below a fraction of what it may be."""
     parts = [np.zeros(0, bool)]
     for some in outlines:
@@ -120,7 +120,7 @@ def _below(outlines: Iterable[list[Outline]], fraction: float, seed: int) -> NDA
 
 
 def _of_classes(
-    outlines: Iterable[list[Outline]],
+    outlines: Iterable[list[KeyAndLabel]],
     count: int | None,
     fraction: float | None,
     seed: int,

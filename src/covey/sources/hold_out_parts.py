@@ -14,7 +14,7 @@ from covey.sources.source import Item, LazyItems, Source, fault
 
 
 @dataclass(frozen=True, eq=False)
-class Part(Source):
+class HeldOutPart(Source):
     """One side of a source that was divided; its examples are read when they are asked for."""
 
     chosen: NDArray[np.bool_] = field(kw_only=True, repr=False)
@@ -25,15 +25,15 @@ class Part(Source):
         return int(np.flatnonzero(self.chosen)[item])
 
 
-def part_of(source: Source, chosen: NDArray[np.bool_]) -> Part:
+def part_of(source: Source, chosen: NDArray[np.bool_]) -> HeldOutPart:
     """The chosen items of a source."""
-    whole: Any = source.examples
+    complete: Any = source.examples
     items: Iterable[Item]
-    if hasattr(whole, "__getitem__") and hasattr(whole, "__len__"):
-        items = _Picked(whole, np.flatnonzero(chosen))
+    if hasattr(complete, "__getitem__") and hasattr(complete, "__len__"):
+        items = _Picked(complete, np.flatnonzero(chosen))
     else:
-        items = _Sifted(whole, chosen, source.path)
-    return Part(
+        items = _Sifted(complete, chosen, source.path)
+    return HeldOutPart(
         source.kind,
         source.path,
         items,

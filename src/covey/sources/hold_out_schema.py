@@ -14,7 +14,7 @@ from covey.schema.ranges import integer_range, join_ranges
 from covey.tfrecord import Block
 
 
-class Learning:
+class SchemaInference:
     """Finds the features that fit all examples; those that are like the ones before cost little."""
 
     def __init__(self, defaults: Mapping[str, Any], on_error: str) -> None:

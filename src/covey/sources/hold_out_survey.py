@@ -9,25 +9,25 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from covey.errors import CoveyError, FeatureError
-from covey.labels import is_text
+from covey.labels import is_string
 from covey.schema import ClassLabel, Features
 from covey.shuffle.keys import Key
-from covey.sources.hold_out_schema import Learning
+from covey.sources.hold_out_schema import SchemaInference
 from covey.sources.source import Item, Source
 
 _AT_ONCE = 4096
 
 
 @runtime_checkable
-class Glancing(Protocol):
+class Peekable(Protocol):
     """Items that tell their key and their class without being read, which for images is long."""
 
-    def glance(self, number: int) -> tuple[Key, Any] | None:
+    def peek(self, number: int) -> tuple[Key, Any] | None:
         """The key and the class of an item; None if it is a bad one."""
         ...
 
 
-Outline = tuple[Key, Any] | None
+KeyAndLabel = tuple[Key, Any] | None
 """The key of an example and what its label says; None for an item that cannot be read."""
 
 
@@ -47,10 +47,10 @@ class Survey:
         self._label = label
         self._skips = on_error == "skip"
         self._progress = progress
-        self.learning: Learning | None = None
+        self.learning: SchemaInference | None = None
         self._texts: set[str] = set()
 
-    def outlines(self) -> Iterator[list[Outline]]:
+    def outlines(self) -> Iterator[list[KeyAndLabel]]:
         """The outlines of all examples, a few at a time."""
         columns = self._source.columns
         found = self._of_items() if columns is None else self._of_columns(columns)
@@ -61,19 +61,19 @@ class Survey:
                 self._progress(len(some), 0)
             yield some
 
-    def _of_columns(self, columns: Mapping[str, Any]) -> Iterator[Outline]:
+    def _of_columns(self, columns: Mapping[str, Any]) -> Iterator[KeyAndLabel]:
         rows = self._source.length or 0
         keys = range(rows) if self._key is None else _values(columns, self._key)
         labels = [None] * rows if self._label is None else _values(columns, self._label)
         for key, label in zip(keys, labels, strict=True):
             yield key, self._class(label)
 
-    def _of_items(self) -> Iterator[Outline]:
+    def _of_items(self) -> Iterator[KeyAndLabel]:
         items: Any = self._source.examples
-        if isinstance(items, Glancing) and self._key is None and self.learning is None:
+        if isinstance(items, Peekable) and self._key is None and self.learning is None:
             for number in range(len(items)):  # type: ignore[arg-type]
-                glance = items.glance(number)
-                yield None if glance is None else (glance[0], self._class(glance[1]))
+                peek = items.peek(number)
+                yield None if peek is None else (peek[0], self._class(peek[1]))
             return
         for number, item in enumerate(items):
             try:
@@ -83,7 +83,7 @@ class Survey:
                     raise
                 yield None
 
-    def _of_item(self, item: Item | Mapping[str, Any], number: int) -> Outline:
+    def _of_item(self, item: Item | Mapping[str, Any], number: int) -> KeyAndLabel:
         if isinstance(item, CoveyError):
             raise item
         key, example = item if isinstance(item, tuple) else (number, item)
@@ -120,7 +120,7 @@ class Survey:
             return self._source.features
         features = self.learning.features()
         label = self._label
-        if label is not None and label in features and is_text(features[label]):
+        if label is not None and label in features and is_string(features[label]):
             features = features.replace({label: ClassLabel(names=tuple(sorted(self._texts)))})
         return features
 

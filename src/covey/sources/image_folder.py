@@ -10,7 +10,7 @@ from typing import Any
 from covey.errors import SourceError, StorageError
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.sources.image_formats import EXTENSIONS, image_fault, image_format
-from covey.sources.registry import Place, read_head, register
+from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import Item, LazyItems, Source, enumerate_names, fault
 from covey.sources.splits import SPLIT_NAMES, choose_split
 from covey.untrusted import read_file
@@ -80,7 +80,7 @@ class _ImageFolder(LazyItems):
             return data
         return relative, {"image": data, self.label: directory, "filename": relative}
 
-    def glance(self, number: int) -> tuple[str, str] | None:
+    def peek(self, number: int) -> tuple[str, str] | None:
         """The key and the class of an image, which its path tells; None if it is in no class."""
         relative = self.paths[number]
         directory, _, _ = relative.rpartition("/")
@@ -95,14 +95,14 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _holds_images(place: Place) -> bool:
+def _holds_images(place: ProbedPath) -> bool:
     return os.path.isdir(place.path) and next(walk_images(place.path), None) is not None
 
 
 @register(
     "image folder", "a folder with a folder of images per class", recognise=_holds_images, rank=2
 )
-def open_image_folder(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_image_folder(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """Images in class folders. A class is the path of its folder, so folders may be nested.
 
     An example has the image's bytes as they are, the class, and the file's path.
@@ -147,12 +147,12 @@ def open_image_folder(place: Place, *, label: str | None, split: str | None) -> 
     )
 
 
-def _split_folders(place: Place) -> list[str]:
+def _split_folders(place: ProbedPath) -> list[str]:
     """The names of the folders that are splits rather than classes: all of them, or none."""
     names = [os.path.basename(folder) for folder in place.folders]
     if not names or not all(name.lower() in SPLIT_NAMES for name in names):
         return []
     for folder in place.folders:
-        if any(map(is_image, Place.look(folder).files)):
+        if any(map(is_image, ProbedPath.look(folder).files)):
             return []  # images right below it: it is a class that happens to have such a name
     return names

@@ -51,10 +51,10 @@ def image_fault(data: bytes) -> str | None:
         seen = f"it is a {other}" if other else f"it begins with {data[:8]!r}"
         return f"{seen}, which is none of the images that are known: {', '.join(FORMATS)}"
     try:
-        whole = _IS_WHOLE[found](data)
+        complete = _IS_WHOLE[found](data)
     except (struct.error, IndexError):
-        whole = False
-    return None if whole else f"it is a {found} that is cut off after {len(data)} bytes"
+        complete = False
+    return None if complete else f"it is a {found} that is cut off after {len(data)} bytes"
 
 
 def _whole_jpeg(data: bytes) -> bool:

@@ -13,7 +13,7 @@ from covey.schema import Features, Image
 from covey.sources.csv import Row, Table, TypedTable, looks_like_table
 from covey.sources.image_folder import is_image, read_image
 from covey.sources.image_formats import EXTENSIONS
-from covey.sources.registry import Place, read_head, register
+from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
     Item,
     LazyItems,
@@ -84,7 +84,7 @@ class _ListedImages(LazyItems):
         return key, {"image": data, self.path_feature: path, **example}
 
 
-def _tables(place: Place) -> list[str]:
+def _tables(place: ProbedPath) -> list[str]:
     """The tables that something is or holds."""
     if place.is_file:
         return [place.path] if looks_like_table(place.head) else []
@@ -112,7 +112,7 @@ def _listing(path: str, confined: bool) -> _Listing | None:
     sound = [cells for cells in rows if not isinstance(cells, SourceError)]
     home = os.path.dirname(path)
     best, found = 0, None
-    for folder in [home, *Place.look(home or ".").folders]:
+    for folder in [home, *ProbedPath.look(home or ".").folders]:
         for column in range(len(table.names)):
             listing = _Listing(table, column, folder, confined)
             hits = sum(_is_hit(listing, cells[column]) for cells in sound if cells[column])
@@ -129,13 +129,13 @@ def _is_hit(listing: _Listing, path: str) -> bool:
     return os.path.isfile(file) and is_image(file)
 
 
-def _listings(place: Place) -> Iterator[_Listing]:
+def _listings(place: ProbedPath) -> Iterator[_Listing]:
     # A table that was chosen by itself may list images anywhere. One that was found in a folder may
     # have come with it: then only the folder is read.
     return filter(None, (_listing(each, not place.is_file) for each in _tables(place)))
 
 
-def _is_image_table(place: Place) -> bool:
+def _is_image_table(place: ProbedPath) -> bool:
     return next(_listings(place), None) is not None
 
 
@@ -145,7 +145,7 @@ def _is_image_table(place: Place) -> bool:
     recognise=_is_image_table,
     rank=1,
 )
-def open_image_table(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_image_table(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """Images that a table lists by their path; its other columns are features too."""
     listings = list(_listings(place))
     if not listings:

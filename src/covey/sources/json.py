@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import SourceError
-from covey.sources.registry import Place, one_file, register
+from covey.sources.registry import ProbedPath, one_file, register
 from covey.sources.source import Item, Key, Source, enumerate_names, fault, find_label
 
 _BOM = b"\xef\xbb\xbf"
@@ -16,11 +16,11 @@ _KEYED = re.compile(rb'\{\s*("([^"\\]|\\.)*"\s*:\s*\{|\}|$)')
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _beginning(place: Place) -> bytes:
+def _beginning(place: ProbedPath) -> bytes:
     return place.head.removeprefix(_BOM).lstrip() if place.is_file else b""
 
 
-def _is_lines(place: Place) -> bool:
+def _is_lines(place: ProbedPath) -> bool:
     """Whether the second line begins an object too, or the only one is a plain object."""
     begin = _beginning(place)
     if begin[:1] != b"{":
@@ -31,7 +31,7 @@ def _is_lines(place: Place) -> bool:
     return not rest.strip() and not _KEYED.match(begin)
 
 
-def _is_json(place: Place) -> bool:
+def _is_json(place: ProbedPath) -> bool:
     begin = _beginning(place)
     return bool(begin[:1] == b"{" or (begin[:1] == b"[" and begin[1:].lstrip()[:1] in b"{]"))
 
@@ -130,7 +130,7 @@ class _Lines:
 
 
 @register("JSON Lines", "a file with one JSON object per line", recognise=_is_lines, rank=4)
-def open_json_lines(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_json_lines(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The objects of a file, keyed by their number from 0."""
     path = one_file(place, "JSON Lines")
     label = _settle_label(iter(_Lines(path)), label, path)
@@ -219,7 +219,7 @@ def _space(text: str, at: int) -> int:
 @register(
     "JSON", "a JSON file of objects by their id, or a list of objects", recognise=_is_json, rank=5
 )
-def open_json(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_json(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The objects of a file, keyed by their id, or by their number in a list.
 
     The text of the file is held in memory while it is read; JSON Lines is not.

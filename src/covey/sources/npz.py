@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.schema import ClassLabel, Features
-from covey.sources.registry import Place, one_file, register
+from covey.sources.registry import ProbedPath, one_file, register
 from covey.sources.source import Item, LazyItems, Source, check_label, fault, find_label
 from covey.sources.splits import SPLIT_NAMES, choose_split
 
@@ -76,7 +76,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, (np.str_, np.bytes_)) else value
 
 
-def _is_npz(place: Place) -> bool:
+def _is_npz(place: ProbedPath) -> bool:
     import zipfile
 
     if not place.is_file or not place.head.startswith(_ZIP):
@@ -89,7 +89,7 @@ def _is_npz(place: Place) -> bool:
 
 
 @register("NPZ", "an NPZ file of arrays with a row per example", recognise=_is_npz)
-def open_npz(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_npz(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The rows of arrays, keyed by their number from 0; the arrays are held in memory.
 
     Texts of another length that name the classes of an array become its names; single values are

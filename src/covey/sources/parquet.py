@@ -10,7 +10,7 @@ from typing import Any
 from covey.errors import FeatureError, SourceError
 from covey.schema import ClassLabel, Features, Image, Ragged, Tensor
 from covey.sources.image_formats import image_fault
-from covey.sources.registry import Place, read_head, register
+from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import Item, Source, check_label, enumerate_names, fault, find_label
 from covey.sources.splits import files_of_split
 
@@ -30,7 +30,7 @@ def _pyarrow() -> tuple[Any, Any]:
         ) from None
 
 
-def _parquet_files(place: Place) -> list[str]:
+def _parquet_files(place: ProbedPath) -> list[str]:
     if place.is_file:
         return [place.path] if place.head.startswith(_MAGIC) else []
     return [file for file in place.files if read_head(file, 4) == _MAGIC]
@@ -152,7 +152,7 @@ class _Rows:
     recognise=lambda place: bool(_parquet_files(place)),
     rank=3,
 )
-def open_parquet(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_parquet(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The rows of a file or several, keyed by their number from 0; a few are held at a time."""
     found = _parquet_files(place)
     if not found:
@@ -180,8 +180,8 @@ def open_parquet(place: Place, *, label: str | None, split: str | None) -> Sourc
     kinds = {}
     for name, arrow in fields.items():
         kinds[name] = _kind_of(arrow, pa.types)
-        whole = pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)
-        if whole and name in with_nulls and name != label:
+        complete = pa.types.is_integer(arrow) or pa.types.is_boolean(arrow)
+        if complete and name in with_nulls and name != label:
             kinds[name] = Tensor("float64")  # as nan, which integers do not have
     features = _features(kinds, label, schema, files, place.path)
     rows = _Rows(tuple(files), kinds, label)

@@ -24,7 +24,7 @@ HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Place:
+class ProbedPath:
     """Something that may be a source, as far as a first look goes."""
 
     path: str
@@ -37,7 +37,7 @@ class Place:
     is_file: bool = True
 
     @classmethod
-    def look(cls, path: str) -> Place:
+    def look(cls, path: str) -> ProbedPath:
         """Look at a file, a folder, or what matches a pattern."""
         try:
             if os.path.isdir(path):
@@ -76,7 +76,7 @@ class Place:
 class OpenKind(Protocol):
     """What opens a source of one kind."""
 
-    def __call__(self, place: Place, *, label: str | None, split: str | None) -> Source: ...
+    def __call__(self, place: ProbedPath, *, label: str | None, split: str | None) -> Source: ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Kind:
     name: str
     what: str
     """What it is, in a few words."""
-    recognise: Callable[[Place], bool]
+    recognise: Callable[[ProbedPath], bool]
     """Whether something is of this kind, by what is in it."""
     open: OpenKind
     rank: int = 0
@@ -98,7 +98,7 @@ KINDS: dict[str, Kind] = {}
 
 
 def register(
-    name: str, what: str, *, recognise: Callable[[Place], bool], rank: int = 0
+    name: str, what: str, *, recognise: Callable[[ProbedPath], bool], rank: int = 0
 ) -> Callable[[OpenKind], OpenKind]:
     """Make a function that opens a source known as a kind.
 
@@ -142,7 +142,7 @@ def open_source(
     [(0, {'name': 'hedwig', 'label': 'owl'})]
     """
     named = None if kind is None else _named(kind)
-    place = Place.look(os.fspath(path))
+    place = ProbedPath.look(os.fspath(path))
     try:
         found = named or next((each for each in KINDS.values() if each.recognise(place)), None)
         if found is not None:
@@ -172,7 +172,7 @@ def _named(kind: str) -> Kind:
     raise ValueError(f"kind is {kind!r}, must be one of {', '.join(map(repr, KINDS))}")
 
 
-def one_file(place: Place, kind: str) -> str:
+def one_file(place: ProbedPath, kind: str) -> str:
     """The path of a place that must be a single file."""
     if not place.is_file:
         raise fault(place.path, f"found {place.describe()}, but {kind} is read from one file")

@@ -9,19 +9,19 @@ from covey.dataset_info import INFO_FILE, DatasetInfo
 from covey.errors import CoveyError, SourceError
 from covey.schema import ClassLabel, Features
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds
-from covey.sources.registry import Place, register
+from covey.sources.registry import ProbedPath, register
 from covey.sources.source import Source, check_label, fault, find_label
 from covey.sources.splits import choose_split
 from covey.sources.tfrecord import RecordItems
 from covey.untrusted import read_file
 
 
-def _is_prepared(place: Place) -> bool:
+def _is_prepared(place: ProbedPath) -> bool:
     return {INFO_FILE, FEATURES_FILE} <= {os.path.basename(file) for file in place.files}
 
 
 @register("TFDS folder", "a folder that TFDS prepared", recognise=_is_prepared)
-def open_tfds(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_tfds(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The examples of one split, keyed by file and number. Encoded images stay as they are."""
     folder = place.path
     if not _is_prepared(place):
@@ -87,4 +87,4 @@ def from_tfds_builder(
         raise fault(
             folder, "this dataset is not prepared; call the builder's download_and_prepare() first"
         )
-    return open_tfds(Place.look(folder), label=label, split=split)
+    return open_tfds(ProbedPath.look(folder), label=label, split=split)

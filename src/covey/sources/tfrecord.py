@@ -22,7 +22,7 @@ from covey.errors import (
 from covey.schema import Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
 from covey.schema.types import REQUIRED
-from covey.sources.registry import Place, read_head, register
+from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import Item, Source, check_label, fault, find_label
 from covey.sources.splits import files_of_split
 from covey.tfrecord import Block, RecordReader
@@ -43,7 +43,7 @@ def begins_like_records(head: bytes) -> bool:
     return len(head) >= 12 and _core.scan_frames(head[:12], 1, _core.VERIFY_LENGTHS)[-1] is None
 
 
-def _record_files(place: Place) -> list[str]:
+def _record_files(place: ProbedPath) -> list[str]:
     """The files with records that something is or holds."""
     if place.is_file:
         return [place.path] if begins_like_records(place.head) else []
@@ -68,14 +68,14 @@ def read_blocks(path: str) -> Iterator[Block | SourceError]:
     """The records of a file, with an error in the place of what is damaged."""
     given = 0
     try:
-        with RecordReader(path, map_files=False) as reader:
+        with RecordReader(path, mmap=False) as reader:
             for block in reader.blocks():
                 yield block
                 given += len(block)
         return
     except CorruptRecordError:
         pass
-    with RecordReader(path, on_error="skip", map_files=False) as reader:
+    with RecordReader(path, on_error="skip", mmap=False) as reader:
         blocks = reader.blocks()
         told = 0
         while True:
@@ -175,7 +175,7 @@ def _writable(feature: Feature) -> Feature:
     recognise=lambda place: bool(_record_files(place)),
     rank=3,
 )
-def open_tfrecords(place: Place, *, label: str | None, split: str | None) -> Source:
+def open_tfrecords(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The examples of records, keyed by file and number; read once to find their features."""
     found = _record_files(place) or list(place.files if not place.folders else ())
     if not found:

@@ -82,7 +82,7 @@ class LocalBlocks(Protocol):
     """The bytes of a file, to be read at ``path`` as far as :meth:`ensure` was asked for them.
 
     Other processes share what lies there, and may remove it when there is no room: then
-    :meth:`ensure` begins it anew under the same path, and ``generation`` grows. So whoever maps the
+    :meth:`ensure` begins it rebuild under the same path, and ``generation`` grows. So whoever maps the
     file does that before, and looks whether it still is the same one after::
 
         while True:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from covey._fork import ForkAware
 from covey.errors import CoveyError, StorageError
-from covey.storage.cache_entry import GONE, bytes_present, discard
+from covey.storage.cache_entry import DELETED_PREFIX, bytes_present, discard
 from covey.storage.local import remove_stale_temporaries
 
 DEFAULT_BYTES = 16 << 30
@@ -308,7 +308,7 @@ class DiskCache:
             except FileNotFoundError:
                 continue
             for entry in entries:
-                if entry.name.startswith(GONE):
+                if entry.name.startswith(DELETED_PREFIX):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 if entry.name.startswith("."):
                     continue
@@ -319,7 +319,7 @@ class DiskCache:
                     continue
 
     @contextmanager
-    def failing_well(self) -> Iterator[None]:
+    def wrap_os_errors(self) -> Iterator[None]:
         """Say which disk fails, and what to do about it."""
         try:
             yield

@@ -39,7 +39,7 @@ _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
 # How folders are called that are not there yet, and no longer.
 NEW = ".new-"
-GONE = ".gone-"
+DELETED_PREFIX = ".gone-"
 
 
 def block_count(size: int) -> int:
@@ -47,11 +47,11 @@ def block_count(size: int) -> int:
     return -(-size // BLOCK_BYTES)
 
 
-class UnsoundError(Exception):
+class CorruptCacheEntryError(Exception):
     """What is in the cache is damaged, or not covey's."""
 
 
-class Entry:
+class CacheEntry:
     """The files of a folder, open for a moment, so that others can remove it whenever they like.
 
     Raises:
@@ -63,7 +63,7 @@ class Entry:
         self._blocks = block_count(size)
         descriptor = None
         if not os.path.isdir(folder) and os.path.lexists(folder):
-            raise UnsoundError
+            raise CorruptCacheEntryError
         if os.open in os.supports_dir_fd:  # both files are of one folder, even if it is replaced
             descriptor = os.open(folder, os.O_RDONLY)
         self._files: list[int] = []
@@ -75,7 +75,7 @@ class Entry:
             header = os.read(self._map, _HEADER_BYTES)
             sizes = [os.fstat(file).st_size for file in self._files]
             if not header.startswith(_MAGIC) or sizes != [size, _map_bytes(self._blocks)]:
-                raise UnsoundError
+                raise CorruptCacheEntryError
             self.token = header[len(_MAGIC) :]
         except BaseException:
             self.close()
@@ -84,7 +84,7 @@ class Entry:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def __enter__(self) -> Entry:
+    def __enter__(self) -> CacheEntry:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,7 +127,7 @@ class Entry:
         _write(self._map, _map_bytes(number), bytes(_CHECKSUM.itemsize))
 
 
-def read_token(folder: str) -> bytes | None:
+def read_id(folder: str) -> bytes | None:
     """The token of a folder; None if there is none."""
     try:
         with open(os.path.join(folder, _MAP), "rb", buffering=0) as file:
@@ -174,7 +174,7 @@ def _open_private(path: str, flags: int) -> int:
 
 def discard(folder: str) -> bool:
     """Remove a folder; False if that is not possible, for some systems protect what is open."""
-    gone = os.path.join(os.path.dirname(folder), f"{GONE}{uuid.uuid4().hex}")
+    gone = os.path.join(os.path.dirname(folder), f"{DELETED_PREFIX}{uuid.uuid4().hex}")
     try:
         os.rename(folder, gone)
     except FileNotFoundError:
@@ -190,7 +190,7 @@ def discard(folder: str) -> bool:
 
 
 def count_marked(checks: bytes) -> int:
-    """Return how many blocks the checksums of :meth:`Entry.write` are of."""
+    """Return how many blocks the checksums of :meth:`CacheEntry.write` are of."""
     return len(checks) // _CHECKSUM.itemsize
 
 

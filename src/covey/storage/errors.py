@@ -13,11 +13,16 @@ import errno
 import http.client
 from collections.abc import Iterable, Iterator
 
-from covey.errors import AccessRefusedError, FileChangedError, FileMissingError, StorageError
+from covey.errors import (
+    FileChangedError,
+    StorageError,
+    StorageNotFoundError,
+    StoragePermissionError,
+)
 from covey.urls import Url, redact, shown
 
 
-class Verdict(enum.Enum):
+class ErrorKind(enum.Enum):
     """What is to be done about an error."""
 
     MISSING = "there is no such file"
@@ -30,27 +35,27 @@ class Verdict(enum.Enum):
 _NOT_IMPLEMENTED = 501
 
 
-class ShortAnswerError(ConnectionError):
+class TruncatedResponseError(ConnectionError):
     """An answer has fewer or more bytes than were asked for."""
 
 
 _STATUSES = {
-    404: Verdict.MISSING,
-    410: Verdict.MISSING,
-    401: Verdict.REFUSED,
-    403: Verdict.REFUSED,
-    407: Verdict.REFUSED,
-    412: Verdict.CHANGED,
-    416: Verdict.CHANGED,  # what was asked for is past its end
-    408: Verdict.RETRY,
-    425: Verdict.RETRY,
-    429: Verdict.RETRY,
-    _NOT_IMPLEMENTED: Verdict.FATAL,
-    505: Verdict.FATAL,
+    404: ErrorKind.MISSING,
+    410: ErrorKind.MISSING,
+    401: ErrorKind.REFUSED,
+    403: ErrorKind.REFUSED,
+    407: ErrorKind.REFUSED,
+    412: ErrorKind.CHANGED,
+    416: ErrorKind.CHANGED,  # what was asked for is past its end
+    408: ErrorKind.RETRY,
+    425: ErrorKind.RETRY,
+    429: ErrorKind.RETRY,
+    _NOT_IMPLEMENTED: ErrorKind.FATAL,
+    505: ErrorKind.FATAL,
 }
 
 _NAMES = {
-    Verdict.REFUSED: {
+    ErrorKind.REFUSED: {
         "NoCredentialsError",
         "PartialCredentialsError",
         "CredentialRetrievalError",
@@ -63,8 +68,8 @@ _NAMES = {
         "ClientAuthenticationError",
         "AuthenticationException",
     },
-    Verdict.FATAL: {"ClientConnectorCertificateError", "SSLCertVerificationError"},
-    Verdict.RETRY: {
+    ErrorKind.FATAL: {"ClientConnectorCertificateError", "SSLCertVerificationError"},
+    ErrorKind.RETRY: {
         "ClientConnectionError",
         "ClientPayloadError",
         "HTTPClientError",
@@ -76,20 +81,20 @@ _NAMES = {
     },
 }
 
-_TYPES: tuple[tuple[type[BaseException], Verdict], ...] = (
-    (FileChangedError, Verdict.CHANGED),
-    (FileNotFoundError, Verdict.MISSING),
-    (PermissionError, Verdict.REFUSED),
-    (StorageError, Verdict.FATAL),
-    (FileExistsError, Verdict.FATAL),
-    (IsADirectoryError, Verdict.FATAL),
-    (NotADirectoryError, Verdict.FATAL),
-    (ConnectionError, Verdict.RETRY),
-    (TimeoutError, Verdict.RETRY),
-    (asyncio.TimeoutError, Verdict.RETRY),
-    (concurrent.futures.TimeoutError, Verdict.RETRY),
-    (EOFError, Verdict.RETRY),
-    (http.client.IncompleteRead, Verdict.RETRY),
+_TYPES: tuple[tuple[type[BaseException], ErrorKind], ...] = (
+    (FileChangedError, ErrorKind.CHANGED),
+    (FileNotFoundError, ErrorKind.MISSING),
+    (PermissionError, ErrorKind.REFUSED),
+    (StorageError, ErrorKind.FATAL),
+    (FileExistsError, ErrorKind.FATAL),
+    (IsADirectoryError, ErrorKind.FATAL),
+    (NotADirectoryError, ErrorKind.FATAL),
+    (ConnectionError, ErrorKind.RETRY),
+    (TimeoutError, ErrorKind.RETRY),
+    (asyncio.TimeoutError, ErrorKind.RETRY),
+    (concurrent.futures.TimeoutError, ErrorKind.RETRY),
+    (EOFError, ErrorKind.RETRY),
+    (http.client.IncompleteRead, ErrorKind.RETRY),
 )
 
 # None: some drivers raise a bare OSError for whatever has gone wrong on the way.
@@ -115,7 +120,7 @@ _CREDENTIALS.update(s3a=_CREDENTIALS["s3"], gcs=_CREDENTIALS["gs"], https=_CREDE
 _CREDENTIALS.update(abfs=_CREDENTIALS["az"])
 
 
-def judge(error: BaseException) -> Verdict:
+def classify(error: BaseException) -> ErrorKind:
     """What is to be done about an error of a driver."""
     # The first cause tells most: HTTP calls a file missing, too, whose server is down.
     causes = [*_causes(error)][::-1]
@@ -124,7 +129,7 @@ def judge(error: BaseException) -> Verdict:
         if status is not None and status in _STATUSES:
             return _STATUSES[status]
         if status is not None and 500 <= status < 600:
-            return Verdict.RETRY
+            return ErrorKind.RETRY
     for each in causes:
         names = {kind.__name__ for kind in type(each).__mro__}
         for verdict, known in _NAMES.items():
@@ -134,8 +139,8 @@ def judge(error: BaseException) -> Verdict:
             if isinstance(each, kind):
                 return verdict
         if isinstance(each, OSError):
-            return Verdict.RETRY if each.errno in _PASSING else Verdict.FATAL
-    return Verdict.FATAL
+            return ErrorKind.RETRY if each.errno in _PASSING else ErrorKind.FATAL
+    return ErrorKind.FATAL
 
 
 def explain(
@@ -153,26 +158,26 @@ def explain(
         tries: How often it was tried.
         secrets: Strings that are not shown.
     """
-    verdict, name = judge(error), shown(url)
+    verdict, name = classify(error), shown(url)
     # What HTTP calls a missing file may be one that could not be asked for.
     *_, first = _causes(error)
-    reason = _reason(error if verdict is Verdict.FATAL else first, secrets)
-    if isinstance(error, StorageError) and verdict is not Verdict.CHANGED:
+    reason = _reason(error if verdict is ErrorKind.FATAL else first, secrets)
+    if isinstance(error, StorageError) and verdict is not ErrorKind.CHANGED:
         return error  # it has been explained where it came from
-    if verdict is Verdict.MISSING:
-        return FileMissingError(f"{name}: there is no such file or folder")
-    if verdict is Verdict.CHANGED:
+    if verdict is ErrorKind.MISSING:
+        return StorageNotFoundError(f"{name}: there is no such file or folder")
+    if verdict is ErrorKind.CHANGED:
         return FileChangedError(
             f"{name}: it has changed since it was opened, so its bytes would not fit together; "
             "open it again"
         )
-    if verdict is Verdict.REFUSED:
+    if verdict is ErrorKind.REFUSED:
         known = _CREDENTIALS.get(Url.parse(url).protocol, "those of its driver")
-        return AccessRefusedError(
+        return StoragePermissionError(
             f"{name}: {doing} is refused ({reason}); give credentials with storage_options= or in "
             f"the environment ({known}). Some servers refuse in the same way what is not there"
         )
-    if verdict is Verdict.RETRY:
+    if verdict is ErrorKind.RETRY:
         return StorageError(
             f"{name}: {doing} failed {tries} times, at last with {reason}; check the connection "
             "and the server, and try again"

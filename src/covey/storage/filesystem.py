@@ -22,7 +22,7 @@ from covey.urls import Url, find_secrets, redact
 Call = Callable[[Any], Any]
 
 # As many requests as are under way at once; drivers that need threads get fewer.
-MOST_FLYING = 32
+MAX_CONCURRENT_REQUESTS = 32
 _THREADS = 8
 
 # No connection may say nothing for so long. For drivers that do not watch it themselves, a whole
@@ -31,7 +31,7 @@ _SILENT_SECONDS = 30
 _REQUEST_SECONDS = 300
 
 
-class Connection(ForkAware):
+class RemoteFilesystem(ForkAware):
     """The filesystem that a URL lies in, made when it is first needed.
 
     Raises:
@@ -48,7 +48,7 @@ class Connection(ForkAware):
         self._shared: Any = None
         self._own = threading.local()
 
-    def _let_go(self) -> object:
+    def _reset_after_fork(self) -> object:
         held = self._shared, self._own
         self._shared, self._own = None, threading.local()
         return held
@@ -131,7 +131,7 @@ class Connection(ForkAware):
             ) from error
 
 
-class Launcher:
+class RequestExecutor:
     """Begins calls, and ends those that nobody waits for any more when it is closed.
 
     Args:
@@ -139,7 +139,7 @@ class Launcher:
         alone: Whether there is only one at a time, which needs no thread of its own.
     """
 
-    def __init__(self, connection: Connection, *, alone: bool = False) -> None:
+    def __init__(self, connection: RemoteFilesystem, *, alone: bool = False) -> None:
         self._connection = connection
         self._flying: set[Future[Any]] = set()
         needs_threads = not (connection.is_asynchronous or alone)
@@ -205,7 +205,10 @@ def _settings(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
     if url.head or url.tail:
         return {}
     if url.protocol in ("s3", "s3a"):
-        own = {"retries": {"total_max_attempts": 1}, "max_pool_connections": MOST_FLYING}
+        own = {
+            "retries": {"total_max_attempts": 1},
+            "max_pool_connections": MAX_CONCURRENT_REQUESTS,
+        }
         return {"config_kwargs": {**own, **(options.get("config_kwargs") or {})}}
     if url.is_http and "timeout" not in options:
         aiohttp = importlib.import_module("aiohttp")

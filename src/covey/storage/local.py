@@ -24,7 +24,7 @@ except ImportError:  # Windows
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.errors import FileMissingError, StorageError
+from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
 from covey.untrusted import check_regular, open_file, os_errors, read_file
 from covey.urls import local_path, shown
@@ -245,7 +245,7 @@ def _find(path: str) -> os.stat_result | None:
     try:
         with os_errors(path):
             return os.stat(path)
-    except (FileMissingError, ValueError):  # a path with a NUL character is not valid
+    except (StorageNotFoundError, ValueError):  # a path with a NUL character is not valid
         return None
 
 

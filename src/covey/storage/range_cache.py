@@ -24,18 +24,18 @@ from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import (
     BLOCK_BYTES,
     DATA,
-    Entry,
-    UnsoundError,
+    CacheEntry,
+    CorruptCacheEntryError,
     block_count,
     count_marked,
     create,
     discard,
-    read_token,
+    read_id,
 )
 from covey.storage.errors import explain
-from covey.storage.filesystem import Connection
-from covey.storage.range_requests import Body, IgnoresRangeError, range_call, tells_state
-from covey.storage.retry import Attempts, Task, run
+from covey.storage.filesystem import RemoteFilesystem
+from covey.storage.range_requests import Body, RangeNotSupportedError, range_call, tells_state
+from covey.storage.retry import Retry, Task, run
 from covey.urls import shown
 
 if TYPE_CHECKING:
@@ -124,14 +124,14 @@ def _fetch_missing(lacking: Sequence[_Need]) -> None:
             unmarked[id(blocks)].append(receipt)
 
     def settle(task: Task, error: Exception) -> bool:
-        if isinstance(error, IgnoresRangeError):
+        if isinstance(error, RangeNotSupportedError):
             places[id(task)][0].in_one = True  # there must be room for it first
             return True
         return False
 
-    whole = [need.blocks for need in lacking if need.blocks.in_one]
+    complete = [need.blocks for need in lacking if need.blocks.in_one]
     run(tasks, receive, settle)
-    for blocks in whole:
+    for blocks in complete:
         blocks.download()
     _mark([need.blocks for need in lacking if id(need.blocks) in unmarked], unmarked)
 
@@ -201,7 +201,7 @@ class RemoteBlocks(ForkAware):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RemoteFilesystem,
         cache: DiskCache,
         url: str,
         state: Stat,
@@ -265,7 +265,7 @@ class RemoteBlocks(ForkAware):
     def missing(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some blocks that are not there, once there is a folder for them."""
         known = self._known
-        if read_token(self.folder) != known.token or not known.sound[numbers].all():
+        if read_id(self.folder) != known.token or not known.sound[numbers].all():
             known = self._look(numbers)
         if time.monotonic() - self._touched >= _TOUCH_SECONDS:
             self._touch()
@@ -274,13 +274,13 @@ class RemoteBlocks(ForkAware):
     def _look(self, numbers: NDArray[np.int64]) -> _Known:
         """Find out what is there, and begin anew if that is nothing, or nothing good."""
         for attempt in range(8):
-            with self.cache.failing_well():
+            with self.cache.wrap_os_errors():
                 try:
-                    entry = Entry(self.folder, self.size)
-                except (FileNotFoundError, UnsoundError) as error:
+                    entry = CacheEntry(self.folder, self.size)
+                except (FileNotFoundError, CorruptCacheEntryError) as error:
                     # Another process may just be making the folder, or removing it; a file that is
                     # missing from it still, is missing for good.
-                    if isinstance(error, UnsoundError) or attempt > 2:
+                    if isinstance(error, CorruptCacheEntryError) or attempt > 2:
                         discard(self.folder)
                     create(self.folder, self.size)
                     continue
@@ -314,15 +314,15 @@ class RemoteBlocks(ForkAware):
         """What fetches some blocks."""
         begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size)
         call = range_call(self._fs_path, begin, end, self.state)
-        attempts = Attempts(self.connection, self.url, f"reading bytes {begin} to {end}")
+        attempts = Retry(self.connection, self.url, f"reading bytes {begin} to {end}")
         return Task(self.connection, call, attempts, bytes=end - begin)
 
     def write(self, first: int, data: bytes) -> Receipt | None:
         """Write blocks; None if the folder is gone, which the next round sees to."""
-        with self.cache.failing_well():
+        with self.cache.wrap_os_errors():
             try:
-                entry = Entry(self.folder, self.size)
-            except (FileNotFoundError, UnsoundError):
+                entry = CacheEntry(self.folder, self.size)
+            except (FileNotFoundError, CorruptCacheEntryError):
                 return None
             with entry:
                 receipt = Receipt(entry.token, first, entry.write(first * BLOCK_BYTES, data))
@@ -331,10 +331,10 @@ class RemoteBlocks(ForkAware):
 
     def mark(self, receipt: Receipt | None) -> None:
         """Say that blocks are there, now that they are known to be right."""
-        with self.cache.failing_well():
+        with self.cache.wrap_os_errors():
             try:
-                entry = Entry(self.folder, self.size)
-            except (FileNotFoundError, UnsoundError):
+                entry = CacheEntry(self.folder, self.size)
+            except (FileNotFoundError, CorruptCacheEntryError):
                 return
             with entry:
                 if receipt is not None and entry.token == receipt.token:
@@ -346,10 +346,10 @@ class RemoteBlocks(ForkAware):
     def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Forget the blocks of ranges, so that they are fetched again."""
         numbers = self.numbers(begins, ends)
-        with self.cache.failing_well():
+        with self.cache.wrap_os_errors():
             try:
-                entry = Entry(self.folder, self.size)
-            except (FileNotFoundError, UnsoundError):
+                entry = CacheEntry(self.folder, self.size)
+            except (FileNotFoundError, CorruptCacheEntryError):
                 return
             with entry:
                 known = self._recognise(entry.token)
@@ -369,4 +369,4 @@ class RemoteBlocks(ForkAware):
                         pieces.append(body.read(end - body.position))
                     self.mark(self.write(begin // BLOCK_BYTES, b"".join(pieces)))
 
-        Attempts(self.connection, self.url, "reading").repeat(action)
+        Retry(self.connection, self.url, "reading").repeat(action)

@@ -16,8 +16,8 @@ from typing import Any
 
 from covey.errors import FileChangedError, StorageError
 from covey.storage.base import Stat
-from covey.storage.errors import ShortAnswerError
-from covey.storage.filesystem import Call, Connection, Launcher, named
+from covey.storage.errors import TruncatedResponseError
+from covey.storage.filesystem import Call, RemoteFilesystem, RequestExecutor, named
 
 _PIECE_BYTES = 1 << 20
 
@@ -45,7 +45,7 @@ _VERSIONS = (
 )
 
 
-class IgnoresRangeError(Exception):
+class RangeNotSupportedError(Exception):
     """A server answers with the whole file, whatever part of it is asked for."""
 
 
@@ -101,13 +101,13 @@ def whole_call(path: str, name: str, limit: int) -> Call:
     return call
 
 
-def tells_state(connection: Connection) -> bool:
+def tells_state(connection: RemoteFilesystem) -> bool:
     """Whether answers say which state of the file they are of."""
     filesystem = connection.filesystem
     return _is_http(filesystem) or _is_s3(filesystem)
 
 
-def can_compare(connection: Connection) -> bool:
+def can_compare(connection: RemoteFilesystem) -> bool:
     """Whether a file can be written on the condition that it has not changed."""
     return _is_s3(connection.filesystem)
 
@@ -121,8 +121,10 @@ class Body:
         expected: The state that it must be in, if that is known.
     """
 
-    def __init__(self, connection: Connection, path: str, expected: Stat | None = None) -> None:
-        self._launcher = Launcher(connection)
+    def __init__(
+        self, connection: RemoteFilesystem, path: str, expected: Stat | None = None
+    ) -> None:
+        self._launcher = RequestExecutor(connection)
         self._expected = expected
         self._answer: Any = self._launcher.start(lambda fs: _http_get(fs, path, {})).result()
         self.position = 0
@@ -137,7 +139,7 @@ class Body:
         """Some of the next bytes; none at the end."""
         data: bytes = self._launcher.start(lambda _: self._answer.content.read(most)).result()
         if not data and self._expected is not None and self.position < self._expected.size:
-            raise ShortAnswerError(f"{self.position} bytes came of {self._expected.size}")
+            raise TruncatedResponseError(f"{self.position} bytes came of {self._expected.size}")
         self.position += len(data)
         return data
 
@@ -147,7 +149,7 @@ class Body:
         self._launcher.start(lambda _: _hang_up(self._answer)).result()
 
 
-def measure(connection: Connection, path: str, version: str) -> Stat:
+def measure(connection: RemoteFilesystem, path: str, version: str) -> Stat:
     """The state of a file whose server does not say how long it is: all of it is read."""
     content = hashlib.sha256()
     with closing(Body(connection, path)) as body:
@@ -195,7 +197,7 @@ def _size_in(content_range: str, begin: int, expected: Stat) -> int:
     if given is None:
         return expected.size
     if int(given[1]) != begin:
-        raise ShortAnswerError(f"bytes from {given[1]} came, not from {begin}")
+        raise TruncatedResponseError(f"bytes from {given[1]} came, not from {begin}")
     return int(given[2])
 
 
@@ -204,7 +206,7 @@ async def _http_range(filesystem: Any, url: str, begin: int, end: int, expected:
     try:
         _check_http(answer, begin, expected)
         if answer.status != 206 and end - begin < expected.size:
-            raise IgnoresRangeError
+            raise RangeNotSupportedError
         return _check_length(await answer.read(), end - begin)
     finally:
         answer.close()
@@ -276,12 +278,12 @@ def _wrong(data: bytes, wanted: int, info: Mapping[str, Any], expected: Stat) ->
     """Why an answer has the wrong length: the connection, or another file."""
     if Stat(info["size"], version_of(info)) != expected:
         return FileChangedError()
-    return ShortAnswerError(f"{len(data)} bytes came of {wanted}")
+    return TruncatedResponseError(f"{len(data)} bytes came of {wanted}")
 
 
 def _check_length(data: bytes, expected: int) -> bytes:
     if len(data) != expected:
-        raise ShortAnswerError(f"{len(data)} bytes came of {expected}")
+        raise TruncatedResponseError(f"{len(data)} bytes came of {expected}")
     return data
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from covey.errors import FileChangedError
 from covey.storage.base import Stat
 from covey.storage.errors import explain
-from covey.storage.filesystem import Call, Connection, Launcher
-from covey.storage.range_requests import Body, IgnoresRangeError, range_call, tells_state
-from covey.storage.retry import Attempts, failure
+from covey.storage.filesystem import Call, RemoteFilesystem, RequestExecutor
+from covey.storage.range_requests import Body, RangeNotSupportedError, range_call, tells_state
+from covey.storage.retry import Retry, failure
 from covey.urls import shown
 
 # Pieces grow up to this as more of a file is read, so that a glance at its head costs little.
@@ -52,7 +52,7 @@ class RemoteStream(io.RawIOBase):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RemoteFilesystem,
         url: str,
         state: Stat,
         state_now: Callable[[], Stat | None],
@@ -72,7 +72,7 @@ class RemoteStream(io.RawIOBase):
     def _forget(self) -> None:
         """Begin anew where the position is, as a forked child has to."""
         self._pid = os.getpid()
-        self._launcher: Launcher | None = None
+        self._launcher: RequestExecutor | None = None
         self._pieces: deque[_Piece] = deque()
         self._asked = self._passed = 0
         """How many pieces were asked for in a row, and how many of them were read."""
@@ -110,12 +110,12 @@ class RemoteStream(io.RawIOBase):
         if not self._in_one:
             try:
                 data = self._from_pieces(len(view))
-            except IgnoresRangeError:
+            except RangeNotSupportedError:
                 self._stop()
                 self._in_one = True
         if self._in_one:
             doing = f"reading on from byte {self._position}"
-            attempts = Attempts(self._connection, self._url, doing)
+            attempts = Retry(self._connection, self._url, doing)
             data = attempts.repeat(partial(self._from_body, len(view)))
         view[: len(data)] = data
         self._position += len(data)
@@ -156,7 +156,7 @@ class RemoteStream(io.RawIOBase):
     def _ask_ahead(self) -> None:
         """Ask for pieces, the more of them the more were read in a row."""
         if self._launcher is None:
-            self._launcher = Launcher(self._connection)
+            self._launcher = RequestExecutor(self._connection)
         begin = self._pieces[-1].end if self._pieces else self._position
         while begin < self._state.size and len(self._pieces) < min(1 + self._passed, _AHEAD):
             length = min(_FIRST_BYTES << min(self._asked, 8), _MOST_BYTES)
@@ -169,13 +169,13 @@ class RemoteStream(io.RawIOBase):
     def _wait_for(self, piece: _Piece) -> bytes:
         assert self._launcher is not None
         doing = f"reading bytes {piece.begin} to {piece.end}"
-        attempts = Attempts(self._connection, self._url, doing)
+        attempts = Retry(self._connection, self._url, doing)
         while True:
             error = failure(piece.future)
             if error is None:
                 data = piece.future.result()
                 break
-            if isinstance(error, IgnoresRangeError):
+            if isinstance(error, RangeNotSupportedError):
                 raise error
             time.sleep(attempts.failed(error))
             piece.future = self._launcher.start(piece.call)

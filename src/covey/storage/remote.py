@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
-from covey.errors import FileMissingError, StorageError
+from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
-from covey.storage.errors import Verdict, judge
-from covey.storage.filesystem import Call, Connection, named
+from covey.storage.errors import ErrorKind, classify
+from covey.storage.filesystem import Call, RemoteFilesystem, named
 from covey.storage.range_cache import RemoteBlocks
 from covey.storage.range_requests import can_compare, measure, version_of, whole_call
 from covey.storage.readahead import RemoteStream
-from covey.storage.retry import Attempts, Task, run, run_one
+from covey.storage.retry import Retry, Task, run, run_one
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, Url, shown
 
@@ -51,7 +51,7 @@ class RemoteStorage(Storage):
         self._options = dict(options or {})
         self._cache_bytes = cache_bytes
         self._limit = cache_limit(cache_bytes)
-        self._connection = Connection(self._url, self._options)
+        self._connection = RemoteFilesystem(self._url, self._options)
         self._cache: DiskCache | None = None
         self._access: dict[str, tuple[str, str]] = {}
         """User name and password, and query, by path, where they differ from those of the URL."""
@@ -127,13 +127,13 @@ class RemoteStorage(Storage):
         if info.get("size") is not None:
             return Stat(int(info["size"]), version)
         path = self._connection.path_of(str(url))
-        attempts = Attempts(self._connection, str(url), "reading, to know its size,")
+        attempts = Retry(self._connection, str(url), "reading, to know its size,")
         return attempts.repeat(lambda: measure(self._connection, path, version))
 
     def _state_of(self, url: Url) -> Stat:
         state = self.stat([str(url)])[0]
         if state is None:
-            raise FileMissingError(f"{url.public}: there is no such file")
+            raise StorageNotFoundError(f"{url.public}: there is no such file")
         return state
 
     def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
@@ -151,7 +151,7 @@ class RemoteStorage(Storage):
         folder = replace(url, path=wanted.folder)
         try:
             names = self._names(folder, wanted.is_deep, True)
-        except FileMissingError:
+        except StorageNotFoundError:
             return []
         return sorted(folder.join(name).public for name in names if wanted.matches(name))
 
@@ -176,7 +176,7 @@ class RemoteStorage(Storage):
                 names.add(name)
         if not names and not self.is_folder(str(folder)):
             how = ", or its server does not list it" if folder.is_http else ""
-            raise FileMissingError(f"{folder.public}: there is no such folder{how}")
+            raise StorageNotFoundError(f"{folder.public}: there is no such folder{how}")
         return {name for name in names if hidden or not f"/{name}".count("/.")}
 
     def read(self, path: str) -> bytes:
@@ -210,7 +210,7 @@ class RemoteStorage(Storage):
         call = named(method, *arguments(self._connection.path_of(str(url))), **options)
         try:
             self._one(url, "writing", call, timed=False)
-        except FileMissingError:
+        except StorageNotFoundError:
             # Where there are real folders, they have to be made; buckets, nobody asked for.
             if self._connection.is_asynchronous:
                 raise
@@ -252,7 +252,7 @@ class RemoteStorage(Storage):
         return call
 
     def _task(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Task:
-        attempts = Attempts(self._connection, str(url), doing)
+        attempts = Retry(self._connection, str(url), doing)
         return Task(self._connection, call, attempts, timed=timed)
 
     def _one(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Any:
@@ -262,7 +262,7 @@ class RemoteStorage(Storage):
         """The result of a call; None if something is missing."""
         try:
             return self._one(url, doing, call)
-        except FileMissingError:
+        except StorageNotFoundError:
             return None
 
 
@@ -277,7 +277,7 @@ def _pattern(url: Url) -> Pattern | None:
 
 
 def _is_missing(task: Task, error: Exception) -> bool:
-    return judge(error) is Verdict.MISSING
+    return classify(error) is ErrorKind.MISSING
 
 
 def _where(options: Mapping[str, Any]) -> Any:

@@ -13,11 +13,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from covey.storage.errors import Verdict, explain, judge
-from covey.storage.filesystem import MOST_FLYING, Call, Connection, Launcher
+from covey.storage.errors import ErrorKind, classify, explain
+from covey.storage.filesystem import (
+    MAX_CONCURRENT_REQUESTS,
+    Call,
+    RemoteFilesystem,
+    RequestExecutor,
+)
 
-TRIES = 5
-BASE_SECONDS = 0.5
+MAX_ATTEMPTS = 5
+BACKOFF_BASE_S = 0.5
 _MOST_SECONDS = 20.0
 
 # Of answers that are under way at the same time.
@@ -30,10 +35,10 @@ _RANDOM = random.SystemRandom()
 
 
 @dataclass(slots=True)
-class Attempts:
+class Retry:
     """How often something was tried."""
 
-    connection: Connection
+    connection: RemoteFilesystem
     url: str
     doing: str
     """What is done, for messages: "reading"."""
@@ -49,10 +54,10 @@ class Attempts:
             StorageError: If there is to be none.
         """
         self.failures += 1
-        if judge(error) is not Verdict.RETRY or self.failures >= TRIES:
+        if classify(error) is not ErrorKind.RETRY or self.failures >= MAX_ATTEMPTS:
             secrets = self.connection.secrets(self.url)
             raise explain(error, self.url, self.doing, self.failures, secrets)
-        longest = min(BASE_SECONDS * 2**self.failures, _MOST_SECONDS)
+        longest = min(BACKOFF_BASE_S * 2**self.failures, _MOST_SECONDS)
         return _RANDOM.uniform(longest / 4, longest / 2)
 
     def repeat(self, action: Callable[[], Result]) -> Result:
@@ -69,9 +74,9 @@ class Attempts:
 class Task:
     """A call that is one of many."""
 
-    connection: Connection
+    connection: RemoteFilesystem
     call: Call
-    attempts: Attempts
+    attempts: Retry
     bytes: int = 0
     """Of its answer."""
     timed: bool = True
@@ -97,12 +102,12 @@ def run(
     resting: list[tuple[float, int, Task]] = []
     flying: dict[Future[Any], Task] = {}
     landed: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
-    launchers: dict[int, Launcher] = {}
+    launchers: dict[int, RequestExecutor] = {}
     bytes_flying = rests = 0
     with ExitStack() as stack:
         for task in tasks:
             if id(task.connection) not in launchers:
-                launcher = Launcher(task.connection, alone=len(tasks) == 1)
+                launcher = RequestExecutor(task.connection, alone=len(tasks) == 1)
                 launchers[id(task.connection)] = stack.enter_context(closing(launcher))
         while waiting or resting or flying:
             while resting and resting[0][0] <= time.monotonic():
@@ -147,4 +152,4 @@ def run_one(task: Task) -> Any:
 
 
 def _has_room(flying: int, bytes_flying: int, bytes: int) -> bool:
-    return flying < MOST_FLYING and (not flying or bytes_flying + bytes <= _MOST_BYTES)
+    return flying < MAX_CONCURRENT_REQUESTS and (not flying or bytes_flying + bytes <= _MOST_BYTES)

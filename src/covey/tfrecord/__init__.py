@@ -10,8 +10,8 @@ handing over single records is what makes other readers slow; :class:`RecordRead
 """
 
 from covey.tfrecord.block import Block
-from covey.tfrecord.locations import PLACE_DTYPE
+from covey.tfrecord.locations import LOCATION_DTYPE
 from covey.tfrecord.reader import RecordReader, Skipped
 from covey.tfrecord.writer import RecordWriter
 
-__all__ = ["PLACE_DTYPE", "Block", "RecordReader", "RecordWriter", "Skipped"]
+__all__ = ["LOCATION_DTYPE", "Block", "RecordReader", "RecordWriter", "Skipped"]

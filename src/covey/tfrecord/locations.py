@@ -17,7 +17,7 @@ from covey.errors import FormatError
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
 
 # One row per record: what RecordReader.read_at takes, and how long the record is.
-PLACE_DTYPE = np.dtype([("offset", "<u8"), ("within", "<u8"), ("length", "<u8")])
+LOCATION_DTYPE = np.dtype([("offset", "<u8"), ("within", "<u8"), ("length", "<u8")])
 
 # Of a compressed file: (decompressed bytes before it, where it begins in the file) of each member.
 Members = list[tuple[int, int]]
@@ -31,7 +31,7 @@ def longest_member(lengths: NDArray[Any]) -> int:
     return LONG_MEMBER + FRAME_BYTES + (int(lengths.max()) if len(lengths) else 0)
 
 
-class Places:
+class RecordLocations:
     """The places of a file's records, noted block by block while it is read.
 
     Args:
@@ -58,7 +58,7 @@ class Places:
             return True
         if self._compression != "GZIP":
             return False
-        places = np.zeros(len(self), PLACE_DTYPE)
+        places = np.zeros(len(self), LOCATION_DTYPE)
         self._fill(places)
         before, _ = np.array(self.members, np.uint64).T
         ends = places["offset"] + places["length"] + np.uint64(FRAME_BYTES)
@@ -68,13 +68,13 @@ class Places:
         member = np.searchsorted(before, places["offset"], side="right") - 1
         # Only if every member has whole records does one end where the next with records begins.
         full = len(np.unique(member)) == len(before)
-        whole = bool((ends <= following[member]).all())
+        complete = bool((ends <= following[member]).all())
         longest = int((following - before).max())
-        return full and whole and longest <= longest_member(places["length"])
+        return full and complete and longest <= longest_member(places["length"])
 
     def table(self) -> NDArray[Any]:
         """All of them: an array of (offset, within, length)."""
-        places = np.zeros(len(self), PLACE_DTYPE)
+        places = np.zeros(len(self), LOCATION_DTYPE)
         self.fill(places, streamed=not self.can_skip())
         return places
 

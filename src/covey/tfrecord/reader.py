@@ -24,7 +24,7 @@ from covey.tfrecord.compression import (
     parse_compression,
     read_head,
 )
-from covey.tfrecord.locations import Members, Places
+from covey.tfrecord.locations import Members, RecordLocations
 from covey.tfrecord.streams import (
     FileStream,
     PieceStream,
@@ -90,7 +90,7 @@ class RecordReader:
         verify: bool = True,
         on_error: OnError = "raise",
         max_record_bytes: int = 1 << 28,
-        map_files: bool = True,
+        mmap: bool = True,
     ) -> None:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
@@ -104,7 +104,7 @@ class RecordReader:
         self._verify = verify
         self._on_error = on_error
         self._max_record_bytes = max_record_bytes
-        self._map_files = map_files
+        self._map_files = mmap
         self._closed = False
         self.skipped: list[Skipped] = []
         """What ``on_error="skip"`` has left out, since the last pass began."""
@@ -201,7 +201,7 @@ class RecordReader:
 
         :mod:`covey.tfrecord.locations` says what they mean.
         """
-        places = Places(self.compression)
+        places = RecordLocations(self.compression)
         for block in self.blocks(members=places.members):
             places.add(block)
         return places.table()
@@ -246,7 +246,7 @@ class RecordReader:
         """Open the bytes from ``offset`` on, decompressed if they are compressed."""
         self._check_open()
         if self._regular is not None and self.compression is None:
-            return FileStream(self._regular, offset, map_files=self._map_files)
+            return FileStream(self._regular, offset, mmap=self._map_files)
         read = self._reader(offset)
         if self.compression is None:
             return PieceStream(read, _PIECE_BYTES, _nothing)
@@ -368,8 +368,8 @@ class RecordReader:
     def _check_end(self, left: int, needed: int, record: int, offset: int) -> None:
         """Make sure that a file ends on a whole record."""
         if left:
-            whole = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-            raise self._error(record, offset, f"the file ends after {left} of {whole}")
+            complete = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
+            raise self._error(record, offset, f"the file ends after {left} of {complete}")
 
     def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
         """Make sure that a record which nothing else bounds is not too large."""

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from covey import _core
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
 from covey.tfrecord.compression import parse_compression
-from covey.tfrecord.segments import DamagedFile, Stretch, begins_a_frame
+from covey.tfrecord.segments import CorruptFile, Segment, begins_a_frame
 from covey.tfrecord.streams import WINDOW_BYTES
 
 _UNLIMITED = 2**63
@@ -44,7 +44,7 @@ def salvage(
     *,
     compression: str | None = "auto",
     max_record_bytes: int = 1 << 28,
-    map_files: bool = True,
+    mmap: bool = True,
 ) -> Iterator[Block | Damage]:
     """Read the sound records of a file, with a :class:`Damage` in the place of what is not sound.
 
@@ -84,23 +84,23 @@ def salvage(
         raise TypeError(
             f"the source is of type {type(source).__name__}, must be a path or a binary file"
         )
-    return _salvage(source, compression, max_record_bytes, map_files)
+    return _salvage(source, compression, max_record_bytes, mmap)
 
 
 def _salvage(
     source: str | os.PathLike[str] | BinaryIO,
     compression: str | None,
     most: int,
-    map_files: bool,
+    mmap: bool,
 ) -> Iterator[Block | Damage]:
-    with closing(DamagedFile(source, compression, map_files=map_files)) as file:
+    with closing(CorruptFile(source, compression, mmap=mmap)) as file:
         yield from _Salvage(file, most).read()
 
 
 class _Salvage:
     """The reading of one file."""
 
-    def __init__(self, file: DamagedFile, most: int) -> None:
+    def __init__(self, file: CorruptFile, most: int) -> None:
         self._file = file
         self._most = most
         self._record = 0
@@ -113,22 +113,22 @@ class _Salvage:
         at: int | None = 0
         begin = 0
         while at is not None:
-            stretch = self._file.stretch(at, begin)
-            yield from self._read(stretch)
-            at, begin = None, stretch.end
-            if stretch.gap is not None:
-                at = stretch.gap.resume
-                yield from self._cross(stretch)
+            segment = self._file.segment(at, begin)
+            yield from self._read(segment)
+            at, begin = None, segment.end
+            if segment.gap is not None:
+                at = segment.gap.resume
+                yield from self._cross(segment)
         if self._open is not None:
             yield self._open
 
-    def _read(self, stretch: Stretch) -> Iterator[Block | Damage]:
+    def _read(self, segment: Segment) -> Iterator[Block | Damage]:
         """All of a stretch."""
-        at = stretch.begin
+        at = segment.begin
         while True:
-            data = stretch.rest(at)
+            data = segment.rest(at)
             scan = _core.scan_frames(data, _UNLIMITED, _core.VERIFY_ALL)
-            if stretch.is_truncated(at):
+            if segment.is_truncated(at):
                 return
             offsets, lengths, passed, needed, fault = scan
             if len(lengths):
@@ -140,50 +140,50 @@ class _Salvage:
                     self._file.name,
                     self._record,
                     at,
-                    mapped_from=stretch.mapped_from,
+                    mapped_from=segment.mapped_from,
                 )
                 self._record += len(lengths)
                 at += passed
             if fault is not None and fault[0] == "data_checksum":
-                at = yield from self._pass_data(stretch, at, _mismatch(fault, self._record))
+                at = yield from self._pass_data(segment, at, _mismatch(fault, self._record))
             elif fault is not None:
-                at = yield from self._pass_length(stretch, at, _mismatch(fault, self._record))
-            elif needed > FRAME_BYTES + max(self._most, stretch.most(at, 0)):
-                at = yield from self._pass_claim(stretch, at, needed)
-            elif not stretch.ended:
-                stretch.move(at, needed)
-            elif at < stretch.end:
-                at = yield from self._pass_rest(stretch, at, needed)
+                at = yield from self._pass_length(segment, at, _mismatch(fault, self._record))
+            elif needed > FRAME_BYTES + max(self._most, segment.most(at, 0)):
+                at = yield from self._pass_claim(segment, at, needed)
+            elif not segment.ended:
+                segment.move(at, needed)
+            elif at < segment.end:
+                at = yield from self._pass_rest(segment, at, needed)
             else:
                 return
 
-    def _pass_data(self, stretch: Stretch, at: int, reason: str) -> Generator[Damage, None, int]:
+    def _pass_data(self, segment: Segment, at: int, reason: str) -> Generator[Damage, None, int]:
         """Pass over a record whose data is wrong; return where to go on."""
         yield from self._close(at)
         self._begin(at, reason)
-        (length,) = struct.unpack_from("<Q", stretch.rest(at))
+        (length,) = struct.unpack_from("<Q", segment.rest(at))
         # Bytes may be missing from the data, so that the next frame is nearer than that.
-        end = self._find(stretch, at + 1, at + length + FRAME_BYTES)
-        following = stretch.see(end, HEADER_BYTES)
+        end = self._find(segment, at + 1, at + length + FRAME_BYTES)
+        following = segment.see(end, HEADER_BYTES)
         if not following or begins_a_frame(following):
             yield from self._close(end)
         return end
 
-    def _pass_length(self, stretch: Stretch, at: int, reason: str) -> Generator[Damage, None, int]:
+    def _pass_length(self, segment: Segment, at: int, reason: str) -> Generator[Damage, None, int]:
         """Pass over a record whose length is wrong, to wherever the next sound one is."""
         if self._open is None:
             self._begin(at, reason)
-            data = stretch.see(at, _SEARCH_BYTES)[:_SEARCH_BYTES]
-            length = _core.find_end(data, stretch.ended and at + len(data) == stretch.end)
+            data = segment.see(at, _SEARCH_BYTES)[:_SEARCH_BYTES]
+            length = _core.find_end(data, segment.ended and at + len(data) == segment.end)
             if length:
                 yield from self._close(at + length)
                 return at + length
-        return self._find(stretch, at + 1)
+        return self._find(segment, at + 1)
 
-    def _pass_claim(self, stretch: Stretch, at: int, needed: int) -> Generator[Damage, None, int]:
+    def _pass_claim(self, segment: Segment, at: int, needed: int) -> Generator[Damage, None, int]:
         """Pass over a record that says it is longer than any can be, to the next sound one."""
         yield from self._close(at)
-        left = stretch.most(at, 0)
+        left = segment.most(at, 0)
         if left:
             reason = _cut(left, needed)
         else:
@@ -192,31 +192,31 @@ class _Salvage:
                 f"{self._most}; pass a larger max_record_bytes if that is right"
             )
         self._begin(at, reason)
-        return self._find(stretch, at + 1)
+        return self._find(segment, at + 1)
 
-    def _pass_rest(self, stretch: Stretch, at: int, needed: int) -> Generator[Damage, None, int]:
+    def _pass_rest(self, segment: Segment, at: int, needed: int) -> Generator[Damage, None, int]:
         """Pass over a record that the stretch does not hold the whole of."""
         if needed:
             yield from self._close(at)
         if self._open is None:
-            left = stretch.end - at
-            self._begin(at, _cut(left, needed) if stretch.gap is None else stretch.gap.reason)
+            left = segment.end - at
+            self._begin(at, _cut(left, needed) if segment.gap is None else segment.gap.reason)
         # Bytes may be missing before, so that more frames are here than its length says.
-        return self._find(stretch, at + 1, stretch.end)
+        return self._find(segment, at + 1, segment.end)
 
-    def _cross(self, stretch: Stretch) -> Iterator[Damage]:
+    def _cross(self, segment: Segment) -> Iterator[Damage]:
         """Go on from the end of a stretch to the next."""
-        gap = stretch.gap
+        gap = segment.gap
         assert gap is not None
         if self._open is not None:
             if gap.lost and self._open.reason != gap.reason:
                 reason = f"{self._open.reason}; {gap.reason}"
                 self._open = replace(self._open, reason=reason)
         elif gap.lost:
-            self._begin(stretch.end, gap.reason)
+            self._begin(segment.end, gap.reason)
         elif self._told < gap.member:  # a damage in it is reason enough for its checksum
             reason = f"{gap.reason}; its records are sound by their own"
-            yield Damage(self._file.name, self._record, stretch.end, 0, reason, lost=False)
+            yield Damage(self._file.name, self._record, segment.end, 0, reason, lost=False)
 
     def _begin(self, at: int, reason: str) -> None:
         self._open = Damage(self._file.name, self._record, at, None, reason)
@@ -228,16 +228,16 @@ class _Salvage:
             yield replace(self._open, bytes=at - self._open.offset)
             self._open = None
 
-    def _find(self, stretch: Stretch, begin: int, end: int | None = None) -> int:
+    def _find(self, segment: Segment, begin: int, end: int | None = None) -> int:
         """Where the next sound frame is, or ``end``, if no frames lead there from before it."""
-        most = stretch.most(stretch.begin, self._most)
+        most = segment.most(segment.begin, self._most)
         long_frames = 0
         while True:
-            reach = 0 if end is None else max(0, end - stretch.begin)
+            reach = 0 if end is None else max(0, end - segment.begin)
             found, needed = _core.find_frame(
-                stretch.data, begin - stretch.begin, reach, most, stretch.ended
+                segment.data, begin - segment.begin, reach, most, segment.ended
             )
-            begin = stretch.begin + found
+            begin = segment.begin + found
             if end is not None and begin >= end:
                 return end
             if not needed:
@@ -245,7 +245,7 @@ class _Salvage:
             if needed > WINDOW_BYTES:
                 long_frames += 1
                 most = most if long_frames < _LONG_FRAMES else WINDOW_BYTES
-            stretch.move(begin, max(needed, _SEARCH_BYTES))
+            segment.move(begin, max(needed, _SEARCH_BYTES))
 
 
 def _mismatch(fault: _core.FaultArgs, record: int) -> str:
@@ -258,5 +258,5 @@ def _mismatch(fault: _core.FaultArgs, record: int) -> str:
 
 
 def _cut(left: int, needed: int) -> str:
-    whole = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-    return f"the file ends after {left} of {whole}"
+    complete = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
+    return f"the file ends after {left} of {complete}"

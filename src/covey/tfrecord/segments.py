@@ -53,7 +53,7 @@ ReadAt = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Corruption:
     """Why a stretch ends before its file does."""
 
     reason: str
@@ -65,7 +65,7 @@ class Gap:
     """The byte of the file at which the next stretch begins, if there is one."""
 
 
-class Stretch:
+class Segment:
     """Bytes without a gap, seen through a window; places are offsets in all data of the file."""
 
     def __init__(self, stream: Stream, begin: int, bound: int | None) -> None:
@@ -73,7 +73,7 @@ class Stretch:
         self._bound = bound
         self.begin = begin
         """Where the window begins."""
-        self.gap: Gap | None = None
+        self.gap: Corruption | None = None
         """Why it ends, once it has, unless the file ends there too."""
         self.data = memoryview(b"")
         """What the window shows."""
@@ -116,7 +116,7 @@ class Stretch:
 
     def _end(self, at: int, error: StreamError) -> None:
         self.data, self.ended = memoryview(b""), True
-        self.gap = Gap(str(error), True, at, None)
+        self.gap = Corruption(str(error), True, at, None)
 
     def see(self, at: int, needed: int) -> memoryview:
         """What is from here on, at least so many bytes if there are as many."""
@@ -125,7 +125,7 @@ class Stretch:
         return self.rest(at)
 
 
-class DamagedFile:
+class CorruptFile:
     """A file whose bytes are had as far as they can be. To be closed.
 
     Args:
@@ -140,10 +140,10 @@ class DamagedFile:
         source: str | os.PathLike[str] | BinaryIO,
         compression: str | None = "auto",
         *,
-        map_files: bool = True,
+        mmap: bool = True,
     ) -> None:
         self._owned = isinstance(source, (str, os.PathLike))
-        self._map_files = map_files
+        self._map_files = mmap
         if isinstance(source, (str, os.PathLike)):
             self.name = check_local(source)
             self._file: BinaryIO = open_path(self.name)
@@ -166,7 +166,7 @@ class DamagedFile:
         if self._owned:
             self._file.close()
 
-    def stretch(self, at: int = 0, begin: int = 0) -> Stretch:
+    def segment(self, at: int = 0, begin: int = 0) -> Segment:
         """The bytes from byte ``at`` of the file on; ``begin`` is what the first one is called."""
         if self.compression is None:
             return self._plain()
@@ -179,43 +179,43 @@ class DamagedFile:
             except StreamError as error:
                 # Not raised: what was read before it would be lost with it.
                 inflated, member = members[-1]
-                stretch.gap = self._gap(str(error), member, begin + inflated)
+                segment.gap = self._gap(str(error), member, begin + inflated)
                 return b""
 
-        stretch = Stretch(PieceStream(read, _PIECE_BYTES, _nothing), begin, None)
-        return stretch
+        segment = Segment(PieceStream(read, _PIECE_BYTES, _nothing), begin, None)
+        return segment
 
-    def _plain(self) -> Stretch:
+    def _plain(self) -> Segment:
         if isinstance(self._file, RegularFile) or (
             self._owned and isinstance(self._file, io.FileIO)
         ):
             status = os.fstat(self._file.fileno())
             if stat.S_ISREG(status.st_mode):
-                stream = FileStream(self._file, 0, map_files=self._map_files)
-                return Stretch(stream, 0, status.st_size)
-        return Stretch(PieceStream(self._reader(0), _PIECE_BYTES, _nothing), 0, None)
+                stream = FileStream(self._file, 0, mmap=self._map_files)
+                return Segment(stream, 0, status.st_size)
+        return Segment(PieceStream(self._reader(0), _PIECE_BYTES, _nothing), 0, None)
 
-    def _gap(self, error: str, member: int, inflated: int) -> Gap:
+    def _gap(self, error: str, member: int, inflated: int) -> Corruption:
         """What follows the damaged member at byte ``member``."""
         if self.compression == "ZLIB":
             reason = f"{error}; nothing can be read of one ZLIB stream after that"
-            return Gap(reason, True, inflated, None)
+            return Corruption(reason, True, inflated, None)
         if self._start is None:
             reason = f"{error}; what follows cannot be searched in a file that cannot be seeked"
-            return Gap(reason, True, inflated, None)
+            return Corruption(reason, True, inflated, None)
         if error.endswith((_WRONG_CHECKSUM, _WRONG_LENGTH)):
             end = _end_of_member(self._read_at, member)
             reason = f"{error}, in the GZIP member at byte {member} of the file"
             if not self._read_at(end, 1):
-                return Gap(reason, False, inflated, None)
+                return Corruption(reason, False, inflated, None)
             if find_member(self._read_at, end, end + 1) == end:
-                return Gap(reason, False, inflated, end)
+                return Corruption(reason, False, inflated, end)
         resume = find_member(self._read_at, member + 1)
         if resume is None:
             reason = f"{error}; no GZIP member follows the one at byte {member} of the file"
         else:
             reason = f"{error}; the next GZIP member is at byte {resume} of the file"
-        return Gap(reason, True, inflated, resume)
+        return Corruption(reason, True, inflated, resume)
 
     def _read_at(self, at: int, size: int) -> bytes:
         assert self._start is not None

@@ -115,10 +115,10 @@ class FileStream:
         map_files: Map windows into memory; False reads them.
     """
 
-    def __init__(self, file: io.FileIO, position: int, *, map_files: bool) -> None:
+    def __init__(self, file: io.FileIO, position: int, *, mmap: bool) -> None:
         self._file = file
         self._position = position
-        self._map_files = map_files
+        self._map_files = mmap
         self._size = 0
         self._shared: SharedDescriptor | None = None
         self.mapped_from: SharedDescriptor | None = None

@@ -19,7 +19,7 @@ from covey import _core
 from covey.errors import ClosedError
 from covey.tfrecord.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block, reading
 from covey.tfrecord.compression import gzip_member, parse_compression
-from covey.tfrecord.locations import PLACE_DTYPE
+from covey.tfrecord.locations import LOCATION_DTYPE
 from covey.tfrecord.reader import PathOrFile, RecordReader
 from covey.urls import check_local
 
@@ -36,7 +36,7 @@ class RecordWriter:
     Args:
         target: A path, which is overwritten, or a binary file object.
         compression: ``None``, ``"GZIP"`` or ``"ZLIB"``.
-        level: How hard to compress, 0 to 9.
+        compression_level: How hard to compress, 0 to 9.
         member_bytes: GZIP is written in members of whole records, each ended as soon as it holds
             this many bytes before compression, so that a reader can start in the middle.
         append: Add to an existing file, after checking that it ends on a whole record.
@@ -55,19 +55,19 @@ class RecordWriter:
         target: PathOrFile,
         *,
         compression: str | None = None,
-        level: int = 6,
+        compression_level: int = 6,
         member_bytes: int = 1 << 16,
         append: bool = False,
         buffer_bytes: int = 1 << 20,
         executor: Executor | None = None,
-        keep_places: bool = False,
+        track_locations: bool = False,
     ) -> None:
         self.compression = parse_compression(compression)
-        if not 0 <= level <= 9:
-            raise ValueError(f"level is {level}, must be 0 to 9")
+        if not 0 <= compression_level <= 9:
+            raise ValueError(f"compression_level is {compression_level}, must be 0 to 9")
         if member_bytes < 1 or buffer_bytes < 1:
             raise ValueError("member_bytes and buffer_bytes must be 1 or more")
-        if append and keep_places:
+        if append and track_locations:
             raise ValueError("the places of records cannot be kept while appending to a file")
         self._emitted = 0
         self._failure: BaseException | None = None
@@ -92,13 +92,13 @@ class RecordWriter:
         self._member_bytes = member_bytes
         self._buffer_bytes = min(buffer_bytes, member_bytes) if compression else buffer_bytes
         self._buffer = _core.FrameBuffer(self._buffer_bytes)
-        self._level = level
+        self._compression_level = compression_level
         self._executor = executor
         self._member = bytearray()  # of GZIP: whole frames, not yet compressed
         self._members = 0  # and how many were ended
         self._compressing: deque[Future[bytes]] = deque()
-        self._zlib = zlib.compressobj(level) if self.compression == "ZLIB" else None
-        self._places = _Places() if keep_places else None
+        self._zlib = zlib.compressobj(compression_level) if self.compression == "ZLIB" else None
+        self._places = _Places() if track_locations else None
         self._closed = False
 
     def _check_end(self, target: PathOrFile) -> None:
@@ -286,9 +286,9 @@ class RecordWriter:
             self._places.end_member()
         data, self._member = self._member, bytearray()
         if self._executor is None:
-            self._put_member(gzip_member(data, self._level))
+            self._put_member(gzip_member(data, self._compression_level))
             return
-        self._compressing.append(self._executor.submit(gzip_member, data, self._level))
+        self._compressing.append(self._executor.submit(gzip_member, data, self._compression_level))
         self._put_compressed(_MEMBERS_AHEAD)
 
     def _put_compressed(self, ahead: int) -> None:
@@ -357,11 +357,11 @@ class _Places:
 
     def finish(self) -> NDArray[Any]:
         """All of them."""
-        return np.concatenate([np.zeros(0, PLACE_DTYPE), *self._known])
+        return np.concatenate([np.zeros(0, LOCATION_DTYPE), *self._known])
 
 
 def _table(field: str, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> NDArray[Any]:
-    table = np.zeros(len(starts), PLACE_DTYPE)
+    table = np.zeros(len(starts), LOCATION_DTYPE)
     table[field] = starts
     table["length"] = lengths
     return table

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._threads import run_ahead
+from covey._threads import ordered_map
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.schema import Features
 from covey.schema.codec import ExampleBlock
@@ -30,7 +30,15 @@ from covey.schema.ranges import integer_range, join_ranges
 from covey.shuffle.keys import Key
 from covey.tfrecord import Block
 from covey.tfrecord.block import join_blocks
-from covey.writing.inputs import Intake, LeftOut, Rules, has_value, own, source_failed, take_item
+from covey.writing.inputs import (
+    Input,
+    Rules,
+    SkippedExample,
+    has_value,
+    own,
+    source_failed,
+    take_item,
+)
 
 # A chunk has about this many bytes of records, and no more examples than that.
 _CHUNK_BYTES = 1 << 20
@@ -50,7 +58,7 @@ class Chunk:
     positions: NDArray[np.uint64]
     """The numbers of the examples in the source."""
     keys: Sequence[Key] | None
-    left_out: list[LeftOut]
+    left_out: list[SkippedExample]
 
 
 class ChunkEncoder:
@@ -83,7 +91,7 @@ class ChunkEncoder:
         self._number = 0  # and of the next that comes
         self._gone: list[int] = []  # numbers in the chunk that were left out
         self._keys: list[Key] = []
-        self._left_out: list[LeftOut] = []
+        self._left_out: list[SkippedExample] = []
         self._early: list[Block] = []  # blocks of the chunk that were taken out of turn
         self._exact = 0  # examples of the chunk that were not looked at
         self.passed = 0
@@ -237,7 +245,7 @@ class ChunkEncoder:
             named = "" if key is None else f" (key {key!r})"
             raise FeatureError(f"example {number}{named}: {reason}") from None
         self._gone.append(number)
-        self._left_out.append(LeftOut(number, reason))
+        self._left_out.append(SkippedExample(number, reason))
 
     def _end(self) -> Chunk:
         """Hand out the examples of the chunk."""
@@ -285,7 +293,7 @@ class Encoding:
             threads, while this one goes on fetching.
     """
 
-    def __init__(self, intake: Intake, rules: Rules, workers: int = 1) -> None:
+    def __init__(self, intake: Input, rules: Rules, workers: int = 1) -> None:
         self._intake = intake
         self._rules = rules
         self._workers = workers
@@ -316,7 +324,7 @@ class Encoding:
         executor, tasks = self._parallel()
         with executor:
             try:
-                for result in run_ahead(tasks, executor, 2 * self._workers):
+                for result in ordered_map(tasks, executor, 2 * self._workers):
                     yield from self._take(result, integers)
             except BrokenProcessPool as error:
                 raise DatasetError(
@@ -385,7 +393,7 @@ class Encoding:
             # Not too sure of it: the next may be much larger.
             self._size = max(1, min(_PART_BYTES // each, 4 * self._size, _PART_EXAMPLES))
         if result.failed:
-            return self._again(first, part, integers)  # and fail here, with the right words
+            return self._encode_again(first, part, integers)  # and fail here, with the right words
         if not self._rules.infers:
             return chunks
         # A worker that did not know of all examples before its own may have taken one of them for
@@ -394,7 +402,7 @@ class Encoding:
         known, found = self._known, result.found
         is_other = not (known.is_empty or found.is_empty or known.has_names_of(found))
         if is_other or (is_old and any(chunk.left_out for chunk in chunks)):
-            return self._again(first, part, integers)
+            return self._encode_again(first, part, integers)
         try:
             changed = self._known.merge(
                 result.found, lambda name: join_ranges(integers(name), _ranges_of(chunks, name))
@@ -402,12 +410,12 @@ class Encoding:
         except FeatureError:
             if self._rules.on_error == "raise":
                 raise
-            return self._again(first, part, integers)
+            return self._encode_again(first, part, integers)
         self._known.pass_over(result.passed)
         self._changes += changed
         return chunks
 
-    def _again(self, first: int, part: Any, integers: Integers) -> Iterator[Chunk]:
+    def _encode_again(self, first: int, part: Any, integers: Integers) -> Iterator[Chunk]:
         """Encode a part here and now, knowing of all examples before it."""
         self._changes += 1
         items = fetch(self._intake.items, part) if isinstance(part, range) else part

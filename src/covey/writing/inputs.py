@@ -25,7 +25,7 @@ OnError = Literal["raise", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedExample:
     """An example that was not written, because ``on_error="skip"`` was asked for."""
 
     example: int
@@ -172,7 +172,7 @@ def source_failed(number: int, error: Exception) -> SourceError:
 
 
 @dataclass(frozen=True)
-class Intake:
+class Input:
     """Examples, by column or by item."""
 
     columns: Mapping[str, Any] | None = None
@@ -188,31 +188,31 @@ class Intake:
     label: str | None = None
 
 
-def take_in(examples: Any) -> Intake:
+def normalize_input(examples: Any) -> Input:
     """Find out what examples are."""
     if isinstance(examples, Source):
         return _from_source(examples)
     if isinstance(examples, (str, bytes, os.PathLike)):
         raise DatasetError(
             f"examples is the path {shown(os.fsdecode(examples))!r}; open it first: "
-            "covey.open_source(path) reads folders of images, CSV, JSON, Parquet, NPZ and TFRecords"
+            "covey.sources.open_source(path) reads folders of images, CSV, JSON, Parquet, NPZ and TFRecords"
         )
     _refuse_containers(examples)
     if isinstance(examples, Mapping):
-        return Intake(columns=examples, length=_rows(examples))
+        return Input(columns=examples, length=_rows(examples))
     if isinstance(examples, np.ndarray) and examples.dtype.names:
         named = {name: examples[name] for name in examples.dtype.names}
-        return Intake(columns=named, length=len(examples))
+        return Input(columns=named, length=len(examples))
     table = _table(examples)
     if table is not None:
-        return Intake(columns=table, length=_rows(table))
+        return Input(columns=table, length=_rows(table))
     if hasattr(examples, "as_numpy_iterator"):
         return _from_tensorflow(examples)
     names = _class_names(examples)
     if _is_by_number(examples):
-        return Intake(items=examples, length=len(examples), by_number=True, class_names=names)
+        return Input(items=examples, length=len(examples), by_number=True, class_names=names)
     if hasattr(examples, "__iter__") or hasattr(examples, "__next__"):
-        return Intake(items=examples, length=_length(examples), class_names=names)
+        return Input(items=examples, length=_length(examples), class_names=names)
     raise DatasetError(
         f"examples is of type {type(examples).__name__}; must be an iterable of dicts, a dict of "
         "columns, a table, a tf.data, torch or Hugging Face dataset, or a covey Source"
@@ -246,14 +246,14 @@ def _refuse_containers(examples: Any) -> None:
         )
 
 
-def _from_source(source: Source) -> Intake:
+def _from_source(source: Source) -> Input:
     columns = getattr(source, "columns", None)
     if columns is not None:
-        return Intake(
+        return Input(
             columns=columns, length=source.length, features=source.features, label=source.label
         )
     items = source.examples
-    return Intake(
+    return Input(
         items=items,
         length=source.length,
         by_number=hasattr(items, "__getitem__") and hasattr(items, "__len__"),
@@ -320,7 +320,7 @@ def _nested(values: list[Any]) -> Any:
     return values
 
 
-def _from_tensorflow(dataset: Any) -> Intake:
+def _from_tensorflow(dataset: Any) -> Input:
     """A tf.data.Dataset."""
     try:
         length: int | None = len(dataset)
@@ -334,7 +334,7 @@ def _from_tensorflow(dataset: Any) -> Intake:
     spec = str(dataset.element_spec)
     if "RaggedTensorSpec" in spec or "SparseTensorSpec" in spec:
         items = map(_from_composite, dataset)
-    return Intake(items=items, length=length)
+    return Input(items=items, length=length)
 
 
 def _from_composite(value: Any) -> Any:

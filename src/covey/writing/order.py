@@ -13,9 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._threads import Behind
+from covey._threads import SerialExecutor
 from covey.errors import FeatureError
-from covey.labels import Classes, extend, find_label, is_text, make_label, texts_in, texts_of
+from covey.labels import (
+    Classes,
+    decode_strings,
+    extend,
+    find_label,
+    is_string,
+    make_label,
+    read_strings,
+)
 from covey.schema import Features
 from covey.schema.codec import Rows
 from covey.schema.infer import leaves
@@ -24,8 +32,8 @@ from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import (
     ClassSizes,
     Key,
-    Ordering,
     Part,
+    RecordOrder,
     cut_by_bytes,
     find_duplicate,
     hash_positions,
@@ -36,7 +44,7 @@ from covey.shuffle.keys import (
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.encode import Chunk, Encoding
-from covey.writing.inputs import LeftOut
+from covey.writing.inputs import SkippedExample
 
 
 class Spooling:
@@ -48,7 +56,7 @@ class Spooling:
 
     Args:
         folder: Where spools put records aside.
-        memory: How much they may hold.
+        memory_limit: How much they may hold.
         ordering: What records are sorted by.
         seed: Of the hashes.
         label: The feature that tells the class, if one was asked for.
@@ -60,15 +68,15 @@ class Spooling:
         self,
         folder: Path,
         *,
-        memory: int,
-        ordering: Ordering,
+        memory_limit: int,
+        ordering: RecordOrder,
         seed: int,
         label: str | None,
         may_number: bool,
         known_texts: Sequence[str] = (),
     ) -> None:
         self._folder = folder
-        self._memory = memory
+        self._memory_limit = memory_limit
         self._ordering = ordering
         self._seed = seed
         self._label = label
@@ -77,7 +85,7 @@ class Spooling:
         self._spools: list[tuple[Features, Spool]] = []
         self._has_keys: bool | None = None
         self._texts: set[str] = set()
-        self.left_out: list[LeftOut] = []
+        self.left_out: list[SkippedExample] = []
 
     @property
     def is_empty(self) -> bool:
@@ -87,7 +95,7 @@ class Spooling:
     def run(self, encoding: Encoding, progress: Callable[[int, int], None]) -> None:
         """Take in all that there is."""
         # Records are put into their spool by another thread, while this one encodes the next.
-        with Behind() as behind:
+        with SerialExecutor() as behind:
 
             def integers(name: str) -> tuple[int, int]:
                 behind.wait()
@@ -109,8 +117,8 @@ class Spooling:
             raise FeatureError(f"example {first}: some examples have keys and some have none")
         rows = make_rows(chunk.positions, block.lengths, chunk.keys, self._seed)
         label = self._label
-        if label is not None and label in features and is_text(features[label]):
-            self._texts.update(texts_in(features, label, block, chunk.positions.tolist()))
+        if label is not None and label in features and is_string(features[label]):
+            self._texts.update(read_strings(features, label, block, chunk.positions.tolist()))
         self._spool_for(features).add(block, rows, chunk.keys)
 
     def _spool_for(self, features: Features) -> Spool:
@@ -118,12 +126,12 @@ class Spooling:
             if known == features:
                 return spool
         for _, spool in self._spools:
-            spool.put_aside()  # so that all spools together hold no more than one may
+            spool.spill()  # so that all spools together hold no more than one may
         # Its order does not matter if it is not the last; and if it is, it is the right one.
-        ordering = Ordering(by=self._ordering.by) if self._ordering.by_class else self._ordering
+        ordering = RecordOrder(by=self._ordering.by) if self._ordering.by_class else self._ordering
         spool = Spool(
             self._folder,
-            memory=self._memory,
+            memory_limit=self._memory_limit,
             ordering=ordering,
             unique=bool(self._has_keys),
             prefix=f"{len(self._spools)}-",
@@ -160,13 +168,13 @@ class Spooling:
         """Bring all records into one spool."""
         target = Spool(
             self._folder,
-            memory=self._memory,
+            memory_limit=self._memory_limit,
             ordering=self._ordering,
             unique=bool(self._has_keys),
             prefix="all-",
         )
         for known, spool in self._spools:
-            target.take_keys(spool)
+            target.adopt_keys(spool)
             same = known.is_stored_like(features)
             for block, rows in spool.drain():
                 rows = rows.copy()
@@ -182,8 +190,8 @@ class Spooling:
 def _translate(block: Block, known: Features, features: Features, label: str | None) -> Block:
     """Records of some features as records of others that fit them too."""
     columns = flatten(known.decode_batch(block))
-    if label in columns and not is_text(features[label]) and is_text(known[label]):
-        columns[label] = texts_of(columns[label])
+    if label in columns and not is_string(features[label]) and is_string(known[label]):
+        columns[label] = decode_strings(columns[label])
     fill_columns(features, columns, len(block))
     return features.encode_batch(columns)
 
@@ -204,7 +212,7 @@ class ColumnOrder:
         rows: Rows,
         labels: NDArray[np.int64] | None,
         keys: Sequence[Key] | None,
-        ordering: Ordering,
+        ordering: RecordOrder,
         seed: int,
     ) -> None:
         self.records = len(rows)
@@ -214,7 +222,9 @@ class ColumnOrder:
         self.bytes = int(self._lengths.sum()) + FRAME_BYTES * self.records
         self._order = self._sort(keys, ordering, seed)
 
-    def _sort(self, keys: Sequence[Key] | None, ordering: Ordering, seed: int) -> NDArray[np.intp]:
+    def _sort(
+        self, keys: Sequence[Key] | None, ordering: RecordOrder, seed: int
+    ) -> NDArray[np.intp]:
         positions = np.arange(self.records, dtype=np.uint64)
         if keys is None and not ordering.by_class:
             if ordering.by == "position":
@@ -223,7 +233,7 @@ class ColumnOrder:
             if order is not None:
                 return order
         table = make_rows(positions, self._lengths, keys, seed)
-        twice = None if keys is None else find_duplicate(table[Ordering().sort(table)])
+        twice = None if keys is None else find_duplicate(table[RecordOrder().sort(table)])
         if keys is not None and twice is not None:
             raise_duplicate(twice, keys[twice[0]])
         if ordering.by_class and self._labels is not None:

@@ -44,7 +44,7 @@ _PIECE_BYTES = 1 << 20
 _LABELS = ".labels.txt"
 
 
-class Mirror:
+class RemoteStaging:
     """A local directory in the place of a remote dataset, while a split of it is written.
 
     Errors that leave the block name the URL, not the directory.
@@ -78,7 +78,7 @@ class Mirror:
         self._undone = True
         """Whether all that was put before a failed switch was taken back."""
 
-    def __enter__(self) -> Mirror:
+    def __enter__(self) -> RemoteStaging:
         try:
             self._try_to_write()
             self._fetch()
@@ -308,7 +308,7 @@ class Mirror:
 def _place_in_order(name: str) -> int:
     """Shards first, then arrays of the index, then its description, then sidecar files.
 
-    Of these, class names come last: see :meth:`Mirror._remove_labels`.
+    Of these, class names come last: see :meth:`RemoteStaging._remove_labels`.
     """
     if is_sidecar(name):
         return 4 if name.endswith(_LABELS) else 3

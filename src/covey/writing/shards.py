@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covey._files import sync
 from covey.errors import DatasetError
 from covey.index.format import Shard, fingerprint
-from covey.shuffle.keys import Ordered, Part
+from covey.shuffle.keys import OrderedRecords, Part
 from covey.tfrecord import Block, RecordWriter
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import MAX_SHARDS
@@ -44,7 +44,7 @@ class Sharding:
             if value is not None and (type(value) is not int or value < 1):
                 raise DatasetError(f"{name} is {value!r}, must be a whole number, 1 or more")
 
-    def check(self, ordered: Ordered) -> None:
+    def check(self, ordered: OrderedRecords) -> None:
         """Refuse a number of shards that no reader would accept."""
         if self.records is not None:
             count = -(-ordered.records // self.records)
@@ -56,7 +56,7 @@ class Sharding:
                 "shards=, records_per_shard= or shard_bytes="
             )
 
-    def plan(self, ordered: Ordered, *, by_class: bool) -> Cuts:
+    def plan(self, ordered: OrderedRecords, *, by_class: bool) -> Cuts:
         """Where the shards of these records end."""
         total = ordered.records
         if self.records is not None:
@@ -143,7 +143,7 @@ def write_shards(
     *,
     first: int = 0,
     compression: str | None = None,
-    level: int = 6,
+    compression_level: int = 6,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] = lambda records, size: None,
 ) -> list[Shard]:
@@ -155,7 +155,7 @@ def write_shards(
         folder: Where to.
         index: Is told where records lie.
         first: The number of the first shard.
-        compression, level: As for :class:`covey.RecordWriter`.
+        compression, compression_level: As for :class:`covey.RecordWriter`.
         executor: Where other threads compress.
         progress: Is told of the records and bytes that were written.
     """
@@ -173,9 +173,9 @@ def write_shards(
                 writer = RecordWriter(
                     path,
                     compression=compression,
-                    level=level,
+                    compression_level=compression_level,
                     executor=executor,
-                    keep_places=True,
+                    track_locations=True,
                 )
             writer.write_block(block)
             if classes is not None:

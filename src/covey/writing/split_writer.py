@@ -16,38 +16,40 @@ from numpy.typing import NDArray
 
 from covey._files import link_or_copy, sync
 from covey._progress import Progress
-from covey._threads import run_ahead
+from covey._threads import ordered_map
 from covey.dataset_info import SHARD_INFO_FILE
 from covey.errors import DatasetError
-from covey.index import About, IndexWriter, index_names, write_classes
+from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
 from covey.index.format import Shard
 from covey.labels import Classes, make_label
 from covey.schema import ClassLabel, Features
 from covey.schema.tfds import FEATURES_FILE, features_to_tfds
-from covey.shuffle.keys import Ordered, Ordering, Part
+from covey.shuffle.keys import OrderedRecords, Part, RecordOrder
 from covey.tfrecord.compression import parse_compression
 from covey.writing.commit import Change, Staging
 from covey.writing.shards import Sharding, write_shards
-from covey.writing.target import Existing
+from covey.writing.target import TargetSplit
 
 
 @dataclass(frozen=True)
-class Output:
+class SplitWriter:
     """How a split is to be laid out."""
 
-    ordering: Ordering
+    ordering: RecordOrder
     seed: int
     sharding: Sharding
     compression: str | None
-    level: int
+    compression_level: int
     workers: int
     description: str = ""
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**64:
             raise DatasetError(f"seed is {self.seed!r}, must be a whole number of 64 bits")
-        if type(self.level) is not int or not 0 <= self.level <= 9:
-            raise DatasetError(f"level is {self.level!r}, must be a whole number, 0 to 9")
+        if type(self.compression_level) is not int or not 0 <= self.compression_level <= 9:
+            raise DatasetError(
+                f"compression_level is {self.compression_level!r}, must be a whole number, 0 to 9"
+            )
         try:
             object.__setattr__(self, "compression", parse_compression(self.compression))
         except ValueError as error:
@@ -55,10 +57,10 @@ class Output:
 
     def write(
         self,
-        ordered: Ordered,
+        ordered: OrderedRecords,
         features: Features,
         classes: Classes,
-        existing: Existing,
+        existing: TargetSplit,
         staging: Staging,
         progress: Progress,
         *,
@@ -99,10 +101,10 @@ class Output:
             )
             counts = _counts(table, features, classes)
             index_files += [names["by_class"], names["classes"]]
-        about = About(
+        about = IndexMetadata(
             features=features,
             label=classes.label,
-            class_texts=classes.texts,
+            label_strings=classes.texts,
             compression=compression,
             records=sum(shard.records for shard in shards),
             checksum=checksum,
@@ -139,7 +141,7 @@ class Output:
         )
         return shards, counts
 
-    def _compression(self, existing: Existing) -> str | None:
+    def _compression(self, existing: TargetSplit) -> str | None:
         """As asked for, or as the shards are that are there."""
         if not existing.appends:
             return self.compression
@@ -154,9 +156,9 @@ class Output:
 
     def _write_shards(
         self,
-        ordered: Ordered,
+        ordered: OrderedRecords,
         classes: Classes,
-        existing: Existing,
+        existing: TargetSplit,
         folder: Path,
         rows: Path,
         compression: str | None,
@@ -179,13 +181,13 @@ class Output:
             with ThreadPoolExecutor(self.workers, thread_name_prefix="covey-write") as threads:
                 tasks = (partial(_run, task, classes) for task in ordered.tasks())
                 new = write_shards(
-                    run_ahead(tasks, threads, self.workers + 2),
+                    ordered_map(tasks, threads, self.workers + 2),
                     cuts,
                     folder,
                     index,
                     first=len(old),
                     compression=compression,
-                    level=self.level,
+                    compression_level=self.compression_level,
                     executor=threads,
                     progress=progress.add,
                 )
@@ -196,7 +198,7 @@ class Output:
 
 
 def _name_shards(
-    old: list[Shard], new: list[Shard], existing: Existing, folder: Path
+    old: list[Shard], new: list[Shard], existing: TargetSplit, folder: Path
 ) -> tuple[Shard, ...]:
     """Give all shards of a split the names that they have together."""
     names = existing.version_info((*old, *new)).shard_names(existing.name)

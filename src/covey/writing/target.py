@@ -23,17 +23,17 @@ from covey.dataset_info import (
 )
 from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.index import (
-    About,
     Indexing,
+    IndexMetadata,
     KnownLabels,
     ShardFiles,
     find_changed,
     index_names,
-    read_about,
     read_index,
+    read_metadata,
 )
 from covey.index.format import Shard
-from covey.labels import Classes, find_label, is_text, texts_in
+from covey.labels import Classes, find_label, is_string, read_strings
 from covey.schema import ClassLabel, Feature, Features
 from covey.schema.tfds import features_from_tfds
 from covey.storage import LocalStorage
@@ -44,7 +44,7 @@ Mode = Literal["error", "overwrite", "append"]
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
+class TargetSplit:
     """A dataset, or the place for one."""
 
     folder: Path
@@ -59,7 +59,7 @@ class Existing:
     @classmethod
     def look(
         cls, folder: Path, split: str, mode: Mode, name: str | None, *, unique: bool = False
-    ) -> Existing:
+    ) -> TargetSplit:
         """Look at a folder, and make sure that the split may be written.
 
         Args:
@@ -90,7 +90,7 @@ class Existing:
             existing = replace(existing, template=versioned_template(new_token()))
         return existing
 
-    def with_new_token(self) -> Existing:
+    def with_new_token(self) -> TargetSplit:
         """The same with a token of now, if the new version has one."""
         if self.template == DEFAULT_TEMPLATE:
             return self
@@ -160,12 +160,12 @@ class Existing:
                 "split of this dataset; move it away, or pass mode='overwrite' to replace it"
             )
 
-    def about(self, split: str) -> About | None:
+    def about(self, split: str) -> IndexMetadata | None:
         """What the index of a split says, if covey made one."""
         splits = () if self.info is None else self.info.splits
         found = next((each for each in splits if each.name == split), None)
         stem = f"{self.name}-{split}" if found is None else found.stem(self.name)
-        return read_about(self.folder, stem)
+        return read_metadata(self.folder, stem)
 
     def base(self) -> tuple[Features | None, str | None]:
         """The features that the split must agree with, and their label.
@@ -195,16 +195,16 @@ class Existing:
 
     def old_texts(self, features: Features, label: str | None) -> tuple[str, ...]:
         """The texts of the split that is there, by their numbers, if its label is a text."""
-        if label is None or label not in features or not is_text(features[label]):
+        if label is None or label not in features or not is_string(features[label]):
             return ()
         about = self.about(self.split)
-        if about is not None and about.label == label and about.class_texts is not None:
-            return about.class_texts
+        if about is not None and about.label == label and about.label_strings is not None:
+            return about.label_strings
         texts: set[str] = set()
         for name in self.old_shards():
             with RecordReader(self.folder / name) as reader:
                 for block in reader.blocks():
-                    texts.update(texts_in(features, label, block))
+                    texts.update(read_strings(features, label, block))
         return tuple(sorted(texts))
 
     def old_index(self, classes: Classes) -> tuple[list[Shard], NDArray[Any]]:

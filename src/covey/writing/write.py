@@ -14,19 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._progress import Progress, format_bytes
-from covey._threads import cores
+from covey._threads import cpu_count
 from covey.dataset_info import check_split_name
 from covey.errors import DatasetError, FeatureError, escape
 from covey.index.format import Shard
-from covey.labels import Classes, find_label, is_text, number_column
+from covey.labels import Classes, find_label, is_string, number_column
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import count_rows
-from covey.shuffle.keys import Ordered, Ordering
+from covey.shuffle.keys import OrderedRecords, RecordOrder
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
 from covey.writing.commit import Staging, staged
 from covey.writing.encode import Encoding, check_workers
-from covey.writing.inputs import Intake, LeftOut, OnError, Rules, name_classes, take_in
+from covey.writing.inputs import (
+    Input,
+    OnError,
+    Rules,
+    SkippedExample,
+    name_classes,
+    normalize_input,
+)
 from covey.writing.locks import interrupted, locked
 from covey.writing.order import (
     ColumnOrder,
@@ -36,14 +43,14 @@ from covey.writing.order import (
     fill_columns,
     flatten,
 )
-from covey.writing.publish import Mirror
+from covey.writing.publish import RemoteStaging
 from covey.writing.shards import Sharding
-from covey.writing.split_writer import Output
-from covey.writing.target import Existing, Mode
+from covey.writing.split_writer import SplitWriter
+from covey.writing.target import Mode, TargetSplit
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteResult:
     """What was written.
 
     ``str()`` of it is a summary to print.
@@ -60,7 +67,7 @@ class Written:
     classes: Mapping[Any, int] = field(repr=False)
     """Examples of each class, by its name, or its number if it has none."""
     features: Features = field(repr=False)
-    left_out: tuple[LeftOut, ...] = field(repr=False)
+    left_out: tuple[SkippedExample, ...] = field(repr=False)
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
     """The shards of the version that was replaced, which stay until the next write."""
@@ -107,14 +114,14 @@ def write(
     records_per_shard: int | None = None,
     shard_bytes: int = 256 << 20,
     compression: str | None = None,
-    level: int = 6,
+    compression_level: int = 6,
     mode: Mode = "error",
-    memory: int = 512 << 20,
+    memory_limit: int = 512 << 20,
     workers: int | None = None,
     on_error: OnError = "raise",
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Written:
+) -> WriteResult:
     """Write examples as one split of a dataset, in the layout of TFDS, with an index.
 
     The folder has either the old dataset or the new one, whatever happens in between; other splits
@@ -122,7 +129,7 @@ def write(
 
     Args:
         examples: An iterable of dicts, or of (key, dict) pairs; a dict of columns; a pandas, polars
-            or Arrow table; a tf.data, torch or Hugging Face dataset; or a :class:`covey.Source`.
+            or Arrow table; a tf.data, torch or Hugging Face dataset; or a :class:`covey.sources.Source`.
         path: The folder of the dataset, made if there is none; or a URL that fsspec knows, to which
             all is brought that was written locally (see docs/remote.md).
         split: What these examples are: ``"train"``, ``"test"``, ...
@@ -144,10 +151,10 @@ def write(
         shard_bytes: about how many bytes in each.
         compression: ``"GZIP"``, in which single records can still be found; ``"ZLIB"``; or None.
             TFDS reads datasets without.
-        level: How hard to compress, 0 to 9.
+        compression_level: How hard to compress, 0 to 9.
         mode: What to do if the split is there: ``"error"``, ``"overwrite"`` it, or ``"append"``
             shards to it.
-        memory: About how many bytes of examples to hold before they are put aside on disk.
+        memory_limit: About how many bytes of examples to hold before they are put aside on disk.
         workers: How many threads or processes work; by default as many threads as there are cores
             for what is in memory, and one for what is fetched from Python.
         on_error: ``"skip"`` leaves out examples that cannot be read or do not fit, and lists them;
@@ -167,8 +174,10 @@ def write(
     check_split_name(split)
     if order not in (None, "class"):
         raise DatasetError(f"order is {order!r}, must be None or 'class'")
-    if type(memory) is not int or memory < 1:
-        raise DatasetError(f"memory is {memory!r}, must be a whole number of bytes, 1 or more")
+    if type(memory_limit) is not int or memory_limit < 1:
+        raise DatasetError(
+            f"memory_limit is {memory_limit!r}, must be a whole number of bytes, 1 or more"
+        )
     if not isinstance(shuffle, bool):
         raise DatasetError(f"shuffle is {shuffle!r}, must be True or False")
     if isinstance(names, str):
@@ -177,7 +186,7 @@ def write(
         raise DatasetError(
             f"name is {name!r}, must be letters, digits and underscores, and begin with a letter"
         )
-    intake = take_in(examples)
+    intake = normalize_input(examples)
     declared = intake.features if features is None else Features(features)
     job = _Job(
         rules=Rules(
@@ -188,15 +197,15 @@ def write(
             label=label if label is not None else intake.label,
             on_error=on_error,
         ),
-        memory=memory,
+        memory_limit=memory_limit,
         workers=1 if workers is None else check_workers(workers),
-        output=Output(
-            ordering=Ordering(by_class=order == "class", by="hash" if shuffle else "position"),
+        output=SplitWriter(
+            ordering=RecordOrder(by_class=order == "class", by="hash" if shuffle else "position"),
             seed=seed,
             sharding=Sharding(shards, records_per_shard, shard_bytes),
             compression=compression,
-            level=level,
-            workers=workers or cores(),
+            compression_level=compression_level,
+            workers=workers or cpu_count(),
             description=description,
         ),
     )
@@ -216,18 +225,18 @@ def write(
 
 def _write(
     job: _Job,
-    intake: Intake,
+    intake: Input,
     text: str,
     split: str,
     mode: Mode,
     name: str | None,
     progress: bool | None,
     storage_options: Mapping[str, Any] | None,
-) -> Written:
+) -> WriteResult:
     """Write a split to a directory or a URL."""
     if is_remote(text):
         appends = mode == "append"
-        with Mirror(text, split, appends=appends, options=storage_options) as mirror:
+        with RemoteStaging(text, split, appends=appends, options=storage_options) as mirror:
             written = job.write(intake, mirror.folder, split, mode, name, progress, unique=True)
             mirror.publish()
         return written
@@ -241,9 +250,9 @@ class _Job:
     """All that a caller asked for, checked."""
 
     rules: Rules
-    memory: int
+    memory_limit: int
     workers: int
-    output: Output
+    output: SplitWriter
     numbers_texts: bool = False
     """Whether a label that is a text becomes a ClassLabel: nobody declared it a text."""
     known_texts: tuple[str, ...] = ()
@@ -251,7 +260,7 @@ class _Job:
 
     def write(
         self,
-        intake: Intake,
+        intake: Input,
         folder: Path,
         split: str,
         mode: Mode,
@@ -259,32 +268,32 @@ class _Job:
         progress: bool | None,
         *,
         unique: bool = False,
-    ) -> Written:
+    ) -> WriteResult:
         """Write a split into a local folder."""
         with staged(folder, split) as staging:
             with locked(folder):  # no other process changes it while it is looked at
                 unique = unique or not staging.can_link
-                existing = Existing.look(folder, split, mode, name, unique=unique)
+                existing = TargetSplit.look(folder, split, mode, name, unique=unique)
                 base = existing.base()
             with Progress(progress, intake.length, f"{existing.name} {split}") as bar:
                 return self._run(intake, existing, base, staging, bar)
 
     def _run(
         self,
-        intake: Intake,
-        existing: Existing,
+        intake: Input,
+        existing: TargetSplit,
         known: tuple[Features | None, str | None],
         staging: Staging,
         progress: Progress,
-    ) -> Written:
+    ) -> WriteResult:
         """Do it, in agreement with the features and the label that are known."""
         base, base_label = known
         job = self._agree(base, base_label, intake)
         if base is not None and existing.appends:
             texts = existing.old_texts(base, job.rules.label)
             job = replace(job, known_texts=texts or job.known_texts)
-        left_out: list[LeftOut] = []
-        ordered: Ordered | None
+        left_out: list[SkippedExample] = []
+        ordered: OrderedRecords | None
         if intake.columns is not None:
             ordered, features, classes = job._order_columns(intake)
         else:
@@ -297,7 +306,7 @@ class _Job:
             )
         job.output.sharding.check(ordered)
         shards, counts = job.output.write(ordered, features, classes, existing, staging, progress)
-        return Written(
+        return WriteResult(
             path=str(existing.folder),
             split=existing.split,
             shards=shards,
@@ -311,7 +320,7 @@ class _Job:
             replaced=existing.old_shards(),
         )
 
-    def _agree(self, base: Features | None, base_label: str | None, intake: Intake) -> _Job:
+    def _agree(self, base: Features | None, base_label: str | None, intake: Input) -> _Job:
         """Let the splits that are there decide what was left open."""
         if base is None:
             return replace(self, numbers_texts=self.rules.features is None)
@@ -338,13 +347,13 @@ class _Job:
         return job
 
     def _order_items(
-        self, intake: Intake, staging: Staging, progress: Progress, left_out: list[LeftOut]
-    ) -> tuple[Ordered | None, Features, Classes]:
+        self, intake: Input, staging: Staging, progress: Progress, left_out: list[SkippedExample]
+    ) -> tuple[OrderedRecords | None, Features, Classes]:
         """Examples that come one by one: encoded as they come, and put into a spool."""
         encoding = Encoding(intake, self.rules, self.workers)
         spooling = Spooling(
             staging.path,
-            memory=self.memory,
+            memory_limit=self.memory_limit,
             ordering=self.output.ordering,
             seed=self.output.seed,
             label=self.rules.label,
@@ -360,7 +369,7 @@ class _Job:
         progress.begin("writing", spool.records)
         return spool, features, classes
 
-    def _order_columns(self, intake: Intake) -> tuple[Ordered, Features, Classes]:
+    def _order_columns(self, intake: Input) -> tuple[OrderedRecords, Features, Classes]:
         """Columns are there at once: their rows are encoded in their final order."""
         columns = flatten(intake.columns or {})
         features = self.rules.features
@@ -370,7 +379,7 @@ class _Job:
         label = find_label(features, self.rules.label, needed=self.output.ordering.by_class)
         rows = count_rows(columns)
         fill_columns(features, columns, rows)
-        if label is not None and is_text(features[label]):
+        if label is not None and is_string(features[label]):
             columns[label] = _by_name(intake.features, label, columns[label])
         labels: NDArray[np.int64] | None = None
         texts: tuple[str, ...] = ()

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from covey.adapters.tensorflow.spec import Form, find_form
+from covey.adapters.tensorflow.spec import BatchSpec, find_spec
 from covey.adapters.tensorflow.steps import from_steps
 from covey.adapters.tensorflow.tensors import tensor, tf
 from covey.errors import PlanError
-from covey.loader import Follower, Loader
+from covey.loader import Loader, StepReader
 
 __all__ = ["tensor", "to_tf"]
 
@@ -47,21 +47,23 @@ def to_tf(loader: Loader, *, element_spec: Any = None, at_once: int | None = Non
     >>> [tuple(each.shape) for each in ds.element_spec], int(ds.cardinality())
     ([(4,), (4,)], 8)
     """
-    if loader.buffers == "recycled":
-        raise PlanError("buffers is 'recycled', but tf.data keeps batches; pass buffers='fresh'")
-    form = find_form(loader, element_spec)
+    if loader.reuse_buffers:
+        raise PlanError(
+            "reuse_buffers is True, but tf.data keeps batches; pass reuse_buffers=False"
+        )
+    form = find_spec(loader, element_spec)
     if at_once is None:
         is_cheap = loader.recipe.is_plain and form.is_fixed
         at_once = batches_at_once(form.nbytes) if is_cheap else 1
     return dataset_of(loader, form, at_once)
 
 
-def dataset_of(loader: Loader, form: Form, at_once: int) -> Any:
+def dataset_of(loader: Loader, form: BatchSpec, at_once: int) -> Any:
     """The same, of batches whose form is known."""
-    follower = Follower(loader)
-    following = _Following(loader, follower)
+    follower = StepReader(loader)
+    following = _StepFunction(loader, follower)
     dataset = from_steps(following, loader.plan, loader.step, form, at_once)
-    if loader.plan.world > 1:  # this rank has its part already
+    if loader.plan.world_size > 1:  # this rank has its part already
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         dataset = dataset.with_options(options)
@@ -74,7 +76,7 @@ def batches_at_once(nbytes: int) -> int:
     return max(1, min(_BATCHES_AT_ONCE, _BYTES_AT_ONCE // max(1, nbytes)))
 
 
-class _Following:
+class _StepFunction:
     """The batches of a loader by their steps, made ahead as long as somebody has the dataset.
 
     TensorFlow keeps functions of Python for ever. So what makes batches ahead, with its files,
@@ -82,15 +84,15 @@ class _Following:
     graph, it is begun anew.
     """
 
-    def __init__(self, loader: Loader, follower: Follower) -> None:
-        self._again = _without_files(loader)
+    def __init__(self, loader: Loader, follower: StepReader) -> None:
+        self._encode_again = _without_files(loader)
         self._follower = weakref.ref(follower)
-        self._kept: Follower | None = None
+        self._kept: StepReader | None = None
 
     def __call__(self, step: int) -> Any:
         follower = self._follower() or self._kept
         if follower is None:
-            follower = self._kept = Follower(self._again())
+            follower = self._kept = StepReader(self._encode_again())
         return follower[step]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from covey.adapters.tensorflow.tensors import as_it_is, tf
+from covey.adapters.tensorflow.tensors import no_autograph, tf
 
 # Copies of a function that a graph has side by side: more are faster, and take longer to build.
 _SIDE_BY_SIDE = 16
 
 
-def map_each(
+def map_examples(
     dataset: Any, function: Callable[..., Any], rows: int, *, parallelism: int = -1
 ) -> Any:
     """What ``dataset.unbatch().map(function).batch(rows)`` is, several times as fast.
@@ -41,14 +41,14 @@ def map_each(
         results = [tf.nest.flatten(traced(*example)) for example in examples]
         return [tf.stack(each) for each in zip(*results, strict=True)]
 
-    @as_it_is  # type: ignore[untyped-decorator]
+    @no_autograph  # type: ignore[untyped-decorator]
     def of_batch(*batch: Any) -> Any:
         flat = tf.nest.flatten(batch)
         if size == rows:
             return tf.nest.pack_sequence_as(spec, side_by_side(flat))
         groups = [tf.reshape(each, _shape([rows // size, size], each, 1)) for each in flat]
         done = tf.map_fn(
-            as_it_is(side_by_side),
+            no_autograph(side_by_side),
             groups,
             fn_output_signature=[
                 tf.TensorSpec(tf.TensorShape([size]).concatenate(each.shape), each.dtype)

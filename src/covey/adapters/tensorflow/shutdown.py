@@ -62,7 +62,7 @@ _CALLS = _Calls()
 atexit.register(_CALLS.finish)
 
 
-def called(function: Callable[..., Result]) -> Callable[..., Result]:
+def stop_at_exit(function: Callable[..., Result]) -> Callable[..., Result]:
     """The same function, for TensorFlow to call."""
 
     def call(*arguments: Any) -> Result:

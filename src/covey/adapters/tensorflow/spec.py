@@ -17,7 +17,7 @@ from covey.schema import Image
 
 
 @dataclass(frozen=True)
-class Form:
+class BatchSpec:
     """How a batch is taken apart into arrays, and put together as tensors.
 
     Args:
@@ -85,7 +85,7 @@ class Form:
 _REMEDY = "have batch_transform= make them one shape, or image_size= if they are images"
 
 
-def find_form(loader: Loader, spec: Any = None) -> Form:
+def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
     """What the batches of a loader are.
 
     Args:
@@ -95,7 +95,7 @@ def find_form(loader: Loader, spec: Any = None) -> Form:
     recipe = loader.recipe
     lists_are_tuples = recipe.batch_transform is not None
     if spec is not None:
-        return Form(spec, True, lists_are_tuples)
+        return BatchSpec(spec, True, lists_are_tuples)
     plan = loader.plan
     first = plan.step_at(loader.epoch * plan.batches_per_epoch)
     last = first + max(1, plan.steps_per_epoch) - 1
@@ -113,7 +113,7 @@ def find_form(loader: Loader, spec: Any = None) -> Form:
         raise FeatureError(
             f"the batches of the steps {first} and {last} are of different kinds: {error}"
         ) from None
-    return Form(spec, not recipe.is_plain, lists_are_tuples)
+    return BatchSpec(spec, not recipe.is_plain, lists_are_tuples)
 
 
 def _common(left: Any, right: Any) -> Any:

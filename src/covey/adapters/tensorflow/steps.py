@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.adapters.tensorflow.shutdown import called
-from covey.adapters.tensorflow.spec import Form
-from covey.adapters.tensorflow.tensors import as_it_is, tf
+from covey.adapters.tensorflow.shutdown import stop_at_exit
+from covey.adapters.tensorflow.spec import BatchSpec
+from covey.adapters.tensorflow.tensors import no_autograph, tf
 from covey.plan import Plan
 
 # Memory that begins at a multiple of this is taken over by TensorFlow as it is, other is copied.
@@ -20,7 +20,7 @@ _ALIGNMENT = 64
 
 
 def from_steps(
-    batch: Callable[[int], Any], plan: Plan, first: int, form: Form, at_once: int = 1
+    batch: Callable[[int], Any], plan: Plan, first: int, form: BatchSpec, at_once: int = 1
 ) -> Any:
     """A dataset of what a function gives for each step of a plan; an iteration is an epoch.
 
@@ -33,23 +33,23 @@ def from_steps(
     """
     at_once = at_once if form.is_fixed else 1
     epochs = _Epochs(plan, first)
-    make = called(partial(_make, batch, form, at_once > 1))
-    begin_epoch, end_epoch = called(epochs.begin), called(epochs.end)
+    make = stop_at_exit(partial(_make, batch, form, at_once > 1))
+    begin_epoch, end_epoch = stop_at_exit(epochs.begin), stop_at_exit(epochs.end)
     dtypes = form.dtypes
 
-    @as_it_is  # type: ignore[untyped-decorator]
+    @no_autograph  # type: ignore[untyped-decorator]
     def begin(number: Any) -> Any:
         return _scalars(tf.numpy_function(begin_epoch, [number], [tf.int64] * 3, stateful=False))
 
-    @as_it_is  # type: ignore[untyped-decorator]
+    @no_autograph  # type: ignore[untyped-decorator]
     def end(following: Any) -> Any:
         return tf.ensure_shape(
             tf.numpy_function(end_epoch, [following], tf.bool, stateful=False), []
         )
 
-    @as_it_is  # type: ignore[untyped-decorator]
+    @no_autograph  # type: ignore[untyped-decorator]
     def steps(start: Any, stop: Any, following: Any) -> Any:
-        @as_it_is  # type: ignore[untyped-decorator]
+        @no_autograph  # type: ignore[untyped-decorator]
         def get(step: Any) -> Any:
             until = tf.minimum(step + at_once, stop)
             # Not stateful: else TensorFlow would save no iterator over it.
@@ -102,7 +102,7 @@ class _Epochs:
 
 
 def _make(
-    batch: Callable[[int], Any], form: Form, several: bool, step: Any, until: Any
+    batch: Callable[[int], Any], form: BatchSpec, several: bool, step: Any, until: Any
 ) -> list[NDArray[Any]]:
     """What TensorFlow gets of the batches of some steps."""
     if not several:
@@ -113,8 +113,8 @@ def _make(
         packed = form.pack(batch(each))
         if not stacked:
             stacked = [_aligned((len(steps), *part.shape), part.dtype) for part in packed]
-        for whole, part in zip(stacked, packed, strict=True):
-            whole[row] = part
+        for complete, part in zip(stacked, packed, strict=True):
+            complete[row] = part
     return stacked
 
 

@@ -21,7 +21,7 @@ except ImportError as error:
         "pip install 'covey[tensorflow]'"
     ) from error
 
-as_it_is: Any = tf.autograph.experimental.do_not_convert
+no_autograph: Any = tf.autograph.experimental.do_not_convert
 """For functions that build graphs themselves: TensorFlow need not look at their source."""
 
 

@@ -50,28 +50,28 @@ class Batches(IterableDataset[Any]):
     workers, each makes every n-th, so that they come in the same order.
 
     Args:
-        loader: Whose batches; it begins where that is. Its buffers must be ``"fresh"``.
+        loader: Whose batches; it begins where that is. Its reuse_buffers must be False.
     """
 
     def __init__(self, loader: Loader) -> None:
         super().__init__()
         # A tensor is somebody's to keep; and to copy it would cost what recycling is to save.
-        if loader.buffers == "recycled":
+        if loader.reuse_buffers:
             raise PlanError(
-                "buffers is 'recycled': the memory of a tensor would be overwritten while somebody "
-                "has it; make the loader with buffers='fresh', whose memory is used again when "
+                "reuse_buffers is True: the memory of a tensor would be overwritten while somebody "
+                "has it; make the loader with reuse_buffers=False, whose memory is used again when "
                 "nobody has it any more"
             )
-        _, world = ranks()
-        if world > 1 and loader.plan.world == 1:
+        _, world_size = ranks()
+        if world_size > 1 and loader.plan.world_size == 1:
             warnings.warn(
-                f"torch.distributed has {world} processes, and this loader makes the same batches "
-                "in each; pass rank= and world= to ds.batches(), or mode='own' with them",
+                f"torch.distributed has {world_size} processes, and this loader makes the same batches "
+                "in each; pass rank= and world_size= to ds.batches(), or mode='independent' with them",
                 stacklevel=3,
             )
         self.loader = loader
         if loader not in _SHARED:
-            state = loader.state()
+            state = loader.state_dict()
             begin = Progress(loader=state["batch"], weights=weights_of(state))
             begin.course = Course.of(state["batch"])
             _SHARED[loader] = Shared(begin)
@@ -150,9 +150,9 @@ class Batches(IterableDataset[Any]):
             raise PlanError(
                 "this is the state of a worker, for the StatefulDataLoader that has saved it"
             )
-        self.loader.load_state(state)
+        self.loader.load_state_dict(state)
         with self._own() as progress:
-            saved = self.loader.state()
+            saved = self.loader.state_dict()
             course = Course.of(saved["batch"])
             course.go_to(saved["batch"], is_drained=is_drained(state))
             progress.loader, progress.weights = saved["batch"], weights_of(saved)
@@ -166,7 +166,7 @@ class Batches(IterableDataset[Any]):
 
     def _look(self, progress: Progress) -> dict[str, Any]:
         """The state of the loader; if somebody has moved it, go on from there."""
-        saved = self.loader.state()
+        saved = self.loader.state_dict()
         _follow(progress, saved)
         return saved
 
@@ -183,11 +183,11 @@ class Batches(IterableDataset[Any]):
             for steps, batch in enumerate(self.loader, 1):
                 with shared as progress:
                     course = progress.course
-                    course.hand_over(epoch, steps, self._plan)
+                    course.emit(epoch, steps, self._plan)
                     progress.course, progress.loader = course, course.at
                 yield convert(batch, tensor)
         with shared as progress:
-            course, saved = progress.course, self.loader.state()
+            course, saved = progress.course, self.loader.state_dict()
             course.end()
             progress.course = course
             progress.loader, progress.weights = saved["batch"], weights_of(saved)
@@ -199,7 +199,7 @@ class Batches(IterableDataset[Any]):
         # They all have the same seed, but for their numbers.
         key, turn, resumed = worker.seed - worker.id, self._turn, self._resumed
         self._turn, self._resumed = turn + 1, None
-        saved = self.loader.state()
+        saved = self.loader.state_dict()
         with self._shared as progress:
             _check(progress, saved)
             epoch = progress.join(key, turn, worker.num_workers)

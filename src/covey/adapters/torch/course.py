@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from covey.errors import PlanError
 from covey.plan import Plan
-from covey.plan.base import whole
+from covey.plan.base import check_int
 
 
 class Epoch(NamedTuple):
@@ -56,7 +56,7 @@ class Course:
     def set_epoch(self, epoch: int, plan: Plan) -> None:
         """Begin the next iteration with an epoch; or in its midst, if that is where to go on."""
         length = plan.batches_per_epoch
-        epoch = whole("epoch", epoch, 0, plan.native.last_batch // length - 2)
+        epoch = check_int("epoch", epoch, 0, plan.native.last_batch // length - 2)
         inside = self.next - 1 if self.is_empty else self.next
         if not self.is_given or inside // length != epoch:
             self.go_to(epoch * length)
@@ -73,7 +73,7 @@ class Course:
         self.at = first
         return epoch
 
-    def hand_over(self, epoch: Epoch, steps: int, plan: Plan) -> None:
+    def emit(self, epoch: Epoch, steps: int, plan: Plan) -> None:
         """So many batches of an epoch were handed over by now."""
         self.at = epoch.after(steps, plan)
         self.is_drained = steps == epoch.steps

@@ -49,7 +49,7 @@ class MPerClassSampler(Sampler[int]):
         *,
         seed: int = 0,
         rank: int | None = None,
-        world: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         super().__init__()
         # Labels may be anything there, also texts and fractions.
@@ -74,7 +74,7 @@ class MPerClassSampler(Sampler[int]):
             seed,
             steps_per_epoch=max(1, self.list_size // each),
         )
-        self.batches = PlanBatchSampler(plan.for_rank(*ranks(rank, world), "own"))
+        self.batches = PlanBatchSampler(plan.for_rank(*ranks(rank, world_size), "independent"))
         self.size = min(each, self.list_size)
         self.skip = 0  # so many of the next batch were handed over before
         self.last: ExampleDrawing | None = None  # the iteration that has drawn the last batch

@@ -90,7 +90,7 @@ class Drawing(Iterator[list[int]]):
             raise StopIteration
         ids, _ = plan.native.draw(self._drawn, 1, plan.share(self._epoch.first))
         self._drawn += 1
-        course.hand_over(self._epoch, self._drawn, plan)
+        course.emit(self._epoch, self._drawn, plan)
         return list(ids[0].tolist())
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Drawing(Iterator[list[int]]):
         if self._epoch is None:
             course.go_to(course.next, is_drained=course.is_empty)
         else:
-            course.hand_over(self._epoch, self._drawn, self._sampler.plan)
+            course.emit(self._epoch, self._drawn, self._sampler.plan)
         return course.state(self._sampler.saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class BalancedBatchSampler(PlanBatchSampler):
         rank, world: The part of one of several processes; by default, those of
             ``torch.distributed``, if that is initialised.
         mode: ``"split"``: all ranks together have one batch, each has some classes of it.
-            ``"own"``: each has whole batches.
+            ``"independent"``: each has whole batches.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
     >>> batches = BalancedBatchSampler(labels, classes_per_batch=2, examples_per_class=2, seed=1)
@@ -142,7 +142,7 @@ class BalancedBatchSampler(PlanBatchSampler):
         small_classes: SmallClasses = "repeat",
         class_weights: Weights | None = None,
         rank: int | None = None,
-        world: int | None = None,
+        world_size: int | None = None,
         mode: Mode = "split",
     ) -> None:
         plan = BalancedPlan(
@@ -156,13 +156,13 @@ class BalancedBatchSampler(PlanBatchSampler):
             class_weights=class_weights,
             steps_per_epoch=steps_per_epoch,
         )
-        super().__init__(plan.for_rank(*ranks(rank, world), mode))
+        super().__init__(plan.for_rank(*ranks(rank, world_size), mode))
 
 
-def ranks(rank: int | None = None, world: int | None = None) -> tuple[int, int]:
+def ranks(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
     """Which process this is, of how many: as somebody says, or as ``torch.distributed`` does."""
     here, of = 0, 1
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         here, of = distributed.get_rank(), distributed.get_world_size()
-    return here if rank is None else rank, of if world is None else world
+    return here if rank is None else rank, of if world_size is None else world_size

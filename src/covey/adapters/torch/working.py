@@ -13,7 +13,7 @@ from covey.adapters.torch.tensors import sent
 from covey.errors import PlanError
 from covey.loader import Loader
 from covey.loader import state as states
-from covey.loader.prefetch import Making
+from covey.loader.prefetch import BatchBuilder
 
 
 class Share:
@@ -34,7 +34,7 @@ class Share:
         self._steps = range(worker.id, epoch.steps, worker.num_workers)
         self._made = made
         # By itself: a process that is one of many needs no threads.
-        self._making = Making(loader.recipe, plan, epoch.first)
+        self._making = BatchBuilder(loader.recipe, plan, epoch.first)
         self._shared = shared
         self._number = number
         self._has_ended = False
@@ -42,7 +42,7 @@ class Share:
             **states.save(plan, epoch.first),
             "drained": epoch.steps == 0,
             "workers": worker.num_workers,
-            "world": plan.world,
+            "world_size": plan.world_size,
             "mode": plan.mode,
         }
 
@@ -88,7 +88,7 @@ class Resumed(NamedTuple):
         made = state.get("made")
         if type(made) is not int or made < 0:
             raise PlanError(f"this is no state of a worker: it has made {made!r} batches")
-        here = {"workers": worker.num_workers, "world": plan.world, "mode": plan.mode}
+        here = {"workers": worker.num_workers, "world_size": plan.world_size, "mode": plan.mode}
         for name, expected in here.items():
             if state.get(name) != expected:
                 raise PlanError(
