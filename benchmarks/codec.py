@@ -21,7 +21,7 @@ def clear() -> None:
     """Remove what was written, let the disk come to rest, and make sure of warm free memory.
 
     On a virtual machine, memory that was free for a while is given back to the host and is slow to
-    get again; without this, whoever comes after a slow side would pay for it.
+    get again; without this, a caller that comes after a slow side would pay for it.
     """
     for path in FOLDER.glob("written-*"):
         path.unlink()

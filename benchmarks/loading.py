@@ -104,7 +104,7 @@ def against_others(data: Data, table: Table, rounds: int, count: int) -> None:
     """Each opponent on the layout of shards that it needs."""
     by_class = np.argsort(data.columns["label"], kind="stable")
     for opponent in opponents.of(data, by_class, P, K):
-        ds = covey.open(opponent.folder, features=data.features, label="label")
+        ds = covey.open(opponent.directory, features=data.features, label="label")
         loader = ds.batches(P, K, seed=1, threads=2)
         ours = use(loader.take(10**12), count)
         few = max(1, count // opponent.slower)
@@ -165,23 +165,23 @@ def planning(table: Table, rounds: int) -> None:
 def tiny(records: int, classes: int) -> Path:
     """A dataset of many small records, in any order; what is measured of it is its index."""
     rng = np.random.default_rng(0)
-    folder = FOLDER / f"tiny-{records}"
-    shutil.rmtree(folder, ignore_errors=True)
+    directory = FOLDER / f"tiny-{records}"
+    shutil.rmtree(directory, ignore_errors=True)
     columns = {
         "code": rng.integers(0, 256, (records, 16), dtype=np.uint8),
         "label": rng.permutation(np.arange(records) % classes),
     }
     options: dict[str, Any] = {"shuffle": False, "shards": SHARDS, "progress": False}
-    covey.write(columns, folder, split="train", label="label", **options)
-    return folder
+    covey.write(columns, directory, split="train", label="label", **options)
+    return directory
 
 
 def latency(table: Table, rounds: int) -> None:
     """From `batches(...)` to the first batch, of ten million records that are indexed."""
-    folder = tiny(MANY, 100_000)
+    directory = tiny(MANY, 100_000)
     times = []
     for seed in range(rounds + 1):
-        with covey.open(folder) as ds:
+        with covey.open(directory) as ds:
             started = time.perf_counter()
             loader = ds.batches(P, K, seed=seed)
             next(iter(loader))
@@ -194,7 +194,7 @@ def latency(table: Table, rounds: int) -> None:
         "",
         "",
     )
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def curve(table: Table, rounds: int) -> None:
@@ -203,9 +203,9 @@ def curve(table: Table, rounds: int) -> None:
     The latter are always 10,000 records, so that what is touched fits the processor's cache.
     """
     sides: dict[str, Callable[[], object]] = {}
-    folders = [tiny(10**exponent, 10**exponent // 100) for exponent in range(4, 8)]
-    for folder in folders:
-        ds = covey.open(folder)
+    directories = [tiny(10**exponent, 10**exponent // 100) for exponent in range(4, 8)]
+    for directory in directories:
+        ds = covey.open(directory)
         for chosen, classes in (("all", None), ("100", range(100))):
             loader = ds.batches(P, K, seed=1, threads=0, class_list=classes)
             sides[f"{len(ds):,} records, {chosen} classes"] = use(loader.take(10**12), 2000)
@@ -221,8 +221,8 @@ def curve(table: Table, rounds: int) -> None:
             "of 10,000 records",
             f"{found / first:.2f}x its time",
         )
-    for folder in folders:
-        shutil.rmtree(folder)
+    for directory in directories:
+        shutil.rmtree(directory)
 
 
 def run(small: Data, large: Callable[[], Data], rounds: int) -> Table:

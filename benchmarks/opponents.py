@@ -26,7 +26,7 @@ class Opponent:
 
     name: str
     layout: str
-    folder: str
+    directory: str
     slower: int
     batches: Callable[[], Iterable[Any]]
     label_of: Callable[[Any], Any]
@@ -68,13 +68,13 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
     labels = data.columns["label"]
     path = write_array_record(data)
     write(data, "shuffled", np.array_split(np.arange(data.rows), SHARDS))
-    folder = str(FOLDER / "shuffled")
+    directory = str(FOLDER / "shuffled")
     layout = f"{SHARDS} shards, any order"
     for workers in (0, 2):
         yield Opponent(
             f"MPerClassSampler, torch DataLoader over array_record, {workers} workers",
             layout,
-            folder,
+            directory,
             60,
             lambda workers=workers: torch_records(path, labels, p, k, workers),
             lambda batch: batch[1],
@@ -82,7 +82,7 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
         yield Opponent(
             f"grain over array_record, P x K sampler, {workers} workers",
             layout,
-            folder,
+            directory,
             100,
             lambda workers=workers: grain(path, labels, p, k, workers),
             lambda batch: batch[1],
@@ -91,28 +91,28 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
     yield Opponent(
         "MPerClassSampler, torch DataLoader over arrays in memory, batched fetch",
         layout,
-        folder,
+        directory,
         5,
         lambda: torch_memory(images, labels, p, k),
         lambda batch: batch[1],
     )
     os.unlink(path)
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def write(data: Data, name: str, parts: list[Ids]) -> list[str]:
     """Shards with these records each, as anybody may have written them."""
-    folder = FOLDER / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    directory = FOLDER / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     paths = []
     for number, ids in enumerate(parts):
-        paths.append(str(folder / f"{name}-train.tfrecord-{number:05}-of-{len(parts):05}"))
+        paths.append(str(directory / f"{name}-train.tfrecord-{number:05}-of-{len(parts):05}"))
         with covey.RecordWriter(paths[-1]) as writer:
             columns = {key: column[ids] for key, column in data.columns.items()}
             for block in data.features.encode_blocks(columns):
                 writer.write_block(block)
-    covey.open(folder, features=data.features, label="label", progress=False).close()
+    covey.open(directory, features=data.features, label="label", progress=False).close()
     return paths
 
 

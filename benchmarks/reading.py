@@ -69,11 +69,11 @@ def indexing(data: Data, table: Table, rounds: int) -> None:
 
 
 def dataset(data: Data, name: str, **options: Any) -> covey.Dataset:
-    folder = FOLDER / name
-    shutil.rmtree(folder, ignore_errors=True)
+    directory = FOLDER / name
+    shutil.rmtree(directory, ignore_errors=True)
     covey.write(
         data.columns,
-        folder,
+        directory,
         split="train",
         label="label",
         features=data.features,
@@ -82,7 +82,7 @@ def dataset(data: Data, name: str, **options: Any) -> covey.Dataset:
         progress=False,
         **options,
     )
-    return covey.open(folder)
+    return covey.open(directory)
 
 
 def parse(records: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -158,12 +158,12 @@ def members(data: Data, table: Table, rounds: int) -> None:
     pixels = rng.integers(0, 256, (rows, 784), dtype=np.uint8)
     pixels[rng.random((rows, 784)) < 0.8] = 0
     drawings = Data("gzip", data.features, {"image": pixels, "label": data.columns["label"][:rows]})
-    folder = FOLDER / "gzip"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    directory = FOLDER / "gzip"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     paths = []
     for shard in range(SHARDS):
-        paths.append(str(folder / f"gzip-{shard}.tfrecord.gz"))
+        paths.append(str(directory / f"gzip-{shard}.tfrecord.gz"))
         with covey.RecordWriter(paths[-1], compression="GZIP", member_bytes=16 << 10) as writer:
             for block in drawings.features.encode_blocks(drawings.part(shard)):
                 writer.write_block(block)
@@ -217,7 +217,7 @@ def touched_members(
 # Opening.
 
 
-def make_many(folder: Path) -> None:
+def make_many(directory: Path) -> None:
     """A dataset of ten million records that is an index only: its one shard is never read."""
     from covey import _core
     from covey.classes import class_table, number_dtype, sort_by_class
@@ -225,8 +225,8 @@ def make_many(folder: Path) -> None:
     from covey.index import Index, IndexMetadata, row_dtype, write_index
     from covey.index.format import Shard, fingerprint
 
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     rows = np.zeros(MANY, row_dtype(compressed=False, labelled=True))
     rows["length"] = 16
     rows["offset"] = np.arange(MANY, dtype=np.uint64) * 32
@@ -236,16 +236,16 @@ def make_many(folder: Path) -> None:
     sort_by_class(rows["label"], classes, by_class)
     split = SplitInfo("train", (MANY,), MANY * 32)
     (name,) = split.shard_names("many")
-    with open(folder / name, "wb") as file:
+    with open(directory / name, "wb") as file:
         file.truncate(MANY * 32)
     features = covey.Features({"label": "int64"})
-    shard = Shard(name, MANY, MANY * 32, fingerprint(folder / name))
+    shard = Shard(name, MANY, MANY * 32, fingerprint(directory / name))
     sums = _core.crc32c(classes), _core.crc32c(by_class)
     about = IndexMetadata(
         features, "label", None, None, MANY, _core.crc32c(rows), sums, (shard,), {"by": "none"}
     )
-    write_index(folder, "many-train", Index(about, rows, classes, by_class))
-    (folder / "dataset_info.json").write_text(DatasetInfo("many", splits=(split,)).to_json())
+    write_index(directory, "many-train", Index(about, rows, classes, by_class))
+    (directory / "dataset_info.json").write_text(DatasetInfo("many", splits=(split,)).to_json())
 
 
 def resident() -> float:
@@ -254,22 +254,22 @@ def resident() -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def open_many(folder: str) -> tuple[float, float]:
+def open_many(directory: str) -> tuple[float, float]:
     """Seconds to open, and the MiB that it took, in a process that has imported covey."""
     import covey.dataset
 
     before = resident()
     started = time.perf_counter()
-    ds = covey.dataset.open(folder)
+    ds = covey.dataset.open(directory)
     if len(ds) != MANY or len(ds.classes) != 100_000:
         raise SystemExit("the dataset is not what it should be")
     return time.perf_counter() - started, resident() - before
 
 
 def opening(table: Table, rounds: int) -> None:
-    folder = FOLDER / "many"
-    make_many(folder)
-    command = [sys.executable, "-m", "benchmarks.reading", str(folder)]
+    directory = FOLDER / "many"
+    make_many(directory)
+    command = [sys.executable, "-m", "benchmarks.reading", str(directory)]
     runs = []
     for _ in range(rounds + 1):
         done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -281,7 +281,7 @@ def opening(table: Table, rounds: int) -> None:
         "",
         "",
     )
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def run(data: Data, rounds: int) -> Table:

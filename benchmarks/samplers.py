@@ -177,13 +177,13 @@ def tensorflow(data: Data, table: Table, rounds: int) -> None:
     columns = {name: column[by_class] for name, column in data.columns.items()}
     in_order = Data("contiguous", data.features, columns)
     ds = dataset(in_order, in_order.name)
-    folder = str(FOLDER / in_order.name)
-    paths = sorted(glob.glob(f"{folder}/*.tfrecord-*"))
+    directory = str(FOLDER / in_order.name)
+    paths = sorted(glob.glob(f"{directory}/*.tfrecord-*"))
     options: dict[str, Any] = {"shard_suffix": "*.tfrecord-*"}
     datasets = {
         "documented": documented(paths),
-        "same": TFRecordDatasetSampler(folder, deserialize, K, BATCH, **options),
-        "native": TFRecordDatasetSampler(folder, None, K, BATCH, **options),
+        "same": TFRecordDatasetSampler(directory, deserialize, K, BATCH, **options),
+        "native": TFRecordDatasetSampler(directory, None, K, BATCH, **options),
         "to_tf": ds.batches(P, K, seed=1).to_tf().repeat(),
     }
     sides, right = {}, {}
@@ -207,7 +207,7 @@ def tensorflow(data: Data, table: Table, rounds: int) -> None:
             f"{other / each:.1f}x",
             asked,
         )
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 # PyTorch.

@@ -81,10 +81,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2)
     options = parser.parse_args()
     builds = [Build(options.old), Build(options.new)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         cases = []
         for shards in (8, 128):
-            path = f"{folder}/{shards}/birds"
+            path = f"{directory}/{shards}/birds"
             builds[0].ask("write", path, shards)
             cases += [("gather", path, shards), ("load", path, shards)]
         print("| | shards | old, us | new, us | new / old |\n|---|---|---|---|---|")

@@ -56,8 +56,8 @@ def look_at(arguments: list[str]) -> dict[str, float]:
     classes, partnered = [], []
     numbers: dict[bytes, int] = {}
     pairs: set[tuple[int, int]] = set()
-    with tempfile.TemporaryDirectory() as folder:
-        batches = similarity_keras.batches(train, folder, options).repeat()
+    with tempfile.TemporaryDirectory() as directory:
+        batches = similarity_keras.batches(train, directory, options).repeat()
         for x, y in batches.take(options.steps).as_numpy_iterator():
             members: dict[int, set[int]] = {}
             for image, label in zip(x, y.tolist(), strict=True):
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("recall.json"))
     options = parser.parse_args(arguments)
     if options.seeds < 2:
-        parser.error(f"--seeds is {options.seeds}, must be 2 or more: a spread is to be shown")
+        parser.error(f"--seeds is {options.seeds}; must be 2 or more: a spread is to be shown")
 
     given = ["--steps", str(options.steps)]
     for name in ("data", "eval"):

@@ -81,7 +81,7 @@ def read(path: Path) -> Drawings:
         images, labels = file["images"], file["labels"]
     if images.dtype != np.uint8 or images.ndim != 3 or labels.shape != images.shape[:1]:
         raise SystemExit(
-            f"{path}: images are {images.dtype} {images.shape} and labels {labels.shape}, must be "
+            f"{path}: images are {images.dtype} {images.shape} and labels {labels.shape}; must be "
             "uint8 (n, height, width) and (n,)"
         )
     return Drawings(images, labels.astype(np.int64))
@@ -108,7 +108,7 @@ def hold_out(drawings: Drawings, share: float = HELD_OUT) -> tuple[Drawings, Dra
     return train, test
 
 
-def stream(drawings: Drawings, folder: str, options: argparse.Namespace) -> Any:
+def stream(drawings: Drawings, directory: str, options: argparse.Namespace) -> Any:
     """A ``tf.data.Dataset`` of batches as TensorFlow Similarity's TFRecordDatasetSampler has them.
 
     Shards are read side by side, a block of K records from each in turn. That needs classes which
@@ -118,7 +118,7 @@ def stream(drawings: Drawings, folder: str, options: argparse.Namespace) -> Any:
 
     from covey.samplers import TFRecordDatasetSampler
 
-    write_shards(drawings, folder, options)
+    write_shards(drawings, directory, options)
     features = {
         "image": tf.io.FixedLenFeature([], tf.string),
         "label": tf.io.FixedLenFeature([], tf.int64),
@@ -130,7 +130,7 @@ def stream(drawings: Drawings, folder: str, options: argparse.Namespace) -> Any:
         return tf.reshape(image, drawings.images.shape[1:]), example["label"]
 
     return TFRecordDatasetSampler(
-        folder,
+        directory,
         decode,
         example_per_class=EXAMPLES_PER_CLASS,
         batch_size=BATCH_SIZE,
@@ -138,7 +138,7 @@ def stream(drawings: Drawings, folder: str, options: argparse.Namespace) -> Any:
     )
 
 
-def write_shards(drawings: Drawings, folder: str, options: argparse.Namespace) -> None:
+def write_shards(drawings: Drawings, directory: str, options: argparse.Namespace) -> None:
     """Shards as the streaming sampler wants them: whole classes in each, one after the other.
 
     If they are to be shuffled, they are as it does not want them.
@@ -156,7 +156,7 @@ def write_shards(drawings: Drawings, folder: str, options: argparse.Namespace) -
         parts = [rows[np.isin(drawings.labels[rows], some)] for some in classes]
     for number, part in enumerate(parts):
         columns = {"image": drawings.images[part], "label": drawings.labels[part]}
-        with covey.RecordWriter(Path(folder) / f"{number:03}.tfrec") as writer:
+        with covey.RecordWriter(Path(directory) / f"{number:03}.tfrec") as writer:
             for block in features.encode_blocks(columns):
                 writer.write_block(block)
 

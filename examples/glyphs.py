@@ -138,21 +138,21 @@ def main() -> None:
     print(f"Drawing {len(classes)} characters of Roboto, {options.per_class} times each.")
     drawn = list(examples(classes, font, options.per_class, seed=0))
 
-    folder = options.output / "glyphs"
+    directory = options.output / "glyphs"
     written = covey.write(
-        drawn, folder, split="train", label="label", shards=options.shards, mode="overwrite"
+        drawn, directory, split="train", label="label", shards=options.shards, mode="overwrite"
     )
     print("Written, shuffled, in the layout of TFDS, with an index:")
     print(written)
-    for path in sorted(folder.iterdir()):
+    for path in sorted(directory.iterdir()):
         print(f"    {path.stat().st_size:>12,}  {path.name}")
 
-    ds = covey.open(folder, split="train")
+    ds = covey.open(directory, split="train")
     read_back(ds, drawn, options.per_class)
     show_class(ds, classes[-1])
     draw_batches(ds, min(32, len(classes)), min(4, options.per_class))
 
-    command = ["sample", str(folder), "--save", str(options.output / "sample.png")]
+    command = ["sample", str(directory), "--save", str(options.output / "sample.png")]
     command += ["-p", str(min(8, len(classes))), "-k", str(min(4, options.per_class))]
     print(f"$ covey {' '.join(command)}")
     raise SystemExit(run_command(command))

@@ -42,7 +42,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def describe(results: dict[str, Any]) -> str:
-    """The results in a sentence, for whoever cannot see them."""
+    """The results in a sentence, for a caller that cannot see them."""
     found = by_arm(results)
     parts = [
         f"{arm}, {NAMES[framework]}: {said(found[arm, framework])}"

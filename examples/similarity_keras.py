@@ -44,13 +44,13 @@ def loss_of(y: Any, z: Any, temperature: float = 0.1) -> Any:
     return ops.sum(losses * counted) / ops.maximum(ops.sum(counted), 1)
 
 
-def batches(train: drawings.Drawings, folder: str, options: Namespace) -> tf.data.Dataset:
+def batches(train: drawings.Drawings, directory: str, options: Namespace) -> tf.data.Dataset:
     """The batches of an epoch, and when they are gone through again, of the next."""
     if options.sampler == "streaming":  # what covey is compared with; it has no end
-        return drawings.stream(train, folder, options)
+        return drawings.stream(train, directory, options)
     columns = {"image": train.images, "label": train.labels}
-    covey.write(columns, folder, split="train", label="label")
-    ds = covey.open(folder, split="train")
+    covey.write(columns, directory, split="train", label="label")
+    ds = covey.open(directory, split="train")
     if options.sampler == "random":  # what it is compared with, too
         loader = ds.shuffled(drawings.BATCH_SIZE, seed=options.seed, remainder="drop")
     else:
@@ -77,8 +77,8 @@ def main() -> None:
 
     print(f"{train.classes} classes to train with, {test.classes} others to find again.")
     print(f"recall@1 before training: {recall():.4f}")
-    with tempfile.TemporaryDirectory() as folder:
-        endless = batches(train, folder, options).repeat()
+    with tempfile.TemporaryDirectory() as directory:
+        endless = batches(train, directory, options).repeat()
         net.fit(endless, steps_per_epoch=options.steps, shuffle=False, verbose=2)
     print(f"recall@1 after training: {recall():.4f}")
 

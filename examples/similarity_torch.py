@@ -52,14 +52,14 @@ def loss_of(z: Tensor, y: Tensor, temperature: float = 0.1) -> Tensor:
     return (losses * (partners > 0)).sum() / (partners > 0).sum().clamp(min=1)
 
 
-def batches(train: drawings.Drawings, folder: str, options: Namespace) -> Iterable[Any]:
+def batches(train: drawings.Drawings, directory: str, options: Namespace) -> Iterable[Any]:
     """The batches of an epoch, and when they are gone through again, of the next."""
     if options.sampler == "streaming":  # what covey is compared with; it has no end
-        stream = drawings.stream(train, folder, options)
+        stream = drawings.stream(train, directory, options)
         return (tuple(map(torch.tensor, batch)) for batch in stream.as_numpy_iterator())
     columns = {"image": train.images, "label": train.labels}
-    covey.write(columns, folder, split="train", label="label")
-    ds = covey.open(folder, split="train")
+    covey.write(columns, directory, split="train", label="label")
+    ds = covey.open(directory, split="train")
     if options.sampler == "random":  # what it is compared with, too
         loader = ds.shuffled(drawings.BATCH_SIZE, seed=options.seed, remainder="drop")
     else:
@@ -88,8 +88,8 @@ def main() -> None:
 
     print(f"{train.classes} classes to train with, {test.classes} others to find again.")
     print(f"recall@1 before training: {recall():.4f}")
-    with tempfile.TemporaryDirectory() as folder:
-        epochs = chain.from_iterable(repeat(batches(train, folder, options)))
+    with tempfile.TemporaryDirectory() as directory:
+        epochs = chain.from_iterable(repeat(batches(train, directory, options)))
         for step, (x, y) in enumerate(islice(epochs, options.steps), 1):
             loss = loss_of(embed(net, x), y)
             optimizer.zero_grad()

@@ -7,14 +7,14 @@ from loaded import make
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("loader")
 
 
 @pytest.fixture(scope="module")
-def made(folder):
+def made(directory):
     """Datasets by their kind."""
-    return cache(lambda kind: make(folder / kind, kind))
+    return cache(lambda kind: make(directory / kind, kind))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""Damaged TFRecord files of every kind, each with what can be had of it.
+"""Corrupt TFRecord files of every kind, each with what can be had of it.
 
 What is expected does not come from covey. A record survives if its frame, byte for byte, is still
-in the file's data, which for a damaged GZIP or ZLIB file is whatever zlib gives for each of its
+in the file's data, which for a corrupt GZIP or ZLIB file is whatever zlib gives for each of its
 members, byte by byte, before it fails. Damage is where no surviving frame is.
 """
 
@@ -20,7 +20,7 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class Case:
-    """One file, damaged or not."""
+    """One file, corrupt or not."""
 
     kind: str
     """What was done to it, with words of letters and dashes: ``"plain-flip-length"``."""
@@ -38,7 +38,7 @@ class Case:
 
 
 @dataclass
-class _Folder:
+class _Directory:
     path: Path
     cases: list[Case] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ def make_records(seed: int, count: int, sizes: Sequence[int]) -> list[bytes]:
 
 
 def _surviving(data: bytes, frames: Sequence[bytes]) -> list[tuple[int, int]]:
-    """(begin, end) of all whole frames that are in some bytes, but for what is in damaged ones."""
+    """(begin, end) of all whole frames that are in some bytes, but for what is in corrupt ones."""
     found = {}
     for each in set(frames):
         at = data.find(each)
@@ -114,7 +114,7 @@ def _surviving(data: bytes, frames: Sequence[bytes]) -> list[tuple[int, int]]:
             found[at] = at + len(each)
             at = data.find(each, at + 1)
     kept = []
-    covered = inside = 0  # where the frames end that were kept, and where a damaged record does
+    covered = inside = 0  # where the frames end that were kept, and where a corrupt record does
     for begin in sorted(found):
         if begin > covered:
             inside = max(inside, _claimed_end(data, covered))
@@ -146,7 +146,7 @@ def _expect(
 
     Args:
         data: All that can be had.
-        frames: Those of the sound file.
+        frames: Those of the valid file.
         breaks: Where in the data something is missing, and whether that can be records.
     """
     survivors: list[bytes] = []
@@ -184,10 +184,10 @@ def _inflate(data: bytes, window: int) -> tuple[bytes, str | None]:
 
 
 class _Plain:
-    """A sound file, and what is done to it."""
+    """A valid file, and what is done to it."""
 
-    def __init__(self, folder: _Folder, seed: int, count: int, sizes: Sequence[int]) -> None:
-        self.folder = folder
+    def __init__(self, directory: _Directory, seed: int, count: int, sizes: Sequence[int]) -> None:
+        self.directory = directory
         self.rng = random.Random(seed)
         self.records = make_records(seed, count, sizes)
         self.frames = [frame(record) for record in self.records]
@@ -195,13 +195,13 @@ class _Plain:
         self.data = b"".join(self.frames)
 
     def add(self, kind: str, data: bytes, *, several: bool = False) -> None:
-        """Add a damaged file; ``several`` if one stretch of it may be several damages."""
+        """Add a corrupt file; ``several`` if one stretch of it may be several damages."""
         survivors, damages = _expect(data, self.frames)
         kind = f"plain-{kind}"
         if several and damages:
-            self.folder.add(kind, data, None, survivors, None, damages[0])
+            self.directory.add(kind, data, None, survivors, None, damages[0])
         else:
-            self.folder.add(kind, data, None, survivors, damages)
+            self.directory.add(kind, data, None, survivors, damages)
 
     def patch(self, kind: str, begin: int, end: int, by: bytes, *, several: bool = False) -> None:
         self.add(kind, self.data[:begin] + by + self.data[end:], several=several)
@@ -297,31 +297,31 @@ def _add_whole_frames(plain: _Plain) -> None:
         plain.patch("sound-records-swapped", low, high, swapped)
 
 
-def _add_large(folder: _Folder) -> None:
+def _add_large(directory: _Directory) -> None:
     """Damage within records that are larger than pages."""
-    plain = _Plain(folder, 3, 6, [2 * PAGE + 100, 3 * PAGE, 30])
+    plain = _Plain(directory, 3, 6, [2 * PAGE + 100, 3 * PAGE, 30])
     for page in range(len(plain.data) // PAGE):
         plain.patch("zero-page-of-large", page * PAGE, (page + 1) * PAGE, bytes(PAGE))
         plain.patch("lost-page-of-large", page * PAGE, (page + 1) * PAGE, b"")
 
 
-def _add_neighbours(folder: _Folder) -> None:
-    """Damaged records one after the other, which lengths tell apart."""
-    plain = _Plain(folder, 4, 12, [20, 40, 80])
+def _add_neighbours(directory: _Directory) -> None:
+    """Corrupt records one after the other, which lengths tell apart."""
+    plain = _Plain(directory, 4, 12, [20, 40, 80])
     begins = plain.begins
     for numbers in ((0, 1), (4, 5, 6), (10, 11), tuple(range(12))):
         data = flip(plain.data, *(8 * (begins[n] + 12) for n in numbers))
         survivors = [r for n, r in enumerate(plain.records) if n not in numbers]
         damages = [(n, begins[n]) for n in numbers]
-        folder.add("plain-neighbours-data", data, None, survivors, damages)
+        directory.add("plain-neighbours-data", data, None, survivors, damages)
         if numbers[1:] != (1,):
             # A wrong length before them: that a frame follows is all that is known of the others.
             data = flip(data, 8 * begins[numbers[0]])
             first = (numbers[0], begins[numbers[0]])
-            folder.add("plain-neighbours-length", data, None, survivors, None, first)
+            directory.add("plain-neighbours-length", data, None, survivors, None, first)
 
 
-def _add_nested(folder: _Folder) -> None:
+def _add_nested(directory: _Directory) -> None:
     """Records that hold TFRecord files: what they hold are no records of the file."""
     inner = b"".join(map(frame, [*make_records(5, 9, [8, 30, 100]), b"eight by"]))
     payloads = {"bare": inner, "wrapped": b"\x0a\x7f" + inner + b"tail", "empty": frame(b"")}
@@ -342,12 +342,12 @@ def _add_nested(folder: _Folder) -> None:
                 ("data", flip(data, 8 * ((begin + end) // 2))),
                 ("data-crc", flip(data, 8 * end - 1)),
             ):
-                folder.add(f"plain-nested-{name}-{part}", damaged, None, survivors, damages)
+                directory.add(f"plain-nested-{name}-{part}", damaged, None, survivors, damages)
             cut = data[: end - 6]
-            folder.add(f"plain-nested-{name}-cut", cut, None, records[:number], damages)
+            directory.add(f"plain-nested-{name}-cut", cut, None, records[:number], damages)
 
 
-def _add_claims(folder: _Folder) -> None:
+def _add_claims(directory: _Directory) -> None:
     """Lengths that cannot be, with their right checksums."""
     records = make_records(6, 8, [10, 50, 200])
     frames = [frame(record) for record in records]
@@ -356,13 +356,13 @@ def _add_claims(folder: _Folder) -> None:
             before = b"".join(frames[:number])
             data = before + header(claim) + b"".join(frames[number:])
             damages = [(number, len(before))]
-            folder.add("plain-claim", data, None, records, damages)
+            directory.add("plain-claim", data, None, records, damages)
     many = b"".join(header(n) for n in range(500, 4000))
     data = frames[0] + many + frames[1]
-    folder.add("plain-nothing-but-headers", data, None, records[:2], None, (1, len(frames[0])))
+    directory.add("plain-nothing-but-headers", data, None, records[:2], None, (1, len(frames[0])))
 
 
-def _add_others(folder: _Folder) -> None:
+def _add_others(directory: _Directory) -> None:
     """Files that are no TFRecords, or hardly."""
     rng = random.Random(7)
     texts = {
@@ -378,12 +378,12 @@ def _add_others(folder: _Folder) -> None:
         "header": header(5),
     }
     for name, data in texts.items():
-        folder.add(f"plain-no-records-{name}", data, None, [], [(0, 0)])
+        directory.add(f"plain-no-records-{name}", data, None, [], [(0, 0)])
     for name, compression in (("plain", None), ("gzip", "GZIP"), ("zlib", "ZLIB")):
-        folder.add(f"{name}-sound-empty", b"", compression, [], [])
+        directory.add(f"{name}-sound-empty", b"", compression, [], [])
     for name, compress in (("gzip", _gzip), ("zlib", zlib.compress)):
-        folder.add(f"{name}-no-records", compress(texts["text"]), name.upper(), [], [(0, 0)])
-        folder.add(f"{name}-sound-nothing", compress(b""), name.upper(), [], [])
+        directory.add(f"{name}-no-records", compress(texts["text"]), name.upper(), [], [(0, 0)])
+        directory.add(f"{name}-sound-nothing", compress(b""), name.upper(), [], [])
 
 
 # Compressed files.
@@ -394,12 +394,12 @@ def _gzip(data: bytes) -> bytes:
 
 
 class _Compressed:
-    """A sound file of compressed parts, and what is done to it."""
+    """A valid file of compressed parts, and what is done to it."""
 
     def __init__(
-        self, folder: _Folder, name: str, parts: int, compress: Callable[[bytes], bytes]
+        self, directory: _Directory, name: str, parts: int, compress: Callable[[bytes], bytes]
     ) -> None:
-        self.folder = folder
+        self.directory = directory
         self.name = name
         self.compression = "ZLIB" if name == "zlib" else "GZIP"
         self.rng = random.Random(len(name))
@@ -431,13 +431,13 @@ class _Compressed:
         # What zlib gives after a damage, before it notices, is its own affair.
         first = damages[0] if damages else None
         only = damages if len(damages) == 0 or garbage else None
-        self.folder.add(kind, data, self.compression, survivors, only, first)
+        self.directory.add(kind, data, self.compression, survivors, only, first)
 
     def damage(self, kind: str, part: int, damaged: bytes) -> None:
         self.add(kind, *self.parts[:part], damaged, *self.parts[part + 1 :])
 
 
-def _add_compressed(folder: _Folder, file: _Compressed) -> None:
+def _add_compressed(directory: _Directory, file: _Compressed) -> None:
     rng, parts = file.rng, file.parts
     head, tail = (10, 8) if file.compression == "GZIP" else (2, 4)
     numbers = sorted({0, len(parts) // 2, len(parts) - 1})
@@ -486,9 +486,9 @@ def _add_members(file: _Compressed) -> None:
         file.add("trailer-and-next", *before, two[0][:-4] + bytes(4), bytes(len(two[1])), *after)
 
 
-def damaged_files(folder: Path) -> list[Case]:
-    """Write some hundred small files into a folder, the same in every run."""
-    made = _Folder(Path(folder))
+def damaged_files(directory: Path) -> list[Case]:
+    """Write some hundred small files into a directory, the same in every run."""
+    made = _Directory(Path(directory))
     plain = _Plain(made, 1, 120, [0, 8, 30, 100, 250, 400])
     plain.add("sound", plain.data)
     for add in (_add_flips, _add_cuts, _add_shifts, _add_pages, _add_whole_frames):

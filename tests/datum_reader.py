@@ -1,6 +1,6 @@
-"""A judge for folders written in datum's form: it reads them by the rules of datum's own reader.
+"""A judge for directories written in datum's form: it reads them by the rules of datum's own reader.
 
-Two files say everything, and nothing else in the folder is looked at:
+Two files say everything, and nothing else in the directory is looked at:
 
 - `shard_info.json`, `{split: {file name: number of records}}`. Only the files named there are
   opened, whatever they are called; they are not compressed; the counts must add up.
@@ -27,7 +27,7 @@ def read(path, split: str) -> list[dict[str, np.ndarray]]:
     """All examples of a split, as datum's reader gives them; strings are bytes objects."""
     path = os.fspath(path)
     if not os.path.isdir(path):
-        raise ValueError(f"{path} is not a folder")
+        raise ValueError(f"{path} is not a directory")
     features = _load(path, "datum_to_type_and_shape_mapping.json")
     files, total = _shards(path, split)
     records = tf.data.TFRecordDataset(files)

@@ -31,7 +31,7 @@ PLANS = {
         "args": [3, 2, 2**63],
         "steps": [*range(6), *FAR],
     },
-    # Texts are numbered in their order.
+    # Strings are numbered in their order.
     "names": {
         "examples": ["wren", "owl", "kite", "Wren", "öwl", "owl", "wren", "kite"] * 3,
         "args": [2, 2, 11],

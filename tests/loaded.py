@@ -58,26 +58,26 @@ def numbers_of(x: Any) -> list[int]:
 # Datasets of all kinds.
 
 
-def make(folder: Path, kind: str) -> covey.Dataset:
+def make(directory: Path, kind: str) -> covey.Dataset:
     """A dataset of a kind; each kind is read in its own way."""
-    return globals()[f"make_{kind.replace(' ', '_')}"](folder)
+    return globals()[f"make_{kind.replace(' ', '_')}"](directory)
 
 
-def make_numbers(folder: Path, **options: Any) -> covey.Dataset:
-    if not folder.exists():
-        write(examples(), folder, features=FEATURES, label="label", shuffle=False, shards=5)
-    return opened(folder, **options)
+def make_numbers(directory: Path, **options: Any) -> covey.Dataset:
+    if not directory.exists():
+        write(examples(), directory, features=FEATURES, label="label", shuffle=False, shards=5)
+    return opened(directory, **options)
 
 
-def make_read(folder: Path) -> covey.Dataset:
-    return make_numbers(folder, mmap=False)
+def make_read(directory: Path) -> covey.Dataset:
+    return make_numbers(directory, mmap=False)
 
 
-def make_unchecked(folder: Path) -> covey.Dataset:
-    return make_numbers(folder, verify=False)
+def make_unchecked(directory: Path) -> covey.Dataset:
+    return make_numbers(directory, verify=False)
 
 
-def make_many(folder: Path) -> covey.Dataset:
+def make_many(directory: Path) -> covey.Dataset:
     many = [
         {
             **each,
@@ -94,70 +94,70 @@ def make_many(folder: Path) -> covey.Dataset:
         "flag": "bool",
         "bytes": Tensor("uint8", (5,)),
     }
-    write(many, folder, features=features, label="label", shuffle=False, shards=3)
-    return opened(folder)
+    write(many, directory, features=features, label="label", shuffle=False, shards=3)
+    return opened(directory)
 
 
-def make_nested(folder: Path) -> covey.Dataset:
+def make_nested(directory: Path) -> covey.Dataset:
     many = [{"a": {"x": each["x"], "y": 7}, "label": each["label"]} for each in examples()]
     features = {"a": {"x": X, "y": "int32"}, "label": "int64"}
-    write(many, folder, features=features, label="label", shuffle=False)
-    return opened(folder)
+    write(many, directory, features=features, label="label", shuffle=False)
+    return opened(directory)
 
 
-def make_nested_alone(folder: Path) -> covey.Dataset:
+def make_nested_alone(directory: Path) -> covey.Dataset:
     many = [{"a": {"x": each["x"]}, "b": {"label": each["label"]}} for each in examples()]
     features = {"a": {"x": X}, "b": {"label": "int64"}}
-    write(many, folder, features=features, label="b/label", shuffle=False)
-    return opened(folder)
+    write(many, directory, features=features, label="b/label", shuffle=False)
+    return opened(directory)
 
 
-def make_ragged(folder: Path) -> covey.Dataset:
+def make_ragged(directory: Path) -> covey.Dataset:
     many = [
         {"x": np.full(1 + number % 4, number), "label": each["label"]}
         for number, each in enumerate(examples())
     ]
     features = {"x": Tensor("int64", (None,)), "label": "int64"}
-    write(many, folder, features=features, label="label", shuffle=False)
-    return opened(folder)
+    write(many, directory, features=features, label="label", shuffle=False)
+    return opened(directory)
 
 
-def make_texts(folder: Path) -> covey.Dataset:
+def make_texts(directory: Path) -> covey.Dataset:
     many = [{"x": each["x"], "label": bird(number)} for number, each in enumerate(examples())]
     features = {"x": X, "label": "str"}
-    write(many, folder, features=features, label="label", shuffle=False, shards=3)
-    return opened(folder)
+    write(many, directory, features=features, label="label", shuffle=False, shards=3)
+    return opened(directory)
 
 
-def make_names(folder: Path) -> covey.Dataset:
+def make_names(directory: Path) -> covey.Dataset:
     many = [{"x": each["x"], "label": bird(number)} for number, each in enumerate(examples())]
-    write(many, folder, label="label", shuffle=False, shards=3)
-    return opened(folder)
+    write(many, directory, label="label", shuffle=False, shards=3)
+    return opened(directory)
 
 
-def make_files(folder: Path) -> covey.Dataset:
+def make_files(directory: Path) -> covey.Dataset:
     for label in range(CLASSES):
         numbers = np.flatnonzero(label == LABELS)
-        put(folder / f"bird {label:02}.tfrecord", examples(numbers), FEATURES)
-    return opened(folder, label="@file", features=FEATURES)
+        put(directory / f"bird {label:02}.tfrecord", examples(numbers), FEATURES)
+    return opened(directory, label="@file", features=FEATURES)
 
 
-def make_function(folder: Path) -> covey.Dataset:
-    return make_numbers(folder, label=class_of)
+def make_function(directory: Path) -> covey.Dataset:
+    return make_numbers(directory, label=class_of)
 
 
 def class_of(example: dict[str, Any]) -> str:
     return bird(int(example["x"].flat[0]))
 
 
-def make_joined(folder: Path) -> covey.Dataset:
+def make_joined(directory: Path) -> covey.Dataset:
     options = {"features": FEATURES, "label": "label", "shuffle": False}
-    write(examples(range(130)), folder, "train", shards=3, **options)
-    write(examples(range(130, COUNT)), folder, "test", **options)
-    return opened(folder, split="train+test")
+    write(examples(range(130)), directory, "train", shards=3, **options)
+    write(examples(range(130, COUNT)), directory, "test", **options)
+    return opened(directory, split="train+test")
 
 
-def make_joined_texts(folder: Path) -> covey.Dataset:
+def make_joined_texts(directory: Path) -> covey.Dataset:
     """Splits in which a class has different numbers."""
     is_train = (LABELS > 3) & (np.arange(COUNT) % 3 > 0)
     for split, numbers in (
@@ -166,68 +166,68 @@ def make_joined_texts(folder: Path) -> covey.Dataset:
     ):
         many = [{"x": example(n)["x"], "label": bird(n)} for n in numbers]
         features = {"x": X, "label": "str"}
-        write(many, folder, split, features=features, label="label", shuffle=False)
-    return opened(folder, split="test+train")
+        write(many, directory, split, features=features, label="label", shuffle=False)
+    return opened(directory, split="test+train")
 
 
-def make_sliced(folder: Path) -> covey.Dataset:
-    make_numbers(folder)
-    return opened(folder, split="train[:30%]+train[50%:]")
+def make_sliced(directory: Path) -> covey.Dataset:
+    make_numbers(directory)
+    return opened(directory, split="train[:30%]+train[50%:]")
 
 
-def make_where(folder: Path) -> covey.Dataset:
-    return make_numbers(folder).where(label=[0, 2, 3, 5, 7, 8, 11])
+def make_where(directory: Path) -> covey.Dataset:
+    return make_numbers(directory).where(label=[0, 2, 3, 5, 7, 8, 11])
 
 
-def make_selected(folder: Path) -> covey.Dataset:
-    return make_numbers(folder).select(np.random.default_rng(1).permutation(COUNT)[:150] - COUNT)
+def make_selected(directory: Path) -> covey.Dataset:
+    return make_numbers(directory).select(np.random.default_rng(1).permutation(COUNT)[:150] - COUNT)
 
 
-def make_gzip(folder: Path) -> covey.Dataset:
-    write(examples(), folder, features=FEATURES, label="label", shuffle=False, shards=3,
+def make_gzip(directory: Path) -> covey.Dataset:
+    write(examples(), directory, features=FEATURES, label="label", shuffle=False, shards=3,
           compression="GZIP")  # fmt: skip
-    return opened(folder)
+    return opened(directory)
 
 
-def make_foreign_gzip(folder: Path) -> covey.Dataset:
-    path = put(folder / "x", examples(), FEATURES)
-    (folder / "x.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes()))
+def make_foreign_gzip(directory: Path) -> covey.Dataset:
+    path = put(directory / "x", examples(), FEATURES)
+    (directory / "x.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
-    return opened(folder, label="label", features=FEATURES)
+    return opened(directory, label="label", features=FEATURES)
 
 
-def make_unpacked(folder: Path) -> covey.Dataset:
+def make_unpacked(directory: Path) -> covey.Dataset:
     """One stream that is too long to be read from its beginning for every record."""
     features = {**FEATURES, "pad": Tensor("uint8", (30_000,), encoding="bytes")}
     pad = np.arange(30_000).astype(np.uint8)
-    path = put(folder / "x", ({**each, "pad": pad} for each in examples()), features)
-    (folder / "x.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    path = put(directory / "x", ({**each, "pad": pad} for each in examples()), features)
+    (directory / "x.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
     path.unlink()
-    return opened(folder, label="label", features=features)
+    return opened(directory, label="label", features=features)
 
 
-def make_mixed(folder: Path) -> covey.Dataset:
-    put(folder / "a.tfrecord", examples(range(100)), FEATURES)
-    put(folder / "b.tfrecord", examples(range(100, COUNT)), FEATURES, compression="GZIP")
-    return opened(folder, label="label", features=FEATURES)
+def make_mixed(directory: Path) -> covey.Dataset:
+    put(directory / "a.tfrecord", examples(range(100)), FEATURES)
+    put(directory / "b.tfrecord", examples(range(100, COUNT)), FEATURES, compression="GZIP")
+    return opened(directory, label="label", features=FEATURES)
 
 
-def make_skipped(folder: Path) -> covey.Dataset:
-    """A damaged record is left out."""
-    path = put(folder / "a.tfrecord", examples(), FEATURES)
+def make_skipped(directory: Path) -> covey.Dataset:
+    """A corrupt record is left out."""
+    path = put(directory / "a.tfrecord", examples(), FEATURES)
     content = bytearray(path.read_bytes())
     content[200] ^= 1
     path.write_bytes(content)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkippedRecordsWarning)
-        return opened(folder, label="label", features=FEATURES, on_error="skip")
+        return opened(directory, label="label", features=FEATURES, on_error="skip")
 
 
-def make_remote(folder: Path) -> covey.Dataset:
-    make_numbers(folder)
-    url = f"memory://{folder.name}-{os.getpid()}-{time.monotonic_ns()}/set"
+def make_remote(directory: Path) -> covey.Dataset:
+    make_numbers(directory)
+    url = f"memory://{directory.name}-{os.getpid()}-{time.monotonic_ns()}/set"
     storage = open_storage(url)
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         storage.upload(str(path), f"{url}/{path.name}")
     return opened(url)
 
@@ -236,7 +236,7 @@ def make_remote(folder: Path) -> covey.Dataset:
 NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "texts", "files",
           "function", "joined", "sliced", "where", "selected", "unpacked", "mixed",
           "skipped"]  # fmt: skip
-OTHERS = ["read", "ragged", "joined texts", "gzip", "foreign gzip", "remote"]
+OTHERS = ["read", "ragged", "joined strings", "gzip", "foreign gzip", "remote"]
 
 
 # What a batch should be.

@@ -1,4 +1,4 @@
-"""Making folders of TFRecords to be opened, and looking at what was opened."""
+"""Making directories of TFRecords to be opened, and looking at what was opened."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def as_lists(value: Any) -> Any:
 
 
 class Elsewhere:
-    """Runs functions in another process, which is begun anew when one of them has killed it."""
+    """Runs functions in another process, which is begun again when one of them has killed it."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

@@ -46,9 +46,9 @@ class _QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
-def folder_server(folder):
-    """Python's own server of a folder: it lists files, and ignores ranges."""
-    return serving(partial(_QuietHandler, directory=str(folder)))
+def directory_server(directory):
+    """Python's own server of a directory: it lists files, and ignores ranges."""
+    return serving(partial(_QuietHandler, directory=str(directory)))
 
 
 class Objects:

@@ -26,13 +26,13 @@ DEVICES = "--xla_force_host_platform_device_count=2"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("jax")
 
 
 @pytest.fixture(scope="module")
-def ds(folder):
-    return make_numbers(folder / "numbers")
+def ds(directory):
+    return make_numbers(directory / "numbers")
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_labels_that_do_not_fit_are_refused_where_they_come(ds):
 
 
 @pytest.mark.parametrize("kind", ["numbers", "many", "nested", "texts", "gzip"])
-def test_batches_are_those_of_the_loader(folder, kind):
-    ds = make(folder / kind, kind)
+def test_batches_are_those_of_the_loader(directory, kind):
+    ds = make(directory / kind, kind)
     loader, other = ds.batches(3, 2, seed=4), ds.batches(3, 2, seed=4)
     found = list(loader.to_jax())
     assert len(found) == len(loader)
@@ -113,9 +113,9 @@ def test_batches_are_those_of_the_loader(folder, kind):
         assert jax.tree.structure(batch) == jax.tree.structure(expected)
 
 
-def test_other_forms_of_batches(folder, ds):
+def test_other_forms_of_batches(directory, ds):
     assert set(next(ds.batches(3, 2, as_dict=True).to_jax())) == {"x", "label"}
-    x, y = next(make(folder / "ragged", "ragged").batches(3, 2).to_jax())
+    x, y = next(make(directory / "ragged", "ragged").batches(3, 2).to_jax())
     assert isinstance(x, covey.arrays.RaggedArray)
     assert isinstance(y, jax.Array)
     lists = ds.batches(3, 2, transform=lambda each: np.zeros(1 + int(each["x"][0, 0]) % 5))
@@ -243,8 +243,8 @@ def split(*names):
     return NamedSharding(mesh(), PartitionSpec(*names))
 
 
-def do_split_batches(folder):
-    ds = make_numbers(folder)
+def do_split_batches(directory):
+    ds = make_numbers(directory)
     shardings = [mesh(), split("data"), split("data", None), split(("data",), None, None)]
     for sharding in shardings:
         loader = ds.batches(4, 3, seed=2)
@@ -258,12 +258,12 @@ def do_split_batches(folder):
         assert (loader.epoch, loader.step) == (1, len(loader))
 
 
-def test_batches_are_split_along_their_first_dimension(two_devices, folder, ds):
-    two_devices(do_split_batches, folder / "numbers")
+def test_batches_are_split_along_their_first_dimension(two_devices, directory, ds):
+    two_devices(do_split_batches, directory / "numbers")
 
 
-def do_whole_classes(folder):
-    for x, y in make_numbers(folder).batches(4, 3, seed=2).to_jax(mesh()):
+def do_whole_classes(directory):
+    for x, y in make_numbers(directory).batches(4, 3, seed=2).to_jax(mesh()):
         parts = [np.asarray(shard.data) for shard in y.addressable_shards]
         classes = [np.unique(part, return_counts=True) for part in parts]
         assert [counts.tolist() for _, counts in classes] == [[3, 3], [3, 3]]
@@ -272,14 +272,14 @@ def do_whole_classes(folder):
             assert LABELS[numbers_of(np.asarray(shard.data))].tolist() == part.tolist()
 
 
-def test_each_device_has_whole_classes(two_devices, folder, ds):
-    two_devices(do_whole_classes, folder / "numbers")
+def test_each_device_has_whole_classes(two_devices, directory, ds):
+    two_devices(do_whole_classes, directory / "numbers")
 
 
-def do_one_device_of_two(folder):
-    x, y = next(make_numbers(folder).batches(3, 1).to_jax(jax.devices()[1]))
+def do_one_device_of_two(directory):
+    x, y = next(make_numbers(directory).batches(3, 1).to_jax(jax.devices()[1]))
     assert x.devices() == y.devices() == {jax.devices()[1]}
-    replicated = next(make_numbers(folder).batches(3, 1).to_jax(split()))[0]
+    replicated = next(make_numbers(directory).batches(3, 1).to_jax(split()))[0]
     assert [shard.data.shape for shard in replicated.addressable_shards] == [(3, 2, 3)] * 2
     single = tensor(np.float32(3), split("data"))
     assert single.is_fully_replicated
@@ -287,12 +287,12 @@ def do_one_device_of_two(folder):
     assert [shard.data.tolist() for shard in moved.addressable_shards] == [[0, 1], [2, 3]]
 
 
-def test_arrays_go_to_one_of_two_devices_or_to_both(two_devices, folder, ds):
-    two_devices(do_one_device_of_two, folder / "numbers")
+def test_arrays_go_to_one_of_two_devices_or_to_both(two_devices, directory, ds):
+    two_devices(do_one_device_of_two, directory / "numbers")
 
 
-def do_uneven(folder):
-    ds = make_numbers(folder)
+def do_uneven(directory):
+    ds = make_numbers(directory)
     refused = {
         "9 rows": ds.batches(3, 3),
         "35 rows": ds.sequential(35),
@@ -314,12 +314,12 @@ def do_uneven(folder):
         ds.batches(4, 2).to_jax(Mesh(np.array([jax.devices()]), ("data", "model")))
 
 
-def test_batches_that_cannot_be_split_are_refused_before_the_loop(two_devices, folder, ds):
-    two_devices(do_uneven, folder / "numbers")
+def test_batches_that_cannot_be_split_are_refused_before_the_loop(two_devices, directory, ds):
+    two_devices(do_uneven, directory / "numbers")
 
 
-def do_lists(folder):
-    ds = make_numbers(folder)
+def do_lists(directory):
+    ds = make_numbers(directory)
     lists = ds.batches(4, 2, transform=lambda each: np.zeros(1 + int(each["x"][0, 0]) % 5))
     with pytest.raises(PlanError, match=r"list of arrays.*image_size="):
         next(lists.to_jax(mesh()))
@@ -329,13 +329,13 @@ def do_lists(folder):
     assert len(batch["x"].addressable_shards) == 2
 
 
-def test_lists_of_arrays_are_not_split(two_devices, folder, ds):
-    two_devices(do_lists, folder / "numbers")
+def test_lists_of_arrays_are_not_split(two_devices, directory, ds):
+    two_devices(do_lists, directory / "numbers")
 
 
-def do_keep(folder):
+def do_keep(directory):
     covey.loader.prefetch._allocate = aligned
-    ds = make_numbers(folder)
+    ds = make_numbers(directory)
     for reuse_buffers in (False, True):
         loader = ds.batches(4, 2, threads=1, prefetch=2, reuse_buffers=reuse_buffers)
         kept = [batch for _ in range(3) for batch in loader.to_jax(mesh())]
@@ -344,8 +344,8 @@ def do_keep(folder):
         assert jax.tree.all(jax.tree.map(equal, kept, expected))
 
 
-def test_kept_arrays_of_two_devices_never_change(two_devices, folder, ds):
-    two_devices(do_keep, folder / "numbers")
+def test_kept_arrays_of_two_devices_never_change(two_devices, directory, ds):
+    two_devices(do_keep, directory / "numbers")
 
 
 @jax.jit
@@ -368,8 +368,8 @@ def trained(batches):
     return losses
 
 
-def do_train(folder):
-    ds = make_numbers(folder)
+def do_train(directory):
+    ds = make_numbers(directory)
     split, alone = ds.batches(6, 2, seed=3), ds.batches(6, 2, seed=3)
     losses = trained(split.to_jax(mesh()))
     assert np.allclose(losses, trained(alone), rtol=1e-5)
@@ -377,14 +377,14 @@ def do_train(folder):
     assert split.step == alone.step == 8
 
 
-def test_training_on_two_devices_is_training_on_one(two_devices, folder, ds):
-    two_devices(do_train, folder / "numbers")
+def test_training_on_two_devices_is_training_on_one(two_devices, directory, ds):
+    two_devices(do_train, directory / "numbers")
 
 
 # Two processes.
 
 
-def be_rank(rank, folder, address):
+def be_rank(rank, directory, address):
     """One of two processes, with two devices each."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
@@ -392,7 +392,7 @@ def be_rank(rank, folder, address):
     )
     assert (jax.process_index(), len(jax.devices()), len(jax.local_devices())) == (rank, 4, 2)
     everywhere = Mesh(np.array(jax.devices()), ("data",))
-    ds, ours = make_numbers(Path(folder)), {"rank": rank, "world_size": 2}
+    ds, ours = make_numbers(Path(directory)), {"rank": rank, "world_size": 2}
 
     loader = ds.batches(4, 3, seed=2, **ours)
     for batch, complete in zip(loader.to_jax(everywhere), ds.batches(4, 3, seed=2), strict=True):
@@ -423,7 +423,7 @@ def be_rank(rank, folder, address):
     sys.stdout.write(json.dumps(losses) + "\n")
 
 
-def test_two_processes_have_the_batches_of_one(folder, ds):
+def test_two_processes_have_the_batches_of_one(directory, ds):
     code = (
         "import sys; from test_adapter_jax import be_rank; be_rank(int(sys.argv[1]), *sys.argv[2:])"
     )
@@ -432,7 +432,7 @@ def test_two_processes_have_the_batches_of_one(folder, ds):
         command = [sys.executable, "-c", code]
         runs = [
             subprocess.Popen(
-                [*command, str(rank), str(folder / "numbers"), f"unix:{place}/address"],
+                [*command, str(rank), str(directory / "numbers"), f"unix:{place}/address"],
                 cwd=Path(__file__).parent, env=environment, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )

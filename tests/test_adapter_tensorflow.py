@@ -149,13 +149,13 @@ def test_ranks_have_their_parts_and_are_not_sharded_again(dataset):
     assert batches.options().experimental_distribute.auto_shard_policy == off
 
 
-def write_images(folder, sizes):
+def write_images(directory, sizes):
     many = [
         {"x": np.full((size, 4, 3), n, np.uint8), "label": n % 2} for n, size in enumerate(sizes)
     ]
     features = {"x": Image((None, None, 3)), "label": "int64"}
-    write(many, folder, features=features, label="label", shuffle=False)
-    return opened(folder)
+    write(many, directory, features=features, label="label", shuffle=False)
+    return opened(directory)
 
 
 def test_sizes_of_images_are_unknown_even_if_the_first_have_one(tmp_path):

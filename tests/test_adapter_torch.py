@@ -521,7 +521,7 @@ def test_all_tensors_of_a_batch_are_found_to_be_pinned(tmp_path, monkeypatch, ki
 
 
 class Users(Dataset):
-    """A dataset of somebody else."""
+    """A dataset of another program."""
 
     def __len__(self):
         return COUNT
@@ -628,7 +628,7 @@ def test_a_sampler_of_any_plan(ds, remainder):
         assert found == [numbers_of(x) for x, _ in loader]
 
 
-# Whoever has a StatefulDataLoader goes on exactly: of batches, of samplers, in any epoch.
+# A caller that has a StatefulDataLoader goes on exactly: of batches, of samplers, in any epoch.
 
 
 def m_per_class(batch_size=8):

@@ -32,10 +32,10 @@ WORKERS = [(1, False), (2, False), (2, True), (3, True)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("torch")
-    make_numbers(folder / "numbers")
-    return folder
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("torch")
+    make_numbers(directory / "numbers")
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def read(batches):
 # Forked workers.
 
 
-def iterate(folder, workers, persistent):
-    loader = load(opened(folder / "numbers"))
+def iterate(directory, workers, persistent):
+    loader = load(opened(directory / "numbers"))
     batches = loader.to_torch()
     dataloader = loop(batches, workers, persistent)
     found = [read(dataloader) for _ in range(3)]
@@ -101,13 +101,17 @@ def iterate(folder, workers, persistent):
 
 
 @pytest.mark.parametrize(("workers", "persistent"), WORKERS)
-def test_workers_give_the_batches_of_the_plan_in_order(folder, run, workers, persistent):
-    run(iterate, folder, workers, persistent)
+def test_workers_give_the_batches_of_the_plan_in_order(directory, run, workers, persistent):
+    run(iterate, directory, workers, persistent)
 
 
-def iterate_epochs_that_end(folder):
-    ds = opened(folder / "numbers")
-    for options in ({}, {"rank": 0, "world_size": 3, "mode": "independent"}, {"rank": 1, "world_size": 3}):
+def iterate_epochs_that_end(directory):
+    ds = opened(directory / "numbers")
+    for options in (
+        {},
+        {"rank": 0, "world_size": 3, "mode": "independent"},
+        {"rank": 1, "world_size": 3},
+    ):
         loader = ds.shuffled(50, seed=4, **options)
         dataloader = loop(loader.to_torch(), 2)
         for _ in range(2):
@@ -116,13 +120,13 @@ def iterate_epochs_that_end(folder):
     assert read(loop(few.to_torch(), 3)) == [list(range(100)), list(range(100, 180))]
 
 
-def test_workers_of_epochs_that_end(folder, run):
-    run(iterate_epochs_that_end, folder)
+def test_workers_of_epochs_that_end(directory, run):
+    run(iterate_epochs_that_end, directory)
 
 
-def mix_loops(folder):
+def mix_loops(directory):
     """Loops at the same time, a loader that is moved, and other numbers of workers."""
-    loader = load(opened(folder / "numbers"))
+    loader = load(opened(directory / "numbers"))
     batches = loader.to_torch()
     pairs = list(zip(loop(batches, 2), loop(batches, 2), strict=True))
     found = sorted([any_numbers(batch) for batch in part] for part in zip(*pairs, strict=True))
@@ -135,12 +139,12 @@ def mix_loops(folder):
     assert read(loop(loader.to_torch(), 1)) == epoch(loader.plan, 6)
 
 
-def test_loops_of_all_kinds_over_one_loader(folder, run):
-    run(mix_loops, folder)
+def test_loops_of_all_kinds_over_one_loader(directory, run):
+    run(mix_loops, directory)
 
 
-def iterate_kind(folder, kind):
-    ds = make(folder, kind)
+def iterate_kind(directory, kind):
+    ds = make(directory, kind)
     expected = [digest(as_arrays(batch)) for batch in load(ds).to_torch()]
     assert [digest(as_arrays(batch)) for batch in loop(load(ds).to_torch(), 2)] == expected
 
@@ -163,8 +167,8 @@ def count_threads(x, y):
     return x, y, np.array([os.getpid(), sum(name.startswith("covey") for name in names)])
 
 
-def iterate_counting(folder):
-    loader = load(opened(folder / "numbers"), batch_transform=count_threads, threads=2)
+def iterate_counting(directory):
+    loader = load(opened(directory / "numbers"), batch_transform=count_threads, threads=2)
     found = [told.tolist() for *_, told in loop(loader.to_torch(), 2)]
     assert {threads for _, threads in found} == {0}
     processes = [process for process, _ in found]
@@ -172,15 +176,15 @@ def iterate_counting(folder):
     assert len(set(processes)) == 2
 
 
-def test_workers_take_turns_and_have_no_threads(folder, run):
-    run(iterate_counting, folder)
+def test_workers_take_turns_and_have_no_threads(directory, run):
+    run(iterate_counting, directory)
 
 
 # States.
 
 
-def stateful(folder, kind, workers, persistent, every):
-    ds = opened(folder / "numbers")
+def stateful(directory, kind, workers, persistent, every):
+    ds = opened(directory / "numbers")
     options = {**working(workers, persistent), "snapshot_every_n_steps": every}
     if kind == "batches":
         return StatefulDataLoader(load(ds).to_torch(), batch_size=None, **options)
@@ -189,8 +193,8 @@ def stateful(folder, kind, workers, persistent, every):
     return StatefulDataLoader(Users(), batch_sampler=balanced(), **options)
 
 
-def go_on(folder, kind, workers, persistent, every, stops):
-    again = partial(stateful, folder, kind, workers, persistent, every)
+def go_on(directory, kind, workers, persistent, every, stops):
+    again = partial(stateful, directory, kind, workers, persistent, every)
     complete = again()
     expected = [read(complete) for _ in range(4)]
     for before, stop in stops:
@@ -207,30 +211,30 @@ def go_on(folder, kind, workers, persistent, every, stops):
 
 
 @pytest.mark.parametrize("kind", ["batches", "sampler", "m per class"])
-def test_a_stateful_loader_with_workers_goes_on_exactly(folder, run, kind):
-    run(go_on, folder, kind, 2, False, 1, [(0, 3), (1, 4), (0, None)])
-    run(go_on, folder, kind, 2, True, 1, [(0, 0), (1, 2), (0, STEPS), (1, None)])
-    run(go_on, folder, kind, 2, True, 3, [(0, 1), (0, 4), (0, None)])
+def test_a_stateful_loader_with_workers_goes_on_exactly(directory, run, kind):
+    run(go_on, directory, kind, 2, False, 1, [(0, 3), (1, 4), (0, None)])
+    run(go_on, directory, kind, 2, True, 1, [(0, 0), (1, 2), (0, STEPS), (1, None)])
+    run(go_on, directory, kind, 2, True, 3, [(0, 1), (0, 4), (0, None)])
 
 
-def go_on_behind_a_last_batch(folder):
+def go_on_behind_a_last_batch(directory):
     """As somebody was without workers, who was not told yet that the epoch was over."""
-    loader = load(opened(folder / "numbers"))
+    loader = load(opened(directory / "numbers"))
     batches = loader.to_torch()
     batches.load_state_dict({**loader.state_dict(), "batch": STEPS, "drained": True})
     first = loop(batches, 2, kind=StatefulDataLoader)
-    again = loop(load(opened(folder / "numbers")).to_torch(), 2, kind=StatefulDataLoader)
+    again = loop(load(opened(directory / "numbers")).to_torch(), 2, kind=StatefulDataLoader)
     again.load_state_dict(first.state_dict())
     for dataloader in (first, again):
         assert [read(dataloader), read(dataloader)] == [[], epoch(loader.plan, 1)]
 
 
-def test_workers_go_on_behind_the_last_batch_of_an_epoch(folder, run):
-    run(go_on_behind_a_last_batch, folder)
+def test_workers_go_on_behind_the_last_batch_of_an_epoch(directory, run):
+    run(go_on_behind_a_last_batch, directory)
 
 
-def ask_for_the_state(folder):
-    loader = load(opened(folder / "numbers"))
+def ask_for_the_state(directory):
+    loader = load(opened(directory / "numbers"))
     batches = loader.to_torch()
     for batch in loop(batches, 2):
         any_numbers(batch)
@@ -242,8 +246,8 @@ def ask_for_the_state(folder):
     assert batches.state_dict()["batch"] == 2 * STEPS
 
 
-def test_the_state_in_the_midst_of_what_workers_do_is_the_next_epoch_and_warns(folder, run):
-    run(ask_for_the_state, folder)
+def test_the_state_in_the_midst_of_what_workers_do_is_the_next_epoch_and_warns(directory, run):
+    run(ask_for_the_state, directory)
 
 
 # What goes wrong.
@@ -259,8 +263,8 @@ def told(batches):
         return str(error)
 
 
-def fail(folder):
-    ds = opened(folder / "numbers")
+def fail(directory):
+    ds = opened(directory / "numbers")
     unaware = DataLoader(load(ds).to_torch(), **working(2))
     assert "pass batch_size=None" in told(iter(unaware))
     loader = load(ds)
@@ -270,8 +274,8 @@ def fail(folder):
     assert "weights of classes have changed" in told(iter(loop(batches, 2)))
 
 
-def test_workers_tell_what_is_wrong(folder, run):
-    run(fail, folder)
+def test_workers_tell_what_is_wrong(directory, run):
+    run(fail, directory)
 
 
 def fail_at_95(x, y):
@@ -280,8 +284,8 @@ def fail_at_95(x, y):
     return x, y
 
 
-def fail_in_a_batch(folder):
-    loader = opened(folder / "numbers").sequential(10, batch_transform=fail_at_95)
+def fail_in_a_batch(directory):
+    loader = opened(directory / "numbers").sequential(10, batch_transform=fail_at_95)
     batches = iter(loop(loader.to_torch(), 2))
     found = read(itertools.islice(batches, 9))
     assert "that is 95" in told(batches)
@@ -289,13 +293,13 @@ def fail_in_a_batch(folder):
     assert [ids[0] for ids in found] == [*range(0, 90, 10), *range(100, 180, 10)]
 
 
-def test_a_batch_that_fails_is_told_and_others_are_in_their_places(folder, run):
-    run(fail_in_a_batch, folder)
+def test_a_batch_that_fails_is_told_and_others_are_in_their_places(directory, run):
+    run(fail_in_a_batch, directory)
 
 
 @contextmanager
 def child(action, *args):
-    """A forked process that is no worker of a DataLoader."""
+    """A forked process that is not a worker of a DataLoader."""
     context = get_context("fork")
     answers = context.Queue()
     process = context.Process(target=lambda: answers.put(action(*args)))
@@ -304,8 +308,8 @@ def child(action, *args):
     process.join()
 
 
-def fork_elsewhere(folder):
-    loader = load(opened(folder / "numbers"))
+def fork_elsewhere(directory):
+    loader = load(opened(directory / "numbers"))
     batches = loader.to_torch()
     next(iter(batches))
 
@@ -316,15 +320,15 @@ def fork_elsewhere(folder):
     assert read(loop(batches, 2)) == epoch(loader.plan, 1)
 
 
-def test_a_child_that_is_no_worker_goes_on_by_itself(folder, run):
-    run(fork_elsewhere, folder)
+def test_a_child_that_is_no_worker_goes_on_by_itself(directory, run):
+    run(fork_elsewhere, directory)
 
 
 # Datasets of others.
 
 
-def sample(folder, workers, persistent):
-    ds = opened(folder / "numbers")
+def sample(directory, workers, persistent):
+    ds = opened(directory / "numbers")
     sampler = balanced(seed=9)
     plan = sampler.plan
     users = DataLoader(Users(), batch_sampler=sampler, **working(workers, persistent))
@@ -341,15 +345,15 @@ def sample(folder, workers, persistent):
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(2, False), (2, True)])
-def test_samplers_with_workers(folder, run, workers, persistent):
-    run(sample, folder, workers, persistent)
+def test_samplers_with_workers(directory, run, workers, persistent):
+    run(sample, directory, workers, persistent)
 
 
 # Spawned workers: what persists, and then what does not.
 
 
-def spawn(folder):
-    loader = load(opened(folder / "numbers"))
+def spawn(directory):
+    loader = load(opened(directory / "numbers"))
     batches = loader.to_torch()
     assert read(loop(batches, 2)) == epoch(loader.plan, 0)  # forked
     persistent = loop(batches, 2, True, "spawn")
@@ -359,8 +363,8 @@ def spawn(folder):
     assert read(loop(batches, 2)) == epoch(loader.plan, 4)
 
 
-def test_spawned_workers_give_the_batches_of_the_plan_in_order(folder, run):
-    run(spawn, folder)
+def test_spawned_workers_give_the_batches_of_the_plan_in_order(directory, run):
+    run(spawn, directory)
 
 
 # Ranks.
@@ -388,11 +392,11 @@ def new_model():
     return torch.nn.Linear(6, 3)
 
 
-def act_as(rank, folder, meeting):
+def act_as(rank, directory, meeting):
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=2
     )
-    ds = opened(folder / "numbers")
+    ds = opened(directory / "numbers")
     found = {}
     for mode in ("split", "independent"):
         loader = load(ds, rank=rank, world_size=2, mode=mode)
@@ -407,11 +411,11 @@ def act_as(rank, folder, meeting):
     return found, trained
 
 
-def test_two_ranks_have_the_batches_of_the_plan_together(folder, tmp_path):
+def test_two_ranks_have_the_batches_of_the_plan_together(directory, tmp_path):
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        ranks = [pool.submit(act_as, n, folder, tmp_path / "meeting") for n in range(2)]
+        ranks = [pool.submit(act_as, n, directory, tmp_path / "meeting") for n in range(2)]
         (first, trained), (second, trained_too) = [each.result(120) for each in ranks]
-    loader = load(opened(folder / "numbers"))
+    loader = load(opened(directory / "numbers"))
     assert first == second
     assert list(map(flat, first["split"])) == epoch(loader.plan, 0)
     for parts in first["split"]:

@@ -22,7 +22,7 @@ BIRDS = ("crow", "owl", "robin", "wren")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+def _in_a_directory_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -90,7 +90,7 @@ def make_tfds(count=12):
 
 
 MAKERS = {
-    "image folder": make_images,
+    "image directory": make_images,
     "image table": make_image_table,
     "NPZ": make_npz,
     "CSV": make_csv,
@@ -98,7 +98,7 @@ MAKERS = {
     "JSON": make_json,
     "Parquet": make_parquet,
     "TFRecords": make_tfrecords,
-    "TFDS folder": make_tfds,
+    "TFDS directory": make_tfds,
 }
 
 
@@ -177,7 +177,7 @@ def test_a_real_image_folder_is_what_tfds_reads(capsys):
 
     make_images(40)
     assert main(["write", "photos", "data/birds", "--val-fraction", "25%", "--shards", "2"]) == 0
-    assert "photos looks like an image folder: 40 images, 4 classes of 'label'" in (
+    assert "photos looks like an image directory: 40 images, 4 classes of 'label'" in (
         capsys.readouterr().out
     )
     builder = tfds.builder_from_directory("data/birds")
@@ -360,7 +360,7 @@ def test_defaults_and_keys(capsys):
 
 def test_nothing_there(capsys):
     assert error_of(capsys, "write", "nowhere", "data") == (
-        "covey: error: nowhere: there is no file or folder; give the path of what holds the data\n"
+        "covey: error: nowhere: there is no file or directory; give the path of what holds the data\n"
     )
     assert os.listdir() == []
 
@@ -394,7 +394,7 @@ def test_an_unreadable_image_is_named(capsys):
     with open("photos/owl/0001.png", "r+b") as file:
         file.truncate(30)
     error = error_of(capsys, "write", "photos", "data")
-    assert "photos/owl/0001.png: this is no image that can be read" in error
+    assert "photos/owl/0001.png: this is not an image that can be read" in error
     assert main(["write", "photos", "data", "--on-error", "skip", "-q"]) == 0
     assert "  example 3: photos/owl/0001.png: this" in capsys.readouterr().err
     assert len(read()) == 11
@@ -469,20 +469,20 @@ def test_targets_that_cannot_be(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--memory-limit", "lots"], "'lots' is no size"),
-        (["--memory-limit", "12Q"], "'12Q' is no size"),
+        (["--memory-limit", "lots"], "'lots' is not a size"),
+        (["--memory-limit", "12Q"], "'12Q' is not a size"),
         (["--memory-limit", "-5M"], "expected one argument"),
         (["--memory-limit", "0"], "'0' is less than a byte"),
-        (["--val-fraction", "1"], "'1' is no share of the whole"),
-        (["--val-fraction", "nan"], "'nan' is no share of the whole"),
-        (["--held-out-classes", "0"], "'0' must be a whole number, 1 or more"),
-        (["--held-out-classes", "200%"], "'200%' is no share"),
+        (["--val-fraction", "1"], "'1' is not a share of the whole"),
+        (["--val-fraction", "nan"], "'nan' is not a share of the whole"),
+        (["--held-out-classes", "0"], "'0' must be an integer, 1 or more"),
+        (["--held-out-classes", "200%"], "'200%' is not a share"),
         (["--val-fraction", "0.1", "--held-out-classes", "5"], "not allowed with"),
         (["--val-split", "test"], "--val-split needs --val-fraction"),
         (["--val-split", "train", "--val-fraction", "0.1"], "are both 'train'"),
         (["--shards", "2", "--records-per-shard", "5"], "not allowed with"),
         (["--default", "eggs"], "'eggs' must be NAME=VALUE"),
-        (["--kind", "tarball"], "'tarball' is no known kind; they are"),
+        (["--kind", "tarball"], "'tarball' is not a known kind; they are"),
     ],
 )
 def test_usage(options, message, capsys):
@@ -538,7 +538,7 @@ def test_ctrl_c_says_that_the_split_is_not_written(tmp_path):
         "import sys, covey, itertools, os, signal\n"
         "from covey.cli import main\n"
         "from covey.sources import Source, register\n"
-        # Whoever is started in the background does not hear of it otherwise.
+        # A caller that is started in the background does not hear of it otherwise.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def endless():\n"
         "    for n in itertools.count():\n"

@@ -28,15 +28,15 @@ def birds(count=60):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sound") / "birds"
-    write(birds(), folder, label="species", shards=3)
-    write(birds(9), folder, "test")
-    return folder
+    directory = tmp_path_factory.mktemp("sound") / "birds"
+    write(birds(), directory, label="species", shards=3)
+    write(birds(9), directory, "test")
+    return directory
 
 
 @pytest.fixture
-def folder(sound, tmp_path, monkeypatch):
-    """The dataset ``birds``, in the folder that commands are run in."""
+def directory(sound, tmp_path, monkeypatch):
+    """The dataset ``birds``, in the directory that commands are run in."""
     monkeypatch.chdir(tmp_path)
     return shutil.copytree(sound, tmp_path / "birds")
 
@@ -68,9 +68,9 @@ def refusal(capsys, *arguments):
     return capsys.readouterr().err
 
 
-def damage(folder, number=3):
-    row = index(folder)[number]
-    with open(shard_paths(folder)[0], "r+b") as file:
+def damage(directory, number=3):
+    row = index(directory)[number]
+    with open(shard_paths(directory)[0], "r+b") as file:
         file.seek(int(row["offset"]) + 14)
         file.write(b"?")
     return int(row["offset"])
@@ -103,13 +103,13 @@ def test_there_is_nothing_at_the_path(tmp_path, capsys, command):
     more = ["--output", str(tmp_path / "new")] if command == "repair" else []
     said = error_of(capsys, command, tmp_path / "nowhere", *more)
     assert said.startswith("covey: error: ")
-    assert "there is no such file or folder" in said
+    assert "there is no such file or directory" in said
     assert "split 'nope'" not in said
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("command", ["verify", "info", "index"])
-def test_there_is_no_such_split(folder, capsys, command):
+def test_there_is_no_such_split(directory, capsys, command):
     said = error_of(capsys, command, "birds", "--split", "val")
     assert "there is no split 'val'; the splits are 'train', 'test'" in said
 
@@ -120,9 +120,9 @@ def test_what_is_no_command(capsys, command):
     assert "must be NAME=VALUE" in refusal(capsys, command, "x", "--storage-option", "anon")
 
 
-def test_in_a_process_of_its_own(folder):
+def test_in_a_process_of_its_own(directory):
     """The status is that of the process, and progress is on the other output."""
-    damage(folder)
+    damage(directory)
     command = [sys.executable, "-m", "covey", "verify", "birds", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
@@ -133,7 +133,7 @@ def test_in_a_process_of_its_own(folder):
 # covey verify
 
 
-def test_verify_says_that_nothing_is_wrong(folder, capsys):
+def test_verify_says_that_nothing_is_wrong(directory, capsys):
     said = run(capsys, "verify", "birds")
     assert re.fullmatch(
         r"birds: 4 files, 69 records and [\d.]+ kB checked: nothing is wrong\n", said
@@ -141,8 +141,8 @@ def test_verify_says_that_nothing_is_wrong(folder, capsys):
     assert run(capsys, "verify", "birds", "--quiet") == ""
 
 
-def test_verify_says_what_is_wrong(folder, capsys):
-    offset = damage(folder)
+def test_verify_says_what_is_wrong(directory, capsys):
+    offset = damage(directory)
     said = run(capsys, "verify", "birds", code=1).splitlines()
     assert said[0].endswith("checked: 1 problem")
     assert re.fullmatch(r"  file +record  offset  what", said[1])
@@ -152,14 +152,14 @@ def test_verify_says_what_is_wrong(folder, capsys):
     assert run(capsys, "verify", "birds", "--split", "test").endswith("nothing is wrong\n")
 
 
-def test_verify_as_json(folder, capsys):
-    offset = damage(folder)
+def test_verify_as_json(directory, capsys):
+    offset = damage(directory)
     content = json.loads(run(capsys, "verify", "birds", "--json", code=1))
     assert (content["sound"], content["records"], content["files"]) == (False, 68, 4)
     (problem,) = content["problems"]
     assert problem["split"] == "train"
     assert (problem["record"], problem["offset"]) == (3, offset)
-    assert os.path.exists(os.path.join(content["folder"], problem["file"]))
+    assert os.path.exists(os.path.join(content["directory"], problem["file"]))
     assert json.loads(run(capsys, "verify", "birds", "--json", "--split", "test"))["sound"]
 
 
@@ -172,17 +172,17 @@ def test_verify_lists_the_first_fifty(tmp_path, capsys):
     assert len(json.loads(run(capsys, "verify", path, "--json", code=1))["problems"]) == 70
 
 
-def test_verify_what_is_behind_a_url(folder, capsys):
+def test_verify_what_is_behind_a_url(directory, capsys):
     storage = open_storage("memory://verify")
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         storage.upload(str(path), f"memory://verify/birds/{path.name}")
     said = run(capsys, "verify", "memory://verify/birds", "--storage-option", "x=1")
     assert said.endswith("nothing is wrong\n")
-    damage(folder)
-    name = shard_paths(folder)[0].name
-    storage.upload(str(folder / name), f"memory://verify/birds/{name}")
+    damage(directory)
+    name = shard_paths(directory)[0].name
+    storage.upload(str(directory / name), f"memory://verify/birds/{name}")
     rows = index_names("birds-train")["rows"]
-    storage.write(f"memory://verify/birds/{rows}", (folder / rows).read_bytes()[:-1])
+    storage.write(f"memory://verify/birds/{rows}", (directory / rows).read_bytes()[:-1])
     content = json.loads(run(capsys, "verify", "memory://verify/birds", "--json", code=1))
     assert [(p["file"], p["record"]) for p in content["problems"]] == [(rows, None), (name, 3)]
 
@@ -190,13 +190,13 @@ def test_verify_what_is_behind_a_url(folder, capsys):
 # covey repair
 
 
-def test_repair(folder, capsys):
-    offset = damage(folder)
-    before = files(folder)
+def test_repair(directory, capsys):
+    offset = damage(directory)
+    before = files(directory)
     said = run(capsys, "repair", "birds", "--output", "new").splitlines()
     assert said[0] == "birds: 68 records saved in new; lost in 1 place"
     assert said[2].split()[:3] == ["birds-train.tfrecord-00000-of-00003", "3", str(offset)]
-    assert files(folder) == before
+    assert files(directory) == before
     assert run(capsys, "verify", "new").endswith("nothing is wrong\n")
     assert "there is a split 'train' already; pass --mode overwrite" in error_of(
         capsys, "repair", "birds", "--output", "new"
@@ -204,8 +204,8 @@ def test_repair(folder, capsys):
     run(capsys, "repair", "birds", "--output", "new", "--mode", "overwrite", "--split", "test")
 
 
-def test_repair_as_json_and_with_a_report(folder, capsys):
-    damage(folder)
+def test_repair_as_json_and_with_a_report(directory, capsys):
+    damage(directory)
     said = run(capsys, "repair", "birds", "--output", "new", "--json", "--report", "lost.jsonl")
     content = json.loads(said)
     assert content["splits"]["train"]["records"] == 59
@@ -219,37 +219,37 @@ def test_repair_saves_nothing(tmp_path, capsys):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(b"nothing")
     said = error_of(capsys, "repair", path, "--output", tmp_path / "new")
-    assert "there is no sound record to save; the first: x.tfrecord: the file ends" in said
+    assert "there is no valid record to save; the first: x.tfrecord: the file ends" in said
     assert not (tmp_path / "new").exists()
 
 
-def test_repair_is_refused(folder, capsys, tmp_path):
+def test_repair_is_refused(directory, capsys, tmp_path):
     assert "is what is to be repaired" in error_of(capsys, "repair", "birds", "--output", "birds")
     said = error_of(capsys, "repair", "birds", "--output", "new", "--report", "no/where")
     assert "the report cannot be written there" in said
     assert not (tmp_path / "new").exists()
 
 
-def test_repair_in_place_deletes_replaced_versions(folder, capsys):
-    current = files(folder)
+def test_repair_in_place_deletes_replaced_versions(directory, capsys):
+    current = files(directory)
     assert run(capsys, "repair", "birds") == (
         "birds: 0 files of interrupted writes and old versions deleted\n"
     )
-    assert files(folder) == current
+    assert files(directory) == current
     for mode in ("overwrite", "append"):
-        write(birds(5), folder, "test", mode=mode)
-    old = sorted(replaced(folder))
-    current = {name: data for name, data in files(folder).items() if name not in old}
+        write(birds(5), directory, "test", mode=mode)
+    old = sorted(replaced(directory))
+    current = {name: data for name, data in files(directory).items() if name not in old}
     said = json.loads(run(capsys, "repair", "birds", "--json"))
     assert said["deleted"] == old
     assert len(old) > 0
-    assert files(folder) == current
+    assert files(directory) == current
 
 
-def test_repair_from_and_to_a_url(folder, capsys):
-    damage(folder)
+def test_repair_from_and_to_a_url(directory, capsys):
+    damage(directory)
     storage = open_storage("memory://repair")
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         storage.upload(str(path), f"memory://repair/birds/{path.name}")
     said = run(capsys, "repair", "memory://repair/birds", "--output", "memory://repair/new")
     assert "68 records saved in memory://repair/new" in said
@@ -261,7 +261,7 @@ def test_repair_from_and_to_a_url(folder, capsys):
 # covey info
 
 
-def test_info(folder, capsys):
+def test_info(directory, capsys):
     said = run(capsys, "info", "birds")
     assert said.splitlines() == [
         "birds: a dataset in the layout of TFDS",
@@ -312,8 +312,8 @@ def test_a_histogram_counts_every_class_once(top):
         assert all(a[1] < b[0] for a, b in itertools.pairwise(bins))
 
 
-def test_info_reads_no_record_and_writes_nothing(folder, capsys, monkeypatch):
-    before = files(folder)
+def test_info_reads_no_record_and_writes_nothing(directory, capsys, monkeypatch):
+    before = files(directory)
 
     def fail(*_, **__):
         raise AssertionError("a record was read")
@@ -321,7 +321,7 @@ def test_info_reads_no_record_and_writes_nothing(folder, capsys, monkeypatch):
     monkeypatch.setattr("covey.tfrecord.reader.RecordReader.blocks", fail)
     monkeypatch.setattr("covey._core.scan_frames", fail)
     assert "60" in run(capsys, "info", "birds")
-    assert files(folder) == before
+    assert files(directory) == before
 
 
 def test_info_without_an_index(tmp_path, capsys):
@@ -337,22 +337,22 @@ def test_info_without_an_index(tmp_path, capsys):
     assert content["features_of_first_record_only"] is True
 
 
-def test_info_of_an_index_that_is_stale_or_damaged(folder, capsys):
-    path = shard_paths(folder)[1]
+def test_info_of_an_index_that_is_stale_or_damaged(directory, capsys):
+    path = shard_paths(directory)[1]
     with open(path, "ab") as file:
         file.write(frame(b""))
     said = run(capsys, "info", "birds")
     assert re.search(r"train +60 .* stale", said)
     assert "train: the index is stale: " in said
     assert f"{path.name}: the shard has grown" in said
-    (folder / "birds-test.index.json").write_text("{")
-    assert re.search(r"test +9 .* damaged", run(capsys, "info", "birds"))
-    shutil.copy(folder / "birds-train.index.json", folder / "birds-test.index.json")
+    (directory / "birds-test.index.json").write_text("{")
+    assert re.search(r"test +9 .* corrupt", run(capsys, "info", "birds"))
+    shutil.copy(directory / "birds-train.index.json", directory / "birds-test.index.json")
     assert "it is of other shards" in run(capsys, "info", "birds", "--split", "test")
 
 
-def test_info_of_missing_shards(folder, capsys):
-    shard_paths(folder)[1].unlink()
+def test_info_of_missing_shards(directory, capsys):
+    shard_paths(directory)[1].unlink()
     said = run(capsys, "info", "birds")
     assert "train: birds-train.tfrecord-00001-of-00003: missing" in said
 
@@ -414,20 +414,20 @@ def test_index_without_a_label_leaves_nothing_of_the_old_one(tmp_path, capsys):
     assert run(capsys, "verify", path).endswith("nothing is wrong\n")
 
 
-def test_index_of_a_dataset_that_covey_wrote(folder, capsys):
+def test_index_of_a_dataset_that_covey_wrote(directory, capsys):
     names = index_names("birds-train").values()
-    before = {name: (folder / name).read_bytes() for name in names}
+    before = {name: (directory / name).read_bytes() for name in names}
     assert "was there" in run(capsys, "index", "birds")
     run(capsys, "index", "birds", "--force")
-    assert {name: (folder / name).read_bytes() for name in names} == before
+    assert {name: (directory / name).read_bytes() for name in names} == before
     for name in names:
-        (folder / name).unlink()
+        (directory / name).unlink()
     assert "made" in run(capsys, "index", "birds")
     assert run(capsys, "verify", "birds").endswith("nothing is wrong\n")
 
 
-def test_index_of_a_shard_that_has_grown(folder, capsys):
-    path = shard_paths(folder)[0]
+def test_index_of_a_shard_that_has_grown(directory, capsys):
+    path = shard_paths(directory)[0]
     with covey.RecordReader(path) as reader:
         record = next(iter(reader))
     with open(path, "ab") as file:
@@ -440,19 +440,19 @@ def test_index_of_a_shard_that_has_grown(folder, capsys):
     assert main(["verify", "new"]) == 0
 
 
-def test_index_of_damaged_records(folder, capsys):
-    damage(folder)
+def test_index_of_damaged_records(directory, capsys):
+    damage(directory)
     said = error_of(capsys, "index", "birds", "--force")
     assert "record 3 at byte" in said
-    assert "`covey repair birds --output NEW` saves what is sound" in said
+    assert "`covey repair birds --output NEW` saves what is valid" in said
 
 
-def test_index_with_a_label_that_is_none(folder, capsys):
+def test_index_with_a_label_that_is_none(directory, capsys):
     said = error_of(capsys, "index", "birds", "--label", "colour")
     assert "there is no such feature; there are size, song, species" in said
 
 
-def test_index_in_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
+def test_index_in_a_directory_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     path = put_records(tmp_path / "x.tfrecord")
 
     def fail(*_):
@@ -463,17 +463,17 @@ def test_index_in_a_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch)
     assert "the index cannot be written there (Permission denied)" in said
 
 
-def test_index_for_dali_and_back(folder, capsys):
+def test_index_for_dali_and_back(directory, capsys):
     said = run(capsys, "index", "birds", "--export-dali").splitlines()
     assert said[-1] == ("4 files for DALI written, such as birds-train.tfrecord-00000-of-00003.idx")
-    rows = (folder / "birds-train.index.npy").read_bytes()
+    rows = (directory / "birds-train.index.npy").read_bytes()
     run(capsys, "index", "birds", "--export-dali", "idx")
     assert len(os.listdir("idx")) == 4
     for name in index_names("birds-train").values():
-        (folder / name).unlink()
+        (directory / name).unlink()
     content = json.loads(run(capsys, "index", "birds", "--import-dali", "idx", "--json"))
     assert content["splits"]["train"]["made"] is True
-    assert (folder / "birds-train.index.npy").read_bytes() == rows
+    assert (directory / "birds-train.index.npy").read_bytes() == rows
     assert "made" in run(capsys, "index", "birds", "--import-dali")
     assert run(capsys, "verify", "birds").endswith("nothing is wrong\n")
     with open("idx/birds-train.tfrecord-00001-of-00003.idx", "a") as file:

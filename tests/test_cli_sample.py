@@ -25,7 +25,7 @@ BACKGROUND = (236, 236, 236)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+def _in_a_directory_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -278,7 +278,7 @@ def test_encoded_images(capsys):
 
 
 def test_encoded_images_that_nothing_calls_so(capsys):
-    """In the records of somebody else, bytes are bytes; those of an image show what they are."""
+    """In the records of another program, bytes are bytes; those of an image show what they are."""
     kinds = {"a": "bytes", "image/encoded": "bytes", "label": "int64"}
     images = [pixels(n, 16, 16) for n in range(6)]
     examples = [
@@ -358,7 +358,7 @@ def test_what_is_no_image(capsys):
     assert "none of the features vector, tiny, one, layers, wide, text, label is an im" in found.err
     assert len(found.out.splitlines()) == 4
     found = run(capsys, "birds", "--feature", "wide", code=1)
-    assert "feature 'wide' is no image but int16 (28, 28); and no other is one" in found.err
+    assert "feature 'wide' is not an image but int16 (28, 28); and no other is one" in found.err
     assert os.listdir() == ["birds"]
 
 
@@ -456,7 +456,7 @@ def test_the_sheet_is_called_as_the_dataset(capsys, path, name):
     assert os.path.exists(f"{name}-sample.png")
 
 
-def test_the_sheet_is_called_as_the_folder_that_is_here(capsys, monkeypatch):
+def test_the_sheet_is_called_as_the_directory_that_is_here(capsys, monkeypatch):
     write_images("my birds/2.0.0")
     monkeypatch.chdir("my birds/2.0.0")
     assert draw(capsys, ".")["sheet"]["file"] == "my-birds-sample.png"
@@ -503,9 +503,9 @@ def test_help(capsys):
     ("arguments", "message"),
     [
         (["-p", "13"], "classes_per_batch is 13, but there are only 12 classes"),
-        (["--seed", "-1"], "seed is -1, must be"),
-        (["--step", "-1"], "step is -1, must be"),
-        (["--step", str(10**30)], f"step is {10**30}, must be"),
+        (["--seed", "-1"], "seed is -1; must be"),
+        (["--step", "-1"], "step is -1; must be"),
+        (["--step", str(10**30)], f"step is {10**30}; must be"),
     ],
 )
 def test_there_is_no_such_batch(capsys, arguments, message):
@@ -516,7 +516,7 @@ def test_there_is_no_such_batch(capsys, arguments, message):
 
 
 def test_there_is_nothing_to_draw_from(capsys):
-    assert "there is no such file or folder" in run(capsys, "nowhere", code=1).err
+    assert "there is no such file or directory" in run(capsys, "nowhere", code=1).err
     write([{"x": 1}], "birds")
     assert "nothing tells the classes of these examples" in run(capsys, "birds", code=1).err
 

@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import errno
 import fcntl
+import importlib
 import io
 import json
 import multiprocessing
@@ -65,15 +66,15 @@ class Scene:
         self.named = named
         self.options = {"label": "label", **options}
 
-    def prepare(self, folder):
+    def prepare(self, directory):
         if self.before:
-            write(OLD, folder, label="label", shards=2)
+            write(OLD, directory, label="label", shards=2)
 
-    def act(self, folder, times=1):
-        write(self.examples * times, folder, **self.options)
+    def act(self, directory, times=1):
+        write(self.examples * times, directory, **self.options)
 
-    def seen(self, folder):
-        return seen(folder, named=self.named)
+    def seen(self, directory):
+        return seen(directory, named=self.named)
 
 
 SCENES = {
@@ -89,18 +90,20 @@ SCENES = {
 }
 
 
-def seen(folder, *, named=True):
+def seen(directory, *, named=True):
     """The examples of each split as a plain reader of dataset_info.json finds them.
 
     Class names are those of features.json and labels.txt.
     """
-    if not (folder / "dataset_info.json").exists():
+    if not (directory / "dataset_info.json").exists():
         return {}
     found = {}
-    features = features_from_tfds(folder) if named else None
-    for split in info(folder).splits:
+    features = features_from_tfds(directory) if named else None
+    for split in info(directory).splits:
         examples = []
-        for path, count in zip(shard_paths(folder, split.name), split.shard_lengths, strict=True):
+        for path, count in zip(
+            shard_paths(directory, split.name), split.shard_lengths, strict=True
+        ):
             with RecordReader(path) as reader:
                 records = list(reader)
             assert len(records) == count
@@ -114,17 +117,17 @@ def seen(folder, *, named=True):
     return found
 
 
-def seen_by_covey(folder):
+def seen_by_covey(directory):
     """The examples of each split as covey.open gives them; None if there is no dataset."""
     try:
-        splits = [each.name for each in covey.info(folder).splits]
+        splits = [each.name for each in covey.info(directory).splits]
     except DatasetError as error:
         if "there is no dataset" not in str(error):
             raise
         return None
     found = {}
     for split in splits:
-        ds = covey.open(folder, split=split, progress=False)
+        ds = covey.open(directory, split=split, progress=False)
         columns = ds[:]
         names = ds.features["label"].names
         found[split] = sorted(
@@ -208,32 +211,36 @@ def at_step(step, strike, action, *, after=False):
     return taken
 
 
-def killed_at(step, action, folder):
+def killed_at(step, action, directory):
     """Do it in a process that is killed before the step of that number."""
     kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
-    return in_child(lambda: at_step(step, kill, lambda: action(folder)))
+    return in_child(lambda: at_step(step, kill, lambda: action(directory)))
 
 
-def clean_up(folder, old, new, again=True):
+def clean_up(directory, old, new, again=True):
     """Recovery gives the old dataset or the new one, and the next write continues with it."""
-    recover(folder)
-    now = seen(folder)
+    recover(directory)
+    now = seen(directory)
     assert now in (old, new)
-    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    assert not [name for name in os.listdir(directory) if name.startswith(".")]
     if again:
         for split in now:
-            check_index(folder, split)
-        write(NEW, folder, "next", label="label")
-        assert {split: each for split, each in seen(folder).items() if split != "next"} == now
+            check_index(directory, split)
+        write(NEW, directory, "next", label="label")
+        assert {split: each for split, each in seen(directory).items() if split != "next"} == now
 
 
-def outcomes(scene, folder):
+def outcomes(scene, directory):
     """What is seen before and after: by a plain reader at once, after recovery, and by covey."""
-    folder.mkdir(parents=True)
-    scene.prepare(folder)
-    before = scene.seen(folder), seen(folder), seen_by_covey(folder) if scene.before else None
-    scene.act(folder)
-    after = scene.seen(folder), seen(folder), seen_by_covey(folder)
+    directory.mkdir(parents=True)
+    scene.prepare(directory)
+    before = (
+        scene.seen(directory),
+        seen(directory),
+        seen_by_covey(directory) if scene.before else None,
+    )
+    scene.act(directory)
+    after = scene.seen(directory), seen(directory), seen_by_covey(directory)
     return zip(before, after, strict=True)
 
 
@@ -257,10 +264,10 @@ def public_directory():
         shutil.rmtree(path)
 
 
-def as_reader(folder, action):
+def as_reader(directory, action):
     """Do it as another user, who may not write to the dataset; nothing of it may change."""
-    before = snapshot(folder)
-    for each in (folder, *folder.rglob("*")):
+    before = snapshot(directory)
+    for each in (directory, *directory.rglob("*")):
         each.chmod(0o555 if each.is_dir() else 0o444)
 
     def run():
@@ -269,19 +276,19 @@ def as_reader(folder, action):
             os.setuid(65534)
         with tempfile.TemporaryDirectory(prefix="covey-test-cache-") as cache:
             os.environ["COVEY_CACHE"] = cache
-            return action(folder)
+            return action(directory)
 
     result = result_of(run)
-    for each in (folder, *folder.rglob("*")):
+    for each in (directory, *directory.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
-    assert snapshot(folder) == before
+    assert snapshot(directory) == before
     return result
 
 
-def snapshot(folder):
+def snapshot(directory):
     """All that a reader could change."""
     found = {}
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(directory.rglob("*")):
         status = path.lstat()
         data = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
         found[str(path)] = status.st_ino, status.st_mtime_ns, data
@@ -300,19 +307,19 @@ def kill_before_every_step(tmp_path, name):
     scene.prepare(tmp_path / "before" / "birds")
     ends = []
     for step in range(200):
-        folder = tmp_path / f"killed-{step}" / "birds"
+        directory = tmp_path / f"killed-{step}" / "birds"
         if scene.before:
-            shutil.copytree(tmp_path / "before" / "birds", folder)
-        status = killed_at(step, scene.act, folder)
-        found = scene.seen(folder)
+            shutil.copytree(tmp_path / "before" / "birds", directory)
+        status = killed_at(step, scene.act, directory)
+        found = scene.seen(directory)
         assert found in plain, f"killed before step {step}"
         ends.append(found == plain[1])
         if status == 0:
             break
         assert status == -signal.SIGKILL
-        folder.mkdir(parents=True, exist_ok=True)
-        assert seen_by_covey(folder) == own[ends[-1]]
-        clean_up(folder, old, new, again=step % 3 == 0)
+        directory.mkdir(parents=True, exist_ok=True)
+        assert seen_by_covey(directory) == own[ends[-1]]
+        clean_up(directory, old, new, again=step % 3 == 0)
     assert ends == sorted(ends)  # once it is the new one, it stays the new one
     assert 10 < len(ends) < 200
     assert ends[-1]
@@ -328,13 +335,15 @@ def open_every_state_read_only(name):
     """Whatever state a killed writer leaves, a user who may not write opens the dataset."""
     scene = SCENES[name]
 
-    def look(folder):
-        found = seen_by_covey(folder)
+    def look(directory):
+        found = seen_by_covey(directory)
         if found is not None:
-            assert not [each for each in covey.verify(folder).problems if each.record is not None]
+            assert not [
+                each for each in covey.verify(directory).problems if each.record is not None
+            ]
             with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
-                sample = ["sample", str(folder), "--split", "train", "-p", "2", "-k", "2"]
-                assert main(["info", str(folder)]) == 0
+                sample = ["sample", str(directory), "--split", "train", "-p", "2", "-k", "2"]
+                assert main(["info", str(directory)]) == 0
                 assert main([*sample, "--no-save"]) == 0
         return found
 
@@ -343,12 +352,12 @@ def open_every_state_read_only(name):
         look(root / "reference" / "birds")  # imports what the other user may not read
         scene.prepare(root / "before" / "birds")
         for step in range(200):
-            folder = root / f"killed-{step}" / "birds"
+            directory = root / f"killed-{step}" / "birds"
             if scene.before:
-                shutil.copytree(root / "before" / "birds", folder)
-            status = killed_at(step, scene.act, folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            found = as_reader(folder, look)
+                shutil.copytree(root / "before" / "birds", directory)
+            status = killed_at(step, scene.act, directory)
+            directory.mkdir(parents=True, exist_ok=True)
+            found = as_reader(directory, look)
             if isinstance(found, BaseException):
                 raise found
             assert found in own
@@ -373,13 +382,13 @@ def kill_during_recovery(tmp_path):
         if killed_at(commit, scene.act, state) == 0:
             break
         for step in range(200):
-            folder = tmp_path / f"state-{commit}" / f"killed-{step}"
-            subprocess.run(["cp", "-al", state, folder], check=True)
-            if killed_at(step, recover, folder) == 0:
+            directory = tmp_path / f"state-{commit}" / f"killed-{step}"
+            subprocess.run(["cp", "-al", state, directory], check=True)
+            if killed_at(step, recover, directory) == 0:
                 break
             recoveries += 1
-            clean_up(folder, old, new, again=step % 7 == 0)
-            shutil.rmtree(folder)
+            clean_up(directory, old, new, again=step % 7 == 0)
+            shutil.rmtree(directory)
     assert recoveries > 100
     return recoveries
 
@@ -391,29 +400,29 @@ def test_killed_at_any_moment(tmp_path, name, fresh):
 
 def kill_at_any_moment(tmp_path, name):
     scene, moments = SCENES[name], random.Random(name)
-    folder = tmp_path / "birds"
-    scene.prepare(folder)
-    old = seen(folder)
+    directory = tmp_path / "birds"
+    scene.prepare(directory)
+    old = seen(directory)
     began = time.perf_counter()
-    shutil.copytree(folder, tmp_path / "timed" / "birds")
+    shutil.copytree(directory, tmp_path / "timed" / "birds")
     scene.act(tmp_path / "timed" / "birds", 100)
     lasted, new = time.perf_counter() - began, seen(tmp_path / "timed" / "birds")
-    shutil.copytree(folder, tmp_path / "before")
+    shutil.copytree(directory, tmp_path / "before")
     for _ in range(12):
         child = os.fork()
         if child == 0:
             with contextlib.suppress(BaseException):
-                scene.act(folder, 100)
+                scene.act(directory, 100)
             os._exit(0)
         time.sleep(moments.uniform(0, 1.2 * lasted))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        assert seen(folder) in (old, new)
-        recover(folder)
-        assert seen(folder) in (old, new)
-        assert not [each for each in os.listdir(folder) if each.startswith(".")]
-        shutil.rmtree(folder)
-        shutil.copytree(tmp_path / "before", folder)
+        assert seen(directory) in (old, new)
+        recover(directory)
+        assert seen(directory) in (old, new)
+        assert not [each for each in os.listdir(directory) if each.startswith(".")]
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / "before", directory)
 
 
 def test_killed_between_features_that_differ(tmp_path, fresh):
@@ -423,25 +432,25 @@ def test_killed_between_features_that_differ(tmp_path, fresh):
 def kill_between_features_that_differ(tmp_path):
     """Features and shards are in different files: covey's own readers never see them apart."""
 
-    def act(folder):
+    def act(directory):
         features = {"y": "str", "label": ClassLabel(names=["q"])}
-        write([{"y": "z", "label": "q"}] * 5, folder, mode="overwrite", features=features)
+        write([{"y": "z", "label": "q"}] * 5, directory, mode="overwrite", features=features)
 
     write(OLD, tmp_path / "before" / "birds", label="label")
     for step in range(200):
-        folder = tmp_path / f"killed-{step}" / "birds"
-        shutil.copytree(tmp_path / "before" / "birds", folder)
-        status = killed_at(step, act, folder)
-        ds = covey.open(folder)
+        directory = tmp_path / f"killed-{step}" / "birds"
+        shutil.copytree(tmp_path / "before" / "birds", directory)
+        status = killed_at(step, act, directory)
+        ds = covey.open(directory)
         assert ({*ds.features}, len(ds), ds.classes.names) in [
             ({"x", "label"}, 40, ("a", "b")),
             ({"y", "label"}, 5, ("q",)),
         ]
-        recover(folder)
-        examples, features = read(folder), features_from_tfds(folder)
+        recover(directory)
+        examples, features = read(directory), features_from_tfds(directory)
         assert {*examples[0]} == {*features}
         assert len(examples) == (40 if "x" in features else 5)
-        check_index(folder)
+        check_index(directory)
         if status == 0:
             break
     assert {*features} == {"y", "label"}
@@ -455,13 +464,13 @@ def test_the_next_write_removes_what_a_killed_writer_left(tmp_path, fresh):
     assert files(tmp_path / "birds") == files(tmp_path / "clean" / "birds")
 
 
-def be_killed_while_encoding(folder):
+def be_killed_while_encoding(directory):
     def killed():
         def examples():
             yield from OLD
             os.kill(os.getpid(), signal.SIGKILL)
 
-        write(examples(), folder, memory_limit=1)
+        write(examples(), directory, memory_limit=1)
 
     return in_child(killed)
 
@@ -482,34 +491,34 @@ def interrupt_at_every_step(tmp_path, name, after):
     scene.prepare(tmp_path / "before" / "birds")
     told = []
     for step in range(200):
-        folder = tmp_path / f"interrupted-{step}" / "birds"
+        directory = tmp_path / f"interrupted-{step}" / "birds"
         if scene.before:
-            shutil.copytree(tmp_path / "before" / "birds", folder)
+            shutil.copytree(tmp_path / "before" / "birds", directory)
 
-        def act(folder=folder, step=step):
+        def act(directory=directory, step=step):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
-            return at_step(step, interrupt, lambda: scene.act(folder), after=after)
+            return at_step(step, interrupt, lambda: scene.act(directory), after=after)
 
         result = result_of(act)
         if isinstance(result, int) and result <= step:
             break
         if isinstance(result, int):
             # After the last step the write was complete before the signal came.
-            assert seen(folder) == new
+            assert seen(directory) == new
             continue
         assert isinstance(result, KeyboardInterrupt), result
         told.append("is written" in str(result))
-        assert f"{folder}: interrupted; split 'train' is " in str(result)
+        assert f"{directory}: interrupted; split 'train' is " in str(result)
         assert ("nothing was changed" in str(result)) is not told[-1]
-        assert seen(folder) == (new if told[-1] else old), f"step {step}: {result}"
+        assert seen(directory) == (new if told[-1] else old), f"step {step}: {result}"
         if not told[-1]:
             unchanged = files(tmp_path / "before" / "birds") if scene.before else None
-            now = files(folder) if folder.exists() else None
+            now = files(directory) if directory.exists() else None
             assert now == unchanged, f"step {step}: {list(now or ())}"
-            scene.act(folder)
-        assert seen(folder) == new
-        check_index(folder)
+            scene.act(directory)
+        assert seen(directory) == new
+        check_index(directory)
     assert told == sorted(told)
     assert {*told} == {False, True}
     return len(told)
@@ -547,25 +556,25 @@ def test_the_command_line_prints_what_an_interrupt_says(tmp_path):
 # Readers beside writers.
 
 
-def overwrite_forever(folder, split):
+def overwrite_forever(directory, split):
     """Write versions of a split, in each of which all records have the same number."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     number = 0
     while True:
         number += 1
         batch = [{"x": number, "label": "ab"[i % 2]} for i in range(60 + number % 5)]
-        write(batch, folder, split, label="label", mode="overwrite", shards=1 + number % 4)
+        write(batch, directory, split, label="label", mode="overwrite", shards=1 + number % 4)
 
 
-def plain_numbers(folder, split):
+def plain_numbers(directory, split):
     """The numbers that a plain reader of dataset_info.json finds."""
-    content = json.loads((folder / "dataset_info.json").read_bytes())
+    content = json.loads((directory / "dataset_info.json").read_bytes())
     (found,) = [each for each in content["splits"] if each["name"] == split]
     lengths, template = found["shardLengths"], found["filepathTemplate"]
     numbers = []
     features = covey.Features({"x": "int64"})
     for shard, length in enumerate(lengths):
-        path = folder / template.format(
+        path = directory / template.format(
             DATASET=content["name"],
             SPLIT=split,
             FILEFORMAT="tfrecord",
@@ -580,12 +589,12 @@ def plain_numbers(folder, split):
 
 def test_readers_beside_two_writers(tmp_path):
     """No reader finds records of two versions, a missing file, or a dataset that it refuses."""
-    folder = tmp_path / "birds"
+    directory = tmp_path / "birds"
     context = multiprocessing.get_context("spawn")
     for split in ("train", "test"):
-        write(OLD[:1] * 60, folder, split, label="label")
+        write(OLD[:1] * 60, directory, split, label="label")
     writers = [
-        context.Process(target=overwrite_forever, args=(folder, split), daemon=True)
+        context.Process(target=overwrite_forever, args=(directory, split), daemon=True)
         for split in ("train", "test")
     ]
     for writer in writers:
@@ -595,8 +604,8 @@ def test_readers_beside_two_writers(tmp_path):
         while number < 300 or len(found_versions) < 10:
             number += 1
             split = ("train", "test")[number % 2]
-            assert len({*plain_numbers(folder, split)}) == 1
-            ds = covey.open(folder, split=split, progress=False)
+            assert len({*plain_numbers(directory, split)}) == 1
+            ds = covey.open(directory, split=split, progress=False)
             found = {*ds[:]["x"].tolist()}
             assert len(found) == 1
             found_versions |= found
@@ -640,15 +649,15 @@ def test_open_succeeds_if_a_version_is_deleted_meanwhile(tmp_path, monkeypatch):
 
 
 def test_a_new_split_has_plain_names_and_its_successor_has_not(tmp_path):
-    folder = tmp_path / "birds"
-    write(OLD, folder, label="label", shards=2)
+    directory = tmp_path / "birds"
+    write(OLD, directory, label="label", shards=2)
     plain = [f"birds-train.tfrecord-0000{n}-of-00002" for n in (0, 1)]
-    assert [path.name for path in shard_paths(folder)] == plain
-    write(NEW, folder, label="label", mode="overwrite", shards=2)
-    versioned = [path.name for path in shard_paths(folder)]
-    token = info(folder).splits[0].token
+    assert [path.name for path in shard_paths(directory)] == plain
+    write(NEW, directory, label="label", mode="overwrite", shards=2)
+    versioned = [path.name for path in shard_paths(directory)]
+    token = info(directory).splits[0].token
     assert versioned == [f"birds-train.{token}.tfrecord-0000{n}-of-00002" for n in (0, 1)]
-    assert all((folder / name).exists() for name in plain)  # until the next write
+    assert all((directory / name).exists() for name in plain)  # until the next write
 
 
 def test_old_versions_are_deleted_by_the_next_write(tmp_path, monkeypatch):
@@ -665,22 +674,22 @@ def test_old_versions_are_deleted_by_the_next_write(tmp_path, monkeypatch):
 
 
 def test_repair_in_place_deletes_old_versions(tmp_path):
-    folder = tmp_path / "birds"
+    directory = tmp_path / "birds"
     for mode in ["error", "overwrite", "append"]:
-        write(NEW, folder, label="label", mode=mode)
-    before = content(folder), seen(folder)
-    (folder / "notes.txt").write_text("precious")
-    result = covey.repair(folder)
+        write(NEW, directory, label="label", mode=mode)
+    before = content(directory), seen(directory)
+    (directory / "notes.txt").write_text("precious")
+    result = covey.repair(directory)
     assert (result.records, result.lost) == (0, ())
     assert "birds-train.tfrecord-00000-of-00001" in result.deleted
-    assert {*os.listdir(folder)} == {
-        *(path.name for path in shard_paths(folder)),
-        *(path.name for path in index_paths(folder).values()),
+    assert {*os.listdir(directory)} == {
+        *(path.name for path in shard_paths(directory)),
+        *(path.name for path in index_paths(directory).values()),
         *("dataset_info.json", "features.json", "label.labels.txt", "notes.txt"),
     }
-    (folder / "notes.txt").unlink()
-    assert (content(folder), seen(folder)) == before
-    assert covey.repair(folder).deleted == ()
+    (directory / "notes.txt").unlink()
+    assert (content(directory), seen(directory)) == before
+    assert covey.repair(directory).deleted == ()
 
 
 def test_repair_in_place_completes_and_undoes(tmp_path, fresh):
@@ -706,10 +715,10 @@ def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
 # Hostile datasets.
 
 
-def plant_manifest(folder, outside):
+def plant_manifest(directory, outside):
     """What recovery followed once: a manifest, and a link that leads out of the dataset."""
-    (folder / "sub").symlink_to(outside)
-    staged = folder / ".covey-train.commit"
+    (directory / "sub").symlink_to(outside)
+    staged = directory / ".covey-train.commit"
     staged.mkdir()
     split = {"name": "train", "shard_lengths": [40], "num_bytes": 1}
     names = {"files": ["sub/secret"], "replaced": ["sub/other"], "entries": {}, "keeps": True}
@@ -718,12 +727,12 @@ def plant_manifest(folder, outside):
     (staged / "sub").symlink_to(outside)
 
 
-def plant_staging_link(folder, outside):
-    (folder / ".covey-train.partial").symlink_to(outside)
+def plant_staging_link(directory, outside):
+    (directory / ".covey-train.partial").symlink_to(outside)
 
 
-def plant_staged_links(folder, outside):
-    staging = folder / ".covey-train.partial"
+def plant_staged_links(directory, outside):
+    staging = directory / ".covey-train.partial"
     staging.mkdir()
     (staging / "features.json").symlink_to(outside / "secret")
     (staging / "before").symlink_to(outside)
@@ -732,40 +741,40 @@ def plant_staged_links(folder, outside):
     (staging / "birds-train.tfrecord-00000-of-00001").symlink_to(outside / "secret")
 
 
-def plant_staged_names(folder, outside):
-    staging = folder / ".covey-train.partial"
+def plant_staged_names(directory, outside):
+    staging = directory / ".covey-train.partial"
     (staging / "after").mkdir(parents=True)
     # The commit looks as if it had happened, so that it is completed.
-    os.link(shard_paths(folder)[0], staging / shard_paths(folder)[0].name)
+    os.link(shard_paths(directory)[0], staging / shard_paths(directory)[0].name)
     for name in ("dataset_info.json", "notes.txt", "birds-train.index.json"):
         (staging / "after" / name).write_text("overwritten")
 
 
-def plant_links_like_temporaries(folder, outside):
+def plant_links_like_temporaries(directory, outside):
     for name in (
         ".features.json.new",
         ".dataset_info.json.new",
         ".covey-0123456789abcdef.tmp",
-        f".{shard_paths(folder)[0].name}.new",
+        f".{shard_paths(directory)[0].name}.new",
     ):
-        (folder / name).symlink_to(outside / "secret")
-    (folder / ".covey-fedcba9876543210.tmp").symlink_to(outside)
+        (directory / name).symlink_to(outside / "secret")
+    (directory / ".covey-fedcba9876543210.tmp").symlink_to(outside)
 
 
-def plant_links_like_metadata(folder, outside):
+def plant_links_like_metadata(directory, outside):
     for name in ("dataset_info.json", "features.json", "label.labels.txt"):
-        shutil.copy(folder / name, outside / name)
-        (folder / name).unlink()
-        (folder / name).symlink_to(outside / name)
+        shutil.copy(directory / name, outside / name)
+        (directory / name).unlink()
+        (directory / name).symlink_to(outside / name)
 
 
-def plant_template(folder, outside):
+def plant_template(directory, outside):
     """Shards in a directory that is a link: overwriting the split deletes its old files."""
-    for path in shard_paths(folder):
+    for path in shard_paths(directory):
         shutil.copy(path, outside / path.name)
-    (folder / "sub").symlink_to(outside)
-    text = (folder / "dataset_info.json").read_text()
-    (folder / "dataset_info.json").write_text(text.replace("{DATASET}-", "sub/{DATASET}-"))
+    (directory / "sub").symlink_to(outside)
+    text = (directory / "dataset_info.json").read_text()
+    (directory / "dataset_info.json").write_text(text.replace("{DATASET}-", "sub/{DATASET}-"))
 
 
 PLANTS = [
@@ -778,15 +787,15 @@ PLANTS = [
     plant_template,
 ]
 ACTIONS = {
-    "open": lambda folder: covey.open(folder),
-    "info": lambda folder: covey.info(folder),
-    "verify": lambda folder: covey.verify(folder, progress=False),
-    "sample": lambda folder: main(["sample", str(folder), "-p", "2", "-k", "2", "--quiet"]),
-    "index": lambda folder: covey.build_index(folder, progress=False),
-    "repair": lambda folder: covey.repair(folder),
-    "new split": lambda folder: write(OTHERS, folder, "test", label="label"),
-    "append": lambda folder: write(OTHERS, folder, label="label", mode="append"),
-    "overwrite": lambda folder: write([{"y": 1}], folder, mode="overwrite"),
+    "open": lambda directory: covey.open(directory),
+    "info": lambda directory: covey.info(directory),
+    "verify": lambda directory: covey.verify(directory, progress=False),
+    "sample": lambda directory: main(["sample", str(directory), "-p", "2", "-k", "2", "--quiet"]),
+    "index": lambda directory: covey.build_index(directory, progress=False),
+    "repair": lambda directory: covey.repair(directory),
+    "new split": lambda directory: write(OTHERS, directory, "test", label="label"),
+    "append": lambda directory: write(OTHERS, directory, label="label", mode="append"),
+    "overwrite": lambda directory: write([{"y": 1}], directory, mode="overwrite"),
 }
 READS = {"open", "info", "verify", "sample"}
 
@@ -795,22 +804,22 @@ READS = {"open", "info", "verify", "sample"}
 @pytest.mark.parametrize("plant", PLANTS)
 def test_nothing_outside_of_the_dataset_changes(tmp_path, plant, action, monkeypatch):
     monkeypatch.setattr(versions, "RETENTION_S", 0)
-    folder, outside = tmp_path / "birds", tmp_path / "outside"
-    write(OLD, folder, label="label")
+    directory, outside = tmp_path / "birds", tmp_path / "outside"
+    write(OLD, directory, label="label")
     outside.mkdir()
     (outside / "secret").write_text("precious")
     (outside / "other").write_text("precious")
-    (folder / "notes.txt").write_text("precious")
-    plant(folder, outside)
-    before = snapshot(outside), snapshot(folder)
+    (directory / "notes.txt").write_text("precious")
+    plant(directory, outside)
+    before = snapshot(outside), snapshot(directory)
     with contextlib.suppress(CoveyError):
-        ACTIONS[action](folder)
+        ACTIONS[action](directory)
     assert snapshot(outside) == before[0]
-    assert (folder / "notes.txt").read_text() == "precious"
+    assert (directory / "notes.txt").read_text() == "precious"
     if action in READS:
-        assert snapshot(folder) == before[1]
-    assert "overwritten" not in (folder / "dataset_info.json").read_text()
-    assert "overwritten" not in index_paths(folder)["about"].read_text()
+        assert snapshot(directory) == before[1]
+    assert "overwritten" not in (directory / "dataset_info.json").read_text()
+    assert "overwritten" not in index_paths(directory)["about"].read_text()
 
 
 # Locks.
@@ -854,7 +863,7 @@ def test_readers_do_not_wait_for_a_lock(tmp_path):
 # Several processes.
 
 
-def writing(folder, split, begun, go_on, told, **options):
+def writing(directory, split, begun, go_on, told, **options):
     """Write, and wait in the middle of it; tell how it went."""
 
     def examples():
@@ -864,7 +873,7 @@ def writing(folder, split, begun, go_on, told, **options):
         yield from NEW
 
     try:
-        write(examples(), folder, split, label="label", **options)
+        write(examples(), directory, split, label="label", **options)
     except DatasetError as error:
         told.put((split, str(error)))
     else:
@@ -878,9 +887,9 @@ def side_by_side():
     context.set_forkserver_preload(["written"])
     told, go_on, started = context.SimpleQueue(), context.Event(), []
 
-    def start(folder, split, **options):
+    def start(directory, split, **options):
         begun = context.Event()
-        arguments = (folder, split, begun, go_on, told)
+        arguments = (directory, split, begun, go_on, told)
         process = context.Process(target=writing, args=arguments, kwargs=options)
         process.start()
         started.append(process)
@@ -923,24 +932,24 @@ def test_two_processes_write_different_splits(tmp_path, side_by_side):
     assert not list((tmp_path / "birds").glob(".*"))
 
 
-def test_the_staging_folder_of_a_live_process_is_left_alone(tmp_path, side_by_side):
-    folder = tmp_path / "birds"
-    side_by_side(folder, "train")
-    recover(folder)
-    write(OLD + NEW, folder, "test", label="label")
-    assert (folder / ".covey-train.partial").is_dir()
+def test_the_staging_directory_of_a_live_process_is_left_alone(tmp_path, side_by_side):
+    directory = tmp_path / "birds"
+    side_by_side(directory, "train")
+    recover(directory)
+    write(OLD + NEW, directory, "test", label="label")
+    assert (directory / ".covey-train.partial").is_dir()
     assert side_by_side.finish() == {"train": None}
-    assert {*seen(folder)} == {"train", "test"}
+    assert {*seen(directory)} == {"train", "test"}
 
 
 def test_classes_that_another_process_has_added_in_the_meantime(tmp_path, side_by_side):
-    folder = tmp_path / "birds"
-    side_by_side(folder, "train")
-    write([{"x": 1, "label": "z"}], folder, "test", label="label")
+    directory = tmp_path / "birds"
+    side_by_side(directory, "train")
+    write([{"x": 1, "label": "z"}], directory, "test", label="label")
     (told,) = side_by_side.finish().values()
     assert "another process has written split 'test' in the meantime" in told
-    assert seen(folder) == {"test": [(1, "z")]}
-    assert not list(folder.glob(".*"))
+    assert seen(directory) == {"test": [(1, "z")]}
+    assert not list(directory.glob(".*"))
 
 
 def test_a_process_that_was_killed_holds_no_lock(tmp_path, side_by_side):
@@ -1285,14 +1294,14 @@ def test_files_that_covey_did_not_write_are_not_deleted(tmp_path, monkeypatch):
         "birds-train.tfrecord-00000-of-00009": "mine",
         "birds-train.txt": "mine",
     }
-    folder = tmp_path / "birds"
-    folder.mkdir()
+    directory = tmp_path / "birds"
+    directory.mkdir()
     for name, text in own.items():
-        (folder / name).write_text(text)
+        (directory / name).write_text(text)
     for mode in ["error", "overwrite", "append", "overwrite", "append"]:
-        write(OTHERS, folder, label="label", mode=mode)
-    covey.repair(folder)
-    assert {name: (folder / name).read_text() for name in own} == own
+        write(OTHERS, directory, label="label", mode=mode)
+    covey.repair(directory)
+    assert {name: (directory / name).read_text() for name in own} == own
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "notes/README"])
@@ -1350,18 +1359,18 @@ def complete_without_hard_links(tmp_path):
     def link(*args, **options):
         raise OSError(errno.EPERM, "not supported")
 
-    def act(folder):
+    def act(directory):
         os.link = link
         features = {"y": "str", "label": ClassLabel(names=["q"])}
-        write([{"y": "z", "label": "q"}] * 5, folder, mode="overwrite", features=features)
+        write([{"y": "z", "label": "q"}] * 5, directory, mode="overwrite", features=features)
 
     write(OLD, tmp_path / "before" / "birds", label="label")
     for step in range(200):
-        folder = tmp_path / f"killed-{step}" / "birds"
-        shutil.copytree(tmp_path / "before" / "birds", folder)
-        status = killed_at(step, act, folder)
-        recover(folder)
-        examples, features = read(folder), features_from_tfds(folder)
+        directory = tmp_path / f"killed-{step}" / "birds"
+        shutil.copytree(tmp_path / "before" / "birds", directory)
+        status = killed_at(step, act, directory)
+        recover(directory)
+        examples, features = read(directory), features_from_tfds(directory)
         assert {*examples[0]} == {*features}
         if status == 0:
             break
@@ -1397,13 +1406,13 @@ def be_blocked_by_another_user():
 @pytest.mark.parametrize("name", ["x.labels.txt", "birds-train.tfrecord-00000-of-00001"])
 def test_a_directory_with_the_name_of_a_file_does_not_block(tmp_path, name, monkeypatch):
     monkeypatch.setattr(versions, "RETENTION_S", 0)
-    folder = tmp_path / "birds"
-    write(OLD, folder, label="label", mode="overwrite", shards=2)
-    (folder / name).mkdir()
+    directory = tmp_path / "birds"
+    write(OLD, directory, label="label", mode="overwrite", shards=2)
+    (directory / name).mkdir()
     for _ in range(3):
-        write(NEW, folder, label="label", mode="overwrite")
-    assert len(covey.open(folder)) == len(NEW)
-    assert (folder / name).is_dir()
+        write(NEW, directory, label="label", mode="overwrite")
+    assert len(covey.open(directory)) == len(NEW)
+    assert (directory / name).is_dir()
 
 
 def test_a_broken_link_in_place_of_a_sidecar_file_is_replaced(tmp_path):
@@ -1515,11 +1524,11 @@ DAMAGE = {
 @pytest.fixture(scope="module", params=[None, "GZIP"])
 def appended(request, tmp_path_factory):
     """A dataset, and what it is after an append."""
-    folder = tmp_path_factory.mktemp("appended")
-    write(OLD, folder / "birds", label="label", compression=request.param, shards=2)
-    shutil.copytree(folder / "birds", folder / "before")
-    write(NEW, folder / "birds", label="label", mode="append")
-    return folder / "before", content(folder / "birds")
+    directory = tmp_path_factory.mktemp("appended")
+    write(OLD, directory / "birds", label="label", compression=request.param, shards=2)
+    shutil.copytree(directory / "birds", directory / "before")
+    write(NEW, directory / "birds", label="label", mode="append")
+    return directory / "before", content(directory / "birds")
 
 
 @pytest.mark.usefixtures("_quick_disk")

@@ -310,7 +310,7 @@ def test_errors_without_a_file_name_repeat_no_credentials(entry, error, monkeypa
     def fail(*args, **kwargs):
         raise error
 
-    for method in ("read", "stat", "is_folder"):
+    for method in ("read", "stat", "is_directory"):
         monkeypatch.setattr(RemoteStorage, method, fail)
     said = all_output(entry, f"http://me:{SECRET}@host/d?sig={SECRET}", None)
     assert SECRET not in said
@@ -416,4 +416,4 @@ def test_what_is_found_in_a_file_is_told_without_credentials(capsys):
     ]
     said += [caught.value, vars(caught.value)]
     assert not any(SECRET in f"{each} {each!r}" for each in said)
-    assert caught.value.name == f"{server}/x.tfrecord"
+    assert caught.value.path == f"{server}/x.tfrecord"

@@ -55,8 +55,8 @@ def build(files, **options):
     return Indexing(progress=False, **options).build(files)
 
 
-def take(files, folder=None, **options):
-    return import_dali(files, folder, progress=False, **options)
+def take(files, directory=None, **options):
+    return import_dali(files, directory, progress=False, **options)
 
 
 def is_same(one, other):
@@ -94,12 +94,12 @@ def test_every_line_leads_to_a_record(files):
                 assert frame(found[12:-4]) == found
 
 
-def test_into_another_folder(files, tmp_path):
-    folder = str(tmp_path / "idx" / "files")
-    written = export_dali(build(files), files, folder)
-    assert written[0] == f"{folder}/a.tfrecord.idx"
+def test_into_another_directory(files, tmp_path):
+    directory = str(tmp_path / "idx" / "files")
+    written = export_dali(build(files), files, directory)
+    assert written[0] == f"{directory}/a.tfrecord.idx"
     assert not (tmp_path / "a.tfrecord.idx").exists()
-    assert is_same(take(files, folder), build(files))
+    assert is_same(take(files, directory), build(files))
 
 
 def test_the_shards_of_a_dataset(tmp_path):
@@ -201,7 +201,7 @@ def wrong(lines, number, line):
     ("line", "reason"),
     [
         ("", None),
-        ("7", "it is b'7', must be the offset and the size"),
+        ("7", "it is b'7'; must be the offset and the size"),
         ("1 2 3", "must be the offset"),
         ("-1 20", "must be the offset"),
         ("0x10 20", "must be the offset"),

@@ -1,4 +1,4 @@
-"""Damaged files: what is wrong is said exactly, and what is sound can be had."""
+"""Corrupt files: what is wrong is said exactly, and what is valid can be had."""
 
 import gzip
 import warnings
@@ -51,7 +51,7 @@ def flipped(path):
 def test_every_flipped_byte_is_found_at_its_record(tmp_path):
     path = tmp_path / "x"
     for number, begin, _, byte in flipped(path):
-        # Not "auto": a damaged first header would also be no sign of a plain file.
+        # Not "auto": a corrupt first header would also be no sign of a plain file.
         with pytest.raises(CorruptRecordError) as caught:
             read(path, compression=None)
         assert (caught.value.record, caught.value.offset) == (number, begin)
@@ -101,7 +101,7 @@ def test_every_damage_to_compressed_data_is_found(tmp_path, compression):
         # Either the compression notices, or the record's own checksum does first; only bytes of the
         # header that mean nothing to the data may change unpunished.
         if byte >= 10:
-            with pytest.raises(CorruptRecordError, match=r"is damaged|checksum is"):
+            with pytest.raises(CorruptRecordError, match=r"is corrupt|checksum is"):
                 read(path, compression=compression)
         path.write_bytes(sound[:byte])
         if byte:
@@ -118,7 +118,7 @@ def test_skipping_warns_once_and_counts(tmp_path):
     damaged[21 + 16 + 12] ^= 1
     path.write_bytes(damaged)
     with RecordReader(path, on_error="skip") as reader:
-        with pytest.warns(SkippedRecordsWarning, match="left out 2 damaged parts") as caught:
+        with pytest.warns(SkippedRecordsWarning, match="left out 2 corrupt parts") as caught:
             assert list(reader) == [b"", b"4"]
         assert len(caught) == 1
         assert [each.record for each in reader.skipped] == [0, 2]
@@ -139,7 +139,7 @@ def test_a_length_of_2_to_the_63_is_not_believed(tmp_path):
 
 def test_what_is_no_tfrecord_says_so(tmp_path):
     path = tmp_path / "x"
-    path.write_bytes(b"This is a text, not a TFRecord file.")
+    path.write_bytes(b"This is a string, not a TFRecord file.")
     with pytest.raises(CorruptRecordError, match="this may be no TFRecord file"):
         read(path)
 

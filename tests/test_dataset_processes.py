@@ -29,28 +29,28 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
 
 
-def make(folder, kind):
+def make(directory, kind):
     """A dataset of examples that are numbered, in several shards."""
     examples = [{"x": n, "label": f"class {n % 3}", "pad": "p" * (n % 100)} for n in range(SIZE)]
     features = {"x": "int64", "label": "str", "pad": "str"}
     options = {"features": features, "label": "label", "shuffle": False, "shards": 5}
     if kind == "foreign GZIP":
-        return opened(long_stream(folder), label="label")
+        return opened(long_stream(directory), label="label")
     if kind == "joined":
-        write(examples[:400], folder / "set", **options)
-        write(examples[400:], folder / "set", "test", **{**options, "compression": "GZIP"})
-        return opened(folder / "set", split="train+test")
-    write(examples, folder / "set", compression="GZIP" if kind == "GZIP" else None, **options)
-    return opened(folder / "set", mmap=kind != "read")
+        write(examples[:400], directory / "set", **options)
+        write(examples[400:], directory / "set", "test", **{**options, "compression": "GZIP"})
+        return opened(directory / "set", split="train+test")
+    write(examples, directory / "set", compression="GZIP" if kind == "GZIP" else None, **options)
+    return opened(directory / "set", mmap=kind != "read")
 
 
-def long_stream(folder):
+def long_stream(directory):
     """A GZIP file of one stream, longer than what is unpacked for one record."""
     examples = [{"x": n, "label": f"class {n % 3}", "pad": "p" * 9000} for n in range(SIZE)]
-    path = put(folder / "x", examples, {"x": "int64", "label": "str", "pad": "str"})
-    (folder / "x.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    path = put(directory / "x", examples, {"x": "int64", "label": "str", "pad": "str"})
+    (directory / "x.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
     path.unlink()
-    return folder / "x.gz"
+    return directory / "x.gz"
 
 
 def descriptors():
@@ -116,7 +116,7 @@ def test_a_pickle_whose_index_is_another_by_now(tmp_path):
     put_numbers(path, range(100, 120))
     with pytest.raises(CoveyError):
         pickle.loads(pickled)[0]
-    opened(path)  # is indexed anew
+    opened(path)  # is indexed again
     with pytest.raises(CoveyError):
         pickle.loads(pickled)[0]
 
@@ -139,9 +139,9 @@ def test_in_spawned_processes(tmp_path):
             assert run(read_some, dataset, [5, 599, 0]) == expected
 
 
-def forked(folder, kind):
+def forked(directory, kind):
     """Use a dataset, then use it in forked processes, and then here again."""
-    dataset = make(folder, kind)
+    dataset = make(directory, kind)
     some = dataset.where(label="class 0")
     ids = np.random.default_rng(0).permutation(SIZE)[:200]
     expected = read_some(dataset, ids)
@@ -169,7 +169,7 @@ def test_in_forked_processes(tmp_path, kind):
         assert run(forked, tmp_path, kind) == "ok"
 
 
-def forked_while_opening(folder, kind, used, name):
+def forked_while_opening(directory, kind, used, name):
     """Fork while another thread is just opening: it is not there to give its locks back."""
     module = STEPS[name]
     real = getattr(module, name)
@@ -181,7 +181,7 @@ def forked_while_opening(folder, kind, used, name):
             proceed.wait()
         return real(*args, **kwargs)
 
-    dataset = make(folder, kind)
+    dataset = make(directory, kind)
     if used:
         numbers(dataset, [1])
         dataset = pickle.loads(pickle.dumps(dataset))
@@ -191,7 +191,7 @@ def forked_while_opening(folder, kind, used, name):
     assert inside.wait(10)
     child = os.fork()
     if child == 0:
-        signal.alarm(10)  # whoever waits for a lock now waits for ever
+        signal.alarm(10)  # a caller that waits for a lock now waits for ever
         os._exit(0 if numbers(dataset, [3, 599]) == [3, 599] else 1)
     proceed.set()
     thread.join()
@@ -248,11 +248,11 @@ def test_many_threads_in_more_shards_than_files_may_be_open(tmp_path, monkeypatc
     assert len([each for each in descriptors() if str(tmp_path) in each]) < 80
 
 
-def closed_while_read(folder, kind):
+def closed_while_read(directory, kind):
     """Close a dataset while threads read it: they are right, or it is closed."""
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        dataset = make_once(folder, kind)
+        dataset = make_once(directory, kind)
         ready = threading.Barrier(5)
 
         def work(dataset=dataset, ready=ready):
@@ -274,11 +274,11 @@ def closed_while_read(folder, kind):
     return len(os.listdir("/proc/self/fd")) - before
 
 
-def make_once(folder, kind):
+def make_once(directory, kind):
     return (
-        make(folder, kind)
-        if not (folder / "set").exists()
-        else opened(folder / "set", mmap=kind != "read")
+        make(directory, kind)
+        if not (directory / "set").exists()
+        else opened(directory / "set", mmap=kind != "read")
     )
 
 
@@ -318,9 +318,9 @@ def test_files_are_opened_when_they_are_needed_and_closed(tmp_path, kind):
         assert run(open_and_close, tmp_path, kind) == "ok"
 
 
-def open_and_close(folder, kind):
-    path = long_paths(folder, kind)
-    make(folder, kind).close()
+def open_and_close(directory, kind):
+    path = long_paths(directory, kind)
+    make(directory, kind).close()
     gc.collect()
     before = descriptors()
     ds = reopen(path, kind)
@@ -343,8 +343,8 @@ def open_and_close(folder, kind):
     return "ok"
 
 
-def long_paths(folder, kind):
-    return folder / "x.gz" if kind == "foreign GZIP" else folder / "set"
+def long_paths(directory, kind):
+    return directory / "x.gz" if kind == "foreign GZIP" else directory / "set"
 
 
 def reopen(path, kind):
@@ -358,16 +358,16 @@ def test_many_shards_with_few_files(tmp_path):
         assert run(many_shards, tmp_path) == "ok"
 
 
-def many_shards(folder):
+def many_shards(directory):
     for shard in range(1500):
-        put_numbers(folder / f"data/{shard:05}.tfrecord", [2 * shard, 2 * shard + 1])
+        put_numbers(directory / f"data/{shard:05}.tfrecord", [2 * shard, 2 * shard + 1])
     with limit(resource.RLIMIT_NOFILE, 128):
-        ds = opened(folder / "data")
+        ds = opened(directory / "data")
         assert len(ds) == 3000
         ids = np.random.default_rng(0).permutation(3000)
         assert numbers(ds, ids) == ids.tolist()
         assert [each["x"] for each in ds] == list(range(3000))
-        again = opened(folder / "data", mmap=False)
+        again = opened(directory / "data", mmap=False)
         assert numbers(again, ids) == ids.tolist()
         with open(os.devnull, "rb"):  # there is still room
             return "ok"
@@ -378,11 +378,11 @@ def test_files_that_others_have_open(tmp_path):
         assert run(few_left, tmp_path) == "ok"
 
 
-def few_left(folder):
+def few_left(directory):
     for shard in range(200):
-        put_numbers(folder / f"data/{shard:05}.tfrecord", [shard])
+        put_numbers(directory / f"data/{shard:05}.tfrecord", [shard])
     with files_at_most(40):
-        ds = opened(folder / "data")
+        ds = opened(directory / "data")
         assert numbers(ds) == list(range(200))
         return "ok"
 

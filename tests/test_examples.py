@@ -158,11 +158,11 @@ LABELS = np.arange(40).repeat(20)
 DRAWN = drawings.Drawings(np.broadcast_to(LABELS[:, None, None], (800, 4, 5)).astype("u1"), LABELS)
 
 
-def some_batches(program, folder, sampler, *more, seed=3):
+def some_batches(program, directory, sampler, *more, seed=3):
     options = drawings.parse("", ["--sampler", sampler, "--seed", str(seed), *more])
     with warnings.catch_warnings():  # that shards are not what the streaming sampler needs
         warnings.simplefilter("ignore" if sampler == "streaming" else "error")
-        batches = program.batches(DRAWN, str(folder), options)
+        batches = program.batches(DRAWN, str(directory), options)
     pairs = [pair for pair, _ in zip(batches, range(5), strict=False)]
     return [(np.asarray(x), np.asarray(y)) for x, y in pairs]
 

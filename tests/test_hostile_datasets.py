@@ -38,16 +38,16 @@ def put_records(path, examples=EXAMPLES):
     return path
 
 
-def put_datum(folder, shards, split="train"):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "shard_info.json").write_text(json.dumps({split: dict.fromkeys(shards, 30)}))
+def put_datum(directory, shards, split="train"):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "shard_info.json").write_text(json.dumps({split: dict.fromkeys(shards, 30)}))
 
 
 @pytest.fixture
 def birds(tmp_path):
-    folder = tmp_path / "birds"
-    write(EXAMPLES, folder, label="species", shards=2)
-    return folder
+    directory = tmp_path / "birds"
+    write(EXAMPLES, directory, label="species", shards=2)
+    return directory
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "/etc/passwd"])
 def test_path_outside(name):
-    with pytest.raises(FormatError, match="stays within its folder"):
+    with pytest.raises(FormatError, match="stays within its directory"):
         check_path(name, "the path")
 
 
@@ -94,19 +94,19 @@ def test_path_inside(name):
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_shards_of_datum_stay_in_its_folder(tmp_path, name):
+def test_shards_of_datum_stay_in_its_directory(tmp_path, name):
     put_records(tmp_path / "secret.tfrecord")
     put_records(tmp_path / "birds" / "a" / "x.tfrecord")
     put_datum(tmp_path / "birds", [name])
     for entry in (ENTRIES["open"], ENTRIES["info"]):
-        with pytest.raises(FormatError, match=r"shard_info\.json: .*within its folder"):
+        with pytest.raises(FormatError, match=r"shard_info\.json: .*within its directory"):
             entry(tmp_path / "birds")
 
 
 def test_absolute_and_linked_shards_of_datum(tmp_path):
     secret = put_records(tmp_path / "secret.tfrecord")
     put_datum(tmp_path / "birds", [str(secret)])
-    with pytest.raises(FormatError, match="within its folder"):
+    with pytest.raises(FormatError, match="within its directory"):
         covey.open(tmp_path / "birds")
     # A link is read, for caches keep files elsewhere.
     (tmp_path / "birds" / "x.tfrecord").symlink_to(secret)
@@ -118,7 +118,7 @@ def test_absolute_and_linked_shards_of_datum(tmp_path):
 def test_splits_of_datum_are_names(tmp_path, split):
     put_records(tmp_path / "birds" / "x.tfrecord")
     put_datum(tmp_path / "birds", ["x.tfrecord"], split)
-    with pytest.raises(FormatError, match="within its folder"):
+    with pytest.raises(FormatError, match="within its directory"):
         covey.open(tmp_path / "birds")
 
 
@@ -137,18 +137,18 @@ def png(width, height, depth=1):
     return start + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-def test_a_table_in_a_folder_lists_images_of_the_folder(tmp_path):
-    folder = tmp_path / "birds"
-    folder.mkdir()
-    for path in (folder / "owl.png", tmp_path / "secret.png"):
+def test_a_table_in_a_directory_lists_images_of_the_directory(tmp_path):
+    directory = tmp_path / "birds"
+    directory.mkdir()
+    for path in (directory / "owl.png", tmp_path / "secret.png"):
         path.write_bytes(png(4, 4))
     rows = ["owl.png,owl", "../secret.png,owl", f"{tmp_path}/secret.png,owl", "./owl.png,owl"]
-    (folder / "labels.csv").write_text("\n".join(["file,label", *rows]))
-    found = list(covey.sources.open_source(folder).examples)
+    (directory / "labels.csv").write_text("\n".join(["file,label", *rows]))
+    found = list(covey.sources.open_source(directory).examples)
     kinds = [isinstance(each, covey.errors.SourceError) for each in found]
     assert kinds == [False, True, True, False]
-    assert "within its folder" in str(found[1])
-    chosen = list(covey.sources.open_source(folder / "labels.csv").examples)
+    assert "within its directory" in str(found[1])
+    chosen = list(covey.sources.open_source(directory / "labels.csv").examples)
     assert not any(isinstance(each, covey.errors.SourceError) for each in chosen)
 
 
@@ -221,10 +221,10 @@ COMMANDS = [
 @pytest.mark.parametrize("json_too", [False, True])
 @pytest.mark.parametrize("kind", [*KINDS, *(f"bad-{kind}" for kind in KINDS)])
 def test_no_control_character_is_printed(evil, tmp_path, monkeypatch, capfd, kind, json_too):
-    folder = shutil.copytree(evil / kind, tmp_path / evil.name / kind)
+    directory = shutil.copytree(evil / kind, tmp_path / evil.name / kind)
     monkeypatch.chdir(tmp_path)
     for command, *options in COMMANDS:
-        arguments = [command, str(folder), *options, *(["--json"] if json_too else [])]
+        arguments = [command, str(directory), *options, *(["--json"] if json_too else [])]
         assert main(arguments) in (0, 1)
         said = capfd.readouterr()
         check_output(said.err)
@@ -232,7 +232,7 @@ def test_no_control_character_is_printed(evil, tmp_path, monkeypatch, capfd, kin
         assert "Traceback" not in said.err
         if json_too and said.out:
             content = json.loads(said.out)
-            assert content["path"] == str(folder)
+            assert content["path"] == str(directory)
             assert command != "info" or f"size{EVIL}" in content["features"]
         shutil.rmtree("new", ignore_errors=True)
 
@@ -268,10 +268,10 @@ def test_what_the_encoding_lacks_is_escaped(evil):
 
 
 def test_reports_are_printable(evil, tmp_path):
-    folder = shutil.copytree(evil / "bad-birds", tmp_path / f"x{EVIL}")
-    report = covey.verify(folder, progress=False)
+    directory = shutil.copytree(evil / "bad-birds", tmp_path / f"x{EVIL}")
+    report = covey.verify(directory, progress=False)
     assert not report.is_sound
-    repaired = covey.repair(folder, tmp_path / f"new{EVIL}", progress=False)
+    repaired = covey.repair(directory, tmp_path / f"new{EVIL}", progress=False)
     good = covey.open(evil / "birds", progress=False)
     for each in (report, repaired, *repaired.written, good, good.features, good.classes):
         check_output(str(each))
@@ -295,10 +295,10 @@ def test_progress_is_printable(capfd):
 # Images.
 
 
-def put_images(folder, images):
+def put_images(directory, images):
     features = {"image": covey.Image(), "label": "int64"}
     examples = [{"image": each, "label": n % 2} for n, each in enumerate(images)]
-    write(examples, folder, label="label", features=features, shuffle=False)
+    write(examples, directory, label="label", features=features, shuffle=False)
 
 
 LARGE_IMAGES = """
@@ -307,9 +307,9 @@ import covey
 from covey.schema.images import import_pillow
 from covey.samplers import load_image
 
-folder, file = sys.argv[1:]
+directory, file = sys.argv[1:]
 import_pillow().init()
-with covey.open(folder, decode_images=True) as ds:
+with covey.open(directory, decode_images=True) as ds:
     assert ds[0]["image"].shape == (4, 4, 1)
     size = int(open("/proc/self/statm").read().split()[0]) * 4096
     resource.setrlimit(resource.RLIMIT_AS, (size + (512 << 20),) * 2)
@@ -611,17 +611,17 @@ def test_records_that_cannot_be_read(tmp_path):
 FORBIDDEN = """
 import os, sys
 import covey
-folder, file, new, *forbidden = sys.argv[1:]
+directory, file, new, *forbidden = sys.argv[1:]
 features = covey.Features({"size": "int64"})
 reads = (
-    lambda: covey.open(folder),
-    lambda: covey.info(folder),
-    lambda: covey.verify(folder),
-    lambda: covey.make_index(folder),
-    lambda: covey.repair(folder, new, mode="overwrite"),
+    lambda: covey.open(directory),
+    lambda: covey.info(directory),
+    lambda: covey.verify(directory),
+    lambda: covey.make_index(directory),
+    lambda: covey.repair(directory, new, mode="overwrite"),
     lambda: covey.RecordReader(file).close(),
     lambda: list(covey.reading.read_batches(file, features)),
-    lambda: covey.sources.open_source(folder),
+    lambda: covey.sources.open_source(directory),
     lambda: covey.sources.open_source(file),
 )
 for read in reads:  # the other user may not read Python's files either
@@ -634,7 +634,7 @@ for read in reads:
     try:
         read()
     except covey.CoveyError as error:
-        assert folder in str(error) or file in str(error), error
+        assert directory in str(error) or file in str(error), error
         assert isinstance(error, (PermissionError, covey.errors.SourceError)), repr(error)
     else:
         sys.exit("it was read")
@@ -643,18 +643,18 @@ for read in reads:
 
 @pytest.fixture
 def public():
-    """A folder that every user may enter."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
+    """A directory that every user may enter."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
 
 
 @pytest.mark.parametrize("inner", [False, True])
 def test_files_of_another_user(public, inner):
     birds, file = public / "birds", put_records(public / "files" / "x.tfrecord")
     write(EXAMPLES, birds, label="species", shards=2)
-    folders = (birds, file.parent)
-    forbidden = [each for path in folders for each in path.iterdir()] if inner else folders
+    directories = (birds, file.parent)
+    forbidden = [each for path in directories for each in path.iterdir()] if inner else directories
     paths = [birds, file, public / "new", *forbidden]
     command = [sys.executable, "-c", FORBIDDEN, *map(str, paths)]
     environment = {**os.environ, "COVEY_CACHE": str(public / "cache")}
@@ -687,13 +687,13 @@ def test_info_of_a_split_without_records(tmp_path, capsys):
         assert "train" in capsys.readouterr().out
 
 
-def change_class_table(folder, change):
+def change_class_table(directory, change):
     """Change the records by class of an index, with its checksums."""
     names = index_names("birds-train")
-    by_class = np.load(folder / names["by_class"])
+    by_class = np.load(directory / names["by_class"])
     change(by_class)
-    np.save(folder / names["by_class"], by_class)
-    path = folder / names["about"]
+    np.save(directory / names["by_class"], by_class)
+    path = directory / names["about"]
     about = IndexMetadata.from_json(path.read_bytes(), str(path))
     sums = (about.class_checksums[0], _core.crc32c(by_class))
     path.write_text(replace(about, class_checksums=sums).to_json())
@@ -727,10 +727,10 @@ NAMES = {
 
 @pytest.mark.parametrize("form", NAMES)
 def test_a_missing_shard_of_plain_files(tmp_path, form, capsys):
-    folder = tmp_path / "files"
-    paths = [put_records(folder / NAMES[form].format(number)) for number in (0, 1, 3)]
+    directory = tmp_path / "files"
+    paths = [put_records(directory / NAMES[form].format(number)) for number in (0, 1, 3)]
     missing = NAMES[form].format(2)
-    for path in (folder, f"{folder}/*"):
+    for path in (directory, f"{directory}/*"):
         with pytest.raises(DatasetError, match=missing) as caught:
             covey.open(path, progress=False)
         assert "list of files" in str(caught.value)
@@ -739,16 +739,16 @@ def test_a_missing_shard_of_plain_files(tmp_path, form, capsys):
         assert covey.info(path).splits[0].missing == (missing,)
         with pytest.warns(covey.errors.SkippedRecordsWarning, match=missing):
             assert len(covey.open(path, on_error="skip", progress=False)) == 90
-    (made,) = covey.build_index(folder, progress=False)
+    (made,) = covey.build_index(directory, progress=False)
     assert made.differences == (f"{missing} is missing",)
-    repaired = covey.repair(folder, tmp_path / "new", progress=False)
+    repaired = covey.repair(directory, tmp_path / "new", progress=False)
     assert [each.file for each in repaired.lost] == [missing]
     # What was asked for by name is all there.
     assert len(covey.open(paths, progress=False)) == 90
     assert len(covey.open(paths[0], progress=False)) == 30
-    pattern = f"{folder}/{NAMES[form].replace('{:05}', '0000[01]').replace('{:03}', '00[01]')}"
+    pattern = f"{directory}/{NAMES[form].replace('{:05}', '0000[01]').replace('{:03}', '00[01]')}"
     assert len(covey.open(pattern, progress=False)) == 60
-    assert main(["verify", str(folder)]) == 1
+    assert main(["verify", str(directory)]) == 1
     assert missing in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from covey.errors import ExampleError, FeatureError
 from covey.schema import Features, Image, StringArray, images
-from covey.schema.diagnostics import Place
+from covey.schema.diagnostics import RecordLocation
 from covey.schema.images import decode_images
 
 BILINEAR = PIL.Image.Resampling.BILINEAR
@@ -55,7 +55,7 @@ def buffers(monkeypatch):
 
 
 def place(row):
-    return Place("birds.tfrecord", row, 100 * row)
+    return RecordLocation("birds.tfrecord", row, 100 * row)
 
 
 def draw(shape, seed=0, dtype=np.uint8):
@@ -253,8 +253,8 @@ def test_colors_of_16_bits_in_a_feature_of_8(channels):
 
 def test_numbers_too_large_for_a_feature_are_refused():
     data = encode(np.full((4, 5, 1), 256, np.uint16), "png")
-    assert "is 256, must be from 0 to 255" in str(failure([data]))
-    assert "is 256, must be from 0 to 255" in str(failure([data], size=(2, 2)))
+    assert "is 256; must be from 0 to 255" in str(failure([data]))
+    assert "is 256; must be from 0 to 255" in str(failure([data], size=(2, 2)))
 
 
 def test_channels_of_the_feature_hold_for_all(decoder):
@@ -272,7 +272,7 @@ def test_channels_that_differ_are_refused():
         "first one of the batch has 3; resized images are one array: fix the channels, as in "
         "Image(shape=(None, None, 3))"
     )
-    assert (error.name, error.record, error.feature) == ("birds.tfrecord", 2, "image")
+    assert (error.path, error.record, error.feature) == ("birds.tfrecord", 2, "image")
     assert [each.shape for each in decode(encoded)] == [(9, 8, 3), (9, 8, 3), (9, 8, 1)]
 
 
@@ -372,7 +372,7 @@ def test_damage_is_the_same_to_both_decoders(monkeypatch):
 def test_an_image_that_is_cut_off_is_named(format, size, decoder):
     data = encode(draw((40, 50, 3)), format)
     error = failure([data, data, data[: len(data) - 100]], size=size)
-    assert (error.name, error.record, error.feature) == ("birds.tfrecord", 2, "image")
+    assert (error.path, error.record, error.feature) == ("birds.tfrecord", 2, "image")
     assert "record 2 at byte 200: feature 'image'" in str(error)
     assert "image file is truncated" in str(error)
 

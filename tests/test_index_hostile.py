@@ -1,4 +1,4 @@
-"""Indexes that are damaged or forged: the examples are right, or there is an error that says why.
+"""Indexes that are corrupt or forged: the examples are right, or there is an error that says why.
 
 All is done in another process, so that a crash there is a failure here and not the end of all.
 """
@@ -41,7 +41,7 @@ class Change:
 
 
 @dataclass
-class Folder:
+class Directory:
     """A dataset, and how its index was before anybody touched it."""
 
     path: Path
@@ -65,20 +65,20 @@ def make(path, kind):
     if kind in ("plain", "GZIP"):
         write(EXAMPLES, path / "set", features=FEATURES, label="label", shuffle=False, shards=3,
               compression=kind if kind == "GZIP" else None)  # fmt: skip
-        return Folder(path / "set", "set-train").remember()
+        return Directory(path / "set", "set-train").remember()
     for shard in range(3):
         part = EXAMPLES[shard * 80 : shard * 80 + 80]
         put(path / f"{shard}.tfrecord", part, FEATURES,
             compression="ZLIB" if kind == "stream" else None)  # fmt: skip
     covey.build_index(path, progress=False)
-    return Folder(path, "covey-all").remember()
+    return Directory(path, "covey-all").remember()
 
 
 # What can be done to an index.
 
 
-def apply(folder, change):
-    path = folder.path / f"{folder.stem}.{change.file}"
+def apply(directory, change):
+    path = directory.path / f"{directory.stem}.{change.file}"
     content = path.read_bytes()
     match change.action:
         case "flip":
@@ -92,11 +92,13 @@ def apply(folder, change):
             path.write_bytes(content + change.arguments[0])
         case "remove":
             path.unlink()
-        case "folder":
+        case "directory":
             path.unlink()
             path.mkdir()
         case "other":
-            path.write_bytes((folder.path / f"{folder.stem}.{change.arguments[0]}").read_bytes())
+            path.write_bytes(
+                (directory.path / f"{directory.stem}.{change.arguments[0]}").read_bytes()
+            )
         case "header":
             path.write_bytes(npy(change.arguments[0], content[-64:]))
         case "rows":
@@ -106,7 +108,7 @@ def apply(folder, change):
         case "text":
             path.write_bytes(change.arguments[0])
     if change.forged:
-        forge(folder)
+        forge(directory)
 
 
 def npy(header, data):
@@ -191,12 +193,12 @@ def change_json(content, place, value):
     return content
 
 
-def forge(folder):
+def forge(directory):
     """Make all checksums fit, as somebody would who wants to be believed."""
-    about = folder.path / f"{folder.stem}.index.json"
+    about = directory.path / f"{directory.stem}.index.json"
     try:
         content = json.loads(about.read_text())
-        sums = {name: data_checksum(folder, name) for name in FILES[1:]}
+        sums = {name: data_checksum(directory, name) for name in FILES[1:]}
     except (OSError, ValueError):
         return
     if not isinstance(content, dict):
@@ -210,21 +212,21 @@ def forge(folder):
     about.write_text(json.dumps(content))
 
 
-def data_checksum(folder, name):
-    array = np.load(folder.path / f"{folder.stem}.{name}")
+def data_checksum(directory, name):
+    array = np.load(directory.path / f"{directory.stem}.{name}")
     return _core.crc32c(np.ascontiguousarray(array))
 
 
 # What comes of it.
 
 
-def classify(folder, changes, options):
+def classify(directory, changes, options):
     """What a reader gets after the index was changed."""
-    folder.restore()
+    directory.restore()
     for change in changes:
-        apply(folder, change)
+        apply(directory, change)
     try:
-        with opened(folder.path, **options) as ds:
+        with opened(directory.path, **options) as ds:
             return compare(ds)
     except CoveyError as error:
         return f"error: {error}"
@@ -257,18 +259,18 @@ def compare(ds):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def directories(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
         return {kind: make(tmp_path_factory.mktemp(kind), kind) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory, folders):
+def judged(tmp_path_factory, directories):
     """What is read of a dataset of a kind, after its index was changed."""
     with pytest.MonkeyPatch.context() as patch, closing(Elsewhere()) as run:
         patch.setenv("COVEY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield lambda kind, *changes, **options: run(classify, folders[kind], changes, options)
+        yield lambda kind, *changes, **options: run(classify, directories[kind], changes, options)
 
 
 @pytest.fixture(autouse=True)
@@ -295,7 +297,7 @@ def damages():
         ),
         st.builds(Change, files, st.just("cut"), st.tuples(places)),
         st.builds(Change, files, st.just("grow"), st.tuples(st.binary(min_size=1, max_size=40))),
-        st.builds(Change, files, st.sampled_from(["remove", "folder"])),
+        st.builds(Change, files, st.sampled_from(["remove", "directory"])),
         st.builds(Change, files, st.just("other"), st.tuples(files)),
         st.builds(Change, st.sampled_from(FILES[1:]), st.just("rows"), row_changes()),
         st.builds(Change, st.just("index.json"), st.just("json"), st.tuples(places, odd_json)),
@@ -352,8 +354,8 @@ def test_forged_features_are_no_crash(judged, kind, place, value):
 @pytest.mark.parametrize(
     "value", [True, False, None, "GZIP", "ZLIB", "x", "@file", {}, {"by": "key"}, ["a", "b", "c"]]
 )
-def test_a_forged_field(judged, folders, kind, name, value):
-    content = json.loads(folders[kind].sound["index.json"])
+def test_a_forged_field(judged, directories, kind, name, value):
+    content = json.loads(directories[kind].sound["index.json"])
     place = [each for each in leaves(content) if each and each[0] != "features"].index((name,))
     found = judged(kind, Change("index.json", "json", (place, value), forged=True))
     # Other names, or other ways to tell, of the same classes cannot be found out.
@@ -409,10 +411,10 @@ def test_descriptions_that_are_none(judged, text):
 
 
 def test_make_index_replaces_a_corrupt_index(tmp_path):
-    folder = make(tmp_path / "data", "foreign")
-    assert classify(folder, [Change("index.npy", "flip", (150, 1))], {}) == "right"
-    now = {name: (folder.path / f"{folder.stem}.{name}").read_bytes() for name in FILES}
-    assert [name for name in FILES if now[name] != folder.sound[name]] == ["index.npy"]
-    covey.build_index(folder.path, progress=False)
-    now = {name: (folder.path / f"{folder.stem}.{name}").read_bytes() for name in FILES}
-    assert now == folder.sound
+    directory = make(tmp_path / "data", "foreign")
+    assert classify(directory, [Change("index.npy", "flip", (150, 1))], {}) == "right"
+    now = {name: (directory.path / f"{directory.stem}.{name}").read_bytes() for name in FILES}
+    assert [name for name in FILES if now[name] != directory.sound[name]] == ["index.npy"]
+    covey.build_index(directory.path, progress=False)
+    now = {name: (directory.path / f"{directory.stem}.{name}").read_bytes() for name in FILES}
+    assert now == directory.sound

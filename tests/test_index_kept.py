@@ -1,4 +1,4 @@
-"""Indexes that are kept: where, for how long, and whoever else makes one at the same time."""
+"""Indexes that are kept: where, for how long, and a caller that else makes one at the same time."""
 
 import errno
 import fcntl
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opened import Elsewhere, numbers, opened, put, put_numbers
-from servers import Objects, folder_server, serving
+from servers import Objects, directory_server, serving
 from written import files, shard_paths, write
 
 import covey
@@ -34,7 +34,7 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     path = tmp_path / "data"
     for shard in range(3):
         put_numbers(path / f"{shard}.tfrecord", range(10 * shard, 10 * shard + 10))
@@ -69,11 +69,11 @@ INDEX = sorted(index_names("covey-all").values())
 # Where it is.
 
 
-def test_shards_are_gone_through_once(folder, scans):
-    first = opened(folder)
+def test_shards_are_gone_through_once(directory, scans):
+    first = opened(directory)
     assert set(scans) == {"0.tfrecord", "1.tfrecord", "2.tfrecord"}
     scans.clear()
-    again = opened(folder)
+    again = opened(directory)
     assert numbers(again) == numbers(first) == list(range(30))
     assert again.labels.tolist() == first.labels.tolist()
     assert again.features == first.features
@@ -89,72 +89,72 @@ def test_what_covey_writes_is_never_gone_through(birds, scans, monkeypatch):
     assert files(birds) == before
 
 
-def test_an_index_is_what_numpy_reads(folder):
-    covey.build_index(folder, progress=False)
-    rows = np.load(folder / "covey-all.index.npy", mmap_mode="r")
+def test_an_index_is_what_numpy_reads(directory):
+    covey.build_index(directory, progress=False)
+    rows = np.load(directory / "covey-all.index.npy", mmap_mode="r")
     assert rows["shard"].tolist() == [n // 10 for n in range(30)]
     assert rows["label"].tolist() == [n % 3 for n in range(30)]
-    content = (folder / "1.tfrecord").read_bytes()
+    content = (directory / "1.tfrecord").read_bytes()
     row = rows[13]
     at = int(row["offset"])
     assert content[at : at + 8] == int(row["length"]).to_bytes(8, "little")
     by_class, classes = (
-        np.load(folder / f"covey-all.{name}.npy") for name in ("by_class", "classes")
+        np.load(directory / f"covey-all.{name}.npy") for name in ("by_class", "classes")
     )
     assert [by_class[c["first"] : c["first"] + c["records"]].tolist() for c in classes] == [
         list(range(label, 30, 3)) for label in range(3)
     ]
 
 
-def test_make_index_leaves_an_index_and_nothing_else(folder, tmp_path):
-    before = files(folder)
-    covey.build_index(folder, progress=False)
-    now = files(folder)
+def test_make_index_leaves_an_index_and_nothing_else(directory, tmp_path):
+    before = files(directory)
+    covey.build_index(directory, progress=False)
+    now = files(directory)
     assert sorted(set(now) - set(before)) == INDEX
     assert {name: now[name] for name in before} == before
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-def test_an_index_that_open_builds_goes_to_the_cache(folder, cache, scans):
-    before = files(folder)
-    assert numbers(opened(folder)) == list(range(30))
-    assert files(folder) == before
+def test_an_index_that_open_builds_goes_to_the_cache(directory, cache, scans):
+    before = files(directory)
+    assert numbers(opened(directory)) == list(range(30))
+    assert files(directory) == before
     assert len(list(cache.rglob("*.index.npy"))) == 1
     scans.clear()
-    ds = opened(folder)
+    ds = opened(directory)
     assert (numbers(ds), ds.labels.tolist()) == (list(range(30)), [n % 3 for n in range(30)])
     assert scans == []
-    put_numbers(folder / "1.tfrecord", range(100, 105))
-    assert numbers(opened(folder)) == [*range(10), *range(100, 105), *range(20, 30)]
+    put_numbers(directory / "1.tfrecord", range(100, 105))
+    assert numbers(opened(directory)) == [*range(10), *range(100, 105), *range(20, 30)]
 
 
-def test_nowhere_if_nothing_can_be_written(folder, tmp_path, scans, monkeypatch):
+def test_nowhere_if_nothing_can_be_written(directory, tmp_path, scans, monkeypatch):
     refuse(monkeypatch, OSError(errno.EROFS, "no"), tmp_path)
     before = files(tmp_path)
     for _ in range(2):
         scans.clear()
-        ds = opened(folder)
+        ds = opened(directory)
         assert (numbers(ds), len(ds.where(label=1))) == (list(range(30)), 10)
         assert scans
     assert {name for name in files(tmp_path) if not name.startswith("cache")} == set(before)
 
 
-def refuse(monkeypatch, error, *folders):
-    """Let no file be made in some folders, as if the disk could not be written."""
+def refuse(monkeypatch, error, *directories):
+    """Let no file be made in some directories, as if the disk could not be written."""
     real_write = store.write_index
 
     def is_refused(path):
-        return any(os.path.commonpath([path, each]) == str(each) for each in folders)
+        return any(os.path.commonpath([path, each]) == str(each) for each in directories)
 
-    def write_index(folder, *args, **kwargs):
-        if is_refused(folder):
+    def write_index(directory, *args, **kwargs):
+        if is_refused(directory):
             raise error
-        return real_write(folder, *args, **kwargs)
+        return real_write(directory, *args, **kwargs)
 
     monkeypatch.setattr(store, "write_index", write_index)
 
 
-def test_a_disk_that_is_full_in_the_middle_leaves_nothing(folder, cache, monkeypatch):
+def test_a_disk_that_is_full_in_the_middle_leaves_nothing(directory, cache, monkeypatch):
     real = np.save
 
     def save(file, array, **kwargs):
@@ -163,9 +163,9 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(folder, cache, monkeyp
         real(file, array, **kwargs)
 
     monkeypatch.setattr(np, "save", save)
-    before = files(folder)
-    assert numbers(opened(folder)) == list(range(30))
-    assert files(folder) == before
+    before = files(directory)
+    assert numbers(opened(directory)) == list(range(30))
+    assert files(directory) == before
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
@@ -174,7 +174,7 @@ def test_a_cache_that_cannot_be_written_is_named(birds, cache, monkeypatch, wher
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "no space left")
 
-    with folder_server(birds) as url:
+    with directory_server(birds) as url:
         owner = {"mkdir": store.Path, "mkstemp": store.tempfile}[where]
         monkeypatch.setattr(owner, where, fail)
         with pytest.raises(StorageError, match=f"^{cache}: .*no space left.*COVEY_CACHE") as caught:
@@ -204,14 +204,14 @@ def test_class_names_with_many_commas_do_not_corrupt_an_index(tmp_path, scans, m
     assert scans == []
 
 
-def test_files_of_the_cache_are_private(folder, birds, cache):
+def test_files_of_the_cache_are_private(directory, birds, cache):
     cache.mkdir(mode=0o755)
     cache.chmod(0o755)
     for name in ("indexes", "unpacked", "blocks"):  # of an earlier version
         (cache / name).mkdir()
         (cache / name).chmod(0o775)
-    assert opened(put_zlib(folder.parent / "z.tfrecord.zz"))[5]["x"] == 5
-    opened(folder)
+    assert opened(put_zlib(directory.parent / "z.tfrecord.zz"))[5]["x"] == 5
+    opened(directory)
     objects = Objects()
     objects.files = {f"/{path.name}": path.read_bytes() for path in birds.iterdir()}
     with serving(objects.handler()) as url:
@@ -232,9 +232,9 @@ def put_zlib(path):
     return path
 
 
-def test_temporaries_of_an_unpacked_shard_have_random_names(folder, cache, monkeypatch):
+def test_temporaries_of_an_unpacked_shard_have_random_names(directory, cache, monkeypatch):
     """Two containers that share a cache may both have the same process id."""
-    path = put_zlib(folder.parent / "z.tfrecord.zz")
+    path = put_zlib(directory.parent / "z.tfrecord.zz")
     opened(path)
     real, names = os.replace, []
 
@@ -249,20 +249,20 @@ def test_temporaries_of_an_unpacked_shard_have_random_names(folder, cache, monke
     assert len(set(names)) == len(names) == 2
 
 
-def test_another_label_is_kept_elsewhere(folder, scans):
-    opened(folder)
-    before = files(folder)
+def test_another_label_is_kept_elsewhere(directory, scans):
+    opened(directory)
+    before = files(directory)
     for _ in range(2):
-        assert opened(folder, label="x").labels.tolist() == list(range(30))
-        assert opened(folder).label == "label"
-        assert files(folder) == before
+        assert opened(directory, label="x").labels.tolist() == list(range(30))
+        assert opened(directory).label == "label"
+        assert files(directory) == before
     scans.clear()
-    opened(folder, label="x")
-    opened(folder, label="label")
+    opened(directory, label="x")
+    opened(directory, label="label")
     assert scans == []
 
 
-def test_files_of_several_folders_leave_nothing_above_them(tmp_path, scans):
+def test_files_of_several_directories_leave_nothing_above_them(tmp_path, scans):
     paths = [
         put_numbers(tmp_path / "all" / name, [n]) for n, name in enumerate(["a/x", "b/y", "z/c/x"])
     ]
@@ -274,18 +274,20 @@ def test_files_of_several_folders_leave_nothing_above_them(tmp_path, scans):
     assert scans == []
 
 
-def test_a_function_is_not_kept(folder, scans):
-    before = files(folder)
+def test_a_function_is_not_kept(directory, scans):
+    before = files(directory)
     for _ in range(2):
         scans.clear()
-        assert opened(folder, label=lambda each: int(each["x"]) % 2).labels.tolist() == [0, 1] * 15
+        assert (
+            opened(directory, label=lambda each: int(each["x"]) % 2).labels.tolist() == [0, 1] * 15
+        )
         assert set(scans) == {"0.tfrecord", "1.tfrecord", "2.tfrecord"}
-    assert files(folder) == before
+    assert files(directory) == before
 
 
-def test_a_folder_that_was_moved_keeps_its_index(folder, tmp_path, scans):
-    covey.build_index(folder, progress=False)
-    shutil.move(folder, tmp_path / "moved")
+def test_a_directory_that_was_moved_keeps_its_index(directory, tmp_path, scans):
+    covey.build_index(directory, progress=False)
+    shutil.move(directory, tmp_path / "moved")
     scans.clear()
     assert numbers(opened(tmp_path / "moved")) == list(range(30))
     assert scans == []
@@ -300,8 +302,8 @@ def rename_over(path, content):
     os.replace(beside, path)
 
 
-def test_a_foreign_shard_that_changes_is_indexed_anew(folder, tmp_path):
-    path = folder / "1.tfrecord"
+def test_a_foreign_shard_that_changes_is_indexed_anew(directory, tmp_path):
+    path = directory / "1.tfrecord"
     other = put_numbers(tmp_path / "other", range(50, 60)).read_bytes()
     more = put_numbers(tmp_path / "other", range(50, 53)).read_bytes()
     content = path.read_bytes()
@@ -314,11 +316,11 @@ def test_a_foreign_shard_that_changes_is_indexed_anew(folder, tmp_path):
         (b"", []),
         (other, list(range(50, 60))),
     ]
-    opened(folder)
+    opened(directory)
     for put_there in (lambda data: path.write_bytes(data), lambda data: rename_over(path, data)):
         for data, expected in changes:
             put_there(data)
-            ds = opened(folder)
+            ds = opened(directory)
             values = [*range(10), *expected, *range(20, 30)]
             assert (numbers(ds), ds.labels.tolist()) == (values, [n % 3 for n in values])
             assert numbers(ds.where(label=1)) == [n for n in values if n % 3 == 1]
@@ -343,23 +345,23 @@ def test_a_foreign_shard_that_changes_in_its_middle_is_indexed_anew(tmp_path, ki
     ds[:]
 
 
-def test_files_that_come_and_go(folder):
-    opened(folder)
-    put_numbers(folder / "0b.tfrecord", [100])
-    assert numbers(opened(folder)) == [*range(10), 100, *range(10, 30)]
-    (folder / "0.tfrecord").unlink()
-    assert numbers(opened(folder)) == [100, *range(10, 30)]
-    (folder / "2.tfrecord").rename(folder / "0a.tfrecord")
-    assert numbers(opened(folder)) == [*range(20, 30), 100, *range(10, 20)]
+def test_files_that_come_and_go(directory):
+    opened(directory)
+    put_numbers(directory / "0b.tfrecord", [100])
+    assert numbers(opened(directory)) == [*range(10), 100, *range(10, 30)]
+    (directory / "0.tfrecord").unlink()
+    assert numbers(opened(directory)) == [100, *range(10, 30)]
+    (directory / "2.tfrecord").rename(directory / "0a.tfrecord")
+    assert numbers(opened(directory)) == [*range(20, 30), 100, *range(10, 20)]
 
 
-def test_a_shard_that_is_damaged_later_is_named(folder):
-    opened(folder)
-    content = bytearray((folder / "1.tfrecord").read_bytes())
+def test_a_shard_that_is_damaged_later_is_named(directory):
+    opened(directory)
+    content = bytearray((directory / "1.tfrecord").read_bytes())
     content[len(content) // 2] ^= 1
-    (folder / "1.tfrecord").write_bytes(content)
+    (directory / "1.tfrecord").write_bytes(content)
     with pytest.raises(CorruptRecordError, match=r"1.tfrecord: record 5 "):
-        opened(folder)
+        opened(directory)
 
 
 # Shards of covey's that change.
@@ -379,7 +381,7 @@ def changes(tmp_path):
         "another of the same": lambda path: rename_over(path, path.with_name(
             path.name.replace("00001", "00002")).read_bytes()),
         "missing": lambda path: path.unlink(),
-        "a folder": lambda path: (path.unlink(), path.mkdir()),
+        "a directory": lambda path: (path.unlink(), path.mkdir()),
     }  # fmt: skip
 
 
@@ -391,7 +393,7 @@ CHANGES = [
     "replaced",
     "another of the same",
     "missing",
-    "a folder",
+    "a directory",
 ]
 
 
@@ -437,11 +439,11 @@ def outcome(dataset, ids):
         return str(error)
 
 
-def changed_while_open(folder, tmp_path, change, mmap, used):
+def changed_while_open(directory, tmp_path, change, mmap, used):
     """Change a shard of a dataset that is open; what is read then of it, and of the others."""
-    path = shard_paths(folder)[1]
+    path = shard_paths(directory)[1]
     do = changes(tmp_path)[change]
-    ds = opened(folder, mmap=mmap)
+    ds = opened(directory, mmap=mmap)
     if used:
         assert numbers(ds) == list(range(90))
     do(path)
@@ -484,10 +486,10 @@ def test_a_shard_that_changes_while_it_is_open(
         assert name in found[1]
 
 
-def overwritten_while_open(folder, mmap, damage):
+def overwritten_while_open(directory, mmap, damage):
     """Write into a shard that is open."""
-    path = shard_paths(folder)[1]
-    ds = opened(folder, mmap=mmap)
+    path = shard_paths(directory)[1]
+    ds = opened(directory, mmap=mmap)
     assert numbers(ds) == list(range(90))
     content = path.read_bytes()
     with open(path, "r+b") as file:
@@ -511,11 +513,11 @@ def test_a_shard_that_is_overwritten_while_it_is_open(birds, elsewhere, damage, 
         assert number not in range(31, 59) or name in each
 
 
-def cut_again_and_again(folder):
-    """Read while somebody else cuts a shard and mends it again, over and over."""
-    path = shard_paths(folder)[1]
+def cut_again_and_again(directory):
+    """Read while another program cuts a shard and mends it again, over and over."""
+    path = shard_paths(directory)[1]
     content = path.read_bytes()
-    ds = opened(folder, mmap=False)
+    ds = opened(directory, mmap=False)
     ds[:]
     stopped = threading.Event()
 
@@ -598,12 +600,12 @@ def test_a_shard_that_is_overwritten_with_other_classes(birds):
 # Others that index at the same time.
 
 
-def at_once(folder, cache, labels, rounds):
-    """Open a folder without an index in many processes at the same moment."""
+def at_once(directory, cache, labels, rounds):
+    """Open a directory without an index in many processes at the same moment."""
     os.environ["COVEY_CACHE"] = str(cache)
     wrong = []
     for _ in range(rounds):
-        for path in folder.glob("covey-*"):
+        for path in directory.glob("covey-*"):
             path.unlink()
         shutil.rmtree(os.environ["COVEY_CACHE"], ignore_errors=True)
         children = []
@@ -614,7 +616,7 @@ def at_once(folder, cache, labels, rounds):
                 os.close(go)
                 os.read(begin, 1)  # until the parent closes its end
                 try:
-                    ds = opened(folder, label=label, threads=2)
+                    ds = opened(directory, label=label, threads=2)
                     assert label in (None, ds.label)
                     good = numbers(ds) == list(range(3000)) and ds.labels.tolist() == [
                         n if ds.label == "x" else n % 3 for n in range(3000)
@@ -627,7 +629,7 @@ def at_once(folder, cache, labels, rounds):
         os.close(go)
         wrong += [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         os.close(begin)
-        assert numbers(opened(folder)) == list(range(3000))
+        assert numbers(opened(directory)) == list(range(3000))
     return wrong
 
 
@@ -647,13 +649,13 @@ def test_processes_that_index_at_once_all_end_well(tmp_path, elsewhere, labels):
     assert left == {"0.tfrecord", "1.tfrecord", "2.tfrecord"}
 
 
-def test_threads_that_index_at_once_all_end_well(folder):
+def test_threads_that_index_at_once_all_end_well(directory):
     barrier = threading.Barrier(4)
     found = []
 
     def work():
         barrier.wait()
-        found.append(numbers(opened(folder)))
+        found.append(numbers(opened(directory)))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -663,10 +665,10 @@ def test_threads_that_index_at_once_all_end_well(folder):
     assert found == [list(range(30))] * 4
 
 
-def test_an_index_that_is_made_anew_does_not_disturb_those_who_read(folder, cache):
-    ds = opened(folder)
+def test_an_index_that_is_made_anew_does_not_disturb_those_who_read(directory, cache):
+    ds = opened(directory)
     shutil.rmtree(cache)
-    opened(folder)
+    opened(directory)
     assert numbers(ds) == list(range(30))
     assert numbers(ds.where(label=1)) == list(range(1, 30, 3))
 
@@ -674,17 +676,17 @@ def test_an_index_that_is_made_anew_does_not_disturb_those_who_read(folder, cach
 # What others left.
 
 
-def test_what_dead_processes_left_does_not_matter(folder, birds):
-    for path in (folder, birds):
+def test_what_dead_processes_left_does_not_matter(directory, birds):
+    for path in (directory, birds):
         for name in (".covey-train.partial", ".covey-x.debris", ".covey-index-abc"):
             (path / name).mkdir()
             (path / name / "x.tfrecord").write_bytes(b"half of a rec")
-    assert numbers(opened(folder)) == list(range(30))
+    assert numbers(opened(directory)) == list(range(30))
     assert numbers(opened(birds)) == list(range(90))
 
 
-def test_what_a_living_process_writes_does_not_matter(folder, birds):
-    for path, count in ((folder, 30), (birds, 90)):
+def test_what_a_living_process_writes_does_not_matter(directory, birds):
+    for path, count in ((directory, 30), (birds, 90)):
         partial = path / ".covey-test.partial"
         partial.mkdir()
         (partial / "00000").write_bytes(b"half of a rec")
@@ -697,13 +699,13 @@ def test_what_a_living_process_writes_does_not_matter(folder, birds):
             os.close(descriptor)
 
 
-def test_an_index_of_other_shards_is_none_of_these(folder, tmp_path):
+def test_an_index_of_other_shards_is_none_of_these(directory, tmp_path):
     for shard in range(3):
         put_numbers(tmp_path / f"twin/{shard}.tfrecord", range(100 * shard, 100 * shard + 10))
-    covey.build_index(folder, progress=False)
+    covey.build_index(directory, progress=False)
     expected = numbers(opened(tmp_path / "twin"))
     for name in INDEX:
-        shutil.copy(folder / name, tmp_path / "twin" / name)
+        shutil.copy(directory / name, tmp_path / "twin" / name)
     assert numbers(opened(tmp_path / "twin")) == expected
 
 
@@ -734,35 +736,35 @@ def test_a_split_that_was_added_to(birds):
 # Readers never write to a dataset.
 
 
-def snapshot(folder):
+def snapshot(directory):
     """All files of a directory: what they are, and when they were changed."""
     found = {}
-    for path in (folder, *folder.rglob("*")):
+    for path in (directory, *directory.rglob("*")):
         stat = path.lstat()
         content = path.read_bytes() if path.is_file() else None
         found[str(path)] = (stat.st_ino, stat.st_mode, stat.st_mtime_ns, stat.st_uid, content)
     return found
 
 
-def make_undescribed(folder):
+def make_undescribed(directory):
     for shard in range(3):
-        put_numbers(folder / f"{shard}.tfrecord", range(10 * shard, 10 * shard + 10))
+        put_numbers(directory / f"{shard}.tfrecord", range(10 * shard, 10 * shard + 10))
 
 
-def make_without_index(folder):
-    write([{"x": n, "label": n % 3} for n in range(30)], folder, label="label", shards=3)
-    for name in index_names(f"{folder.name}-train").values():
-        (folder / name).unlink()
+def make_without_index(directory):
+    write([{"x": n, "label": n % 3} for n in range(30)], directory, label="label", shards=3)
+    for name in index_names(f"{directory.name}-train").values():
+        (directory / name).unlink()
 
 
-def make_with_corrupt_index(folder):
-    write([{"x": n, "label": n % 3} for n in range(30)], folder, label="label", shards=3)
-    with open(folder / index_names(f"{folder.name}-train")["rows"], "r+b") as file:
+def make_with_corrupt_index(directory):
+    write([{"x": n, "label": n % 3} for n in range(30)], directory, label="label", shards=3)
+    with open(directory / index_names(f"{directory.name}-train")["rows"], "r+b") as file:
         file.seek(-5, os.SEEK_END)
         file.write(b"?????")
 
 
-def read_everything(folder, cache, user):
+def read_everything(directory, cache, user):
     """Use all that reads a dataset, as another user."""
     os.environ["COVEY_CACHE"] = str(cache)
     child = os.fork()
@@ -770,12 +772,12 @@ def read_everything(folder, cache, user):
         try:
             os.setgid(user)
             os.setuid(user)
-            with opened(folder) as ds:
+            with opened(directory) as ds:
                 assert sorted(numbers(ds)) == list(range(30))
                 next(iter(ds.batches(3, 2, seed=0)))
-            covey.info(folder)
-            covey.verify(folder, progress=False)
-            assert main(["sample", str(folder), "--quiet"]) == 0
+            covey.info(directory)
+            covey.verify(directory, progress=False)
+            assert main(["sample", str(directory), "--quiet"]) == 0
         except BaseException as error:
             print(repr(error), flush=True)
             os._exit(1)
@@ -787,16 +789,16 @@ def read_everything(folder, cache, user):
 def test_readers_leave_a_dataset_exactly_as_it_was(elsewhere, make):
     with tempfile.TemporaryDirectory() as root:
         os.chmod(root, 0o755)
-        folder = Path(root, "data")
-        folder.mkdir()
-        make(folder)
-        before = snapshot(folder)
+        directory = Path(root, "data")
+        directory.mkdir()
+        make(directory)
+        before = snapshot(directory)
         for user in (12345, 0):  # one that cannot write there, and one that can
             cache = Path(root, f"cache-{user}")
             cache.mkdir(mode=0o700)
             os.chown(cache, user, user)
-            assert elsewhere(read_everything, folder, cache, user) == 0
-            assert snapshot(folder) == before
+            assert elsewhere(read_everything, directory, cache, user) == 0
+            assert snapshot(directory) == before
 
 
 # The cache of indexes, and what killed processes leave.
@@ -804,18 +806,18 @@ def test_readers_leave_a_dataset_exactly_as_it_was(elsewhere, make):
 
 def test_indexes_are_evicted_least_recently_used_first(tmp_path, cache, scans, monkeypatch):
     monkeypatch.setenv("COVEY_CACHE_BYTES", str(400_000))
-    folders = [tmp_path / f"data{i}" for i in range(12)]
-    for number, path in enumerate(folders):
+    directories = [tmp_path / f"data{i}" for i in range(12)]
+    for number, path in enumerate(directories):
         put_numbers(path / "0.tfrecord", range(1000))
         opened(path)
-        opened(folders[0])
+        opened(directories[0])
         size = sum(each.lstat().st_size for each in cache.rglob("*") if each.is_file())
         assert size <= 400_000, number
     scans.clear()
-    for path in (folders[0], folders[-1]):
+    for path in (directories[0], directories[-1]):
         opened(path)
     assert scans == []
-    opened(folders[1])
+    opened(directories[1])
     assert scans
 
 
@@ -837,8 +839,8 @@ def test_a_dataset_whose_index_was_evicted_can_be_pickled(tmp_path, cache, monke
     assert numbers(pickle.loads(pickle.dumps(again))) == list(range(3000))
 
 
-def test_a_pickle_whose_index_was_removed_names_the_remedy(folder, cache):
-    pickled = pickle.dumps(opened(folder))
+def test_a_pickle_whose_index_was_removed_names_the_remedy(directory, cache):
+    pickled = pickle.dumps(opened(directory))
     shutil.rmtree(cache)
     with pytest.raises(
         FileChangedError, match=r"open the dataset again.*COVEY_CACHE_BYTES"
@@ -868,46 +870,46 @@ def put_temporaries(directory):
     return outside
 
 
-def test_make_index_removes_stale_temporaries_and_follows_no_link(folder):
-    outside = put_temporaries(folder)
+def test_make_index_removes_stale_temporaries_and_follows_no_link(directory):
+    outside = put_temporaries(directory)
     for name in INDEX:
-        (folder / name).symlink_to(outside / "kept")
-    (folder / ".covey-index-young").write_bytes(b"")
-    living = folder / ".covey-index-living"
+        (directory / name).symlink_to(outside / "kept")
+    (directory / ".covey-index-young").write_bytes(b"")
+    living = directory / ".covey-index-living"
     living.mkdir()
     os.utime(living, (0, 0))
     descriptor = os.open(living, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        covey.build_index(folder, progress=False)
+        covey.build_index(directory, progress=False)
     finally:
         os.close(descriptor)
-    left = sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+    left = sorted(path.name for path in directory.iterdir() if path.name.startswith("."))
     assert left == [".covey-index-living", ".covey-index-young"]
     assert (outside / "kept").read_bytes() == b"as it was"
-    assert not any((folder / name).is_symlink() for name in INDEX)
-    assert numbers(opened(folder)) == list(range(30))
+    assert not any((directory / name).is_symlink() for name in INDEX)
+    assert numbers(opened(directory)) == list(range(30))
 
 
-def test_a_writer_holds_its_temporaries(folder):
-    path = Path(new_temporary(folder))
+def test_a_writer_holds_its_temporaries(directory):
+    path = Path(new_temporary(directory))
     os.utime(path, (0, 0))
-    remove_stale_temporaries(folder)
+    remove_stale_temporaries(directory)
     assert path.is_dir()
     remove_temporary(str(path))
     assert not path.exists()
 
 
-def test_stale_temporaries_of_the_cache_are_removed(folder, cache):
-    opened(folder)
+def test_stale_temporaries_of_the_cache_are_removed(directory, cache):
+    opened(directory)
     (kept,) = (cache / "indexes").iterdir()
     outside = put_temporaries(kept)
     unpacked = cache / "unpacked" / ".dead.1"
     unpacked.parent.mkdir()
     unpacked.write_bytes(b"half of it")
     os.utime(unpacked, (0, 0))
-    put_numbers(folder / "3.tfrecord", [30])
-    opened(folder)
+    put_numbers(directory / "3.tfrecord", [30])
+    opened(directory)
     assert [path.name for path in kept.iterdir() if path.name.startswith(".")] == []
     assert not unpacked.exists()
     assert (outside / "kept").exists()

@@ -97,7 +97,7 @@ def test_infer(values, expected):
         ([5, {"y": 1}], "example 0 has a value, example 1 a dict"),
         ([1, None], "example 1: feature 'x': the value is None"),
         ([2**63, -1], "example 0 has dtype uint64, example 1 has int64"),
-        ([[1, "a"]], "example 0: feature 'x': texts and numbers are mixed"),
+        ([[1, "a"]], "example 0: feature 'x': strings and numbers are mixed"),
         ([[np.zeros(2), np.zeros(3)]], "float64 cannot be stored"),
         ([[2**64]], "fit no dtype"),
         ([1j], "example 0: feature 'x': the value has dtype complex128"),
@@ -147,7 +147,7 @@ def test_no_examples():
 
 
 def test_something_else_than_examples():
-    with pytest.raises(FeatureError, match="example 1 is of type int, must be a dict"):
+    with pytest.raises(FeatureError, match="example 1 is of type int; must be a dict"):
         Features.infer([{"x": 1}, 5])
 
 

@@ -20,7 +20,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     path = tmp_path / "data"
     path.mkdir()
     return path
@@ -33,13 +33,13 @@ BIRDS = ["wren", "owl", "jay", "owl", "wren", "owl"]
 
 
 @pytest.mark.parametrize("kind", ["int64", "str", "bytes"])
-def test_a_feature_tells_the_class(folder, kind):
+def test_a_feature_tells_the_class(directory, kind):
     names = {"wren": 7, "owl": -3, "jay": 2**40}
     make = {"int64": names.get, "str": str, "bytes": str.encode}[kind]
     examples = [{"x": n, "bird": make(bird)} for n, bird in enumerate(BIRDS)]
-    put(folder / "a.tfrecord", examples[:4], {"x": "int64", "bird": kind})
-    put(folder / "b.tfrecord", examples[4:], {"x": "int64", "bird": kind})
-    ds = opened(folder, label="bird")
+    put(directory / "a.tfrecord", examples[:4], {"x": "int64", "bird": kind})
+    put(directory / "b.tfrecord", examples[4:], {"x": "int64", "bird": kind})
+    ds = opened(directory, label="bird")
     assert ds.label == "bird"
     if kind == "int64":
         assert ds.labels.tolist() == [names[bird] for bird in BIRDS]
@@ -56,26 +56,26 @@ def test_a_feature_tells_the_class(folder, kind):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "bool", "uint64"])
 @pytest.mark.parametrize("mmap", [True, False])
-def test_whole_numbers_of_any_size_are_classes(folder, dtype, mmap):
+def test_whole_numbers_of_any_size_are_classes(directory, dtype, mmap):
     features = {"x": "int64", "bird": dtype}
-    put(folder / "a.tfrecord", [{"x": n, "bird": n % 2} for n in range(50)], features)
-    ds = opened(folder, label="bird", features=features, mmap=mmap)
+    put(directory / "a.tfrecord", [{"x": n, "bird": n % 2} for n in range(50)], features)
+    ds = opened(directory, label="bird", features=features, mmap=mmap)
     assert ds.labels.tolist() == [n % 2 for n in range(50)]
     assert ds[:]["bird"].tolist() == [n % 2 for n in range(50)]
     assert numbers(ds.where(label=1)) == list(range(1, 50, 2))
 
 
-def test_a_number_that_can_be_no_class(folder):
+def test_a_number_that_can_be_no_class(directory):
     features = {"bird": "uint64"}
-    put(folder / "a.tfrecord", [{"bird": 1}, {"bird": 2**63}], features)
+    put(directory / "a.tfrecord", [{"bird": 1}, {"bird": 2**63}], features)
     with pytest.raises(CoveyError, match=r"9223372036854775808.*below 2\*\*63"):
-        opened(folder, label="bird", features=features)
+        opened(directory, label="bird", features=features)
 
 
-def test_named_classes(folder):
+def test_named_classes(directory):
     features = {"bird": ClassLabel(names=["owl", "wren", "jay", "gull"])}
-    put(folder / "a.tfrecord", [{"bird": bird} for bird in BIRDS], features)
-    ds = opened(folder, features=features)
+    put(directory / "a.tfrecord", [{"bird": bird} for bird in BIRDS], features)
+    ds = opened(directory, features=features)
     assert ds.label == "bird"
     assert (ds.classes.names, ds.classes.labels.tolist()) == (("owl", "wren", "jay"), [0, 1, 2])
     assert ds.labels.tolist() == [1, 0, 2, 0, 1, 0]
@@ -84,13 +84,13 @@ def test_named_classes(folder):
         ds.where(label="gull")
 
 
-def test_nested_labels(folder):
+def test_nested_labels(directory):
     features = {"a": {"bird": "str"}, "x": "int64"}
     examples = [{"a": {"bird": bird}, "x": n} for n, bird in enumerate(BIRDS)]
-    put(folder / "a.tfrecord", examples, features)
-    assert numbers(opened(folder, label="a/bird").where(label="owl")) == [1, 3, 5]
-    write(examples, folder / "set", features=features, label="a/bird", shuffle=False)
-    assert numbers(opened(folder / "set").where(label="owl")) == [1, 3, 5]
+    put(directory / "a.tfrecord", examples, features)
+    assert numbers(opened(directory, label="a/bird").where(label="owl")) == [1, 3, 5]
+    write(examples, directory / "set", features=features, label="a/bird", shuffle=False)
+    assert numbers(opened(directory / "set").where(label="owl")) == [1, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -99,54 +99,54 @@ def test_nested_labels(folder):
         ("nix", "label is 'nix', but there is no such feature; there are f, v, x"),
         ("", "label is '', but there is no such feature"),
         ("@function", "label is '@function', but there is no such feature"),
-        ("f", "label is 'f', which is .*float32.*must be a ClassLabel, a whole number or a text"),
-        ("v", "label is 'v', which is .*must be a ClassLabel, a whole number or a text"),
-        (5, "label is 5, must be the name of a feature, a function"),
-        (b"x", "label is b'x', must be the name of a feature, a function"),
+        ("f", "label is 'f', which is .*float32.*must be a ClassLabel, an integer or a string"),
+        ("v", "label is 'v', which is .*must be a ClassLabel, an integer or a string"),
+        (5, "label is 5; must be the name of a feature, a function"),
+        (b"x", "label is b'x'; must be the name of a feature, a function"),
         (["x"], "must be the name of a feature, a function"),
     ],
 )
-def test_no_label(folder, label, message):
+def test_no_label(directory, label, message):
     features = {"x": "int64", "f": "float32", "v": Tensor("int64", (2,))}
-    put(folder / "a.tfrecord", [{"x": 1, "f": 0.5, "v": [1, 2]}], features)
+    put(directory / "a.tfrecord", [{"x": 1, "f": 0.5, "v": [1, 2]}], features)
     with pytest.raises(DatasetError, match=message):
-        opened(folder, label=label)
-    assert not list(folder.glob("covey-*"))
+        opened(directory, label=label)
+    assert not list(directory.glob("covey-*"))
 
 
-def test_a_label_that_a_record_lacks(folder):
+def test_a_label_that_a_record_lacks(directory):
     features = {"x": "int64", "bird": Tensor("str", default="")}
-    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+    with covey.RecordWriter(directory / "a.tfrecord") as writer:
         writer.write(Features({"x": "int64", "bird": "str"}).encode({"x": 1, "bird": "owl"}))
         writer.write(Features({"x": "int64"}).encode({"x": 2}))
     with pytest.raises(CoveyError, match=r"a.tfrecord: record 1.*'bird'"):
-        opened(folder, label="bird")
-    assert opened(folder, label="bird", features=features).classes.names == ("", "owl")
+        opened(directory, label="bird")
+    assert opened(directory, label="bird", features=features).classes.names == ("", "owl")
 
 
-def test_a_label_that_only_the_first_record_lacks(folder):
-    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+def test_a_label_that_only_the_first_record_lacks(directory):
+    with covey.RecordWriter(directory / "a.tfrecord") as writer:
         writer.write(Features({"x": "int64"}).encode({"x": 2}))
         writer.write(Features({"x": "int64", "bird": "str"}).encode({"x": 1, "bird": "owl"}))
     with pytest.raises(CoveyError, match=r"a.tfrecord: record 0.*'bird'"):
-        opened(folder, label="bird")
+        opened(directory, label="bird")
 
 
-def test_bytes_that_are_no_text_are_named(folder):
+def test_bytes_that_are_no_text_are_named(directory):
     examples = [{"bird": b"owl", "pad": b"p" * 200} for _ in range(20_000)]
     examples[19_998]["bird"] = b"\xff"
-    put(folder / "a.tfrecord", examples, {"bird": "bytes", "pad": "bytes"})
+    put(directory / "a.tfrecord", examples, {"bird": "bytes", "pad": "bytes"})
     with pytest.raises(CoveyError, match=r"a.tfrecord: \w+ 19998.*no valid UTF-8"):
-        opened(folder, label="bird")
+        opened(directory, label="bird")
 
 
 # What is taken for a label if nobody says.
 
 
 @pytest.mark.parametrize("name", ["label", "Label", "labels", "class", "CLASSES", "target"])
-def test_a_feature_that_is_called_so(folder, name):
-    put(folder / "a.tfrecord", [{name: 3, "x": 1}], {name: "int64", "x": "int64"})
-    ds = opened(folder)
+def test_a_feature_that_is_called_so(directory, name):
+    put(directory / "a.tfrecord", [{name: 3, "x": 1}], {name: "int64", "x": "int64"})
+    ds = opened(directory)
     assert (ds.label, ds.labels.tolist()) == (name, [3])
 
 
@@ -160,18 +160,18 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("unfit", UNFIT)
-def test_a_feature_that_is_called_so_but_cannot_be_one(folder, unfit):
-    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+def test_a_feature_that_is_called_so_but_cannot_be_one(directory, unfit):
+    with covey.RecordWriter(directory / "a.tfrecord") as writer:
         for record in UNFIT[unfit]:
             writer.write(record)
-    ds = opened(folder)
+    ds = opened(directory)
     assert len(ds[:]["label"]) == len(UNFIT[unfit])
     assert ds.label is None
 
 
-def test_nothing_tells_the_class(folder):
-    put(folder / "a.tfrecord", [{"x": 1}], {"x": "int64"})
-    ds = opened(folder)
+def test_nothing_tells_the_class(directory):
+    put(directory / "a.tfrecord", [{"x": 1}], {"x": "int64"})
+    ds = opened(directory)
     assert ds.label is None
     for use in (lambda: ds.labels, lambda: ds.classes, lambda: ds.where(label=1)):
         with pytest.raises(DatasetError, match=r"nothing tells the classes.*label=.*feature \(x\)"):
@@ -182,23 +182,23 @@ def test_nothing_tells_the_class(folder):
 # Functions.
 
 
-def test_a_function_of_the_example(folder):
-    put_numbers(folder / "a.tfrecord", range(10))
-    put_numbers(folder / "b.tfrecord", range(10, 20))
-    parity = opened(folder, label=lambda example: ["even", "odd"][example["x"] % 2])
+def test_a_function_of_the_example(directory):
+    put_numbers(directory / "a.tfrecord", range(10))
+    put_numbers(directory / "b.tfrecord", range(10, 20))
+    parity = opened(directory, label=lambda example: ["even", "odd"][example["x"] % 2])
     assert (parity.classes.names, parity.classes.counts.tolist()) == (("even", "odd"), [10, 10])
     assert numbers(parity.where(label="odd")) == list(range(1, 20, 2))
-    tens = opened(folder, label=lambda example: np.int8(example["x"] // 10 - 1))
+    tens = opened(directory, label=lambda example: np.int8(example["x"] // 10 - 1))
     assert tens.labels.tolist() == [-1] * 10 + [0] * 10
-    assert opened(folder).label == "label"  # no function was kept
+    assert opened(directory).label == "label"  # no function was kept
 
 
-def test_a_function_sees_what_the_dataset_gives(folder):
+def test_a_function_sees_what_the_dataset_gives(directory):
     features = {"v": Tensor("int64", (None,)), "name": "str"}
     lists = [[1, 2, 3], [], [4, 5, 6, 7, 8]]
-    put(folder / "a.tfrecord", [{"v": each, "name": "é"} for each in lists], features)
-    assert opened(folder, label=lambda example: len(example["v"])).labels.tolist() == [3, 0, 5]
-    ds = opened(folder, features=features, label=lambda example: example["name"])
+    put(directory / "a.tfrecord", [{"v": each, "name": "é"} for each in lists], features)
+    assert opened(directory, label=lambda example: len(example["v"])).labels.tolist() == [3, 0, 5]
+    ds = opened(directory, features=features, label=lambda example: example["name"])
     assert ds.classes.names == ("é",)
     assert type(ds.classes.names[0]) is str
 
@@ -211,32 +211,32 @@ def test_a_function_of_a_dataset_of_covey(tmp_path):
 
 
 @pytest.mark.parametrize("value", [None, 1.0, True, b"x", np.array(3), [1], 2**63, -(2**63) - 1])
-def test_a_function_that_gives_no_class(folder, value):
-    put_numbers(folder / "a.tfrecord", range(3))
+def test_a_function_that_gives_no_class(directory, value):
+    put_numbers(directory / "a.tfrecord", range(3))
     with pytest.raises(DatasetError, match=r"a.tfrecord: record 0: the label function gave"):
-        opened(folder, label=lambda example: value)
+        opened(directory, label=lambda example: value)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_function_that_gives_numbers_and_texts(folder, threads):
+def test_a_function_that_gives_numbers_and_texts(directory, threads):
     for part in range(4):
-        put_numbers(folder / f"{part}.tfrecord", range(part, part + 2))
+        put_numbers(directory / f"{part}.tfrecord", range(part, part + 2))
     with pytest.raises(DatasetError, match=r"record \d: the label function gave"):
         opened(
-            folder, label=lambda each: "3" if each["x"] == 3 else int(each["x"]), threads=threads
+            directory, label=lambda each: "3" if each["x"] == 3 else int(each["x"]), threads=threads
         )
 
 
-def test_an_error_of_a_function_is_the_callers(folder):
-    put_numbers(folder / "a.tfrecord", range(3))
+def test_an_error_of_a_function_is_the_callers(directory):
+    put_numbers(directory / "a.tfrecord", range(3))
     with pytest.raises(ZeroDivisionError):
-        opened(folder, label=lambda example: 1 // int(example["x"]))
+        opened(directory, label=lambda example: 1 // int(example["x"]))
 
 
 # Files.
 
 
-def test_a_class_for_each_file(folder):
+def test_a_class_for_each_file(directory):
     names = [
         "owl.tfrecord",
         "wren-00000-of-00002.tfrecord",
@@ -244,22 +244,22 @@ def test_a_class_for_each_file(folder):
         "sea/jay.tfrec",
     ]
     for number, name in enumerate(names):
-        put_numbers(folder / name, range(number * 2, number * 2 + 2))
-    put_numbers(folder / "tit.tfrecord", [])
-    ds = opened(folder, label="@file")
+        put_numbers(directory / name, range(number * 2, number * 2 + 2))
+    put_numbers(directory / "tit.tfrecord", [])
+    ds = opened(directory, label="@file")
     assert ds.label == "@file"
     assert ds.classes.names == ("owl", "sea/jay", "wren")
     assert numbers(ds.where(label="wren")) == [2, 3, 4, 5]
     assert numbers(ds.where(label="sea/jay")) == [6, 7]
-    assert opened(folder, label="@file").labels.tolist() == ds.labels.tolist()
-    single = opened(folder / "owl.tfrecord", label="@file")
+    assert opened(directory, label="@file").labels.tolist() == ds.labels.tolist()
+    single = opened(directory / "owl.tfrecord", label="@file")
     assert (single.classes.names, single.labels.tolist()) == (("owl",), [0, 0])
 
 
-def test_a_class_for_each_file_of_different_compression(folder):
-    put_numbers(folder / "owl.tfrecord", [1])
-    put_numbers(folder / "jay.tfrecord.gz", [2], compression="GZIP")
-    ds = opened(folder, label="@file")
+def test_a_class_for_each_file_of_different_compression(directory):
+    put_numbers(directory / "owl.tfrecord", [1])
+    put_numbers(directory / "jay.tfrecord.gz", [2], compression="GZIP")
+    ds = opened(directory, label="@file")
     assert {
         ds.classes.names[label]: n for label, n in zip(ds.labels, numbers(ds), strict=True)
     } == {
@@ -283,7 +283,7 @@ def test_names_of_files_as_classes(file, name):
     assert class_of_file(file) == name
 
 
-# Numbers of texts.
+# Numbers of strings.
 
 
 @settings(max_examples=40)
@@ -295,21 +295,21 @@ def test_names_of_files_as_classes(file, name):
 )
 def test_texts_have_the_same_numbers_in_any_order(tmp_path_factory, words, random, shards, threads):
     shuffled = random.sample(words, len(words))
-    folder = tmp_path_factory.mktemp("texts")
+    directory = tmp_path_factory.mktemp("texts")
     for shard in range(shards):
         part = [{"word": word} for word in shuffled[shard::shards]]
-        put(folder / f"{shard}.tfrecord", part, {"word": "str"})
-    ds = opened(folder, label="word", threads=threads)
+        put(directory / f"{shard}.tfrecord", part, {"word": "str"})
+    ds = opened(directory, label="word", threads=threads)
     assert ds.classes.names == tuple(sorted(set(words)))
     assert ds.classes.labels.tolist() == list(range(len(set(words))))
     found = [ds.classes.names[label] for label in ds.labels]
     assert found == [word.decode() for word in ds[:]["word"].tolist()]
 
 
-def test_splits_share_one_numbering(folder):
+def test_splits_share_one_numbering(directory):
     parts = {"train": ["wren", "owl"], "test": ["jay", "wren"], "val": ["tit", "owl", "auk"]}
     for split, birds in parts.items():
-        put(folder / f"{split}.tfrecord", [{"label": bird} for bird in birds], {"label": "str"})
+        put(directory / f"{split}.tfrecord", [{"label": bird} for bird in birds], {"label": "str"})
     for spec in (
         "train+test",
         "test+train",
@@ -317,7 +317,7 @@ def test_splits_share_one_numbering(folder):
         "train[1:]+val[:2]+train[:1]",
         "all",
     ):
-        ds = opened(folder, split=spec)
+        ds = opened(directory, split=spec)
         birds = [bird.decode() for bird in ds[:]["label"].tolist()]
         by_label = dict(zip(ds.classes.labels.tolist(), ds.classes.names, strict=True))
         assert [by_label[label] for label in ds.labels.tolist()] == birds
@@ -327,12 +327,12 @@ def test_splits_share_one_numbering(folder):
             assert ds[[birds.index(bird)]]["label"].tolist() == [bird.encode()]
 
 
-def test_the_first_of_joined_splits_keeps_its_numbers(folder):
-    put(folder / "train.tfrecord", [{"label": "wren"}, {"label": "owl"}], {"label": "str"})
-    put(folder / "test.tfrecord", [{"label": "jay"}, {"label": "wren"}], {"label": "str"})
-    assert opened(folder, split="train").labels.tolist() == [1, 0]
-    assert opened(folder, split="train+test").labels.tolist() == [1, 0, 2, 1]
-    assert opened(folder, split="test+train").labels.tolist() == [0, 1, 1, 2]
+def test_the_first_of_joined_splits_keeps_its_numbers(directory):
+    put(directory / "train.tfrecord", [{"label": "wren"}, {"label": "owl"}], {"label": "str"})
+    put(directory / "test.tfrecord", [{"label": "jay"}, {"label": "wren"}], {"label": "str"})
+    assert opened(directory, split="train").labels.tolist() == [1, 0]
+    assert opened(directory, split="train+test").labels.tolist() == [1, 0, 2, 1]
+    assert opened(directory, split="test+train").labels.tolist() == [0, 1, 1, 2]
 
 
 def test_splits_of_covey_share_one_numbering(tmp_path):
@@ -345,14 +345,14 @@ def test_splits_of_covey_share_one_numbering(tmp_path):
     assert sorted(ds.select([2, 3]).classes.names) == ["jay", "wren"]
 
 
-def test_one_label_for_all_splits(folder):
+def test_one_label_for_all_splits(directory):
     features = {"y": "int64", "label": "int64"}
-    put(folder / "train.tfrecord", [{"y": 7, "label": 1}], features)
-    put(folder / "test.tfrecord", [{"y": 8, "label": 2}], features)
-    opened(folder, split="train", label="y")  # the index that is kept has this label
-    ds = opened(folder, split="train+test")
+    put(directory / "train.tfrecord", [{"y": 7, "label": 1}], features)
+    put(directory / "test.tfrecord", [{"y": 8, "label": 2}], features)
+    opened(directory, split="train", label="y")  # the index that is kept has this label
+    ds = opened(directory, split="train+test")
     assert (ds.label, ds.labels.tolist()) in [("y", [7, 8]), ("label", [1, 2])]
-    ds = opened(folder, split="train+test", label="label")
+    ds = opened(directory, split="train+test", label="label")
     assert (ds.label, ds.labels.tolist()) == ("label", [1, 2])
 
 
@@ -372,12 +372,12 @@ def test_another_label_than_that_of_the_index(tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
 
 
-def test_another_label_of_foreign_files(folder):
-    put_numbers(folder / "a.tfrecord", range(5))
+def test_another_label_of_foreign_files(directory):
+    put_numbers(directory / "a.tfrecord", range(5))
     for _ in range(2):
-        assert opened(folder, label="x").labels.tolist() == [0, 1, 2, 3, 4]
-        assert opened(folder, label="label").labels.tolist() == [0, 1, 2, 0, 1]
-        assert opened(folder, label="@file").labels.tolist() == [0, 0, 0, 0, 0]
+        assert opened(directory, label="x").labels.tolist() == [0, 1, 2, 3, 4]
+        assert opened(directory, label="label").labels.tolist() == [0, 1, 2, 0, 1]
+        assert opened(directory, label="@file").labels.tolist() == [0, 0, 0, 0, 0]
 
 
 def test_a_dataset_without_a_label_gets_one(tmp_path):
@@ -388,17 +388,17 @@ def test_a_dataset_without_a_label_gets_one(tmp_path):
 
 
 def test_texts_keep_the_numbers_that_they_were_given(tmp_path):
-    folder = tmp_path / "set"
+    directory = tmp_path / "set"
     features = {"bird": "str"}
-    write([{"bird": "wren"}], folder, features=features, label="bird")
-    write([{"bird": "owl"}], folder, features=features, label="bird", mode="append")
-    names = opened(folder).classes.names
+    write([{"bird": "wren"}], directory, features=features, label="bird")
+    write([{"bird": "owl"}], directory, features=features, label="bird", mode="append")
+    names = opened(directory).classes.names
     assert names == ("wren", "owl")
-    path = folder / "set-train.index.npy"
+    path = directory / "set-train.index.npy"
     rows = bytearray(path.read_bytes())
     rows[-1] ^= 1
     path.write_bytes(rows)
-    ds = opened(folder)  # the rows are made anew, the rest of the index is sound
+    ds = opened(directory)  # the rows are rebuilt, the rest of the index is valid
     assert ds.label == "bird"
     assert [ds.classes.names[label] for label in ds.labels] == ["wren", "owl"]
     assert ds.classes.names == names
@@ -408,10 +408,10 @@ def test_texts_keep_the_numbers_that_they_were_given(tmp_path):
 
 
 @pytest.fixture
-def birds(folder):
+def birds(directory):
     examples = [{"x": n, "label": bird} for n, bird in enumerate(BIRDS)]
-    put(folder / "a.tfrecord", examples, {"x": "int64", "label": "bytes"})
-    return opened(folder)
+    put(directory / "a.tfrecord", examples, {"x": "int64", "label": "bytes"})
+    return opened(directory)
 
 
 @pytest.mark.parametrize(
@@ -461,9 +461,9 @@ def test_no_such_class(birds, label):
         birds.where(label=label)
 
 
-def test_what_classes_are_called_finds_them(folder):
-    put_numbers(folder / "a.tfrecord", range(6))
-    ds = opened(folder)
+def test_what_classes_are_called_finds_them(directory):
+    put_numbers(directory / "a.tfrecord", range(6))
+    ds = opened(directory)
     assert ds.classes.names == ("0", "1", "2")
     assert [numbers(ds.where(label=name)) for name in ds.classes.names] == [[0, 3], [1, 4], [2, 5]]
 
@@ -483,8 +483,8 @@ def test_the_table_of_classes(birds):
         classes.records(3)
 
 
-def test_labels_cannot_be_changed_by_accident(birds, folder):
-    for ds in (birds, opened(folder, label=lambda example: "a"), birds.select([1, 2])):
+def test_labels_cannot_be_changed_by_accident(birds, directory):
+    for ds in (birds, opened(directory, label=lambda example: "a"), birds.select([1, 2])):
         expected = ds.labels.tolist()
         try:
             ds.labels[0] = 5

@@ -454,7 +454,7 @@ def test_loaders_of_one_dataset_do_not_disturb_each_other(ds):
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
         ({"seed": 1.0}, "seed is 1.0"),
-        ({"rank": 1}, "rank is 1, must be below world_size"),
+        ({"rank": 1}, "rank is 1; must be below world_size"),
         ({"rank": -1}, "rank is -1"),
         ({"world_size": 0}, "world_size is 0"),
         ({"rank": 0, "world_size": 2, "mode": "both"}, "mode is 'both'"),
@@ -519,6 +519,6 @@ def test_one_example(tmp_path):
         assert (numbers_of(x), y.tolist()) == ([7], [LABELS[7]])
 
 
-def test_the_dataset_may_be_forgotten(folder):
-    loop = make_numbers(folder / "numbers").batches(4, 2, threads=2).take(50)
+def test_the_dataset_may_be_forgotten(directory):
+    loop = make_numbers(directory / "numbers").batches(4, 2, threads=2).take(50)
     assert len(ids_in(loop)) == 50

@@ -20,13 +20,13 @@ THREADS = [0, 1, 3]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("hooks")
 
 
 @pytest.fixture(scope="module")
-def ds(folder):
-    return make_numbers(folder / "numbers")
+def ds(directory):
+    return make_numbers(directory / "numbers")
 
 
 def first(loader):
@@ -39,16 +39,16 @@ def first(loader):
 @pytest.mark.parametrize(
     "kind", ["numbers", "many", "nested", "ragged", "texts", "names", "files", "gzip", "where"]
 )
-def test_a_transform_gets_examples_as_the_dataset_gives_them(folder, kind):
-    ds, seen = make(folder / f"as given {kind}", kind), []
+def test_a_transform_gets_examples_as_the_dataset_gives_them(directory, kind):
+    ds, seen = make(directory / f"as given {kind}", kind), []
     list(ds.sequential(50, transform=lambda each: seen.append(each) or each, threads=0))
     assert len(seen) == len(ds)
     for number in (0, 17, len(ds) - 1):
         assert same(dict(sorted(seen[number].items())), dict(sorted(ds[number].items())))
 
 
-def test_a_transform_gets_the_features_that_are_asked_for(folder):
-    ds, seen = make(folder / "asked", "many"), []
+def test_a_transform_gets_the_features_that_are_asked_for(directory):
+    ds, seen = make(directory / "asked", "many"), []
 
     def see(example):
         seen.append(set(example) - {"label"})
@@ -174,9 +174,9 @@ def test_a_batch_transform_gives_the_batch(ds, threads):
     assert same([(x.numpy(), y.numpy()) for x, y in tensors], plain)
 
 
-def test_a_batch_transform_without_classes(folder):
-    write([{"x": n} for n in range(10)], folder / "unlabelled", shuffle=False)
-    ds = opened(folder / "unlabelled")
+def test_a_batch_transform_without_classes(directory):
+    write([{"x": n} for n in range(10)], directory / "unlabelled", shuffle=False)
+    ds = opened(directory / "unlabelled")
     assert list(ds.sequential(4, batch_transform=lambda x: x.tolist())) == [
         [0, 1, 2, 3],
         [4, 5, 6, 7],
@@ -354,16 +354,16 @@ def classify(data, size):
 
 
 @pytest.fixture(scope="module")
-def photos(folder):
+def photos(directory):
     """Images of one size, in classes that have names."""
     many = [{"image": photo(n), "label": bird(n)} for n in range(COUNT)]
     features = {"image": Image((6, 4, 3)), "label": "str"}
-    write(many, folder / "photos", features=features, label="label", shuffle=False, shards=3)
-    return opened(folder / "photos")
+    write(many, directory / "photos", features=features, label="label", shuffle=False, shards=3)
+    return opened(directory / "photos")
 
 
 @pytest.fixture(scope="module")
-def odd_photos(folder):
+def odd_photos(directory):
     """Images of many sizes, two in each example, as PNG and JPEG."""
     many = [
         {
@@ -378,8 +378,8 @@ def odd_photos(folder):
         "views": {"back": Image((8, 9, 3), format="jpeg"), "n": "int64"},
         "label": "int64",
     }
-    write(many, folder / "odd", features=features, label="label", shuffle=False)
-    return opened(folder / "odd")
+    write(many, directory / "odd", features=features, label="label", shuffle=False)
+    return opened(directory / "odd")
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -447,15 +447,15 @@ def test_a_transform_gets_pixels(photos, odd_photos):
     assert first(loader)[0].shape == (8, 5, 3, 3)
 
 
-def test_the_dataset_may_say_that_images_are_pixels(folder, photos):
-    ds = opened(folder / "photos", decode_images=True)
+def test_the_dataset_may_say_that_images_are_pixels(directory, photos):
+    ds = opened(directory / "photos", decode_images=True)
     assert same(first(ds.sequential(50))[0], first(photos.sequential(50))[0])
     assert same(first(ds.sequential(50))[0], ds[:50]["image"])
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_a_damaged_image(folder, threads):
-    path = folder / f"damaged {threads}"
+def test_a_damaged_image(directory, threads):
+    path = directory / f"corrupt {threads}"
     many = [{"image": encode(photo(n)), "label": n % 3} for n in range(60)]
     many[41]["image"] = many[41]["image"][:60]
     features = {"image": Image((6, 4, 3)), "label": "int64"}
@@ -471,13 +471,13 @@ def test_a_damaged_image(folder, threads):
     assert len(list(loader)) == 4
 
 
-def test_images_in_mixed_company(folder):
+def test_images_in_mixed_company(directory):
     """An image and an array, in shards that are compressed."""
     many = [{"image": photo(n), "x": np.full((2, 3), n), "label": bird(n)} for n in range(COUNT)]
     features = {"image": Image((6, 4, 3)), "x": X, "label": "str"}
-    write(many, folder / "mixed", features=features, label="label", shuffle=False,
+    write(many, directory / "mixed", features=features, label="label", shuffle=False,
           compression="GZIP")  # fmt: skip
-    loader = opened(folder / "mixed").batches(5, 2, threads=2)
+    loader = opened(directory / "mixed").batches(5, 2, threads=2)
     for step, (x, _) in enumerate(itertools.islice(loader, 10)):
         ids = loader.plan.batch(step)
         assert numbers_of(x) == ids.tolist()

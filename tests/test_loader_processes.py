@@ -43,17 +43,17 @@ KINDS = ["numbers", "gzip", "hooked"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("loader")
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("loader")
     for kind in KINDS:
-        make(folder / kind, "gzip" if kind == "gzip" else "numbers")
-    return folder
+        make(directory / kind, "gzip" if kind == "gzip" else "numbers")
+    return directory
 
 
-def load(folder, kind, **options):
+def load(directory, kind, **options):
     """A loader of batches, the same ones of all kinds."""
     hooks = {"batch_transform": pair} if kind == "hooked" else {}
-    return opened(folder / kind).batches(4, 2, seed=9, **hooks, **options)
+    return opened(directory / kind).batches(4, 2, seed=9, **hooks, **options)
 
 
 def pair(x, y):
@@ -128,8 +128,8 @@ LEAVE = [leave_by_break, leave_by_exception, leave_by_closing, leave_by_seeking,
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("leave", LEAVE)
-def test_leaving_a_loop_ends_its_threads(folder, kind, leave):
-    loader = load(folder, kind, threads=3)
+def test_leaving_a_loop_ends_its_threads(directory, kind, leave):
+    loader = load(directory, kind, threads=3)
     python, native = threading.active_count(), native_threads()
     kept = leave(loader)
     assert settles(threading.active_count, python)
@@ -137,7 +137,7 @@ def test_leaving_a_loop_ends_its_threads(folder, kind, leave):
     del kept
 
 
-def test_a_loop_that_the_garbage_collector_finds_in_its_own_thread(folder):
+def test_a_loop_that_the_garbage_collector_finds_in_its_own_thread(directory):
     inside, forgotten, collected = (threading.Event() for _ in range(3))
 
     def collect(x, y):
@@ -148,7 +148,7 @@ def test_a_loop_that_the_garbage_collector_finds_in_its_own_thread(folder):
             collected.set()
         return x, y
 
-    loader = opened(folder / "numbers").batches(4, 2, threads=1, batch_transform=collect)
+    loader = opened(directory / "numbers").batches(4, 2, threads=1, batch_transform=collect)
     first = loader.plan.batch(0).tolist()
     before = threading.active_count()
     gc.disable()
@@ -165,7 +165,7 @@ def test_a_loop_that_the_garbage_collector_finds_in_its_own_thread(folder):
     assert settles(threading.active_count, before)
 
 
-def test_leaving_waits_for_an_example_and_not_for_a_batch(folder):
+def test_leaving_waits_for_an_example_and_not_for_a_batch(directory):
     seen, size = 0, 3000
 
     def count(example):
@@ -177,7 +177,7 @@ def test_leaving_waits_for_an_example_and_not_for_a_batch(folder):
         return example
 
     behind = threading.Event()
-    ds = opened(folder / "numbers")
+    ds = opened(directory / "numbers")
     loader = ds.shuffled(size, remainder="fill", threads=1, prefetch=1, transform=count)
     for _ in loader.take(10):
         assert behind.wait(20)  # the thread is at the second batch
@@ -190,16 +190,16 @@ def test_leaving_waits_for_an_example_and_not_for_a_batch(folder):
 WIDE = {"x": Tensor("float32", (1024,)), "label": "int64"}
 
 
-def make_wide(folder):
+def make_wide(directory):
     """Batches of 64 KiB: whatever keeps one for every step or loop is seen."""
     columns = {"x": np.zeros((64, 1024), np.float32), "label": np.arange(64) % 8}
-    write(columns, folder, features=WIDE, label="label", shuffle=False)
-    return opened(folder)
+    write(columns, directory, features=WIDE, label="label", shuffle=False)
+    return opened(directory)
 
 
-def iterate(folder, options, steps, loops):
+def iterate(directory, options, steps, loops):
     """How many bytes and threads there are more after so many steps, and after so many loops."""
-    ds = opened(folder)
+    ds = opened(directory)
     loader = ds.batches(8, 2, threads=2, **options)
     threads = native_threads()
 
@@ -321,9 +321,9 @@ ds = covey.open(sys.argv[1], progress=False)
 
 
 @pytest.mark.parametrize("name", EXITS)
-def test_the_interpreter_ends_in_the_middle_of_a_loop(folder, name):
+def test_the_interpreter_ends_in_the_middle_of_a_loop(directory, name):
     script = PRELUDE + textwrap.dedent(EXITS[name])
-    path = str(folder / "numbers")
+    path = str(directory / "numbers")
     run = subprocess.run(
         [sys.executable, "-c", script, path], capture_output=True, text=True, timeout=60
     )
@@ -335,9 +335,9 @@ def test_the_interpreter_ends_in_the_middle_of_a_loop(folder, name):
 
 
 @pytest.fixture
-def copy(folder, tmp_path):
-    """A dataset that may be damaged."""
-    shutil.copytree(folder / "numbers", tmp_path / "numbers")
+def copy(directory, tmp_path):
+    """A dataset that may be corrupt."""
+    shutil.copytree(directory / "numbers", tmp_path / "numbers")
     return tmp_path / "numbers"
 
 
@@ -446,9 +446,9 @@ def forge(about, by_class):
     about.write_text(json.dumps(content))
 
 
-def test_a_dataset_that_is_closed_under_a_loop(folder):
+def test_a_dataset_that_is_closed_under_a_loop(directory):
     for kind, threads in itertools.product(KINDS, (0, 2)):
-        ds, again = opened(folder / kind), opened(folder / kind)
+        ds, again = opened(directory / kind), opened(directory / kind)
         hooks = {"batch_transform": pair} if kind == "hooked" else {}
         loader = ds.batches(4, 2, threads=threads, **hooks)
         plan, loop = loader.plan, loader.take(50)
@@ -480,7 +480,7 @@ def on_signal():
 
 
 class Waiting:
-    """A hook that waits until a signal was handled, and so does whoever waits for its batch."""
+    """A hook that waits until a signal was handled, and so does a caller that waits for its batch."""
 
     def __init__(self, on_signal, action):
         self._action = action
@@ -521,8 +521,8 @@ def interrupt():
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
-def test_an_interrupt_during_a_wait(folder, on_signal, threads):
-    ds = opened(folder / "numbers")
+def test_an_interrupt_during_a_wait(directory, on_signal, threads):
+    ds = opened(directory / "numbers")
     python = threading.active_count()
     with Waiting(on_signal, interrupt) as hook:
         loader = ds.sequential(9, threads=threads, transform=hook)
@@ -536,14 +536,14 @@ def test_an_interrupt_during_a_wait(folder, on_signal, threads):
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("end", ["close", "seek", "load_state_dict", "take"])
-def test_a_signal_handler_may_end_the_loop(folder, on_signal, threads, end):
+def test_a_signal_handler_may_end_the_loop(directory, on_signal, threads, end):
     ends = {
         "close": lambda: loader.close(),
         "seek": lambda: loader.seek(5),
         "load_state_dict": lambda: loader.load_state_dict({**loader.state_dict(), "batch": 5}),
         "take": lambda: loader.take(3),
     }
-    ds = opened(folder / "numbers")
+    ds = opened(directory / "numbers")
     with Waiting(on_signal, ends[end]) as hook:
         loader = ds.sequential(9, remainder="fill", threads=threads, transform=hook)
         with pytest.raises(ClosedError):
@@ -553,9 +553,9 @@ def test_a_signal_handler_may_end_the_loop(folder, on_signal, threads, end):
     assert len(list(loader)) == 20 - step
 
 
-def test_interrupts_of_the_native_wait(folder, on_signal):
+def test_interrupts_of_the_native_wait(directory, on_signal):
     send = on_signal(interrupt)
-    ds = opened(folder / "numbers")
+    ds = opened(directory / "numbers")
     for threads in (0, 1, 2):
         loader = ds.batches(4, 2, threads=threads, prefetch=1)
         native = native_threads()
@@ -577,33 +577,33 @@ def test_interrupts_of_the_native_wait(folder, on_signal):
 # Other processes.
 
 
-def go_on(folder, kind, state, threads, steps):
-    loader = load(folder, kind, threads=threads, prefetch=1 + threads)
+def go_on(directory, kind, state, threads, steps):
+    loader = load(directory, kind, threads=threads, prefetch=1 + threads)
     loader.load_state_dict(json.loads(state))
     return digests(loader.take(steps)), loader.step
 
 
-def test_other_processes_go_on(folder):
+def test_other_processes_go_on(directory):
     with fresh_process() as run:
         for kind, threads in itertools.product(KINDS, (0, 1, 2, 5)):
-            expected = digests(load(folder, kind, threads=2).take(40))
-            loader = load(folder, kind, threads=(threads + 1) % 3, prefetch=9)
+            expected = digests(load(directory, kind, threads=2).take(40))
+            loader = load(directory, kind, threads=(threads + 1) % 3, prefetch=9)
             assert digests(loader.take(11)) == expected[:11]
             loader.set_class_weights(None)  # which is another schedule
             expected = expected[:11] + digests(itertools.islice(loader.take(29), 5))
             state = json.dumps(loader.state_dict())
             expected += digests(loader.take(24))
-            assert run(go_on, folder, kind, state, threads, 24) == (expected[16:], 40)
+            assert run(go_on, directory, kind, state, threads, 24) == (expected[16:], 40)
 
 
 def go_on_with(loader, steps):
     return digests(loader.take(steps))
 
 
-def test_a_loader_can_be_pickled_in_the_middle_of_a_loop(folder):
+def test_a_loader_can_be_pickled_in_the_middle_of_a_loop(directory):
     with fresh_process() as run:
         for kind in KINDS:
-            loader = load(folder, kind, threads=2, prefetch=5)
+            loader = load(directory, kind, threads=2, prefetch=5)
             loop = loader.take(30)
             for _ in range(5):
                 next(loop)
@@ -615,8 +615,8 @@ def test_a_loader_can_be_pickled_in_the_middle_of_a_loop(folder):
             assert run(go_on_with, pickle.loads(pickled), 25) == expected
 
 
-def test_other_loaders_can_be_pickled(folder):
-    ds = opened(folder / "numbers")
+def test_other_loaders_can_be_pickled(directory):
+    ds = opened(directory / "numbers")
     for loader in (
         ds.shuffled(
             7, seed=2, rank=1, world_size=3, mode="independent", as_dict=True, select=["x"]
@@ -630,25 +630,25 @@ def test_other_loaders_can_be_pickled(folder):
         assert digests(again) == digests(loader)
 
 
-def test_a_pickle_says_nothing_a_second_time(folder, recwarn):
-    loader = opened(folder / "numbers").batches(2, 15, small_classes="drop")
+def test_a_pickle_says_nothing_a_second_time(directory, recwarn):
+    loader = opened(directory / "numbers").batches(2, 15, small_classes="drop")
     assert len(recwarn) == 1
     again = pickle.loads(pickle.dumps(loader))
     assert digests(again.take(3)) == digests(loader.take(3))
     assert len(recwarn) == 1
 
 
-def fork_in_a_loop(folder, kind, threads):
+def fork_in_a_loop(directory, kind, threads):
     """Fork while a loop runs; both go on."""
     threads_before = native_threads()
-    expected = digests(load(folder, kind, threads=1).take(40))
-    loader = load(folder, kind, threads=threads, prefetch=6)
+    expected = digests(load(directory, kind, threads=1).take(40))
+    loader = load(directory, kind, threads=threads, prefetch=6)
     loop = loader.take(40)
     found = digests(itertools.islice(loop, 7))
     children = [os.fork()]
     if children[0] == 0:
         children.append(os.fork())  # and again
-    signal.alarm(30)  # whoever waits for a thread that is not there waits for ever
+    signal.alarm(30)  # a caller that waits for a thread that is not there waits for ever
     found += digests(itertools.islice(loop, 20))
     at = loader.step
     found += digests(loop)
@@ -665,15 +665,15 @@ def waited(child):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fork_in_the_middle_of_a_loop(folder, kind):
+def test_a_fork_in_the_middle_of_a_loop(directory, kind):
     with fresh_process() as run:
         for threads in (0, 3):
-            assert run(fork_in_a_loop, folder, kind, threads)
+            assert run(fork_in_a_loop, directory, kind, threads)
 
 
-def fork_while_another_thread_loops(folder, kind):
+def fork_while_another_thread_loops(directory, kind):
     """Fork while another thread is at a loop, which has its locks."""
-    loader = load(folder, kind, threads=2)
+    loader = load(directory, kind, threads=2)
     loop = loader.take(10**9)
     stopped, started = threading.Event(), threading.Event()
 
@@ -701,13 +701,13 @@ def fork_while_another_thread_loops(folder, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fork_while_another_thread_loops(folder, kind):
+def test_a_fork_while_another_thread_loops(directory, kind):
     with fresh_process() as run:
-        assert run(fork_while_another_thread_loops, folder, kind) == [0] * 20
+        assert run(fork_while_another_thread_loops, directory, kind) == [0] * 20
 
 
-def fork_a_pool(folder):
-    loader = load(folder, "numbers", threads=2)
+def fork_a_pool(directory):
+    loader = load(directory, "numbers", threads=2)
     expected = digests(loader.take(20))
     loader.seek(0)
     next(loader.take(20))
@@ -716,19 +716,19 @@ def fork_a_pool(folder):
     return found == [expected[1:]] * 4
 
 
-def test_a_pool_of_forked_processes(folder):
+def test_a_pool_of_forked_processes(directory):
     with fresh_process() as run:
-        assert run(fork_a_pool, folder)
+        assert run(fork_a_pool, directory)
 
 
 # Several threads.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_threads_may_share_a_loop(folder, kind):
+def test_threads_may_share_a_loop(directory, kind):
     steps = 400
-    expected = digests(load(folder, kind, threads=0).take(steps))
-    loader = load(folder, kind, threads=3)
+    expected = digests(load(directory, kind, threads=0).take(steps))
+    loader = load(directory, kind, threads=3)
     loop = loader.take(steps)
     barrier = threading.Barrier(6)
 
@@ -744,8 +744,8 @@ def test_threads_may_share_a_loop(folder, kind):
     assert loader.step == steps
 
 
-def test_threads_may_have_loaders_of_one_dataset(folder):
-    ds = make_numbers(folder / "numbers")
+def test_threads_may_have_loaders_of_one_dataset(directory):
+    ds = make_numbers(directory / "numbers")
     expected = digests(ds.batches(4, 2, seed=9, threads=0).take(100))
 
     def work(number):
@@ -756,10 +756,10 @@ def test_threads_may_have_loaders_of_one_dataset(folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loop_may_be_ended_by_another_thread(folder, kind):
+def test_a_loop_may_be_ended_by_another_thread(directory, kind):
     native = native_threads()
     for _ in range(20):
-        loader = load(folder, kind, threads=2)
+        loader = load(directory, kind, threads=2)
         loop, begun = loader.take(10**9), threading.Event()
 
         def work(loop=loop, begun=begun):
@@ -777,8 +777,8 @@ def test_a_loop_may_be_ended_by_another_thread(folder, kind):
     assert settles(native_threads, native)
 
 
-def test_weights_that_another_thread_sets(folder):
-    loader = load(folder, "numbers", threads=2)
+def test_weights_that_another_thread_sets(directory):
+    loader = load(directory, "numbers", threads=2)
     loop, found, seen = loader.take(10**9), [], threading.Semaphore(0)
     done = threading.Event()
 
@@ -798,6 +798,6 @@ def test_weights_that_another_thread_sets(folder):
         done.set()
         working.result(20)
     # Whenever they came, the loader knows: it would do all of it again.
-    again = load(folder, "numbers", threads=0)
+    again = load(directory, "numbers", threads=0)
     again.load_state_dict({**loader.state_dict(), "batch": 0})
     assert [numbers_of(x) for x, _ in again.take(len(found))] == found

@@ -339,11 +339,11 @@ def test_weights_that_cannot_be(ds):
             other.set_class_weights({0: 2.0})
 
 
-def test_states_with_weights_stay_small(folder):
+def test_states_with_weights_stay_small(directory):
     count = 20_000
     columns = {"x": np.arange(count), "label": np.arange(count) % 1000}
-    write(columns, folder / "thousand", label="label", shuffle=False)
-    loader = opened(folder / "thousand").batches(32, 4)
+    write(columns, directory / "thousand", label="label", shuffle=False)
+    loader = opened(directory / "thousand").batches(32, 4)
     rng = np.random.default_rng(0)
     for step in range(1, 11):
         loader.seek(step)

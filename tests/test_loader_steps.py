@@ -1,4 +1,4 @@
-"""Batches by their steps: one by itself, or in somebody else's loop."""
+"""Batches by their steps: one by itself, or in another program's loop."""
 
 import numpy as np
 import pytest

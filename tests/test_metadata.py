@@ -25,18 +25,18 @@ from covey.schema.tfds import features_to_tfds
 FEATURES = Features({"x": "int64"})
 
 
-def write_folder(folder, info, first=0):
+def write_directory(directory, info, first=0):
     """A dataset whose examples count on from ``first``, and from split to split."""
     for split in info.splits:
         for shard, length in zip(split.shard_names(info.name), split.shard_lengths, strict=True):
-            (folder / shard).parent.mkdir(parents=True, exist_ok=True)
-            with RecordWriter(folder / shard) as writer:
+            (directory / shard).parent.mkdir(parents=True, exist_ok=True)
+            with RecordWriter(directory / shard) as writer:
                 for _ in range(length):
                     writer.write(FEATURES.encode({"x": first}))
                     first += 1
     content, _ = features_to_tfds(FEATURES)
-    (folder / "features.json").write_text(json.dumps(content))
-    (folder / "dataset_info.json").write_text(info.to_json())
+    (directory / "features.json").write_text(json.dumps(content))
+    (directory / "dataset_info.json").write_text(info.to_json())
 
 
 def read_split(builder, split):
@@ -55,7 +55,7 @@ def test_shards_are_named_as_tfds_names_them(count):
 
 
 def test_shard_outside():
-    with pytest.raises(ValueError, match="number is 8, must be from 0 to 7"):
+    with pytest.raises(ValueError, match="number is 8; must be from 0 to 7"):
         shard_name("birds", "train", 8, 8)
 
 
@@ -107,7 +107,7 @@ def test_split_names_that_tfds_has_no_way_to_ask_for(name):
 )
 def test_tfds_reads_every_template(tmp_path, template):
     info = DatasetInfo("birds", splits=(SplitInfo("train", (3, 0, 4), 99, template),))
-    write_folder(tmp_path, info)
+    write_directory(tmp_path, info)
     builder = tfds.builder_from_directory(tmp_path)
     assert read_split(builder, "train") == list(range(7))
     assert read_split(builder, "train[2:5]") == [2, 3, 4]
@@ -117,10 +117,10 @@ def test_tfds_reads_every_template(tmp_path, template):
     )
 
 
-def test_what_tfds_knows_of_a_folder(tmp_path):
+def test_what_tfds_knows_of_a_directory(tmp_path):
     splits = (SplitInfo("train", (2, 3), 1234), SplitInfo("test", (1,), 0))
     info = DatasetInfo("birds", "2.1.0", "Birds, and\nno bees: é", splits)
-    write_folder(tmp_path, info)
+    write_directory(tmp_path, info)
     found = tfds.builder_from_directory(tmp_path).info
     assert (found.full_name, found.description) == ("birds/2.1.0", "Birds, and\nno bees: é")
     assert {name: split.shard_lengths for name, split in found.splits.items()} == {
@@ -226,17 +226,17 @@ HOSTILE = {
     "many digits": ('{"x": ' + "9" * 10_000 + "}", "no JSON"),
     "list": ("[]", "expected a dict"),
     "no name": ('{"version": "1.0.0"}', "name of a dataset"),
-    "name with a path": (info_text(name="../x"), "stays within its folder"),
-    "name of dots": (info_text(name=".."), "stays within its folder"),
-    "name of number": (info_text(name=3), "stays within its folder"),
-    "name with a drive": (info_text(name="C:x"), "stays within its folder"),
-    "name of surrogates": (info_text(name="\ud800"), "stays within its folder"),
+    "name with a path": (info_text(name="../x"), "stays within its directory"),
+    "name of dots": (info_text(name=".."), "stays within its directory"),
+    "name of number": (info_text(name=3), "stays within its directory"),
+    "name with a drive": (info_text(name="C:x"), "stays within its directory"),
+    "name of surrogates": (info_text(name="\ud800"), "stays within its directory"),
     "no version": ('{"name": "x"}', "the version is None"),
     "short version": (info_text(version="1.0"), "such as 1.0.0"),
-    "description": (info_text(description=[]), "description is no text"),
+    "description": (info_text(description=[]), "description is not a text"),
     "other files": (info_text(fileFormat="array_record"), "covey reads 'tfrecord'"),
     "both spellings": (info_text(fileFormat="tfrecord", file_format="tfrecord"), "same field"),
-    "splits": (info_text(splits={}), "splits is a dict of 0, must be a list"),
+    "splits": (info_text(splits={}), "splits is a dict of 0; must be a list"),
     "split": (info_text(splits=["train"]), "expected a dict"),
     "split twice": (
         info_text(splits=[{"name": "a"}, {"name": "a"}]),
@@ -245,25 +245,28 @@ HOSTILE = {
     "split without name": (info_text(splits=[{}]), "the name of a split is None"),
     "split with a path": (split_text(name="../../etc"), "the name of a split"),
     "lengths": (split_text(shardLengths=3), "shardLengths is 3"),
-    "negative length": (split_text(shardLengths=["-1"]), "-1 is no number of records"),
-    "length of float": (split_text(shardLengths=[1.5]), "1.5 is no number of records"),
-    "length of true": (split_text(shardLengths=[True]), "True is no number of records"),
-    "length of text": (split_text(shardLengths=["many"]), "'many' is no number of records"),
-    "length of null": (split_text(shardLengths=[None]), "None is no number of records"),
-    "large length": (split_text(shardLengths=[2**63]), "is no number of records"),
-    "long length": (split_text(shardLengths=["9" * 5000]), "is no number of records"),
-    "negative bytes": (split_text(numBytes="-5"), "-5 is no number of records or bytes"),
-    "template of number": (split_text(filepathTemplate=7), "is no text"),
-    "upwards": (split_text(filepathTemplate="../{SHARD_INDEX}"), "within its folder"),
-    "upwards inside": (split_text(filepathTemplate="a/../../{SHARD_INDEX}"), "within its folder"),
-    "absolute": (split_text(filepathTemplate="/etc/{SHARD_INDEX}"), "within its folder"),
-    "windows": (split_text(filepathTemplate="C:\\{SHARD_INDEX}"), "within its folder"),
-    "drive": (split_text(filepathTemplate="C:/{SHARD_INDEX}"), "within its folder"),
-    "backslash": (split_text(filepathTemplate="..\\{SHARD_INDEX}"), "within its folder"),
-    "null byte": (split_text(filepathTemplate="\0{SHARD_INDEX}"), "within its folder"),
+    "negative length": (split_text(shardLengths=["-1"]), "-1 is not a number of records"),
+    "length of float": (split_text(shardLengths=[1.5]), "1.5 is not a number of records"),
+    "length of true": (split_text(shardLengths=[True]), "True is not a number of records"),
+    "length of text": (split_text(shardLengths=["many"]), "'many' is not a number of records"),
+    "length of null": (split_text(shardLengths=[None]), "None is not a number of records"),
+    "large length": (split_text(shardLengths=[2**63]), "is not a number of records"),
+    "long length": (split_text(shardLengths=["9" * 5000]), "is not a number of records"),
+    "negative bytes": (split_text(numBytes="-5"), "-5 is not a number of records or bytes"),
+    "template of number": (split_text(filepathTemplate=7), "is not a text"),
+    "upwards": (split_text(filepathTemplate="../{SHARD_INDEX}"), "within its directory"),
+    "upwards inside": (
+        split_text(filepathTemplate="a/../../{SHARD_INDEX}"),
+        "within its directory",
+    ),
+    "absolute": (split_text(filepathTemplate="/etc/{SHARD_INDEX}"), "within its directory"),
+    "windows": (split_text(filepathTemplate="C:\\{SHARD_INDEX}"), "within its directory"),
+    "drive": (split_text(filepathTemplate="C:/{SHARD_INDEX}"), "within its directory"),
+    "backslash": (split_text(filepathTemplate="..\\{SHARD_INDEX}"), "within its directory"),
+    "null byte": (split_text(filepathTemplate="\0{SHARD_INDEX}"), "within its directory"),
     "unknown variable": (split_text(filepathTemplate="{HOME}{SHARD_INDEX}"), "variable 'HOME'"),
     "attribute": (split_text(filepathTemplate="{SPLIT.x}{SHARD_INDEX}"), "variable 'SPLIT.x'"),
-    "open brace": (split_text(filepathTemplate="{SPLIT{SHARD_INDEX}"), "is no text with"),
+    "open brace": (split_text(filepathTemplate="{SPLIT{SHARD_INDEX}"), "is not a text with"),
     "one name": (split_text(filepathTemplate="{SPLIT}"), "gives all shards one name"),
 }
 

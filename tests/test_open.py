@@ -26,7 +26,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     path = tmp_path / "data"
     path.mkdir()
     return path
@@ -49,7 +49,7 @@ def birds(tmp_path):
 @pytest.mark.parametrize(
     "spell", [str, lambda path: path, lambda path: f"{path}/", "file://{}".format]
 )
-def test_a_folder_of_covey(birds, spell):
+def test_a_directory_of_covey(birds, spell):
     assert numbers(opened(spell(birds), split="train")) == list(range(20))
 
 
@@ -73,7 +73,7 @@ def test_of_several_versions_the_newest(tmp_path):
     assert numbers(opened(tmp_path / "birds/9.2.0")) == [2]
 
 
-def test_a_folder_of_several_datasets_is_none_of_them(tmp_path):
+def test_a_directory_of_several_datasets_is_none_of_them(tmp_path):
     for number, config in enumerate(["large", "small"]):
         write(
             [{"x": number, "label": config}], tmp_path / "birds" / config / "1.0.0", label="label"
@@ -86,28 +86,28 @@ def test_a_folder_of_several_datasets_is_none_of_them(tmp_path):
 
 
 def test_names_that_look_like_patterns(tmp_path):
-    folder = tmp_path / "a [1]*"
-    write([{"x": 3, "label": "owl"}], folder / "1.0.0", label="label")
-    ds = opened(folder)
+    directory = tmp_path / "a [1]*"
+    write([{"x": 3, "label": "owl"}], directory / "1.0.0", label="label")
+    ds = opened(directory)
     assert (numbers(ds), ds.classes.names) == ([3], ("owl",))
-    put_numbers(folder / "q?.tfrecord", [5])
-    assert numbers(opened(folder / "q?.tfrecord")) == [5]
+    put_numbers(directory / "q?.tfrecord", [5])
+    assert numbers(opened(directory / "q?.tfrecord")) == [5]
 
 
 @pytest.mark.parametrize(
     "name", ["x.tfrec", "x.tfrecord", "x.tfrecords", "x.TFRecord", "x.tfrecord-00000-of-00001"]
 )
-def test_names_of_record_files(folder, name):
-    put_numbers(folder / name, range(4))
-    (folder / "README").write_text("not records")
-    assert numbers(opened(folder)) == numbers(opened(folder / name)) == [0, 1, 2, 3]
+def test_names_of_record_files(directory, name):
+    put_numbers(directory / name, range(4))
+    (directory / "README").write_text("not records")
+    assert numbers(opened(directory)) == numbers(opened(directory / name)) == [0, 1, 2, 3]
 
 
-def test_names_that_say_nothing(folder):
-    put_numbers(folder / "a", range(4))
-    put_numbers(folder / "b.bin", range(4, 6))
-    (folder / "notes").write_text("not records at all")
-    assert numbers(opened(folder)) == [0, 1, 2, 3, 4, 5]
+def test_names_that_say_nothing(directory):
+    put_numbers(directory / "a", range(4))
+    put_numbers(directory / "b.bin", range(4, 6))
+    (directory / "notes").write_text("not records at all")
+    assert numbers(opened(directory)) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -120,69 +120,69 @@ def test_names_that_say_nothing(folder):
         os.fsdecode(b"\xff.tfrecord"),
     ],
 )
-def test_odd_names(folder, name):
-    put_numbers(folder / name, range(4))
-    for path in (folder, folder / name, [folder / name]):
+def test_odd_names(directory, name):
+    put_numbers(directory / name, range(4))
+    for path in (directory, directory / name, [directory / name]):
         assert numbers(opened(path)) == [0, 1, 2, 3]
         assert numbers(opened(path)) == [0, 1, 2, 3]  # by the index, if it was kept
 
 
-def test_files_in_folders_in_the_order_of_their_names(folder):
+def test_files_in_directories_in_the_order_of_their_names(directory):
     for number, name in enumerate(["b/z.tfrecord", "a.tfrecord", "b/c/d.tfrecord", "c.tfrec"]):
-        put_numbers(folder / name, [number])
-    assert numbers(opened(folder)) == [1, 2, 0, 3]
+        put_numbers(directory / name, [number])
+    assert numbers(opened(directory)) == [1, 2, 0, 3]
 
 
-def test_files_of_a_pattern(folder):
+def test_files_of_a_pattern(directory):
     for number, name in enumerate(["b/z.tfrecord", "a.tfrecord", "b/c/d.tfrecord", "c.tfrec"]):
-        put_numbers(folder / name, [number])
-    assert numbers(opened(folder / "*.tfrec*")) == [1, 3]
-    assert numbers(opened(f"{folder}/**/*.tfrecord")) == [1, 2, 0]
-    assert numbers(opened(f"{folder}/[bc]/?.tfrecord")) == [0]
+        put_numbers(directory / name, [number])
+    assert numbers(opened(directory / "*.tfrec*")) == [1, 3]
+    assert numbers(opened(f"{directory}/**/*.tfrecord")) == [1, 2, 0]
+    assert numbers(opened(f"{directory}/[bc]/?.tfrecord")) == [0]
 
 
-def test_a_list_of_files_in_its_own_order(folder):
-    paths = [put_numbers(folder / name, [n]) for n, name in enumerate(["b/x", "a/x", "a/b/x"])]
+def test_a_list_of_files_in_its_own_order(directory):
+    paths = [put_numbers(directory / name, [n]) for n, name in enumerate(["b/x", "a/x", "a/b/x"])]
     assert numbers(opened(paths)) == [0, 1, 2]
     assert numbers(opened([str(path) for path in reversed(paths)])) == [2, 1, 0]
     assert numbers(opened(iter(paths[:1]))) == [0]
 
 
-def test_lists_do_not_share_an_index_with_other_lists(folder):
-    paths = [put_numbers(folder / f"{n}.tfrecord", range(n, n + 3)) for n in (0, 3, 6)]
+def test_lists_do_not_share_an_index_with_other_lists(directory):
+    paths = [put_numbers(directory / f"{n}.tfrecord", range(n, n + 3)) for n in (0, 3, 6)]
     chosen = [[0], [0, 1], [1, 0], [0, 1, 2], [2], [1, 2]]
     for _ in range(2):
         for which in chosen:
             expected = [3 * n + k for n in which for k in range(3)]
             assert numbers(opened([paths[n] for n in which])) == expected
-        assert numbers(opened(folder)) == list(range(9))
+        assert numbers(opened(directory)) == list(range(9))
 
 
-def test_what_lies_beside_records_is_left_alone(folder):
-    put_numbers(folder / "a.tfrecord", [1, 2])
+def test_what_lies_beside_records_is_left_alone(directory):
+    put_numbers(directory / "a.tfrecord", [1, 2])
     for name in ("a.tfrecord.idx", "a.idx", "a.json", "a.txt", "a.npy", ".hidden.tfrecord"):
-        (folder / name).write_bytes(b"0 30\n30 30\n")
-    (folder / ".covey-old.partial").mkdir()
-    (folder / ".covey-old.partial/x.tfrecord").write_bytes(b"junk")
-    assert numbers(opened(folder)) == numbers(opened(folder / "*")) == [1, 2]
+        (directory / name).write_bytes(b"0 30\n30 30\n")
+    (directory / ".covey-old.partial").mkdir()
+    (directory / ".covey-old.partial/x.tfrecord").write_bytes(b"junk")
+    assert numbers(opened(directory)) == numbers(opened(directory / "*")) == [1, 2]
 
 
-def test_links(folder, tmp_path):
+def test_links(directory, tmp_path):
     put_numbers(tmp_path / "elsewhere/x", [1, 2])
-    (folder / "a.tfrecord").symlink_to(tmp_path / "elsewhere/x")
-    (folder / "again").symlink_to(folder)
-    (tmp_path / "link").symlink_to(folder)
+    (directory / "a.tfrecord").symlink_to(tmp_path / "elsewhere/x")
+    (directory / "again").symlink_to(directory)
+    (tmp_path / "link").symlink_to(directory)
     assert numbers(opened(tmp_path / "link")) == [1, 2]
 
 
-def test_empty_files(folder):
-    put_numbers(folder / "a.tfrecord", [])
-    ds = opened(folder)
+def test_empty_files(directory):
+    put_numbers(directory / "a.tfrecord", [])
+    ds = opened(directory)
     assert (len(ds), list(ds), ds[:], ds.raw[:], dict(ds.features)) == (0, [], {}, [], {})
-    put_numbers(folder / "b.tfrecord", [1, 2])
-    put_numbers(folder / "c.tfrecord", [])
-    put_numbers(folder / "d.tfrecord", [3])
-    assert numbers(opened(folder)) == [1, 2, 3]
+    put_numbers(directory / "b.tfrecord", [1, 2])
+    put_numbers(directory / "c.tfrecord", [])
+    put_numbers(directory / "d.tfrecord", [3])
+    assert numbers(opened(directory)) == [1, 2, 3]
     with pytest.raises(IndexError):
         ds[0]
 
@@ -190,28 +190,28 @@ def test_empty_files(folder):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("nowhere", "nowhere: there is no such file or folder"),
+        ("nowhere", "nowhere: there is no such file or directory"),
         ("nowhere/*.tfrecord", "no file fits this pattern"),
         ("*.gz", "no file fits this pattern"),
         ("empty", "no dataset.*and no TFRecord file"),
         (["a.tfrecord", "b.tfrecord"], "b.tfrecord: there is no such file"),
         (["a.tfrecord", "a.tfrecord"], "a.tfrecord: the file is listed twice"),
-        (["a.tfrecord", "empty"], "empty: .*is a folder"),
+        (["a.tfrecord", "empty"], "empty: .*is a directory"),
         ([], "the list of files to open is empty"),
     ],
 )
-def test_nothing_to_open(folder, monkeypatch, path, message):
-    monkeypatch.chdir(folder)
-    (folder / "empty").mkdir()
-    put_numbers(folder / "a.tfrecord", [1])
+def test_nothing_to_open(directory, monkeypatch, path, message):
+    monkeypatch.chdir(directory)
+    (directory / "empty").mkdir()
+    put_numbers(directory / "a.tfrecord", [1])
     with pytest.raises(DatasetError, match=message):
         opened(path)
 
 
 @pytest.mark.parametrize("path", [None, 3, [3], ""])
-def test_no_path(folder, monkeypatch, path):
-    monkeypatch.chdir(folder)
-    put_numbers(folder / "a.tfrecord", [1])
+def test_no_path(directory, monkeypatch, path):
+    monkeypatch.chdir(directory)
+    put_numbers(directory / "a.tfrecord", [1])
     with pytest.raises((TypeError, CoveyError)):
         opened(path)
 
@@ -224,45 +224,45 @@ def test_a_missing_shard_is_named(birds):
     assert len(opened(birds, split="test")) == 7
 
 
-def test_files_that_are_no_records(folder):
-    (folder / "a.tfrecord").write_bytes(b"this is some text, and not a TFRecord file")
+def test_files_that_are_no_records(directory):
+    (directory / "a.tfrecord").write_bytes(b"this is some text, and not a TFRecord file")
     with pytest.raises(CorruptRecordError, match=r"a.tfrecord: record 0 at byte 0"):
-        opened(folder)
+        opened(directory)
 
 
-def test_records_that_are_no_examples(folder):
-    with covey.RecordWriter(folder / "a.tfrecord") as writer:
+def test_records_that_are_no_examples(directory):
+    with covey.RecordWriter(directory / "a.tfrecord") as writer:
         writer.write(b"\xff\xff\xff")
     with pytest.raises(ExampleError, match=r"a.tfrecord: record 0: .*no tf.train.Example"):
-        opened(folder)
+        opened(directory)
 
 
 # Splits.
 
 
-def test_splits_that_names_of_files_tell(folder):
+def test_splits_that_names_of_files_tell(directory):
     for name, part in {"train-0": [0, 1], "train-1": [2], "x_test": [3], "val.0": [4]}.items():
-        put_numbers(folder / f"{name}.tfrecord", part)
-    assert numbers(opened(folder, split="train")) == [0, 1, 2]
-    assert numbers(opened(folder, split="test")) == [3]
-    assert numbers(opened(folder, split="val+train[1:]")) == [4, 1, 2]
-    assert sorted(numbers(opened(folder, split="all"))) == [0, 1, 2, 3, 4]
+        put_numbers(directory / f"{name}.tfrecord", part)
+    assert numbers(opened(directory, split="train")) == [0, 1, 2]
+    assert numbers(opened(directory, split="test")) == [3]
+    assert numbers(opened(directory, split="val+train[1:]")) == [4, 1, 2]
+    assert sorted(numbers(opened(directory, split="all"))) == [0, 1, 2, 3, 4]
     with pytest.raises(DatasetError, match=r"splits .*'train'.*pass split="):
-        opened(folder)
+        opened(directory)
 
 
-def test_files_without_splits_can_be_cut_all_the_same(folder):
-    put_numbers(folder / "a.tfrecord", range(6))
-    put_numbers(folder / "b.tfrecord", range(6, 10))
-    assert numbers(opened(folder, split="all")) == list(range(10))
-    assert numbers(opened(folder, split="all[:80%]")) == list(range(8))
-    assert numbers(opened(folder, split="all[-2:]")) == [8, 9]
-    assert numbers(opened(folder, split="all[1shard]")) == [6, 7, 8, 9]
+def test_files_without_splits_can_be_cut_all_the_same(directory):
+    put_numbers(directory / "a.tfrecord", range(6))
+    put_numbers(directory / "b.tfrecord", range(6, 10))
+    assert numbers(opened(directory, split="all")) == list(range(10))
+    assert numbers(opened(directory, split="all[:80%]")) == list(range(8))
+    assert numbers(opened(directory, split="all[-2:]")) == [8, 9]
+    assert numbers(opened(directory, split="all[1shard]")) == [6, 7, 8, 9]
 
 
-def test_the_only_split_need_not_be_named(folder):
-    put_numbers(folder / "train-0.tfrecord", range(3))
-    assert numbers(opened(folder)) == numbers(opened(folder, split="train")) == [0, 1, 2]
+def test_the_only_split_need_not_be_named(directory):
+    put_numbers(directory / "train-0.tfrecord", range(3))
+    assert numbers(opened(directory)) == numbers(opened(directory, split="train")) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("split", ["nix", "train[:200]", "train[", "", 3, ["train"]])
@@ -271,17 +271,17 @@ def test_no_such_split(birds, split):
         opened(birds, split=split)
 
 
-def test_a_split_that_is_not_asked_for_is_not_touched(folder):
-    put_numbers(folder / "train.tfrecord", range(3))
-    (folder / "test.tfrecord").write_bytes(b"damaged")
-    assert numbers(opened(folder, split="train")) == [0, 1, 2]
+def test_a_split_that_is_not_asked_for_is_not_touched(directory):
+    put_numbers(directory / "train.tfrecord", range(3))
+    (directory / "test.tfrecord").write_bytes(b"damaged")
+    assert numbers(opened(directory, split="train")) == [0, 1, 2]
 
 
-def test_an_empty_split_fits_any_other(folder):
-    put_numbers(folder / "train.tfrecord", range(3))
-    put_numbers(folder / "test.tfrecord", [])
+def test_an_empty_split_fits_any_other(directory):
+    put_numbers(directory / "train.tfrecord", range(3))
+    put_numbers(directory / "test.tfrecord", [])
     for split in ("train+test", "test+train"):
-        ds = opened(folder, split=split)
+        ds = opened(directory, split=split)
         assert (numbers(ds), ds.labels.tolist()) == ([0, 1, 2], [0, 1, 2])
 
 
@@ -302,23 +302,23 @@ def test_a_split_without_records(birds, lengths):
     assert (numbers(joined), len(joined.where(label="jay"))) == (list(range(20, 27)), 3)
 
 
-def test_splits_whose_features_differ_in_length(folder):
+def test_splits_whose_features_differ_in_length(directory):
     kind = {"v": Tensor("int64", (None,))}
-    put(folder / "train.tfrecord", [{"v": [1, 2]}, {"v": [3, 4]}], kind)
-    put(folder / "test.tfrecord", [{"v": [5, 6, 7]}], kind)
-    ds = opened(folder, split="train+test")
+    put(directory / "train.tfrecord", [{"v": [1, 2]}, {"v": [3, 4]}], kind)
+    put(directory / "test.tfrecord", [{"v": [5, 6, 7]}], kind)
+    ds = opened(directory, split="train+test")
     assert ds[:]["v"].tolist() == [[1, 2], [3, 4], [5, 6, 7]]
-    assert opened(folder, split="train")[:]["v"].shape == (2, 2)
+    assert opened(directory, split="train")[:]["v"].shape == (2, 2)
 
 
-def test_splits_that_do_not_go_together(folder):
-    put(folder / "train.tfrecord", [{"a": 1}], {"a": "int64"})
-    put(folder / "test.tfrecord", [{"b": 1}], {"b": "int64"})
+def test_splits_that_do_not_go_together(directory):
+    put(directory / "train.tfrecord", [{"a": 1}], {"a": "int64"})
+    put(directory / "test.tfrecord", [{"b": 1}], {"b": "int64"})
     with pytest.raises(DatasetError, match=r"different features .*pass features="):
-        opened(folder, split="train+test")
-    put(folder / "val.tfrecord", [{"a": 1.5}], {"a": "float32"})
+        opened(directory, split="train+test")
+    put(directory / "val.tfrecord", [{"a": 1.5}], {"a": "float32"})
     with pytest.raises(DatasetError, match=r"features"):
-        opened(folder, split="train+val")
+        opened(directory, split="train+val")
 
 
 SPLITS = {"train": list(range(20)), "test": list(range(20, 27))}
@@ -402,10 +402,10 @@ def test_any_split_and_any_key_are_as_those_of_lists(prepared, spec, tried):
 
 
 @pytest.fixture
-def ten(folder):
-    put_numbers(folder / "a.tfrecord", range(6))
-    put_numbers(folder / "b.tfrecord", range(6, 10))
-    return opened(folder)
+def ten(directory):
+    put_numbers(directory / "a.tfrecord", range(6))
+    put_numbers(directory / "b.tfrecord", range(6, 10))
+    return opened(directory)
 
 
 class Three:
@@ -497,9 +497,9 @@ def test_going_through_all(ten):
     assert (next(first)["x"], next(first)["x"], next(second)["x"]) == (0, 1, 0)
 
 
-def test_going_through_more_than_are_decoded_at_once(folder):
-    put_numbers(folder / "a.tfrecord", range(1000))
-    ds = opened(folder)
+def test_going_through_more_than_are_decoded_at_once(directory):
+    put_numbers(directory / "a.tfrecord", range(1000))
+    ds = opened(directory)
     assert [each["x"] for each in ds] == list(range(1000))
     assert [ds.features.decode(each)["x"] for each in ds.raw] == list(range(1000))
 
@@ -518,12 +518,12 @@ def test_columns(birds):
         ds.columns(["nix"])
 
 
-def test_columns_do_not_touch_the_bytes_of_others(folder):
+def test_columns_do_not_touch_the_bytes_of_others(directory):
     good, bad = Features({"a": "int64", "b": "int64"}), Features({"a": "int64", "b": "str"})
-    with covey.RecordWriter(folder / "x.tfrecord") as writer:
+    with covey.RecordWriter(directory / "x.tfrecord") as writer:
         writer.write(good.encode({"a": 1, "b": 2}))
         writer.write(bad.encode({"a": 3, "b": "text"}))
-    ds = opened(folder, features=good)
+    ds = opened(directory, features=good)
     assert ds.columns(["a"])["a"].tolist() == [1, 3]
     with pytest.raises(ExampleError, match=r"x.tfrecord: record 1 .*feature 'b'"):
         ds.columns()
@@ -581,16 +581,16 @@ def test_splits_of_different_compression(tmp_path):
 @given(datasets(odd=True), st.sampled_from([None, "GZIP"]))
 def test_any_features(tmp_path_factory, dataset, compression):
     features, examples = dataset
-    folder = tmp_path_factory.mktemp("any")
-    write(examples, folder, features=features, shuffle=False, compression=compression, shards=2)
-    with opened(folder) as ds:
+    directory = tmp_path_factory.mktemp("any")
+    write(examples, directory, features=features, shuffle=False, compression=compression, shards=2)
+    with opened(directory) as ds:
         assert ds.features == features
-        stored = [features.decode(record) for record in records(folder)]
+        stored = [features.decode(record) for record in records(directory)]
         columns = ds[:]
         for row, expected in enumerate(stored):
             assert agree(tidy(ds[row]), tidy(expected))
             assert agree(tidy(row_of(columns, row)), tidy(expected))
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def agree(found, expected):
@@ -631,38 +631,38 @@ def test_nested_ragged_and_sparse(tmp_path):
     assert list(ds.columns(["meta/place/lat"])) == ["meta"]
 
 
-def test_names_with_slashes_that_nest_nothing(folder):
+def test_names_with_slashes_that_nest_nothing(directory):
     features = {"image/encoded": "bytes", "image/class/label": "int64", "image/class/text": "str"}
     example = {"image/encoded": b"x", "image/class/label": 3, "image/class/text": "owl"}
-    put(folder / "a.tfrecord", [example], features)
-    ds = opened(folder, label="image/class/text")
+    put(directory / "a.tfrecord", [example], features)
+    ds = opened(directory, label="image/class/text")
     assert tidy(ds[0]) == {**example, "image/class/text": b"owl"}
     assert (ds.classes.names, ds.where(label="owl")[0]["image/encoded"]) == (("owl",), b"x")
     assert ds.columns(["image/class/label"])["image/class/label"].tolist() == [3]
 
 
-def test_features_that_are_asked_for(folder):
+def test_features_that_are_asked_for(directory):
     put(
-        folder / "a.tfrecord",
+        directory / "a.tfrecord",
         [{"x": [1, 2, 3, 4], "y": "é"}],
         {"x": Tensor("int64", (4,)), "y": "str"},
     )
-    ds = opened(folder, features={"x": Tensor("int8", (2, 2)), "y": "str"})
+    ds = opened(directory, features={"x": Tensor("int8", (2, 2)), "y": "str"})
     assert (ds[0]["x"].tolist(), ds[0]["x"].dtype, ds[0]["y"]) == ([[1, 2], [3, 4]], np.int8, "é")
-    assert tidy(opened(folder)[0]) == {"x": [1, 2, 3, 4], "y": "é".encode()}
-    assert tidy(opened(folder, features={"y": "bytes"})[0]) == {"y": "é".encode()}
-    assert tidy(opened(folder)[0]) == {"x": [1, 2, 3, 4], "y": "é".encode()}
+    assert tidy(opened(directory)[0]) == {"x": [1, 2, 3, 4], "y": "é".encode()}
+    assert tidy(opened(directory, features={"y": "bytes"})[0]) == {"y": "é".encode()}
+    assert tidy(opened(directory)[0]) == {"x": [1, 2, 3, 4], "y": "é".encode()}
 
 
-def test_features_that_do_not_fit(folder):
-    put_numbers(folder / "a.tfrecord", range(3))
-    ds = opened(folder, features={"x": "str"})
+def test_features_that_do_not_fit(directory):
+    put_numbers(directory / "a.tfrecord", range(3))
+    ds = opened(directory, features={"x": "str"})
     with pytest.raises(
         ExampleError, match=r"a.tfrecord: record 1 .*feature 'x': it holds an int64"
     ):
         ds[1]
     with pytest.raises(FeatureError):
-        opened(folder, features={"x": "no such type"})
+        opened(directory, features={"x": "no such type"})
 
 
 def test_the_features_of_a_dataset_can_be_fewer(birds):
@@ -755,38 +755,38 @@ def test_a_damaged_record_is_named(tmp_path, mmap):
     for broken in (ds, ds.raw):
         with pytest.raises(CorruptRecordError) as caught:
             broken[[24, 25]]
-        assert (caught.value.name, caught.value.record) == (str(path), 25)
+        assert (caught.value.path, caught.value.record) == (str(path), 25)
         assert content[caught.value.offset : at].count(b"pad") == 1
     assert opened(tmp_path, mmap=mmap, verify=False)[25]["x"] == 25
 
 
-def test_damaged_records_can_be_left_out(folder):
-    path = put_numbers(folder / "a.tfrecord", range(6))
-    put_numbers(folder / "b.tfrecord", range(6, 8))
+def test_damaged_records_can_be_left_out(directory):
+    path = put_numbers(directory / "a.tfrecord", range(6))
+    put_numbers(directory / "b.tfrecord", range(6, 8))
     size = path.stat().st_size // 6
     for damaged, expected in [(0, [1, 2, 3, 4, 5, 6, 7]), (3, [1, 2, 4, 5, 6, 7])]:
         content = bytearray(path.read_bytes())
         content[damaged * size + 14] ^= 1
         path.write_bytes(content)
         with pytest.raises(CorruptRecordError, match=r"a.tfrecord: record 0.*on_error='skip'"):
-            opened(folder)
+            opened(directory)
         with pytest.warns(covey.errors.SkippedRecordsWarning):
-            ds = opened(folder, on_error="skip")
+            ds = opened(directory, on_error="skip")
         assert numbers(ds) == expected
         assert ds.labels.tolist() == [n % 3 for n in expected]
-        assert not list(folder.glob("covey-*"))
+        assert not list(directory.glob("covey-*"))
 
 
-def test_on_error_has_two_values(folder):
+def test_on_error_has_two_values(directory):
     with pytest.raises(ValueError, match="on_error is 'ignore'"):
-        opened(folder, on_error="ignore")
+        opened(directory, on_error="ignore")
 
 
-def test_how_far_indexing_is(folder, capsys):
-    put_numbers(folder / "a.tfrecord", range(6))
-    covey.open(folder, progress=True)
+def test_how_far_indexing_is(directory, capsys):
+    put_numbers(directory / "a.tfrecord", range(6))
+    covey.open(directory, progress=True)
     assert "indexing" in capsys.readouterr().err
-    covey.open(folder, progress=True)
+    covey.open(directory, progress=True)
     assert capsys.readouterr().err == ""
 
 
@@ -799,8 +799,8 @@ def test_counts_that_are_not_those_of_the_description(birds):
         opened(birds, split="train+test")
 
 
-def test_pictures_in_other_formats_are_decoded(folder, tmp_path):
+def test_pictures_in_other_formats_are_decoded(directory, tmp_path):
     PIL.Image.fromarray(draw(1)).save(tmp_path / "x.bmp")
-    put(folder / "a.tfrecord", [{"i": (tmp_path / "x.bmp").read_bytes()}], {"i": "bytes"})
-    ds = opened(folder, features={"i": Image()}, decode_images=True)
+    put(directory / "a.tfrecord", [{"i": (tmp_path / "x.bmp").read_bytes()}], {"i": "bytes"})
+    ds = opened(directory, features={"i": Image()}, decode_images=True)
     assert (ds[0]["i"] == draw(1)).all()

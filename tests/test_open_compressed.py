@@ -19,7 +19,7 @@ from covey import CoveyError, RecordReader
 from covey.errors import CorruptRecordError, SkippedRecordsWarning, StorageError
 from covey.reading import decompressed
 from covey.reading.local_shards import LocalShards
-from covey.storage import cache_folder
+from covey.storage import cache_directory
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def test_a_damaged_member_is_named(tmp_path):
             right.append(number)
         except CorruptRecordError as error:
             damaged.append(number)
-            found.append((error.name, error.record))
+            found.append((error.path, error.record))
     assert damaged == list(range(damaged[0], damaged[-1] + 1))
     assert found == [(str(path), number) for number in damaged]
     assert len(right) > 500
@@ -277,7 +277,7 @@ def cut_while_used(path):
 
 
 def ds_cache():
-    return cache_folder()
+    return cache_directory()
 
 
 def test_a_cache_that_is_emptied_while_it_is_used(long_stream, cache):
@@ -438,22 +438,22 @@ def test_damaged_gzip_can_be_left_out(tmp_path, pack, damage, size):
     st.booleans(),
 )
 def test_any_shards_side_by_side(tmp_path_factory, shards, mmap):
-    folder, values = tmp_path_factory.mktemp("mixed"), []
+    directory, values = tmp_path_factory.mktemp("mixed"), []
     for number, (compression, count) in enumerate(shards):
-        path, part = folder / f"{number}.tfrecord", range(len(values), len(values) + count)
+        path, part = directory / f"{number}.tfrecord", range(len(values), len(values) + count)
         if compression == "empty":
             path.write_bytes(b"")
         else:
             put_numbers(path, part, compression=compression)
             values += part
-    ds = opened(folder, mmap=mmap)
+    ds = opened(directory, mmap=mmap)
     assert len(ds) == len(values)
     if values:
         assert numbers(ds) == values
         assert numbers(ds, values[::-1]) == values[::-1]
         assert [ds.features.decode(each)["x"] for each in ds.raw] == values
         assert ds.labels.tolist() == [n % 3 for n in values]
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def test_long_streams_beside_plain_files(tmp_path, long_stream):

@@ -111,15 +111,15 @@ def test_files_of_tensorflow(tmp_path):
         "g.tfrecord": ("ZLIB", range(45, 60)),
         "sub/h.tfrecord-00000-of-00001": ("", range(60, 66)),
     }
-    folder = tmp_path / "data"
-    paths = [put(folder / name, map(record, part), how) for name, (how, part) in parts.items()]
+    directory = tmp_path / "data"
+    paths = [put(directory / name, map(record, part), how) for name, (how, part) in parts.items()]
     hows = [how for how, _ in parts.values()]
     records = by_tensorflow(paths, hows)
     assert len(records) == 66
-    for ds in (opened(folder), opened(paths), opened(str(folder), mmap=False)):
+    for ds in (opened(directory), opened(paths), opened(str(directory), mmap=False)):
         check(ds, records)
     check(
-        opened(f"{folder}/*.tfrecord"),
+        opened(f"{directory}/*.tfrecord"),
         by_tensorflow([paths[n] for n in (0, 5, 6)], ["", "GZIP", "ZLIB"]),
     )
     check(opened(list(reversed(paths))), by_tensorflow(reversed(paths), reversed(hows)))
@@ -129,11 +129,13 @@ def test_files_of_tensorflow(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["", "GZIP", "ZLIB"])
-def test_a_folder_of_tensorflow(tmp_path, how):
-    folder = tmp_path / "data"
-    paths = [put(folder / f"{n}.tfrecord", map(record, range(n, n + 30)), how) for n in (0, 30, 60)]
-    check(opened(folder), by_tensorflow(paths, [how] * 3))
-    ds = opened(folder, label="text")
+def test_a_directory_of_tensorflow(tmp_path, how):
+    directory = tmp_path / "data"
+    paths = [
+        put(directory / f"{n}.tfrecord", map(record, range(n, n + 30)), how) for n in (0, 30, 60)
+    ]
+    check(opened(directory), by_tensorflow(paths, [how] * 3))
+    ds = opened(directory, label="text")
     assert list(ds.classes.names) == sorted(f"é{n}" for n in range(90))
 
 
@@ -244,17 +246,17 @@ def dali_index(path):
 
 @pytest.mark.parametrize("place", ["{}.idx", "idx/{}.idx", "{}_idx.txt"])
 def test_shards_of_dali(tmp_path, place):
-    folder = tmp_path / "data"
-    paths = [put(folder / f"train-{n}.tfrecord", map(record, range(n, n + 9))) for n in range(3)]
+    directory = tmp_path / "data"
+    paths = [put(directory / f"train-{n}.tfrecord", map(record, range(n, n + 9))) for n in range(3)]
     for path in paths:
-        index = folder / place.format(path.stem)
+        index = directory / place.format(path.stem)
         index.parent.mkdir(exist_ok=True)
         index.write_text(dali_index(path))
-    ds = opened(folder)
+    ds = opened(directory)
     check(ds, by_tensorflow(paths, [""] * 3))
-    check(opened(folder, split="train[1shard]"), by_tensorflow(paths[1:2], [""]))
-    covey.build_index(folder, progress=False)
-    rows = np.load(next(folder.glob("covey-*.index.npy")))
+    check(opened(directory, split="train[1shard]"), by_tensorflow(paths[1:2], [""]))
+    covey.build_index(directory, progress=False)
+    rows = np.load(next(directory.glob("covey-*.index.npy")))
     frames = [f"{row['offset']} {row['length'] + 16}\n" for row in rows]
     assert "".join(frames) == "".join(map(dali_index, paths))
 
@@ -373,17 +375,17 @@ def shelf(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def large(shelf):
-    folder = shelf / "large/1.2.0"
-    assert len(list(folder.glob("birds-train.tfrecord-*"))) == 4
-    return folder
+    directory = shelf / "large/1.2.0"
+    assert len(list(directory.glob("birds-train.tfrecord-*"))) == 4
+    return directory
 
 
 IMAGES = ("image", "photo", "grey")
 
 
-def as_tfds(folder, split, *, decode=False):
+def as_tfds(directory, split, *, decode=False):
     """All examples in their order, as TFDS reads them."""
-    builder = tfds.builder_from_directory(folder)
+    builder = tfds.builder_from_directory(directory)
     config = tfds.ReadConfig(interleave_cycle_length=1)
     skipped = None if decode else dict.fromkeys(IMAGES, tfds.decode.SkipDecoding())
     with warnings.catch_warnings():
@@ -545,10 +547,10 @@ def test_versions_and_configs_of_tfds(shelf):
 
 
 def test_a_dataset_of_tfds_stays_one_of_tfds(large, theirs, tmp_path):
-    folder = tmp_path / "birds" / "1.2.0"
-    shutil.copytree(large, folder)
-    opened(folder, split="all")
-    assert agree(as_tfds(folder, "test"), theirs["test"])
+    directory = tmp_path / "birds" / "1.2.0"
+    shutil.copytree(large, directory)
+    opened(directory, split="all")
+    assert agree(as_tfds(directory, "test"), theirs["test"])
 
 
 def test_features_of_a_dataset_of_tfds_can_be_chosen(large, theirs):
@@ -558,42 +560,42 @@ def test_features_of_a_dataset_of_tfds_can_be_chosen(large, theirs):
 
 
 def test_a_shard_of_tfds_that_changes_is_named(large, tmp_path):
-    folder = tmp_path / "birds/1.2.0"
-    shutil.copytree(large, folder)
-    path = sorted(folder.glob("birds-train*tfrecord-*"))[2]
-    opened(folder, split="train")
+    directory = tmp_path / "birds/1.2.0"
+    shutil.copytree(large, directory)
+    path = sorted(directory.glob("birds-train*tfrecord-*"))[2]
+    opened(directory, split="train")
     content = path.read_bytes()
     records = by_tensorflow([path], [""])
     put(path, records[:-1])
     with pytest.raises(DatasetError, match=path.name):
-        opened(folder, split="train")
+        opened(directory, split="train")
     put(path, records[::-1])
-    ds = opened(folder, split="train")
+    ds = opened(directory, split="train")
     at = sum(
         len(by_tensorflow([each], [""]))
-        for each in sorted(folder.glob("birds-train.tfrecord-*"))[:2]
+        for each in sorted(directory.glob("birds-train.tfrecord-*"))[:2]
     )
     assert ds.raw[at : at + len(records)] == records[::-1]
     path.write_bytes(content)
-    assert opened(folder, split="train").raw[at] == records[0]
+    assert opened(directory, split="train").raw[at] == records[0]
 
 
 # What datum wrote.
 
 
-def test_a_folder_of_datum(tmp_path):
-    folder = tmp_path / "birds"
+def test_a_directory_of_datum(tmp_path):
+    directory = tmp_path / "birds"
     shards = {
         "train": {"train_0.tfrec": range(5), "train_1.tfrec": range(5, 9)},
         "val": {"v": range(9, 11)},
     }
     for files in shards.values():
         for name, part in files.items():
-            put(folder / name, map(datum_record, part))
+            put(directory / name, map(datum_record, part))
     info = {
         split: {name: len(part) for name, part in files.items()} for split, files in shards.items()
     }
-    (folder / "shard_info.json").write_text(json.dumps(info))
+    (directory / "shard_info.json").write_text(json.dumps(info))
     mapping = {
         "image": {"type": "string", "shape": [None, None, 3], "dense": True},
         "label": {"type": "int", "shape": [], "dense": True},
@@ -602,10 +604,10 @@ def test_a_folder_of_datum(tmp_path):
         "tags": {"type": "int", "shape": [None], "dense": False},
         "name": {"type": "string", "shape": [], "dense": True},
     }
-    (folder / "datum_to_type_and_shape_mapping.json").write_text(json.dumps(mapping))
+    (directory / "datum_to_type_and_shape_mapping.json").write_text(json.dumps(mapping))
     for split, files in shards.items():
-        expected = datum_reader.read(folder, split)
-        ds = opened(folder, split=split, decode_images=True)
+        expected = datum_reader.read(directory, split)
+        ds = opened(directory, split=split, decode_images=True)
         assert len(ds) == len(expected) == sum(map(len, files.values()))
         assert ds.label == "label"
         for found, each in zip(ds, expected, strict=True):
@@ -613,12 +615,12 @@ def test_a_folder_of_datum(tmp_path):
             for name in set(each) - {"image"}:
                 assert same(neutral(found[name]), neutral(each[name]))
             assert np.abs(found["image"].astype(int) - each["image"]).max() <= 3
-    assert opened(folder, split="train[:50%]+val").labels.tolist() == [
+    assert opened(directory, split="train[:50%]+val").labels.tolist() == [
         n % 3 for n in (0, 1, 2, 3, 9, 10)
     ]
-    (folder / "train_1.tfrec").unlink()
+    (directory / "train_1.tfrec").unlink()
     with pytest.raises(DatasetError, match=r"train_1.tfrec: the shard is missing"):
-        opened(folder, split="train")
+        opened(directory, split="train")
 
 
 def datum_record(n):

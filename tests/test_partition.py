@@ -312,7 +312,7 @@ def test_an_example_without_the_label_is_named():
     [
         ({}, "give one of"),
         ({"fraction": 0.5, "classes": 1}, "give one of"),
-        ({"fraction": 0}, "fraction is 0, must be between 0 and 1"),
+        ({"fraction": 0}, "fraction is 0; must be between 0 and 1"),
         ({"class_fraction": 1.5}, "class_fraction is 1.5"),
         ({"fraction": 1e-9}, "birds: with the fraction 1e-09, nothing is held out of 20"),
         ({"fraction": 1 - 1e-9}, "nothing stays of 20"),

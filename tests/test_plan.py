@@ -484,13 +484,13 @@ def test_the_plan_of_a_rank_knows_who_it_is():
 @pytest.mark.parametrize(
     ("rank", "world_size", "mode", "message"),
     [
-        (-1, 2, "split", "rank is -1, must be a whole number, 0 or more"),
-        (2, 2, "split", "rank is 2, must be below world_size, which is 2"),
-        (0, 0, "independent", "world_size is 0, must be a whole number, 1 or more"),
+        (-1, 2, "split", "rank is -1; must be an integer, 0 or more"),
+        (2, 2, "split", "rank is 2; must be below world_size, which is 2"),
+        (0, 0, "independent", "world_size is 0; must be an integer, 1 or more"),
         (0.0, 1, "independent", "rank is 0.0"),
         (False, 1, "independent", "rank is False"),
         (0, None, "independent", "world_size is None"),
-        (0, 2, "both", "mode is 'both', must be 'split' or 'independent'"),
+        (0, 2, "both", "mode is 'both'; must be 'split' or 'independent'"),
         (0, 2, ["independent"], "mode is "),
         (0, 5, "split", "a batch has 4 parts, which cannot be split over 5 ranks"),
     ],
@@ -759,7 +759,7 @@ LABELS = [i % 10 for i in range(100)]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes_per_batch": 0}, "classes_per_batch is 0, must be a whole number, 1 or more"),
+        ({"classes_per_batch": 0}, "classes_per_batch is 0; must be an integer, 1 or more"),
         ({"classes_per_batch": -3}, "classes_per_batch is -3"),
         ({"classes_per_batch": True}, "classes_per_batch is True"),
         ({"classes_per_batch": np.bool_(True)}, "classes_per_batch is "),
@@ -768,26 +768,26 @@ LABELS = [i % 10 for i in range(100)]
         ({"classes_per_batch": None}, "classes_per_batch is None"),
         ({"classes_per_batch": 11}, "classes_per_batch is 11, but there are only 10 classes"),
         ({"classes_per_batch": 2**70}, "but there are only 10 classes"),
-        ({"examples_per_class": 0}, "examples_per_class is 0, must be a whole number, from 1 to"),
+        ({"examples_per_class": 0}, "examples_per_class is 0; must be an integer, from 1 to"),
         ({"examples_per_class": 2**70}, "examples_per_class is 1180591620717411303424"),
         ({"examples_per_class": [2]}, r"examples_per_class is \[2\]"),
-        ({"seed": -1}, "seed is -1, must be a whole number, from 0 to 18446744073709551615"),
+        ({"seed": -1}, "seed is -1; must be an integer, from 0 to 18446744073709551615"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
         ({"seed": 0.5}, "seed is 0.5"),
         ({"seed": None}, "seed is None"),
-        ({"small_classes": "ignore"}, "small_classes is 'ignore', must be one of 'repeat', 'drop'"),
+        ({"small_classes": "ignore"}, "small_classes is 'ignore'; must be one of 'repeat', 'drop'"),
         ({"small_classes": None}, "small_classes is None"),
         ({"total_examples_per_class": 0}, "total_examples_per_class is 0"),
         ({"total_examples_per_class": 1.5}, "total_examples_per_class is 1.5"),
         ({"total_examples_per_class": True}, "total_examples_per_class is True"),
         ({"total_examples_per_class": 2**70}, "total_examples_per_class is 1180591620717411303424"),
-        ({"class_list": "owl"}, "class_list is 'owl', must be a list of classes"),
+        ({"class_list": "owl"}, "class_list is 'owl'; must be a list of classes"),
         ({"class_list": b"owl"}, "class_list is b'owl'"),
-        ({"class_list": 5}, "class_list is 5, must be a list of classes"),
+        ({"class_list": 5}, "class_list is 5; must be a list of classes"),
         ({"class_list": []}, "there are only 0 classes"),
         ({"class_list": [1]}, "there are only 1 classes"),
         ({"steps_per_epoch": 0}, "steps_per_epoch is 0"),
-        ({"steps_per_epoch": "all"}, "steps_per_epoch is 'all', must be .*'classes'.*'examples'"),
+        ({"steps_per_epoch": "all"}, "steps_per_epoch is 'all'; must be .*'classes'.*'examples'"),
         ({"steps_per_epoch": None}, "steps_per_epoch is None"),
         ({"steps_per_epoch": True}, "steps_per_epoch is True"),
         ({"steps_per_epoch": 1.5}, "steps_per_epoch is 1.5"),
@@ -806,7 +806,7 @@ def test_wrong_wishes(options, message):
         ([77, 1], "there is no record of class 77; there are '0', '1', .* and more"),
         (["owl"], "there is no record of class 'owl'"),
         ([2**70], "there is no record of class 1180591620717411303424"),
-        ([1.0], "a class is 1.0, must be a number or a name"),
+        ([1.0], "a class is 1.0; must be a number or a name"),
         ([True], "a class is True"),
         ([None], "a class is None"),
     ],
@@ -819,7 +819,7 @@ def test_classes_that_are_not_there(wanted, message):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0.0, 1.0], "labels are of the types float; must be all whole numbers or texts"),
+        ([0.0, 1.0], "labels are of the types float; must be all integers or strings"),
         ([[0, 1], [1, 0]], r"labels have the shape \(2, 2\), must have one dimension"),
         (3, r"labels have the shape \(\)"),
         (None, r"labels have the shape \(\)"),
@@ -873,9 +873,9 @@ def test_labels_of_tables():
 def test_wrong_steps(step):
     plan = BalancedPlan(LABELS, 2)
     for ask in (plan.batch, plan.classes, plan.coverage, lambda step: plan.batches(0, step)):
-        with pytest.raises(PlanError, match=r"step is .*, must be a whole number, from 0 to"):
+        with pytest.raises(PlanError, match=r"step is .*; must be an integer, from 0 to"):
             ask(step)
-    with pytest.raises(PlanError, match="must be a whole number, from 0 to"):
+    with pytest.raises(PlanError, match="must be an integer, from 0 to"):
         plan.reweighted("size", batch=step)
 
 
@@ -910,7 +910,7 @@ def test_the_last_steps_that_there_are():
         assert last > 10**17
         assert len(part.batch(last)) > 0
         assert len(part.batches(last - 1, last)) == 1
-        with pytest.raises(PlanError, match=f"step is {last + 1}, must be .* to {last}"):
+        with pytest.raises(PlanError, match=f"step is {last + 1}; must be .* to {last}"):
             part.batch(last + 1)
     assert all(len(set(ids)) == 4 for _, ids in drawn(plan, plan.last_step))
     assert plan.coverage(plan.last_step).visits[0] == plan.last_step * 4 // 10
@@ -926,19 +926,19 @@ def test_more_batches_at_once_than_memory_can_hold():
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
-        ((0, 1), {}, "the number of records is 0, must be a whole number, from 1 to"),
+        ((0, 1), {}, "the number of records is 0; must be an integer, from 1 to"),
         ((-5, 1), {}, "the number of records is -5"),
         ((True, 1), {}, "the number of records is True"),
         ((5.0, 1), {}, "the number of records is 5.0"),
         ((2**62, 1), {}, "the number of records is 4611686018427387904"),
         ((2**70, 1), {}, "the number of records is 1180591620717411303424"),
-        ((5, 0), {}, "batch_size is 0, must be a whole number, from 1 to"),
+        ((5, 0), {}, "batch_size is 0; must be an integer, from 1 to"),
         ((5, None), {}, "batch_size is None"),
         ((5, 2**70), {}, "batch_size is 1180591620717411303424"),
         (
             (5, 2),
             {"remainder": "keep"},
-            "remainder is 'keep', must be one of 'short', 'drop', 'fill'",
+            "remainder is 'keep'; must be one of 'short', 'drop', 'fill'",
         ),
         ((5, 6), {"remainder": "drop"}, "batch_size is 6, but there are only 5 records"),
     ],

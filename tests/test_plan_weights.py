@@ -471,7 +471,7 @@ def test_coverage_of_weights_is_what_is_counted(case, seed, count, change):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ("cube", "class_weights is 'cube', must be 'sqrt', 'size', an array or a dict"),
+        ("cube", "class_weights is 'cube'; must be 'sqrt', 'size', an array or a dict"),
         ([1, 2, 3], r"class_weights has the shape \(3,\), must have one for each of the 4 classes"),
         ([[1, 2, 3, 4]], r"class_weights has the shape \(1, 4\)"),
         (1, r"class_weights has the shape \(\)"),
@@ -479,7 +479,7 @@ def test_coverage_of_weights_is_what_is_counted(case, seed, count, change):
         (["a", "b", "c", "d"], "class_weights is of type list"),
         ([1, 2, 3, None], "the weight of class 'wren' is nan"),
         ([1, 2, 3, 1j], "class_weights is of type list"),
-        ([1, math.nan, 3, 4], "the weight of class 'kite' is nan, must be a number, 0 or more"),
+        ([1, math.nan, 3, 4], "the weight of class 'kite' is nan; must be a number, 0 or more"),
         ([1, 2, 3, -0.5], "the weight of class 'wren' is -0.5"),
         ([1, 2, math.inf, 4], "the weight of class 'owl' is inf"),
         ({"owl": math.nan}, "the weight of class 'owl' is nan"),

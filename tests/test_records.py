@@ -151,7 +151,7 @@ class TestCompression:
         assert read(write(tmp_path / "x", [b"r"], compression=name)) == [b"r"]
 
     def test_unknown_compression(self, tmp_path):
-        with pytest.raises(ValueError, match="compression is 'LZ4', must be None"):
+        with pytest.raises(ValueError, match="compression is 'LZ4'; must be None"):
             RecordWriter(tmp_path / "x", compression="LZ4")
 
     @given(head=st.binary(max_size=64))

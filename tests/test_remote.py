@@ -29,7 +29,7 @@ from aiobotocore.session import AioSession
 from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 from opened import as_lists, opened
-from servers import folder_server, range_server, stand_alone
+from servers import directory_server, range_server, stand_alone
 from written import TOKEN, content, files, fresh_process, shard_paths, write
 
 from covey import ClassLabel, Image, RecordReader, RecordWriter
@@ -47,7 +47,7 @@ from covey.errors import (
 )
 from covey.reading import local_shards as gather_shards
 from covey.reading.local_shards import LocalShards
-from covey.storage import cache_entry, cache_folder, retry
+from covey.storage import cache_directory, cache_entry, retry
 from covey.writing.recovery import is_sidecar
 
 COUNTER = itertools.count()
@@ -79,7 +79,7 @@ def examples(begin, end):
         yield {"x": n, "species": SPECIES[n % 3], "image": image, "noise": noise}
 
 
-def make_covey(folder, compression=None, big=False):
+def make_covey(directory, compression=None, big=False):
     features = {
         "x": "int64",
         "species": ClassLabel(names=SPECIES),
@@ -88,13 +88,13 @@ def make_covey(folder, compression=None, big=False):
     }
     options = {"features": features, "shuffle": False, "compression": compression}
     if big:
-        write(examples(BIG[0], BIG[-1] + 1), folder, **options)
+        write(examples(BIG[0], BIG[-1] + 1), directory, **options)
         return
-    write(examples(0, TRAIN), folder, shards=3, **options)
-    write(examples(TRAIN, TRAIN + TEST), folder, "test", **options)
+    write(examples(0, TRAIN), directory, shards=3, **options)
+    write(examples(TRAIN, TRAIN + TEST), directory, "test", **options)
 
 
-def make_tfds(folder):
+def make_tfds(directory):
     import tensorflow_datasets as tfds
 
     class Birds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -122,13 +122,13 @@ def make_tfds(folder):
                 yield each["x"], {**each, "image": io.BytesIO(each["image"])}
 
     tfds.disable_progress_bar()
-    builder = Birds(data_dir=folder / "made")
+    builder = Birds(data_dir=directory / "made")
     builder.download_and_prepare()
-    shutil.copytree(builder.data_path, folder, dirs_exist_ok=True)
-    shutil.rmtree(folder / "made")
+    shutil.copytree(builder.data_path, directory, dirs_exist_ok=True)
+    shutil.rmtree(directory / "made")
 
 
-def make_foreign(folder, compression=""):
+def make_foreign(directory, compression=""):
     import tensorflow as tf
 
     def example(each):
@@ -145,27 +145,29 @@ def make_foreign(folder, compression=""):
         }
         return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
-    folder.mkdir()
+    directory.mkdir()
     suffix = ".gz" if compression else ""
     for split, begin, end in [
         ("train-0", 0, 50),
         ("train-1", 50, TRAIN),
         ("test", TRAIN, TRAIN + TEST),
     ]:
-        with tf.io.TFRecordWriter(str(folder / f"{split}.tfrecord{suffix}"), compression) as writer:
+        with tf.io.TFRecordWriter(
+            str(directory / f"{split}.tfrecord{suffix}"), compression
+        ) as writer:
             for each in examples(begin, end):
                 writer.write(example(each))
 
 
 MAKERS = {
     "covey": make_covey,
-    "covey GZIP": lambda folder: make_covey(folder, "GZIP"),
-    "covey ZLIB": lambda folder: make_covey(folder, "ZLIB"),
-    "big": lambda folder: make_covey(folder, big=True),
-    "big GZIP": lambda folder: make_covey(folder, "GZIP", big=True),
+    "covey GZIP": lambda directory: make_covey(directory, "GZIP"),
+    "covey ZLIB": lambda directory: make_covey(directory, "ZLIB"),
+    "big": lambda directory: make_covey(directory, big=True),
+    "big GZIP": lambda directory: make_covey(directory, "GZIP", big=True),
     "TFDS": make_tfds,
     "foreign": make_foreign,
-    "foreign GZIP": lambda folder: make_foreign(folder, "GZIP"),
+    "foreign GZIP": lambda directory: make_foreign(directory, "GZIP"),
 }
 KINDS = [kind for kind in MAKERS if not kind.startswith("big")]
 DESCRIBED = [kind for kind in MAKERS if not kind.startswith("foreign")]
@@ -173,7 +175,7 @@ DESCRIBED = [kind for kind in MAKERS if not kind.startswith("foreign")]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder of a dataset of some kind, made once."""
+    """The directory of a dataset of some kind, made once."""
     root, there = tmp_path_factory.mktemp("made"), {}
 
     def get(kind):
@@ -246,12 +248,12 @@ class Place:
     ignores_ranges: bool = False
     asked: Any = None
 
-    def bring(self, folder):
-        for name, data in files(folder).items():
+    def bring(self, directory):
+        for name, data in files(directory).items():
             self.put(name, data)
 
     def path(self, local, kind):
-        """What to open: the folder, or all files, if they cannot be listed."""
+        """What to open: the directory, or all files, if they cannot be listed."""
         if self.lists or kind in DESCRIBED:
             return self.url
         return [f"{self.url}/{name}" for name in files(local)]
@@ -299,20 +301,20 @@ def session():
 @pytest.fixture
 def s3(s3_client, session):
     client, asked, endpoint = s3_client
-    folder = f"folder{next(COUNTER)}/birds"
+    directory = f"folder{next(COUNTER)}/birds"
     asked.requests.clear()
     asked.fault = lambda method, path: 0
 
     def there():
-        found = client.list_objects_v2(Bucket="bucket", Prefix=f"{folder}/").get("Contents", [])
+        found = client.list_objects_v2(Bucket="bucket", Prefix=f"{directory}/").get("Contents", [])
         keys = [each["Key"] for each in found]
         objects = [(key, client.get_object(Bucket="bucket", Key=key)) for key in keys]
-        return {key.removeprefix(f"{folder}/"): each["Body"].read() for key, each in objects}
+        return {key.removeprefix(f"{directory}/"): each["Body"].read() for key, each in objects}
 
     return Place(
-        f"s3://bucket/{folder}",
-        lambda name, data: client.put_object(Bucket="bucket", Key=f"{folder}/{name}", Body=data),
-        lambda name: client.delete_object(Bucket="bucket", Key=f"{folder}/{name}"),
+        f"s3://bucket/{directory}",
+        lambda name, data: client.put_object(Bucket="bucket", Key=f"{directory}/{name}", Body=data),
+        lambda name: client.delete_object(Bucket="bucket", Key=f"{directory}/{name}"),
         there,
         {
             "key": "nobody",
@@ -356,19 +358,19 @@ def faulty(web):
 @pytest.fixture
 def shelf(tmp_path):
     """Python's own server, which lists files and ignores ranges."""
-    folder = tmp_path / "served"
-    (folder / "birds").mkdir(parents=True)
+    directory = tmp_path / "served"
+    (directory / "birds").mkdir(parents=True)
 
     def put(name, data):
-        path = folder / "birds" / name
+        path = directory / "birds" / name
         path.write_bytes(data)
         os.utime(path, (next(COUNTER), next(COUNTER)))  # the server's clock knows seconds only
 
-    with folder_server(folder) as url:
+    with directory_server(directory) as url:
         yield Place(
             f"{url}/birds",
             put,
-            lambda name: (folder / "birds" / name).unlink(),
+            lambda name: (directory / "birds" / name).unlink(),
             ignores_ranges=True,
         )
 
@@ -462,11 +464,11 @@ def spawned():
 @pytest.fixture
 def elsewhere(spawned):
     """Runs functions in another process, with the same cache."""
-    return partial(spawned, with_cache, str(cache_folder()))
+    return partial(spawned, with_cache, str(cache_directory()))
 
 
-def with_cache(folder, action, *args):
-    os.environ["COVEY_CACHE"] = folder
+def with_cache(directory, action, *args):
+    os.environ["COVEY_CACHE"] = directory
     return action(*args)
 
 
@@ -538,7 +540,9 @@ def test_a_cache_that_does_not_hold_everything(web, made, kind, mmap):
         assert numbers(dataset, order[begin : begin + 2]) == order[begin : begin + 2]
     reads = [each for each in web.asked.asked if each[0] == "GET" and each[2]]
     assert len(set(reads)) < len(reads)  # some of it had to go, and was fetched again
-    kept = [cache_entry.bytes_present(str(path)) for path in (cache_folder() / "blocks").iterdir()]
+    kept = [
+        cache_entry.bytes_present(str(path)) for path in (cache_directory() / "blocks").iterdir()
+    ]
     assert 0 < sum(kept) <= FEW_BLOCKS
 
 
@@ -566,7 +570,7 @@ def test_two_processes_that_take_each_others_blocks_away(web, made, elsewhere, m
 
 def evict(dataset):
     """What another process does that needs the room."""
-    for path in (cache_folder() / "blocks").iterdir():
+    for path in (cache_directory() / "blocks").iterdir():
         cache_entry.discard(str(path))
 
 
@@ -602,8 +606,8 @@ def flip(path, place=0.5):
 
 
 def cached_files():
-    folder = cache_folder()
-    return [*folder.glob("blocks/*/data"), *folder.glob("unpacked/*")]
+    directory = cache_directory()
+    return [*directory.glob("blocks/*/data"), *directory.glob("unpacked/*")]
 
 
 @pytest.mark.parametrize("mmap", [True, False])
@@ -745,7 +749,7 @@ def test_a_file_is_not_read_to_find_out_what_it_is(web, made):
 def test_an_index_beside_shards_of_others_is_used(web, made, tmp_path):
     shutil.copytree(made("foreign"), tmp_path / "birds")
     opened(tmp_path / "birds", **WHOLE)
-    shutil.rmtree(cache_folder())
+    shutil.rmtree(cache_directory())
     web.bring(tmp_path / "birds")
     paths = [f"{web.url}/train-{n}.tfrecord" for n in range(2)]
     assert opened(paths).labels.tolist() == [n % 3 for n in range(TRAIN)]
@@ -769,7 +773,7 @@ def test_an_index_that_is_damaged_there_is_made_anew_once(web, made):
 def test_a_copy_of_an_index_that_is_damaged_is_fetched_again(web, made):
     web.bring(made("covey"))
     web.open(**WHOLE)
-    (copy,) = (cache_folder() / "indexes").glob("*/*train.index.npy")
+    (copy,) = (cache_directory() / "indexes").glob("*/*train.index.npy")
     data = bytearray(copy.read_bytes())
     data[-1] ^= 1
     copy.write_bytes(data)
@@ -811,8 +815,8 @@ def backwards(data):
     return file.getvalue()
 
 
-def only_shard(folder):
-    (path,) = shard_paths(folder)
+def only_shard(directory):
+    (path,) = shard_paths(directory)
     return path.name, path.read_bytes()
 
 
@@ -922,12 +926,12 @@ def test_a_missing_shard_is_named(sound, made):
 @pytest.mark.parametrize("name", ["nothing", "nothing.tfrecord", "nothing/*.tfrecord"])
 def test_nothing_is_there(sound, made, name):
     sound.put("x", b"1")
-    with pytest.raises(DatasetError, match=r"no such file or folder|no file fits"):
+    with pytest.raises(DatasetError, match=r"no such file or directory|no file fits"):
         opened(f"{sound.url}/{name}", storage_options=sound.options)
 
 
 def test_no_such_bucket(s3):
-    with pytest.raises(DatasetError, match="s3://nobody/birds: there is no such file or folder"):
+    with pytest.raises(DatasetError, match="s3://nobody/birds: there is no such file or directory"):
         opened("s3://nobody/birds", storage_options=s3.options)
 
 
@@ -997,14 +1001,14 @@ def untokened(names):
     return sorted(TOKEN.sub("", name) for name in names)
 
 
-def check_same(place, folder):
-    """What is behind a URL is what is in a folder, but for the tokens of versions."""
+def check_same(place, directory):
+    """What is behind a URL is what is in a directory, but for the tokens of versions."""
     found = place.files()
     with tempfile.TemporaryDirectory() as copy:
         for name, data in found.items():
             Path(copy, name).write_bytes(data)
-        assert content(Path(copy)) == content(folder)
-    assert untokened(found) == untokened(files(folder))
+        assert content(Path(copy)) == content(directory)
+    assert untokened(found) == untokened(files(directory))
 
 
 def test_what_is_written_is_the_same_as_on_disk(target, tmp_path):
@@ -1053,9 +1057,9 @@ def test_tfds_and_tensorflow_read_what_was_written(s3, tmp_path):
 
 def puts(place):
     """What was put, in order, and where that was copied from."""
-    folder = f"/{place.url.removeprefix('s3://')}/"
+    directory = f"/{place.url.removeprefix('s3://')}/"
     return [
-        (path.removeprefix(folder), source.removeprefix(folder).removeprefix(folder[1:]))
+        (path.removeprefix(directory), source.removeprefix(directory).removeprefix(directory[1:]))
         for method, path, source in place.asked.requests
         if method == "PUT" and ".covey-" not in path
     ]

@@ -308,7 +308,7 @@ def test_two_writers_that_switch_at_the_same_moment(bucket, monkeypatch):
 
     def check_unchanged(mirror):
         real(mirror)
-        if mirror._split == "test" and (mirror.folder / "dataset_info.json").exists():
+        if mirror._split == "test" and (mirror.directory / "dataset_info.json").exists():
             raced.append(put(url, bucket.options, NEW, split=f"other{len(raced)}"))
 
     monkeypatch.setattr(RemoteStaging, "_check_unchanged", check_unchanged)

@@ -1,4 +1,4 @@
-"""covey.repair: all that is sound is in the new dataset, all that is lost is listed."""
+"""covey.repair: all that is valid is in the new dataset, all that is lost is listed."""
 
 import contextlib
 import dataclasses
@@ -32,14 +32,14 @@ def birds(count=60):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sound") / "birds"
-    write(birds(), folder, label="species", shards=3, description="Some birds.", seed=5)
-    write(birds(9), folder, "test")
-    return folder
+    directory = tmp_path_factory.mktemp("sound") / "birds"
+    write(birds(), directory, label="species", shards=3, description="Some birds.", seed=5)
+    write(birds(9), directory, "test")
+    return directory
 
 
 @pytest.fixture
-def folder(sound, tmp_path):
+def directory(sound, tmp_path):
     return shutil.copytree(sound, tmp_path / "birds")
 
 
@@ -58,11 +58,11 @@ def change(path, at, by=b"?"):
         file.write(by)
 
 
-def damage(folder, number, shard=0):
+def damage(directory, number, shard=0):
     """Damage a record of a shard; where it is."""
-    rows = index(folder)
+    rows = index(directory)
     row = rows[rows["shard"] == shard][number]
-    change(shard_paths(folder)[shard], int(row["offset"]) + 14)
+    change(shard_paths(directory)[shard], int(row["offset"]) + 14)
     return int(row["offset"])
 
 
@@ -71,37 +71,37 @@ def read_file(path):
         return list(reader)
 
 
-def is_sound(folder):
-    return verify(folder, progress=False).is_sound
+def is_sound(directory):
+    return verify(directory, progress=False).is_sound
 
 
 # What is saved.
 
 
-def test_a_sound_dataset_is_copied(folder, new):
-    before = files(folder)
-    mended = mend(folder, new)
-    assert files(folder) == before
+def test_a_sound_dataset_is_copied(directory, new):
+    before = files(directory)
+    mended = mend(directory, new)
+    assert files(directory) == before
     assert mended.lost == ()
     assert mended.records == 69
     assert is_sound(new)
     for split in ("train", "test"):
-        assert records(new, split) == records(folder, split)
+        assert records(new, split) == records(directory, split)
         assert [read_file(path) for path in shard_paths(new, split)] == [
-            read_file(path) for path in shard_paths(folder, split)
+            read_file(path) for path in shard_paths(directory, split)
         ]
         check_index(new, split)
-        assert about(new, split).features == about(folder, split).features
+        assert about(new, split).features == about(directory, split).features
         assert about(new, split).label == "species"
-        assert about(new, split).order == about(folder, split).order
+        assert about(new, split).order == about(directory, split).order
     assert (new / "species.labels.txt").read_text() == "crow\nowl\nwren\n"
     assert info(new).description == "Some birds."
 
 
-def test_what_is_damaged_is_left_out_and_listed(folder, new):
-    first, second = damage(folder, 3), damage(folder, 7, 2)
-    mended = mend(folder, new)
-    names = [path.name for path in shard_paths(folder)]
+def test_what_is_damaged_is_left_out_and_listed(directory, new):
+    first, second = damage(directory, 3), damage(directory, 7, 2)
+    mended = mend(directory, new)
+    names = [path.name for path in shard_paths(directory)]
     assert [(p.split, p.file, p.record, p.offset) for p in mended.lost] == [
         ("train", names[0], 3, first),
         ("train", names[2], 7, second),
@@ -112,9 +112,9 @@ def test_what_is_damaged_is_left_out_and_listed(folder, new):
     check_index(new)
 
 
-def test_tfds_opens_it(folder, new):
-    damage(folder, 3)
-    mend(folder, new)
+def test_tfds_opens_it(directory, new):
+    damage(directory, 3)
+    mend(directory, new)
     builder = tfds.builder_from_directory(new)
     assert builder.info.splits["train"].num_examples == 59
     found = [each["size"] for each in tfds.as_numpy(builder.as_dataset(split="train"))]
@@ -123,10 +123,10 @@ def test_tfds_opens_it(folder, new):
     assert builder.info.features["species"].names == list(NAMES)
 
 
-def test_covey_opens_it(folder, new):
-    damage(folder, 3)
-    mend(folder, new)
-    with covey.open(folder, split="test") as old, covey.open(new, split="test") as mended:
+def test_covey_opens_it(directory, new):
+    damage(directory, 3)
+    mend(directory, new)
+    with covey.open(directory, split="test") as old, covey.open(new, split="test") as mended:
         assert [each["size"] for each in mended] == [each["size"] for each in old]
     with covey.open(new, split="train") as mended:
         assert len(mended) == 59
@@ -164,23 +164,23 @@ def example(**features):
 @settings(max_examples=20)
 def test_records_that_do_not_fit_are_left_out(sound, tmp_path_factory, bad, seed):
     parent = tmp_path_factory.mktemp("misfits")
-    folder = shutil.copytree(sound, parent / "birds")
-    path = shard_paths(folder)[1]
+    directory = shutil.copytree(sound, parent / "birds")
+    path = shard_paths(directory)[1]
     complete = read_file(path)
     wrong = [b"\xff", example(size=[1]), example(size=[1], song=[1.0, 2.0], species=[9])]
     put = [wrong[(n + seed) % 3] if n in bad else complete[n] for n in range(20)]
     path.write_bytes(b"".join(map(frame, put)))
-    mended = mend(folder, parent / "new", split="train")
+    mended = mend(directory, parent / "new", split="train")
     assert {each.record for each in mended.lost} == bad
     kept = [each for n, each in enumerate(complete) if n not in bad]
     assert read_file(shard_paths(parent / "new")[1]) == kept
     assert is_sound(parent / "new")
 
 
-def test_a_missing_shard(folder, new):
-    path = shard_paths(folder)[1]
+def test_a_missing_shard(directory, new):
+    path = shard_paths(directory)[1]
     path.unlink()
-    mended = mend(folder, new)
+    mended = mend(directory, new)
     (lost,) = mended.lost
     assert (lost.file, lost.record) == (path.name, None)
     assert lost.what == "the shard is missing, with its 20 records"
@@ -188,43 +188,43 @@ def test_a_missing_shard(folder, new):
     assert is_sound(new)
 
 
-def test_a_shard_of_which_nothing_is_left(folder, new):
-    shard_paths(folder)[0].write_bytes(b"nothing")
-    mended = mend(folder, new)
+def test_a_shard_of_which_nothing_is_left(directory, new):
+    shard_paths(directory)[0].write_bytes(b"nothing")
+    mended = mend(directory, new)
     assert [shard.records for shard in mended.written[0].shards] == [20, 20]
     assert is_sound(new)
 
 
-def test_a_split_of_which_nothing_is_left(folder, new):
-    shard_paths(folder, "test")[0].write_bytes(b"nothing")
-    mended = mend(folder, new)
+def test_a_split_of_which_nothing_is_left(directory, new):
+    shard_paths(directory, "test")[0].write_bytes(b"nothing")
+    mended = mend(directory, new)
     assert [each.split for each in mended.written] == ["train"]
     assert [each.split for each in mended.lost] == ["test"]
     assert is_sound(new)
 
 
-def test_nothing_is_left(folder, new):
+def test_nothing_is_left(directory, new):
     for split in ("train", "test"):
-        for path in shard_paths(folder, split):
+        for path in shard_paths(directory, split):
             path.write_bytes(b"nothing")
     with pytest.raises(
-        covey.errors.DatasetError, match="no sound record to save; the first: birds-train"
+        covey.errors.DatasetError, match="no valid record to save; the first: birds-train"
     ):
-        mend(folder, new)
+        mend(directory, new)
     assert not new.exists()
 
 
-def test_shards_that_nothing_lists(folder, new):
-    content = json.loads((folder / "dataset_info.json").read_text())
+def test_shards_that_nothing_lists(directory, new):
+    content = json.loads((directory / "dataset_info.json").read_text())
     del content["splits"]
-    (folder / "dataset_info.json").write_text(json.dumps(content))
+    (directory / "dataset_info.json").write_text(json.dumps(content))
     with pytest.raises(covey.errors.DatasetError, match="does not list, give them instead"):
-        mend(folder, new)
-    assert mend(f"{folder}/*.tfrecord*", new).records == 69
+        mend(directory, new)
+    assert mend(f"{directory}/*.tfrecord*", new).records == 69
     assert is_sound(new)
 
 
-# Damaged files: those that others have generated.
+# Corrupt files: those that others have generated.
 
 
 def example_records(seed, count, sizes):
@@ -254,7 +254,7 @@ def test_the_sound_records_of_damaged_files_are_saved(cases, tmp_path, part):
         new = tmp_path / str(number)
         survivors = [record for record in case.survivors if is_example(record)]
         if not survivors:
-            with pytest.raises(covey.errors.DatasetError, match="no sound record"):
+            with pytest.raises(covey.errors.DatasetError, match="no valid record"):
                 mend(case.path, new)
             continue
         mended = mend(case.path, new, threads=1)
@@ -273,10 +273,10 @@ def test_the_sound_records_of_damaged_files_are_saved(cases, tmp_path, part):
 # Files that others wrote.
 
 
-def put_files(folder, **files):
-    folder.mkdir(parents=True, exist_ok=True)
+def put_files(directory, **files):
+    directory.mkdir(parents=True, exist_ok=True)
     for name, found in files.items():
-        (folder / f"{name}.tfrecord").write_bytes(b"".join(map(frame, found)))
+        (directory / f"{name}.tfrecord").write_bytes(b"".join(map(frame, found)))
 
 
 def test_files_of_others_become_a_dataset(tmp_path, new):
@@ -398,8 +398,8 @@ def by_tfds(tmp_path_factory):
     return os.fspath(builder.data_path)
 
 
-def read_by_tfds(folder, split):
-    read = tfds.builder_from_directory(folder).as_dataset(split=split)
+def read_by_tfds(directory, split):
+    read = tfds.builder_from_directory(directory).as_dataset(split=split)
     return [tf.nest.map_structure(repr, each) for each in tfds.as_numpy(read)]
 
 
@@ -421,15 +421,15 @@ def test_a_dataset_of_tfds_keeps_its_features(by_tfds, tmp_path, new, indexed):
         assert read_by_tfds(new, split) == read_by_tfds(old, split)
 
 
-# What describes the dataset is damaged.
+# What describes the dataset is corrupt.
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json", "birds-train.index.json"])
-def test_descriptions_that_cannot_be_read(folder, new, name):
-    complete = records(folder)
-    offset = damage(folder, 3)
-    (folder / name).write_text("{")
-    mended = mend(folder, new)
+def test_descriptions_that_cannot_be_read(directory, new, name):
+    complete = records(directory)
+    offset = damage(directory, 3)
+    (directory / name).write_text("{")
+    mended = mend(directory, new)
     assert [(each.record, each.offset) for each in mended.lost] == [(3, offset)]
     assert records(new) == [*complete[:3], *complete[4:]]
     assert set(about(new).features) == {"size", "song", "species"}
@@ -437,23 +437,23 @@ def test_descriptions_that_cannot_be_read(folder, new, name):
     assert is_sound(new)
 
 
-def test_an_index_that_lies_is_not_believed(folder, new):
-    rows = folder / "birds-train.index.npy"
+def test_an_index_that_lies_is_not_believed(directory, new):
+    rows = directory / "birds-train.index.npy"
     change(rows, rows.stat().st_size - 20, b"\xff" * 8)
-    mended = mend(folder, new)
+    mended = mend(directory, new)
     assert (mended.records, mended.lost) == (69, ())
     assert is_sound(new)
 
 
 def test_classes_that_the_index_does_not_know(tmp_path, new):
-    folder = tmp_path / "old"
+    directory = tmp_path / "old"
     kinds = {"size": "int64", "species": "str"}
-    write([{"size": n, "species": NAMES[n % 3]} for n in range(6)], folder, label="species",
+    write([{"size": n, "species": NAMES[n % 3]} for n in range(6)], directory, label="species",
           features=kinds, shuffle=False)  # fmt: skip
     more = [example(size=[7], species=[b"auk"]), example(size=[8], species=[b"crow"])]
-    path = shard_paths(folder)[0]
+    path = shard_paths(directory)[0]
     path.write_bytes(path.read_bytes() + b"".join(map(frame, more)))
-    mended = mend(folder, new)
+    mended = mend(directory, new)
     assert mended.written[0].classes == {"crow": 3, "owl": 2, "wren": 2, "auk": 1}
     assert about(new).label_strings == ("crow", "owl", "wren", "auk")
     assert is_sound(new)
@@ -462,49 +462,49 @@ def test_classes_that_the_index_does_not_know(tmp_path, new):
 # Where it is written.
 
 
-def test_the_same_folder_is_refused(folder, tmp_path):
-    os.symlink(folder, tmp_path / "link")
-    before = files(folder)
-    for other in (folder, f"{folder}/", tmp_path / "link", folder / ".." / "birds"):
+def test_the_same_directory_is_refused(directory, tmp_path):
+    os.symlink(directory, tmp_path / "link")
+    before = files(directory)
+    for other in (directory, f"{directory}/", tmp_path / "link", directory / ".." / "birds"):
         with pytest.raises(covey.errors.DatasetError, match="is what is to be repaired"):
-            mend(folder, other)
+            mend(directory, other)
     with pytest.raises(covey.errors.DatasetError, match="is what is to be repaired"):
-        mend(shard_paths(folder)[0], folder)
-    assert files(folder) == before
+        mend(shard_paths(directory)[0], directory)
+    assert files(directory) == before
 
 
-def test_a_split_that_is_there_is_refused(folder, new):
-    mend(folder, new, split="test")
+def test_a_split_that_is_there_is_refused(directory, new):
+    mend(directory, new, split="test")
     before = files(new)
     with pytest.raises(covey.errors.DatasetExistsError, match="there is a split 'test' already"):
-        mend(folder, new)
+        mend(directory, new)
     assert files(new) == before
-    mended = mend(folder, new, split="train")
+    mended = mend(directory, new, split="train")
     assert mended.records == 60
     assert is_sound(new)
-    damage(folder, 3)
-    assert mend(folder, new, mode="overwrite").records == 68
+    damage(directory, 3)
+    assert mend(directory, new, mode="overwrite").records == 68
     assert is_sound(new)
     with pytest.raises(covey.errors.DatasetError, match="must be 'error' or 'overwrite'"):
-        mend(folder, new, mode="append")
+        mend(directory, new, mode="append")
 
 
-def test_a_dataset_of_other_features_is_refused(folder, new):
+def test_a_dataset_of_other_features_is_refused(directory, new):
     write([{"size": "a", "song": [0.5, 1.0], "species": "owl"}], new, "other")
     before = files(new)
     with pytest.raises(covey.CoveyError, match="size"):
-        mend(folder, new)
+        mend(directory, new)
     assert files(new) == before
 
 
-def test_a_file_is_no_folder(folder, new):
+def test_a_file_is_no_directory(directory, new):
     new.write_text("")
     with pytest.raises(covey.errors.DatasetError, match="it is a file; must be a directory"):
-        mend(folder, new)
+        mend(directory, new)
 
 
-def test_a_shard_that_changes_meanwhile(folder, new, monkeypatch):
-    path = shard_paths(folder)[1]
+def test_a_shard_that_changes_meanwhile(directory, new, monkeypatch):
+    path = shard_paths(directory)[1]
     settle = SplitRepair.settle
 
     def change_and_settle(self, features):
@@ -513,16 +513,16 @@ def test_a_shard_that_changes_meanwhile(folder, new, monkeypatch):
 
     monkeypatch.setattr(SplitRepair, "settle", change_and_settle)
     with pytest.raises(covey.errors.FileChangedError) as caught:
-        mend(folder, new)
+        mend(directory, new)
     assert caught.value.path == str(path)
     assert not new.exists()
 
 
-def test_what_is_said(folder, new):
-    damage(folder, 3)
-    mended = mend(folder, new)
+def test_what_is_said(directory, new):
+    damage(directory, 3)
+    mended = mend(directory, new)
     first, header, line = str(mended).splitlines()
-    assert first == f"{folder}: 68 records saved in {new}; lost in 1 place"
+    assert first == f"{directory}: 68 records saved in {new}; lost in 1 place"
     assert header.split() == ["file", "record", "offset", "what"]
     assert "data checksum" in line
     content = json.loads(json.dumps(mended.to_dict()))

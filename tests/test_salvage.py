@@ -1,4 +1,4 @@
-"""Damaged files: all that is sound is had, and every damage is named at its place."""
+"""Corrupt files: all that is valid is had, and every damage is named at its place."""
 
 import gzip
 import io
@@ -84,7 +84,7 @@ def test_the_compression_need_not_be_found_out(cases):
     def is_right(case):
         return read(case.path, compression=case.compression) == read(case.path)
 
-    # What nobody would take for the compression that it should have is damaged in another way.
+    # What nobody would take for the compression that it should have is corrupt in another way.
     known = [case for case in cases if case.first != (0, 0)]
     assert wrong(known, is_right) == []
     assert wrong(cases, lambda c: read(c.path, compression=c.compression)[0] == c.survivors) == []
@@ -204,7 +204,7 @@ def test_a_damaged_file_gives_its_own_records(records, mutation):
 
 
 def possible(records):
-    """What damaged data can give: the header of one record makes another of eight bytes whole."""
+    """What corrupt data can give: the header of one record makes another of eight bytes whole."""
     return {*records, *(len(record).to_bytes(8, "little") for record in records)}
 
 
@@ -325,7 +325,7 @@ def test_reasons_say_how_it_goes_on():
         return read_data(data, **options)[1][0].reason
 
     assert reason(members[0] + lost + members[2]) == (
-        "the GZIP data is damaged: Error -3 while decompressing data: incorrect header check; "
+        "the GZIP data is corrupt: Error -3 while decompressing data: incorrect header check; "
         f"the next GZIP member is at byte {third} of the file"
     )
     assert reason(members[0] + lost).endswith(
@@ -403,7 +403,7 @@ def test_a_record_over_the_limit_is_passed_over():
 
 @pytest.mark.parametrize("compress", [bytes, lambda data: gzip.compress(data, 1)])
 def test_windows_do_not_matter(compress, tmp_path):
-    # Records around the sizes of windows and pieces, damaged everywhere.
+    # Records around the sizes of windows and pieces, corrupt everywhere.
     sizes = [8 * MIB - 20, 10, MIB, 9 * MIB, 100, 2 * MIB, 30]
     records = [bytes([65 + i]) * size for i, size in enumerate(sizes)]
     with RecordWriter(tmp_path / "sound") as writer:
@@ -455,11 +455,11 @@ def test_a_file_of_nothing_but_headers_is_read_in_time():
 
 
 def test_arguments_are_checked_at_once():
-    with pytest.raises(ValueError, match="compression is 'ZIP', must be"):
+    with pytest.raises(ValueError, match="compression is 'ZIP'; must be"):
         salvage("x", compression="ZIP")
-    with pytest.raises(ValueError, match="max_record_bytes is -1, must be 0 or more"):
+    with pytest.raises(ValueError, match="max_record_bytes is -1; must be 0 or more"):
         salvage("x", max_record_bytes=-1)
-    with pytest.raises(TypeError, match="of type int, must be a path or a binary file"):
+    with pytest.raises(TypeError, match="of type int; must be a path or a binary file"):
         salvage(5)
     with pytest.raises(FileNotFoundError):
         list(salvage("there-is-no-such-file"))

@@ -77,18 +77,20 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folder(data_dir):
+def directory(data_dir):
     return data_dir / "prepared_flock" / "1.0.0"
 
 
-@pytest.fixture(params=["folder", "name"])
-def flock(request, data_dir, folder):
-    """Makes samplers of the flock, by its folder or by its name."""
+@pytest.fixture(params=["directory", "name"])
+def flock(request, data_dir, directory):
+    """Makes samplers of the flock, by its directory or by its name."""
 
     def make(classes_per_batch=2, *arguments, **options):
         options = {"framework": "numpy", "progress": False, **options}
-        if request.param == "folder":
-            return TFDatasetMultiShotMemorySampler(folder, classes_per_batch, *arguments, **options)
+        if request.param == "directory":
+            return TFDatasetMultiShotMemorySampler(
+                directory, classes_per_batch, *arguments, **options
+            )
         return TFDatasetMultiShotMemorySampler(
             "prepared_flock", classes_per_batch, *arguments, data_dir=data_dir, **options
         )
@@ -101,18 +103,18 @@ def numbers(sampler):
     return sampler.get_slice()[0].tolist()
 
 
-def judged(folder, split="train"):
+def judged(directory, split="train"):
     """The examples as TFDS reads them, file by file."""
     in_order = tfds.ReadConfig(interleave_cycle_length=1)
-    builder = tfds.builder_from_directory(folder)
+    builder = tfds.builder_from_directory(directory)
     return list(tfds.as_numpy(builder.as_dataset(split=split, read_config=in_order)))
 
 
 # Reading.
 
 
-def test_all_examples_of_the_splits_are_there_as_tfds_has_them(flock, folder):
-    there = judged(folder) + judged(folder, "test")
+def test_all_examples_of_the_splits_are_there_as_tfds_has_them(flock, directory):
+    there = judged(directory) + judged(directory, "test")
     for key in ("image", "number", "vector", "size"):
         x, y = flock(2, key).get_slice()
         assert np.array_equal(x, np.stack([each[key] for each in there]))
@@ -158,10 +160,10 @@ for name in ("tensorflow", "tensorflow_datasets", "keras", "torch", "jax"):
 import json
 from covey.samplers import TFDatasetMultiShotMemorySampler
 
-folder = sys.argv[1]
-sampler = TFDatasetMultiShotMemorySampler(folder, 2, "number", seed=5, steps_per_epoch=9)
+directory = sys.argv[1]
+sampler = TFDatasetMultiShotMemorySampler(directory, 2, "number", seed=5, steps_per_epoch=9)
 found = {"batches": [x.tolist() for x, _ in sampler]}
-found["image"] = TFDatasetMultiShotMemorySampler(folder, 2)[0][0].shape
+found["image"] = TFDatasetMultiShotMemorySampler(directory, 2)[0][0].shape
 try:
     TFDatasetMultiShotMemorySampler("mnist", 2)
 except ImportError as error:
@@ -170,10 +172,10 @@ print(json.dumps(found))
 """
 
 
-def test_a_folder_is_read_without_tensorflow(folder):
-    found = run(WITHOUT, folder)
+def test_a_directory_is_read_without_tensorflow(directory):
+    found = run(WITHOUT, directory)
     sampler = TFDatasetMultiShotMemorySampler(
-        folder, 2, "number", seed=5, steps_per_epoch=9, framework="numpy", progress=False
+        directory, 2, "number", seed=5, steps_per_epoch=9, framework="numpy", progress=False
     )
     assert found["batches"] == drawn(sampler)
     assert found["image"] == [4, 4, 5, 3]
@@ -194,7 +196,9 @@ def test_a_name_whose_dataset_is_not_prepared_is_prepared(tmp_path):
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_folder_without_a_dataset_does_not_hide_a_name(tmp_path, data_dir, monkeypatch, is_told):
+def test_a_directory_without_a_dataset_does_not_hide_a_name(
+    tmp_path, data_dir, monkeypatch, is_told
+):
     (tmp_path / "prepared_flock").mkdir()
     monkeypatch.chdir(tmp_path)
     if not is_told:
@@ -208,13 +212,13 @@ def test_a_folder_without_a_dataset_does_not_hide_a_name(tmp_path, data_dir, mon
     assert sampler.num_examples == 80
 
 
-def test_a_folder_may_be_named_from_where_one_is(folder, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    for name in ("1.0.0", "./1.0.0", folder):
+def test_a_directory_may_be_named_from_where_one_is(directory, monkeypatch):
+    monkeypatch.chdir(directory.parent)
+    for name in ("1.0.0", "./1.0.0", directory):
         assert TFDatasetMultiShotMemorySampler(name, 2, "number").num_examples == 80
 
 
-def test_a_folder_that_covey_wrote_is_one_too(tmp_path):
+def test_a_directory_that_covey_wrote_is_one_too(tmp_path):
     write(({"image": [n, n], "label": n % 3} for n in range(30)), tmp_path / "ours", label="label")
     sampler = TFDatasetMultiShotMemorySampler(tmp_path / "ours", 2, splits="train")
     assert sampler.num_examples == 30
@@ -251,11 +255,13 @@ def test_reading_needs_hardly_more_memory_than_the_examples(tmp_path):
     ],
     ids=str,
 )
-def test_splits_and_parts_of_them_are_those_of_tfds(flock, folder, splits, count):
+def test_splits_and_parts_of_them_are_those_of_tfds(flock, directory, splits, count):
     sampler = flock(2, "number", splits=splits, examples_per_class_per_batch=1)
     listed = [splits] if isinstance(splits, str) else splits
     assert sampler.num_examples == count
-    assert numbers(sampler) == [each["number"] for name in listed for each in judged(folder, name)]
+    assert numbers(sampler) == [
+        each["number"] for name in listed for each in judged(directory, name)
+    ]
 
 
 @pytest.mark.parametrize("splits", ["nope", ["train", "nope"], "train[", "", "train[:x%]"], ids=str)
@@ -304,7 +310,7 @@ def test_a_name_that_nobody_knows_is_a_value_error(data_dir, name):
         TFDatasetMultiShotMemorySampler(name, 2, data_dir=data_dir)
 
 
-def test_a_folder_that_is_not_there_is_said_to_be_missing(tmp_path):
+def test_a_directory_that_is_not_there_is_said_to_be_missing(tmp_path):
     with pytest.raises((ValueError, OSError), match=r"no such|there is no") as caught:
         TFDatasetMultiShotMemorySampler(tmp_path / "nowhere", 2)
     assert "nowhere" in str(caught.value)

@@ -46,8 +46,8 @@ def expected(block, rows, ordering):
     return [records[i] for i in order]
 
 
-def through_a_spool(folder, block, rows, ordering, memory_limit, cuts=(), **options):
-    spool = Spool(folder, memory_limit=memory_limit, ordering=ordering, **options)
+def through_a_spool(directory, block, rows, ordering, memory_limit, cuts=(), **options):
+    spool = Spool(directory, memory_limit=memory_limit, ordering=ordering, **options)
     for begin, end in itertools.pairwise(sorted({0, len(block), *cuts})):
         spool.add(block[begin:end], rows[begin:end])
     return spool
@@ -70,12 +70,12 @@ def run(ordered):
 def test_a_spool_is_sorted(tmp_path_factory, lengths, high, labels, ordering, memory_limit, cuts):
     block, rows = make(lengths, high, labels)
     cuts = [cut for cut in cuts if cut < len(block)]
-    folder = tmp_path_factory.mktemp("spool")
-    spool = through_a_spool(folder, block, rows, ordering, memory_limit, cuts)
+    directory = tmp_path_factory.mktemp("spool")
+    spool = through_a_spool(directory, block, rows, ordering, memory_limit, cuts)
     assert spool.records == len(block)
     assert spool.bytes == sum(len(record) + 16 for record in block)
     assert run(spool) == expected(block, rows, ordering)
-    assert not list(folder.iterdir())  # a run is let go of when it was read
+    assert not list(directory.iterdir())  # a run is let go of when it was read
 
 
 @pytest.mark.parametrize("ordering", [RecordOrder(), RecordOrder(by_class=True)])
@@ -95,8 +95,8 @@ def test_many_runs_are_merged_in_several_levels(tmp_path, ordering, monkeypatch)
 def test_ties_in_the_first_word_are_decided_by_the_second(tmp_path_factory, high, memory_limit):
     block, rows = make([10] * 60, high)
     rows["low"] = rows["low"][::-1].copy()
-    folder = tmp_path_factory.mktemp("ties")
-    spool = through_a_spool(folder, block, rows, RecordOrder(), memory_limit, range(0, 60, 7))
+    directory = tmp_path_factory.mktemp("ties")
+    spool = through_a_spool(directory, block, rows, RecordOrder(), memory_limit, range(0, 60, 7))
     assert run(spool) == expected(block, rows, RecordOrder())
 
 
@@ -133,8 +133,8 @@ keys = st.lists(st.one_of(st.text(max_size=3), st.integers(0, 9)), min_size=2, m
 def test_keys_that_are_there_twice(tmp_path_factory, keys, by_class, by, memory_limit):
     block, rows = make([3] * len(keys), labels=np.arange(len(keys)) % 4)
     rows["high"], rows["low"] = hash_keys(keys, 0)
-    ordering, folder = RecordOrder(by_class=by_class, by=by), tmp_path_factory.mktemp("keys")
-    spool = Spool(folder, memory_limit=memory_limit, ordering=ordering, unique=True)
+    ordering, directory = RecordOrder(by_class=by_class, by=by), tmp_path_factory.mktemp("keys")
+    spool = Spool(directory, memory_limit=memory_limit, ordering=ordering, unique=True)
     for begin in range(0, len(keys), 3):
         part = slice(begin, begin + 3)
         spool.add(block[part], rows[part], keys[part])

@@ -83,7 +83,7 @@ def make_records(path):
     return path
 
 
-def make_record_folder(path):
+def make_record_directory(path):
     path.mkdir()
     (path / "notes.txt").write_text("none of them")
     make_records(path / "a.bin")
@@ -92,7 +92,7 @@ def make_record_folder(path):
 
 # Names say nothing: what is in them is what counts.
 MAKERS = [
-    (make_images, "image folder", "label"),
+    (make_images, "image directory", "label"),
     (make_image_table, "image table", "bird"),
     (make_csv, "CSV", "label"),
     (make_tsv, "TSV", "label"),
@@ -102,7 +102,7 @@ MAKERS = [
     (make_parquet, "Parquet", "label"),
     (make_npz, "NPZ", "y"),
     (make_records, "TFRecords", "label"),
-    (make_record_folder, "TFRecords", "label"),
+    (make_record_directory, "TFRecords", "label"),
 ]
 every_kind = pytest.mark.parametrize(
     ("make", "kind", "label"), MAKERS, ids=[make.__name__[5:] for make, *_ in MAKERS]
@@ -155,8 +155,8 @@ def test_examples_fit_their_features(tmp_path, make, kind, label):
         assert len(features.encode_batch(source.columns)) == 3
 
 
-# In a folder of images the label is made, and called what is wanted.
-@pytest.mark.parametrize("make", [make for make, kind, _ in MAKERS if kind != "image folder"])
+# In a directory of images the label is made, and called what is wanted.
+@pytest.mark.parametrize("make", [make for make, kind, _ in MAKERS if kind != "image directory"])
 def test_label_that_is_nowhere(tmp_path, make):
     with pytest.raises(SourceError, match=r"'genus' to take the label from; there are '"):
         open_source(make(tmp_path / "thing"), label="genus")
@@ -183,9 +183,9 @@ def test_all_kinds():
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert json.loads(run.stdout) == [
         "NPZ",
-        "TFDS folder",
+        "TFDS directory",
         "image table",
-        "image folder",
+        "image directory",
         "Parquet",
         "TFRecords",
         "JSON Lines",
@@ -198,14 +198,16 @@ def test_kind_can_be_said(tmp_path):
     (tmp_path / "one").write_text("name\nowl\n")
     assert list(open_source(tmp_path / "one", kind="csv").examples) == [(0, {"name": "owl"})]
     assert open_source(make_lines(tmp_path / "a"), kind="json-lines").kind == "JSON Lines"
-    with pytest.raises(ValueError, match="kind is 'xml', must be one of 'NPZ', "):
+    with pytest.raises(ValueError, match="kind is 'xml'; must be one of 'NPZ', "):
         open_source(tmp_path / "one", kind="xml")
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_said_kind_that_it_is_not(tmp_path, kind):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match=r"found an empty folder, but |there is no image in this"):
+    with pytest.raises(
+        SourceError, match=r"found an empty directory, but |there is no image in this"
+    ):
         open_source(tmp_path / "empty", kind=kind)
 
 
@@ -215,34 +217,36 @@ def test_said_kind_that_it_is_not(tmp_path, kind):
 )
 def test_unknown_file(tmp_path, content, found):
     (tmp_path / "thing.csv").write_bytes(content)
-    with pytest.raises(SourceError, match=f"thing.csv: found {found}, which is no kind .* NPZ: an"):
+    with pytest.raises(
+        SourceError, match=f"thing.csv: found {found}, which is not a kind .* NPZ: an"
+    ):
         open_source(tmp_path / "thing.csv")
 
 
-def test_unknown_folder(tmp_path):
+def test_unknown_directory(tmp_path):
     (tmp_path / "a.txt").write_text("hello")
     (tmp_path / "b").mkdir()
-    with pytest.raises(SourceError, match=r"found 1 files \('a.txt'\) and 1 folders \('b'\), "):
+    with pytest.raises(SourceError, match=r"found 1 files \('a.txt'\) and 1 directories \('b'\), "):
         open_source(tmp_path)
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(SourceError, match="birds: there is no file or folder; give the path"):
+    with pytest.raises(SourceError, match="birds: there is no file or directory; give the path"):
         open_source(tmp_path / "birds")
     with pytest.raises(SourceError, match="no file matches it") as caught:
         open_source(str(tmp_path / "*.tfrecord"))
-    assert (caught.value.name, caught.value.line) == (str(tmp_path / "*.tfrecord"), None)
+    assert (caught.value.path, caught.value.line) == (str(tmp_path / "*.tfrecord"), None)
 
 
 @pytest.mark.parametrize("name", ["thing", "thing/owl"])
 def test_what_may_not_be_read(tmp_path, monkeypatch, name):
     make_images(tmp_path / "thing")
-    list_folder = os.scandir
+    list_directory = os.scandir
 
     def refuse(path):  # as the system refuses everybody but root
         if os.fspath(path) == str(tmp_path / name):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
-        return list_folder(path)
+        return list_directory(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(SourceError, match=f"{name}: it cannot be read: Permission denied"):

@@ -1,4 +1,4 @@
-"""NPZ, Parquet, TFRecords and folders of TFDS."""
+"""NPZ, Parquet, TFRecords and directories of TFDS."""
 
 import datetime
 import decimal
@@ -206,9 +206,9 @@ def test_images_of_hugging_face(parquet):
     good, bad = split_errors(source)
     assert good == [(0, {"image": png(), "label": 1})]
     assert bad == [
-        f"{source.path}: row 1: column 'image': this is no image that can be read: "
+        f"{source.path}: row 1: column 'image': this is not an image that can be read: "
         "it holds no bytes",
-        f"{source.path}: row 2: column 'image': this is no image that can be read: it begins "
+        f"{source.path}: row 2: column 'image': this is not an image that can be read: it begins "
         "with b'x', which is none of the images that are known: JPEG, PNG, GIF, BMP, WebP",
     ]
 
@@ -330,12 +330,12 @@ def test_damaged_and_odd_records_are_named(tmp_path):
     assert source.length == 5
     assert bad[0].startswith(f"{path}: record 1 at byte {odd}: ")
     assert bad[1].startswith(f"{path}: record 2 at byte {third}: data checksum is ")
-    assert bad[1].endswith("; the next one is sound")
+    assert bad[1].endswith("; the next one is valid")
     assert bad[2].endswith("; all that follows is lost")
     assert f"{path}: record 4 at byte " in bad[2]
 
 
-def test_folder_with_one_file_that_is_damaged_from_the_start(tmp_path):
+def test_directory_with_one_file_that_is_damaged_from_the_start(tmp_path):
     write_records(tmp_path / "x.tfrecord-00000-of-00002", [1])
     (tmp_path / "x.tfrecord-00001-of-00002").write_bytes(b"nonsense that is long enough")
     (tmp_path / "x.json").write_text("{}")
@@ -410,9 +410,9 @@ def prepared(tmp_path_factory):
     return builder
 
 
-def test_prepared_folder(prepared):
+def test_prepared_directory(prepared):
     source = open_source(prepared.data_dir, split="train")
-    assert (source.kind, source.length, source.label) == ("TFDS folder", 7, "species")
+    assert (source.kind, source.length, source.label) == ("TFDS directory", 7, "species")
     assert source.features["species"] == ClassLabel(names=("owl", "wren"))
     items = list(source.examples)
     assert len({key for key, _ in items}) == 7
@@ -434,7 +434,7 @@ def test_builder_that_has_prepared_nothing(tmp_path):
     builder = SimpleNamespace(data_dir=str(tmp_path))
     with pytest.raises(SourceError, match=r"not prepared; call .*download_and_prepare\(\) first"):
         from_tfds_builder(builder, "train")
-    with pytest.raises(TypeError, match="the builder is of type str, must be one of TFDS"):
+    with pytest.raises(TypeError, match="the builder is of type str; must be one of TFDS"):
         from_tfds_builder("mnist", "train")
 
 
@@ -445,17 +445,17 @@ def copy(prepared, tmp_path):
 
 
 def test_shard_is_missing(prepared, tmp_path):
-    folder = copy(prepared, tmp_path)
-    next(folder.glob("*-train*")).unlink()
+    directory = copy(prepared, tmp_path)
+    next(directory.glob("*-train*")).unlink()
     with pytest.raises(SourceError, match="this shard of split 'train' is missing; prepare it"):
-        open_source(folder, split="train")
+        open_source(directory, split="train")
 
 
 def test_shard_is_short(prepared, tmp_path):
-    folder = copy(prepared, tmp_path)
-    shard = next(folder.glob("*-train*"))
-    shard.write_bytes(next(folder.glob("*-test*")).read_bytes())
-    good, bad = split_errors(open_source(folder, split="train"))
+    directory = copy(prepared, tmp_path)
+    shard = next(directory.glob("*-train*"))
+    shard.write_bytes(next(directory.glob("*-test*")).read_bytes())
+    good, bad = split_errors(open_source(directory, split="train"))
     assert len(good) == 2
     assert bad == [
         f"{shard}: there are 2 records, but the dataset says 7; "
@@ -464,7 +464,7 @@ def test_shard_is_short(prepared, tmp_path):
 
 
 def test_metadata_is_broken(prepared, tmp_path):
-    folder = copy(prepared, tmp_path)
-    (folder / "dataset_info.json").write_text("{")
+    directory = copy(prepared, tmp_path)
+    (directory / "dataset_info.json").write_text("{")
     with pytest.raises(SourceError, match=r"dataset_info.json"):
-        open_source(folder, split="train")
+        open_source(directory, split="train")

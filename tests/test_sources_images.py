@@ -1,4 +1,4 @@
-"""Folders of images, with class folders or a table of labels."""
+"""Directories of images, with class directories or a table of labels."""
 
 import io
 import os
@@ -90,10 +90,10 @@ def test_no_image(data, what):
         raise ValueError(image_fault(data))
 
 
-# One folder per class.
+# One directory per class.
 
 
-def test_class_folders(put):
+def test_class_directories(put):
     jpeg = encoded("JPEG")
     put("wren/a.png")
     root = put("owl/b.jpg", jpeg)
@@ -110,7 +110,7 @@ def test_class_folders(put):
     assert keys(source) == ["owl/b.jpg", "wren/a.png"]
 
 
-def test_nested_folders_are_classes_by_their_path(put):
+def test_nested_directories_are_classes_by_their_path(put):
     put("latin/a/1.png")
     put("greek/a/1.png")
     root = put("greek/b/1.png")
@@ -144,12 +144,12 @@ def test_bad_images_are_named(put):
     assert source.length == 5
     assert keys(source) == ["owl/e.png"]
     assert faults(source) == [
-        f"{root}/owl/a.png: this is no image that can be read: "
+        f"{root}/owl/a.png: this is not an image that can be read: "
         "it is a PNG that is cut off after 50 bytes",
-        f"{root}/owl/b.jpg: this is no image that can be read: it is empty",
-        f"{root}/owl/c.png: this is no image that can be read: it begins with b'no image', which "
+        f"{root}/owl/b.jpg: this is not an image that can be read: it is empty",
+        f"{root}/owl/c.png: this is not an image that can be read: it begins with b'no image', which "
         "is none of the images that are known: JPEG, PNG, GIF, BMP, WebP",
-        f"{root}/stray.png: this image is in no class folder, so it has no label",
+        f"{root}/stray.png: this image is in no class directory, so it has no label",
     ]
     assert source.examples[0].name == f"{root}/owl/a.png"
 
@@ -165,10 +165,10 @@ def test_name_that_is_no_utf8(put):
     root = put("owl/a.png")
     os.rename(root / "owl/a.png", os.fsencode(root) + b"/owl/\xff.png")
     (error,) = faults(open_source(root))
-    assert error.endswith("\\udcff.png: the name of this file is no valid UTF-8; rename it")
+    assert error.endswith("\\udcff.png: the name of this file is not a valid UTF-8; rename it")
 
 
-def test_split_folders(put):
+def test_split_directories(put):
     put("train/owl/a.png")
     put("train/wren/a.png")
     root = put("val/wren/b.png")
@@ -224,7 +224,7 @@ def test_table_of_images(put):
     assert next(iter(open_source(root / "list.tsv").examples)) == source.examples[0]
 
 
-def test_table_beside_the_folder_of_images(put):
+def test_table_beside_the_directory_of_images(put):
     put("images/007.png")
     root = put("train.csv", "id,file\n3,007.png\n")
     source = open_source(root)
@@ -248,7 +248,7 @@ def test_bad_rows_of_a_table_of_images(put):
     assert source.length == 6
     assert [error.removeprefix(f"{root}/list.csv") for error in faults(source)] == [
         f":3: there is no file '{root}/gone.png', which this row names",
-        f":4: {root}/cut.png: this is no image that can be read: "
+        f":4: {root}/cut.png: this is not an image that can be read: "
         "it is a PNG that is cut off after 60 bytes",
         ":5: this row has 1 cells, the header has 2; quote a cell that holds the delimiter",
         ":6: the label is missing: 'label' is empty",

@@ -139,7 +139,7 @@ def test_bytes_that_are_no_utf8(write):
     path = write(b"name,n\nowl,1\n\xe9tourneau,2\nwren,3\n")
     assert told(open_source(path), path) == [
         (0, {"name": "owl", "n": 1}),
-        "3: byte 0xe9 is no UTF-8; save the file as UTF-8",
+        "3: byte 0xe9 is not an UTF-8; save the file as UTF-8",
         (2, {"name": "wren", "n": 3}),
     ]
 
@@ -166,7 +166,7 @@ def test_cell_beyond_the_limit(write):
         ("1,2\n3,4\n", r":1: the first row is \['1', '2'\], which is data; it must name the"),
         ("a,b,a\n1,2,3\n", ":1: two columns have the name 'a'; rename one"),
         ("a,b\n", ":1: there is no row after the header"),
-        (b"\xe9,b\n1,2\n", ":1: byte 0xe9 is no UTF-8"),
+        (b"\xe9,b\n1,2\n", ":1: byte 0xe9 is not an UTF-8"),
         ("a,b\n1,2\n".encode("utf-16"), "birds: this is UTF-16, not UTF-8; save it as UTF-8"),
     ],
 )
@@ -219,21 +219,21 @@ def test_bad_lines_are_named(write):
     assert found[0] == (0, good)
     assert found[1].startswith("2: this is no JSON: ")
     assert found[2:6] == [
-        "3: this is a list, must be an object of names and values",
+        "3: this is a list; must be an object of names and values",
         "4: this is no JSON: more follows after the object's end at column 9",
         "5: the label is missing: no 'label'; this object has 'x'",
         "6: the label is missing: no 'label'; this object has 'x'",
     ]
     assert found[6].startswith("7: this is no JSON: Unterminated string")
     assert found[7] == (7, good)
-    assert found[8] == "9: this is a value, must be an object of names and values"
+    assert found[8] == "9: this is a value; must be an object of names and values"
     assert found[9].startswith("10: this is no JSON: ")
 
 
 def test_json_lines_in_odd_bytes(write):
     path = write(b'\xef\xbb\xbf{"x": 1}\n{"x": "\xe9"}\n' + b'{"x": ' + b"[" * 100_000 + b"\n")
     found = told(open_source(path), path)
-    assert found[:2] == [(0, {"x": 1}), "2: byte 0xe9 is no UTF-8; save the file as UTF-8"]
+    assert found[:2] == [(0, {"x": 1}), "2: byte 0xe9 is not an UTF-8; save the file as UTF-8"]
     assert found[2].startswith("3: this is no JSON: ")
 
 
@@ -256,7 +256,7 @@ def test_bad_objects_are_named_by_id_and_line(write):
     path = write("{\n" + ",\n".join(rows))
     assert told(open_source(path), path) == [
         ("a", {"label": 1}),
-        "3: id 'b': this is a list, must be an object of names and values",
+        "3: id 'b': this is a list; must be an object of names and values",
         "4: id 'c': the label is missing: no 'label'; this object has 'y'",
         "5: id 'a': line 2 has the same id; rename one",
         "6: this is no JSON, and ends here: Expecting ':' delimiter at column 14",
@@ -288,7 +288,7 @@ def test_json_that_ends_badly(write, content, found):
         ("[]", "there is no example in this file"),
         ("{}", "there is no example in this file"),
         ('{"a" 1}', "birds:1: this is no JSON, and ends here: Expecting ':'|expected an id"),
-        (b'{"a":\n {"x": "\xff"}}', "birds:2: byte 0xff is no UTF-8"),
+        (b'{"a":\n {"x": "\xff"}}', "birds:2: byte 0xff is not an UTF-8"),
         ('"text"', "birds:1: .* neither an object nor a list of them"),
     ],
 )

@@ -229,20 +229,20 @@ def test_no_string_raises_anything_else(spec):
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory):
     """A dataset of TFDS' layout whose examples are numbered, from split to split."""
-    folder, features = tmp_path_factory.mktemp("numbers"), Features({"x": "int64"})
+    directory, features = tmp_path_factory.mktemp("numbers"), Features({"x": "int64"})
     splits = {"train": (5, 3, 9), "test-2": (4,)}
     info = DatasetInfo("numbers", splits=tuple(SplitInfo(*each, 0) for each in splits.items()))
     number = 0
     for split in info.splits:
         for shard, length in zip(split.shard_names(info.name), split.shard_lengths, strict=True):
-            with RecordWriter(folder / shard) as writer:
+            with RecordWriter(directory / shard) as writer:
                 for _ in range(length):
                     writer.write(features.encode({"x": number}))
                     number += 1
     content, _ = features_to_tfds(features)
-    (folder / "features.json").write_text(json.dumps(content))
-    (folder / "dataset_info.json").write_text(info.to_json())
-    return tfds.builder_from_directory(str(folder))
+    (directory / "features.json").write_text(json.dumps(content))
+    (directory / "dataset_info.json").write_text(info.to_json())
+    return tfds.builder_from_directory(str(directory))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_name_of_tfds_is_a_string():
 
 @pytest.mark.parametrize("spec", [None, b"train", 3, ["train"], ("train", "test"), slice(3)])
 def test_no_string(spec):
-    expected = f"birds: split is {spec!r} of type {type(spec).__name__}, must be a string"
+    expected = f"birds: split is {spec!r} of type {type(spec).__name__}; must be a string"
     with pytest.raises(DatasetError, match=re.escape(expected)):
         parse_split(spec, SPLITS, "birds")
 
@@ -293,7 +293,7 @@ def test_no_string(spec):
         ("nix", "there is no split 'nix'; the splits are 'train', 'test'"),
         ("train+nix[:3]", "split 'nix[:3]' of 'train+nix[:3]': there is no split 'nix'"),
         ("train[3]", "split 'train[3]' has no meaning; write the name of a split"),
-        ("train[:11]", "these are records 0 to 11, must be from -10 to 10: the split has 10"),
+        ("train[:11]", "these are records 0 to 11; must be from -10 to 10: the split has 10"),
         ("train[:101%]", "percents must be from -100 to 100"),
         ("all[:3]", "'all' cannot be sliced; the splits are 'train', 'test'"),
     ],

@@ -29,7 +29,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import folder_server, range_server, s3_server, stand_alone
+from servers import directory_server, range_server, s3_server, stand_alone
 
 from covey import untrusted
 from covey._core import crc32c
@@ -43,8 +43,8 @@ from covey.errors import (
 from covey.storage import (
     Storage,
     cache,
+    cache_directory,
     cache_entry,
-    cache_folder,
     cache_limit,
     fetch_many,
     filesystem,
@@ -73,7 +73,7 @@ def content(size, seed=0):
 
 @dataclass
 class Place:
-    """A folder in a storage, and a way to put files there that covey has no part in."""
+    """A directory in a storage, and a way to put files there that covey has no part in."""
 
     storage: Storage
     root: str
@@ -102,12 +102,12 @@ def s3():
 def s3_place(s3, monkeypatch):
     storage, client = s3
     monkeypatch.setattr(storage, "_cache", None)  # every test has its own
-    folder = f"folder{next(COUNTER)}"
+    directory = f"folder{next(COUNTER)}"
 
     def put(name, data):
-        client.put_object(Bucket="birds", Key=f"{folder}/{name}", Body=data)
+        client.put_object(Bucket="birds", Key=f"{directory}/{name}", Body=data)
 
-    return Place(storage, f"s3://birds/{folder}", put)
+    return Place(storage, f"s3://birds/{directory}", put)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def memory_place():
 
 
 class Shelf(LocalFileSystem):
-    """A driver without an event loop, for a disk with real folders."""
+    """A driver without an event loop, for a disk with real directories."""
 
     protocol = "shelf"
 
@@ -148,8 +148,8 @@ fsspec.register_implementation("nest", Nest, clobber=True)
 
 @pytest.fixture
 def shelf_place(tmp_path):
-    folder = tmp_path / "files"
-    return Place(open_storage(f"shelf://{folder}"), f"shelf://{folder}", filing(folder))
+    directory = tmp_path / "files"
+    return Place(open_storage(f"shelf://{directory}"), f"shelf://{directory}", filing(directory))
 
 
 @pytest.fixture
@@ -164,14 +164,14 @@ def local_place(tmp_path):
 
 
 @pytest.fixture
-def folder_place(tmp_path):
-    with folder_server(tmp_path / "files") as url:
+def directory_place(tmp_path):
+    with directory_server(tmp_path / "files") as url:
         yield Place(open_storage(url), url, filing(tmp_path / "files"))
 
 
-def filing(folder):
+def filing(directory):
     def put(name, data):
-        path = folder / name
+        path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         os.utime(path, (next(COUNTER), next(COUNTER)))  # the server's clock knows seconds only
@@ -185,7 +185,7 @@ def web():
         yield url, objects
 
 
-@pytest.fixture(params=["local", "memory", "s3", "folder", "shelf", "nest"])
+@pytest.fixture(params=["local", "memory", "s3", "directory", "shelf", "nest"])
 def place(request):
     return request.getfixturevalue(f"{request.param}_place")
 
@@ -249,7 +249,7 @@ def read_mapped(opened, begins, ends):
 
 def bytes_kept():
     return sum(
-        cache_entry.bytes_present(str(path)) for path in (cache_folder() / "blocks").iterdir()
+        cache_entry.bytes_present(str(path)) for path in (cache_directory() / "blocks").iterdir()
     )
 
 
@@ -279,7 +279,7 @@ class TestPaths:
         assert is_remote(path) == remote
 
     @pytest.mark.parametrize(
-        ("folder", "name", "path"),
+        ("directory", "name", "path"),
         [
             ("s3://bucket/a/", "x", "s3://bucket/a/x"),
             ("s3://bucket", "x/y", "s3://bucket/x/y"),
@@ -289,9 +289,9 @@ class TestPaths:
             ("zip://::memory://a.zip", "x", "zip://x::memory://a.zip"),
         ],
     )
-    def test_urls_are_joined_and_taken_apart(self, folder, name, path):
-        storage = open_storage(folder)
-        assert storage.join(folder, name) == storage.clean(path) == path
+    def test_urls_are_joined_and_taken_apart(self, directory, name, path):
+        storage = open_storage(directory)
+        assert storage.join(directory, name) == storage.clean(path) == path
         assert storage.name(path) == name.rpartition("/")[2]
         assert storage.join(storage.parent(path), storage.name(path)) == path
 
@@ -333,9 +333,9 @@ class TestReading:
         assert storage.exists(place.at("a"))
         assert storage.exists(place.at("a/x"))
         assert not storage.exists(place.at("a/y"))
-        assert storage.is_folder(place.at("a"))
-        assert not storage.is_folder(place.at("a/x"))
-        assert not storage.is_folder(place.at("b"))
+        assert storage.is_directory(place.at("a"))
+        assert not storage.is_directory(place.at("a/x"))
+        assert not storage.is_directory(place.at("b"))
 
     def test_stat(self, place):
         place.put("x", b"12345")
@@ -572,13 +572,13 @@ class TestWriting:
         assert not s3[0].exists("s3://nobodys")
 
     @pytest.mark.parametrize("method", ["write", "remove"])
-    def test_what_cannot_be_written_says_so(self, folder_place, method):
-        folder_place.put("x", b"1")
+    def test_what_cannot_be_written_says_so(self, directory_place, method):
+        directory_place.put("x", b"1")
         arguments = {"write": ("/x", b"1"), "remove": (["/x"],)}[method]
         with pytest.raises(StorageError, match=r"http://127.*(writing|removing)"):
-            root = folder_place.root
+            root = directory_place.root
             first = root + arguments[0] if method == "write" else [root + arguments[0][0]]
-            getattr(folder_place.storage, method)(first, *arguments[1:])
+            getattr(directory_place.storage, method)(first, *arguments[1:])
 
 
 class TestBlocks:
@@ -787,32 +787,32 @@ class TestCache:
                 paths.add(open_storage("s3://birds", options).open_blocks("s3://birds/x").path)
         assert len(paths) == 2
 
-    def damage_data(self, folder):
-        with open(folder / "data", "r+b") as file:
+    def damage_data(self, directory):
+        with open(directory / "data", "r+b") as file:
             file.seek(BLOCK + 7)
             file.write(b"damaged")
 
-    def damage_size(self, folder):
-        os.truncate(folder / "data", 5)
+    def damage_size(self, directory):
+        os.truncate(directory / "data", 5)
 
-    def damage_map(self, folder):
-        os.truncate(folder / "map", 33)
+    def damage_map(self, directory):
+        os.truncate(directory / "map", 33)
 
-    def damage_head(self, folder):
-        (folder / "map").write_bytes(b"\1" * 35)
+    def damage_head(self, directory):
+        (directory / "map").write_bytes(b"\1" * 35)
 
-    def damage_missing(self, folder):
-        (folder / "data").unlink()
+    def damage_missing(self, directory):
+        (directory / "data").unlink()
 
-    def damage_folder(self, folder):
-        folder.rename(folder.parent / "elsewhere")
-        folder.write_bytes(b"a file")
+    def damage_directory(self, directory):
+        directory.rename(directory.parent / "elsewhere")
+        directory.write_bytes(b"a file")
 
-    @pytest.mark.parametrize("damage", ["data", "size", "map", "head", "missing", "folder"])
+    @pytest.mark.parametrize("damage", ["data", "size", "map", "head", "missing", "directory"])
     def test_damage_is_fetched_again(self, web, damage):
         self.open_all(web, "a", 3 * BLOCK)[0].ensure(*ranges((0, 3 * BLOCK)))
-        (folder,) = (cache_folder() / "blocks").iterdir()
-        getattr(self, f"damage_{damage}")(folder)
+        (directory,) = (cache_directory() / "blocks").iterdir()
+        getattr(self, f"damage_{damage}")(directory)
         (again,) = self.open_all(web, "a", 3 * BLOCK)
         assert read_mapped(again, *ranges((0, 3 * BLOCK))) == [web[1].files["/a"]]
         assert len(web[1].reads()) == 2
@@ -820,13 +820,13 @@ class TestCache:
     def test_a_change_that_one_byte_of_checksum_misses_is_found(self, web):
         """CRC-32C modulo 255 is the same before and after."""
         self.open_all(web, "a", 3 * BLOCK)[0].ensure(*ranges((0, 3 * BLOCK)))
-        (folder,) = (cache_folder() / "blocks").iterdir()
+        (directory,) = (cache_directory() / "blocks").iterdir()
         block = bytearray(web[1].files["/a"][:BLOCK])
         before = crc32c(block)
         while crc32c(block) == before or crc32c(block) % 255 != before % 255:
             block[7] = (block[7] + 1) % 256
             block[8] = (block[8] + (block[7] == 0)) % 256
-        with open(folder / "data", "r+b") as file:
+        with open(directory / "data", "r+b") as file:
             file.write(block)
         (again,) = self.open_all(web, "a", 3 * BLOCK)
         assert read_mapped(again, *ranges((0, BLOCK))) == [web[1].files["/a"][:BLOCK]]
@@ -851,20 +851,20 @@ class TestCache:
     def test_it_can_be_removed_at_any_time(self, web):
         (opened,) = self.open_all(web, "a", 3 * BLOCK)
         opened.ensure(*ranges((0, BLOCK)))
-        shutil.rmtree(cache_folder())
+        shutil.rmtree(cache_directory())
         assert read_mapped(opened, *ranges((0, 9))) == [web[1].files["/a"][:9]]
         assert opened.generation == 1
 
     def test_debris_is_removed(self, web):
         (opened,) = self.open_all(web, "a", 3 * BLOCK)
-        folder = cache_folder() / "blocks"
+        directory = cache_directory() / "blocks"
         for name in [".gone-1", ".new-1", ".new-2"]:
-            (folder / name).mkdir()
-            (folder / name / "data").write_bytes(b"1")
-        for path in (folder / ".new-1" / "data", folder / ".new-1"):
+            (directory / name).mkdir()
+            (directory / name / "data").write_bytes(b"1")
+        for path in (directory / ".new-1" / "data", directory / ".new-1"):
             os.utime(path, (0, 0))
         opened.ensure(*ranges((0, BLOCK)))
-        hidden = [path.name for path in folder.iterdir() if path.name.startswith(".")]
+        hidden = [path.name for path in directory.iterdir() if path.name.startswith(".")]
         assert hidden == [".new-2"]
 
     def test_a_full_disk(self, web, monkeypatch):
@@ -880,10 +880,10 @@ class TestCache:
 
     def test_damage_that_stays(self, web, monkeypatch):
         (opened,) = self.open_all(web, "a", 3 * BLOCK)
-        (folder,) = (cache_folder() / "blocks").iterdir()
-        self.damage_size(folder)
-        monkeypatch.setattr(range_cache, "discard", lambda folder: False)
-        with pytest.raises(StorageError, match=r"damaged, and cannot be removed.*COVEY_CACHE"):
+        (directory,) = (cache_directory() / "blocks").iterdir()
+        self.damage_size(directory)
+        monkeypatch.setattr(range_cache, "discard", lambda directory: False)
+        with pytest.raises(StorageError, match=r"corrupt, and cannot be removed.*COVEY_CACHE"):
             opened.ensure(*ranges((0, BLOCK)))
 
     def test_threads_share_it(self, web):
@@ -966,20 +966,20 @@ check(1)
 
     def test_where_it_is(self, monkeypatch, tmp_path):
         monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "mine"))
-        assert cache_folder() == tmp_path / "mine"
+        assert cache_directory() == tmp_path / "mine"
         assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
         monkeypatch.delenv("COVEY_CACHE")
         monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert cache_folder() == tmp_path / "xdg" / "covey"
+        assert cache_directory() == tmp_path / "xdg" / "covey"
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        assert cache_folder() == tmp_path / "home" / ".cache" / "covey"
+        assert cache_directory() == tmp_path / "home" / ".cache" / "covey"
         monkeypatch.setattr(sys, "platform", "darwin")
-        assert cache_folder() == tmp_path / "home" / "Library" / "Caches" / "covey"
+        assert cache_directory() == tmp_path / "home" / "Library" / "Caches" / "covey"
         monkeypatch.setattr(sys, "platform", "win32")
         monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-        assert cache_folder() == tmp_path / "local" / "covey" / "cache"
+        assert cache_directory() == tmp_path / "local" / "covey" / "cache"
 
     def test_where_it_is_if_that_cannot_be_written(self, monkeypatch, tmp_path):
         (tmp_path / "file").write_bytes(b"")
@@ -987,33 +987,33 @@ check(1)
         monkeypatch.setenv("HOME", str(tmp_path / "file"))
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.delenv("COVEY_CACHE")
-        folder = cache_folder()
-        assert folder.parent == tmp_path
-        assert folder.name.startswith("covey-cache-")
+        directory = cache_directory()
+        assert directory.parent == tmp_path
+        assert directory.name.startswith("covey-cache-")
         monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "file"))
         with pytest.warns(UserWarning, match="COVEY_CACHE.*cannot be written"):
-            assert cache_folder() == folder
+            assert cache_directory() == directory
 
-    def others_directory(self, folder):
-        folder.mkdir(parents=True)
-        os.chown(folder, 12345, 12345)
+    def others_directory(self, directory):
+        directory.mkdir(parents=True)
+        os.chown(directory, 12345, 12345)
 
-    def others_link(self, folder):
-        (folder.parent / "target").mkdir(parents=True)
-        folder.symlink_to(folder.parent / "target")
-        os.chown(folder, 12345, 12345, follow_symlinks=False)
+    def others_link(self, directory):
+        (directory.parent / "target").mkdir(parents=True)
+        directory.symlink_to(directory.parent / "target")
+        os.chown(directory, 12345, 12345, follow_symlinks=False)
 
-    def others_target(self, folder):
-        self.others_directory(folder.parent / "target")
-        folder.symlink_to(folder.parent / "target")
+    def others_target(self, directory):
+        self.others_directory(directory.parent / "target")
+        directory.symlink_to(directory.parent / "target")
 
-    def writable_by_group(self, folder):
-        folder.mkdir(parents=True)
-        folder.chmod(0o770)
+    def writable_by_group(self, directory):
+        directory.mkdir(parents=True)
+        directory.chmod(0o770)
 
-    def writable_by_all(self, folder):
-        folder.mkdir(parents=True)
-        folder.chmod(0o1777)
+    def writable_by_all(self, directory):
+        directory.mkdir(parents=True)
+        directory.chmod(0o1777)
 
     UNSAFE = ("others_directory", "others_link", "others_target")
 
@@ -1029,9 +1029,9 @@ check(1)
         below = {"COVEY_CACHE": ".", "XDG_CACHE_HOME": "covey", "HOME": ".cache/covey"}
         getattr(self, how)(tmp_path / "mine" / below[where])
         with pytest.warns(UserWarning, match=r"mine.* using .*covey-cache-"):
-            folder = cache_folder()
-        assert folder == tmp_path / f"covey-cache-{os.getuid()}"
-        assert folder.stat().st_mode & 0o7777 == 0o700
+            directory = cache_directory()
+        assert directory == tmp_path / f"covey-cache-{os.getuid()}"
+        assert directory.stat().st_mode & 0o7777 == 0o700
 
     @pytest.mark.parametrize("how", ["writable_by_group", "writable_by_all"])
     @pytest.mark.parametrize("where", ["COVEY_CACHE", "XDG_CACHE_HOME"])
@@ -1042,7 +1042,7 @@ check(1)
         getattr(self, how)(expected)
         if where == "COVEY_CACHE" and how == "writable_by_all":  # sticky, as /tmp is
             shared, expected = expected, expected / f"covey-{os.getuid()}"
-        assert cache_folder() == expected
+        assert cache_directory() == expected
         assert expected.stat().st_mode & 0o7777 == 0o700
         if expected.name.startswith("covey-"):
             assert shared.stat().st_mode & 0o7777 == 0o1777
@@ -1054,16 +1054,16 @@ check(1)
         self.others_directory(tmp_path / "shared")
         (tmp_path / "shared").chmod(mode)
         own = tmp_path / "shared" / f"covey-{os.getuid()}"
-        assert cache_folder() == own
+        assert cache_directory() == own
         assert own.stat().st_mode & 0o777 == 0o700
         assert (tmp_path / "shared").stat().st_mode & 0o7777 == mode
         os.chown(own, 12345, 12345)
         with pytest.warns(UserWarning, match=r"belongs to user 12345; using .*covey-cache-"):
-            assert cache_folder() == tmp_path / f"covey-cache-{os.getuid()}"
+            assert cache_directory() == tmp_path / f"covey-cache-{os.getuid()}"
 
     @pytest.mark.parametrize("how", ["others_directory", "others_link"])
     def test_a_subdirectory_of_another_user_is_not_used(self, web, how):
-        getattr(self, how)(cache_folder() / "blocks")
+        getattr(self, how)(cache_directory() / "blocks")
         with pytest.raises(StorageError, match=r"blocks .*another|blocks belongs"):
             self.open_all(web, "a", BLOCK)
 
@@ -1074,7 +1074,7 @@ check(1)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         self.others_directory(tmp_path / f"covey-cache-{os.getuid()}")
         with pytest.raises(StorageError, match="set COVEY_CACHE"):
-            cache_folder()
+            cache_directory()
 
     def test_without_a_home_the_cache_of_another_user_is_not_used(self, monkeypatch, tmp_path):
         def home():
@@ -1085,10 +1085,10 @@ check(1)
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.setattr(cache.Path, "home", home)
         self.others_directory(tmp_path / ".cache" / "covey")
-        assert cache_folder() == tmp_path / f"covey-cache-{os.getuid()}"
-        (tmp_path / "link").symlink_to(cache_folder())
+        assert cache_directory() == tmp_path / f"covey-cache-{os.getuid()}"
+        (tmp_path / "link").symlink_to(cache_directory())
         monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "link"))
-        assert cache_folder() == tmp_path / "link"
+        assert cache_directory() == tmp_path / "link"
 
     def test_a_parent_of_another_user_is_not_used(self, monkeypatch, tmp_path):
         monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
@@ -1096,7 +1096,7 @@ check(1)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs"))
         self.others_directory(tmp_path / "theirs")
         with pytest.warns(UserWarning, match="directory of another user"):
-            assert cache_folder() == tmp_path / f"covey-cache-{os.getuid()}"
+            assert cache_directory() == tmp_path / f"covey-cache-{os.getuid()}"
 
     def test_how_much_it_holds(self, monkeypatch):
         assert cache_limit(None) == 16 << 30

@@ -191,7 +191,7 @@ def test_shapes_that_only_seem_to_differ_are_found_out():
         (numbered().map(lambda x, y: (x, (y, y))), "say which part.*label_output="),
         (numbered().batch(4), "must be unbatched"),
         (numbered().take(0), "the dataset has no example"),
-        (numbered().map(lambda x, y: (x, tf.cast(y, tf.float32) + 0.5)), "must be a whole number"),
+        (numbered().map(lambda x, y: (x, tf.cast(y, tf.float32) + 0.5)), "must be an integer"),
         (numbered().batch(2).map(lambda x, y: (tf.RaggedTensor.from_tensor(x[None]), y[0])),
          "neither ragged nor sparse"),
         (uneven(), "different shapes; have load_fn="),

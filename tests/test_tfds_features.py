@@ -39,28 +39,28 @@ T = tfds.features
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 
 
-def save_features(folder, features):
-    folder.mkdir(parents=True, exist_ok=True)
+def save_features(directory, features):
+    directory.mkdir(parents=True, exist_ok=True)
     content, labels = features_to_tfds(features)
-    (folder / "features.json").write_text(json.dumps(content))
+    (directory / "features.json").write_text(json.dumps(content))
     for file, names in labels.items():
-        (folder / file).write_text("".join(f"{name}\n" for name in names), "utf-8")
+        (directory / file).write_text("".join(f"{name}\n" for name in names), "utf-8")
 
 
-def opened(folder, features, records):
-    """What TFDS reads from a folder that covey made."""
+def opened(directory, features, records):
+    """What TFDS reads from a directory that covey made."""
     info = DatasetInfo("birds", splits=(SplitInfo("train", (len(records),), 0),))
-    save_features(folder, features)
-    with RecordWriter(folder / info.splits[0].shard_names("birds")[0]) as writer:
+    save_features(directory, features)
+    with RecordWriter(directory / info.splits[0].shard_names("birds")[0]) as writer:
         for record in records:
             writer.write(record)
-    (folder / "dataset_info.json").write_text(info.to_json())
-    builder = tfds.builder_from_directory(folder)
+    (directory / "dataset_info.json").write_text(info.to_json())
+    builder = tfds.builder_from_directory(directory)
     return builder, list(builder.as_dataset(split="train"))
 
 
 def neutral(value):
-    """Lists, numbers and bytes, whoever read the value."""
+    """Lists, numbers and bytes, a caller that read the value."""
     if isinstance(value, dict):
         return {key: neutral(each) for key, each in value.items()}
     if isinstance(value, tf.data.Dataset):
@@ -105,7 +105,7 @@ COMMON = {
     "zlibs": Tensor("float32", (None,), encoding="zlib_each"),
     "three zlibs": Tensor("int16", (3, 2, 2), encoding="zlib_each"),
     "texts": Tensor("str", (None,)),
-    "two texts": Tensor("str", (2,)),
+    "two strings": Tensor("str", (2,)),
     "strings": Tensor("bytes", (2, 2)),
     "named": ClassLabel(names=["wren", "é owl"]),
     "counted": ClassLabel(num_classes=5),
@@ -115,7 +115,7 @@ COMMON = {
     "deep": Image((None, None, 1), "uint16"),
     "any image": Image(),
     "ragged": Ragged("int8"),
-    "ragged texts": Ragged("str", 3),
+    "ragged strings": Ragged("str", 3),
     "ragged rows": Ragged("float32", 2, (4,)),
     "lowest": Tensor("int8", (2,), default=[-128, -128]),
     "lowest string": Tensor("bytes", default=b""),
@@ -232,9 +232,9 @@ def test_tfds_reads_every_kind_it_has(tmp_path):
 def test_tfds_reads_any_features(tmp_path_factory, dataset):
     features, examples = dataset
     records = [features.encode(example) for example in examples]
-    folder = tmp_path_factory.mktemp("any")
-    _, found = opened(folder, features, records)
-    again = features_from_tfds(folder)
+    directory = tmp_path_factory.mktemp("any")
+    _, found = opened(directory, features, records)
+    again = features_from_tfds(directory)
     # TensorFlow does not decode the memory of uint32.
     raw = {n for n, f in features.items() if getattr(f, "encoding", "") == "bytes"}
     raw = {name for name in raw if features[name].dtype == "uint32"}
@@ -616,12 +616,12 @@ def test_kinds_of_what_tfds_prepared(made_by_tfds):
     assert features["mine"] == Tensor("int8", (2,), encoding="bytes")
 
 
-def by_both(folder, feature, value):
+def by_both(directory, feature, value):
     """A value that TFDS stores: as covey reads it, and the record."""
     theirs = T.FeaturesDict({"x": feature, "y": np.int64})
-    theirs.save_config(folder)
+    theirs.save_config(directory)
     record = theirs.serialize_example({"x": value, "y": 1})
-    return features_from_tfds(folder).decode(record)["x"], record
+    return features_from_tfds(directory).decode(record)["x"], record
 
 
 TWO = np.array([1, 2], np.int32)
@@ -774,10 +774,10 @@ OLD = {
 }
 
 
-def save_json(folder, content):
-    folder.mkdir()
-    (folder / FEATURES_FILE).write_text(json.dumps(content))
-    return features_from_tfds(folder)
+def save_json(directory, content):
+    directory.mkdir()
+    (directory / FEATURES_FILE).write_text(json.dumps(content))
+    return features_from_tfds(directory)
 
 
 def test_files_of_older_versions(tmp_path):
@@ -795,7 +795,7 @@ def test_files_of_older_versions(tmp_path):
     assert save_json(tmp_path / "proto", theirs.to_json()) == expected
     text = {**theirs.to_json(), "content": json.dumps(theirs.to_json()["content"])}
     assert save_json(tmp_path / "text", text) == expected
-    # Texts were numbers once.
+    # Strings were numbers once.
     numbers = old(T.FeaturesDict, {"x": old(T.Text, {"use_encoder": True})})
     assert save_json(tmp_path / "numbers", numbers)["x"] == Tensor("int64", (None,))
 
@@ -1007,10 +1007,10 @@ HOSTILE = {
     "old text": (json.dumps({"type": TEXT, "content": "{"}), "no JSON"),
     "old list": (json.dumps({"type": TEXT, "content": []}), "expected a dict"),
     "old message": (json.dumps({"type": "x", "proto_cls": deep(100)}), "it is a x, and nothing"),
-    "shape of text": (number(shape="3"), "the shape is no list"),
+    "shape of text": (number(shape="3"), "the shape is not a list"),
     "sizes of text": (number(shape=["a"]), "expected a size"),
     "sizes of lists": (number(shape=deep(100)), "found a list of 1, expected a size"),
-    "dimensions": (number(shape={"dimensions": {}}), "the shape is no list"),
+    "dimensions": (number(shape={"dimensions": {}}), "the shape is not a list"),
     "many dimensions": (number(shape=["1"] * 100_000), "no list of up to 32 sizes"),
     "negative size": (number(shape=["-2"]), "found '-2'"),
     "size of float": (number(shape=[1.5]), "expected a size"),
@@ -1019,7 +1019,7 @@ HOSTILE = {
     "no dtype": (one({}), "dtype is None"),
     "dtype of list": (one({"dtype": deep(100)}), "dtype is a list of 1"),
     "complex": (one({"dtype": "complex64"}), "others are only stored with an encoding"),
-    "encoding": (number(encoding="gzip"), "encoding is 'gzip', must be"),
+    "encoding": (number(encoding="gzip"), "encoding is 'gzip'; must be"),
     "encoding of list": (number(encoding=deep(100)), "encoding is a list of 1"),
     "image of text": (one({"encodingFormat": "webp"}, "image"), "no image is 'webp' of 'uint8'"),
     "image of list": (one({"dtype": deep(100)}, "image"), "no image is 'png' of a list of 1"),

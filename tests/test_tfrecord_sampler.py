@@ -34,11 +34,11 @@ def example(number):
     return {"x": [number, 0.5, -number], "label": number // EACH}
 
 
-def put_shards(folder, numbers, shards=SHARDS, suffix=".tfrec", **options):
+def put_shards(directory, numbers, shards=SHARDS, suffix=".tfrec", **options):
     """Shards that nothing tells anything about, with these examples in this order."""
     for shard, part in enumerate(np.array_split(np.asarray(numbers), shards)):
-        put(folder / f"s{shard}{suffix}", map(example, part.tolist()), FEATURES, **options)
-    return folder
+        put(directory / f"s{shard}{suffix}", map(example, part.tolist()), FEATURES, **options)
+    return directory
 
 
 @pytest.fixture
@@ -410,9 +410,9 @@ def test_a_shard_that_changes_while_it_is_open_is_named(shuffled, decode):
             list(batches)
 
 
-def bring(folder, url, **options):
+def bring(directory, url, **options):
     storage = open_storage(url, **options)
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         storage.upload(str(path), f"{url}/{path.name}")
     return url
 
@@ -451,18 +451,18 @@ def test_shards_that_tensorflow_cannot_read_are_not_streamed(shuffled, tmp_path)
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"batch_size": 30, "example_per_class": 4}, "is 30, must be a multiple.*is 4; 32, for"),
+        ({"batch_size": 30, "example_per_class": 4}, "is 30; must be a multiple.*is 4; 32, for"),
         ({"example_per_class": 0}, "example_per_class is 0"),
         ({"batch_size": "many"}, "batch_size is 'many'"),
-        ({"compression": "LZ4"}, "compression is 'LZ4', must be None, 'GZIP' or 'ZLIB'"),
+        ({"compression": "LZ4"}, "compression is 'LZ4'; must be None, 'GZIP' or 'ZLIB'"),
         ({"shard_suffix": "*.tfr"}, r"no file in it fits '\*.tfr'"),
         ({"shard_suffix": ""}, "shard_suffix is ''"),
-        ({"shard_path": "nowhere"}, "nowhere: there is no such folder"),
-        ({"num_repeat": 0}, "num_repeat is 0, must be 1 or more, or -1"),
+        ({"shard_path": "nowhere"}, "nowhere: there is no such directory"),
+        ({"num_repeat": 0}, "num_repeat is 0; must be 1 or more, or -1"),
         ({"parallelism": 0}, "parallelism is 0"),
         ({"shards_per_cycle": 0}, "shards_per_cycle is 0"),
         ({"prefetch_size": -2}, "prefetch_size is -2"),
-        ({"deserialization_fn": "parse"}, "deserialization_fn is 'parse', must be a function"),
+        ({"deserialization_fn": "parse"}, "deserialization_fn is 'parse'; must be a function"),
         ({"seed": -1}, "seed is -1"),
         ({"label": "species"}, "label is 'species', but there is no such feature"),
         ({"label": "label", "batch_size": 64}, "makes 32 classes, but there are only 24"),
@@ -474,12 +474,12 @@ def test_wrong_arguments_are_told(shuffled, wrong, told):
         TFRecordDatasetSampler(**given)
 
 
-def test_folders_are_called_what_they_are_called(shuffled, tmp_path):
+def test_directories_are_called_what_they_are_called(shuffled, tmp_path):
     odd = shuffled.rename(tmp_path / "what [1] is * this")
     assert is_exact(next(iter(TFRecordDatasetSampler(odd, parse, 2, 16, label="label")))[1], 8, 2)
 
 
-def test_shards_in_folders_are_found_if_the_pattern_says_so(shuffled):
+def test_shards_in_directories_are_found_if_the_pattern_says_so(shuffled):
     with pytest.raises(ValueError, match="no file in it fits"):
         TFRecordDatasetSampler(shuffled.parent, parse, 2, 16, label="label")
     deep = TFRecordDatasetSampler(

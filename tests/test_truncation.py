@@ -49,7 +49,7 @@ def elsewhere(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def directory(tmp_path_factory):
     """Two shards of 1.2 MB, which are large enough to be mapped by every reader."""
     path = tmp_path_factory.mktemp("truncated") / "birds"
     write(columns(), path, features=FEATURES, label="label", shuffle=False, shards=2)
@@ -57,8 +57,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def copy(folder, tmp_path):
-    return shutil.copytree(folder, tmp_path / "birds")
+def copy(directory, tmp_path):
+    return shutil.copytree(directory, tmp_path / "birds")
 
 
 def check_rows(found, ids):
@@ -107,8 +107,8 @@ class Truncator:
         os.waitpid(self._process, 0)
 
 
-def read_batches(folder, path, mmap):
-    with opened(folder, mmap=mmap) as ds:
+def read_batches(directory, path, mmap):
+    with opened(directory, mmap=mmap) as ds:
         loader = ds.batches(classes_per_batch=4, examples_per_class=8, seed=1, threads=2)
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
@@ -120,14 +120,14 @@ def read_batches(folder, path, mmap):
         yield action
 
 
-def read_ids(folder, path, mmap):
+def read_ids(directory, path, mmap):
     rng = np.random.default_rng()
-    with opened(folder, mmap=mmap) as ds:
+    with opened(directory, mmap=mmap) as ds:
         yield lambda: check_rows(ds[ids], ids) if len(ids := rng.integers(0, RECORDS, 64)) else 0
 
 
-def read_raw(folder, path, mmap):
-    with opened(folder, mmap=mmap) as ds:
+def read_raw(directory, path, mmap):
+    with opened(directory, mmap=mmap) as ds:
         expected = [ds.raw[number] for number in range(0, RECORDS, 40)]
 
         def action():
@@ -136,12 +136,12 @@ def read_raw(folder, path, mmap):
         yield action
 
 
-def index_shards(folder, path, mmap):
-    paths = sorted(map(str, shard_paths(folder)))
+def index_shards(directory, path, mmap):
+    paths = sorted(map(str, shard_paths(directory)))
 
     def action():
         files = covey.index.ShardFiles(
-            LocalStorage(), str(folder), tuple(os.path.basename(each) for each in paths)
+            LocalStorage(), str(directory), tuple(os.path.basename(each) for each in paths)
         )
         indexing = covey.index.Indexing(None, "label", mmap=mmap, threads=2, progress=False)
         assert len(indexing.build(files)) == RECORDS
@@ -149,7 +149,7 @@ def index_shards(folder, path, mmap):
     yield action
 
 
-def read_records(folder, path, mmap):
+def read_records(directory, path, mmap):
     with RecordReader(path) as reader:
         expected = list(reader)
 
@@ -160,8 +160,8 @@ def read_records(folder, path, mmap):
     yield action
 
 
-def stream_batches(folder, path, mmap):
-    paths = sorted(shard_paths(folder))
+def stream_batches(directory, path, mmap):
+    paths = sorted(shard_paths(directory))
 
     def action():
         found = covey.reading.read_batches(paths, FEATURES, 100, mmap=mmap, threads=2)
@@ -174,9 +174,9 @@ def stream_batches(folder, path, mmap):
     yield action
 
 
-def verify_all(folder, path, mmap):
+def verify_all(directory, path, mmap):
     def action():
-        report = verify(folder, mmap=mmap, threads=2, progress=False)
+        report = verify(directory, mmap=mmap, threads=2, progress=False)
         if not report.is_sound:
             assert all(problem.file == path.name for problem in report.problems)
             raise CorruptRecordError(str(report), name=path.name, record=0, offset=0)
@@ -185,12 +185,12 @@ def verify_all(folder, path, mmap):
     yield action
 
 
-def repair_all(folder, path, mmap):
-    target = folder.parent / "repaired"
+def repair_all(directory, path, mmap):
+    target = directory.parent / "repaired"
 
     def action():
         shutil.rmtree(target, ignore_errors=True)
-        found = repair(folder, target, mmap=mmap, threads=2, progress=False)
+        found = repair(directory, target, mmap=mmap, threads=2, progress=False)
         if found.lost:
             raise CorruptRecordError(str(found), name=path.name, record=0, offset=0)
         with opened(target) as ds:
@@ -199,15 +199,15 @@ def repair_all(folder, path, mmap):
     yield action
 
 
-def race(kind, folder, mmap, tries):
+def race(kind, directory, mmap, tries):
     """Truncate a shard while it is read, again and again; how many reads have failed."""
-    path = shard_paths(folder)[1]
+    path = shard_paths(directory)[1]
     content = path.read_bytes()
     rng = random.Random(kind)
     failed = 0
     with closing(Truncator()) as truncator:
         for _ in range(tries):
-            with contextlib.contextmanager(globals()[kind])(folder, path, mmap) as action:
+            with contextlib.contextmanager(globals()[kind])(directory, path, mmap) as action:
                 # Not where a record ends: then the shorter file would be valid.
                 size = rng.choice([1, 4097, len(content) // 2 + 7, len(content) - 5001])
                 truncator.begin(path, size, rng.random() * 0.004)
@@ -242,11 +242,11 @@ def test_a_shard_that_is_truncated_while_it_is_read(copy, elsewhere, kind, mmap)
     assert elsewhere(race, kind, copy, mmap, tries) > 0
 
 
-def truncate_index(folder, name, kind):
+def truncate_index(directory, name, kind):
     """Truncate a mapped file of an index; what the next reads do."""
     read._HELD_BYTES = 0
-    (path,) = folder.glob(f"*.{name}.npy")
-    with opened(folder) as ds:
+    (path,) = directory.glob(f"*.{name}.npy")
+    with opened(directory) as ds:
         loader = ds.batches(classes_per_batch=4, examples_per_class=8, threads=1)
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         action = {
@@ -278,14 +278,14 @@ def test_an_index_that_is_truncated_while_it_is_mapped(copy, elsewhere, name, ki
     assert found in ("FileChangedError", "FormatError")
 
 
-def use_block_after_truncation(folder):
+def use_block_after_truncation(directory):
     """Read from a block, which is a map of its file, after the file was truncated."""
-    path = shard_paths(folder)[1]
+    path = shard_paths(directory)[1]
     found = []
     with RecordReader(path) as reader:
         (block,) = reader.blocks()
         os.truncate(path, 0)
-        target = folder.parent / "written"
+        target = directory.parent / "written"
         with contextlib.ExitStack() as stack:
             writer = stack.enter_context(covey.RecordWriter(target))
             for use in (
@@ -369,13 +369,13 @@ def test_a_file_that_is_truncated_in_its_last_page_while_it_is_scanned(copy, mon
 # Handlers of others.
 
 
-def run_script(script, folder, **environment):
+def run_script(script, directory, **environment):
     """Run a script in which `cut()` truncates a shard; the exit status, and the output."""
     begin = f"""
         import os, signal, sys, faulthandler
         import covey
-        path = {str(shard_paths(folder)[1])!r}
-        ds = covey.open({str(folder)!r}, progress=False)
+        path = {str(shard_paths(directory)[1])!r}
+        ds = covey.open({str(directory)!r}, progress=False)
         def cut():
             os.truncate(path, 0)
             try:
@@ -428,9 +428,9 @@ def test_the_guard_can_be_disabled(copy):
 # Shards that are replaced or overwritten.
 
 
-def other_version(folder):
+def other_version(directory):
     """The second shard of another dataset, whose records have the same lengths and classes."""
-    other = folder.parent / "other"
+    other = directory.parent / "other"
     changed = {**columns(), "pad": PADS ^ 1}
     write(changed, other, features=FEATURES, label="label", shuffle=False, shards=2)
     return shard_paths(other)[1]
@@ -515,13 +515,13 @@ def test_a_shard_that_is_only_touched_before_it_is_opened(copy, tmp_path, monkey
     check_rows(ds[ids], ids)
 
 
-def replaced_after_eviction(folder, other):
+def replaced_after_eviction(directory, other):
     """Replace a shard whose descriptor was closed to make room for others."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    ds = opened(folder, mmap=False)
-    path = shard_paths(folder)[1]
+    ds = opened(directory, mmap=False)
+    path = shard_paths(directory)[1]
     ds[RECORDS - 1]
-    crowd = [opened(folder, mmap=False) for _ in range(40)]
+    crowd = [opened(directory, mmap=False) for _ in range(40)]
     for each in crowd:
         each[0]
     os.replace(other, path)
@@ -537,19 +537,19 @@ def test_a_shard_that_is_replaced_while_its_descriptor_is_closed(copy, elsewhere
     assert found == str(path)
 
 
-def replaced_while_indexed(folder, other):
+def replaced_while_indexed(directory, other):
     """Replace a shard between the passes of indexing."""
-    path = shard_paths(folder)[1]
+    path = shard_paths(directory)[1]
 
     def look(example):
         if other.exists():
             os.replace(other, path)
         return int(example["label"])
 
-    for each in [*folder.glob("*.npy"), *folder.glob("*.json")]:
+    for each in [*directory.glob("*.npy"), *directory.glob("*.json")]:
         each.unlink()
     try:
-        opened(folder, label=look, threads=1)
+        opened(directory, label=look, threads=1)
     except FileChangedError as error:
         return error.path
     return "nothing"
@@ -573,24 +573,24 @@ def make_special(kind, path):
         path.symlink_to("/dev/zero")
 
 
-def use_special(kind, folder, use, mmap):
+def use_special(kind, directory, use, mmap):
     """Use a shard that is not a regular file; the error. A process that waits is killed."""
     signal.alarm(20)
-    paths = shard_paths(folder)
+    paths = shard_paths(directory)
     path = paths[1]
     try:
-        ds = opened(folder, mmap=mmap) if use == "read" else None
+        ds = opened(directory, mmap=mmap) if use == "read" else None
         make_special(kind, path)
         if use == "read":
             ds[RECORDS - 1]
         elif use == "open":
-            opened(folder, mmap=mmap)
+            opened(directory, mmap=mmap)
         elif use == "index":
-            for each in [*folder.glob("*.npy"), *folder.glob("*.json")]:
+            for each in [*directory.glob("*.npy"), *directory.glob("*.json")]:
                 each.unlink()
             opened(paths, mmap=mmap)
         else:
-            return [str(each) for each in verify(folder, progress=False).problems]
+            return [str(each) for each in verify(directory, progress=False).problems]
     except CoveyError as error:
         return [str(error)]
     finally:
@@ -599,9 +599,9 @@ def use_special(kind, folder, use, mmap):
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "directory", "character device"])
-def test_a_shard_that_is_not_a_regular_file(folder, tmp_path, elsewhere, kind):
+def test_a_shard_that_is_not_a_regular_file(directory, tmp_path, elsewhere, kind):
     for use in ("read", "open", "index", "verify"):
-        copy = shutil.copytree(folder, tmp_path / use / "birds")
+        copy = shutil.copytree(directory, tmp_path / use / "birds")
         path = shard_paths(copy)[1]
         found = elsewhere(use_special, kind, copy, use, True)
         assert any(path.name in each for each in found)
@@ -617,7 +617,7 @@ def test_a_fingerprint_is_of_a_regular_file(tmp_path):
 # The limit on open files.
 
 
-def descriptors_of_two_datasets(folder):
+def descriptors_of_two_datasets(directory):
     """Read two datasets in two threads; how many descriptors of shards stay open."""
 
     def max_open_files():
@@ -625,14 +625,14 @@ def descriptors_of_two_datasets(folder):
         return 64
 
     gather_opened.max_open_files = max_open_files
-    sets = [opened(folder) for _ in range(2)]
+    sets = [opened(directory) for _ in range(2)]
     threads = [threading.Thread(target=ds.__getitem__, args=(slice(None),)) for ds in sets]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
     links = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
-    return sum(os.path.dirname(each) == str(folder) for each in links)
+    return sum(os.path.dirname(each) == str(directory) for each in links)
 
 
 def test_datasets_that_are_opened_at_once_share_the_limit(tmp_path):
@@ -641,9 +641,9 @@ def test_datasets_that_are_opened_at_once_share_the_limit(tmp_path):
         assert run(descriptors_of_two_datasets, tmp_path / "birds") == 20
 
 
-def read_with_few_descriptors(folder, mmap):
+def read_with_few_descriptors(directory, mmap):
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    sets = [opened(folder, mmap=mmap) for _ in range(3)]
+    sets = [opened(directory, mmap=mmap) for _ in range(3)]
     failures = []
 
     def read(ds, seed):

@@ -40,14 +40,14 @@ def birds(count=60, first=0):
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """A dataset of two splits, in which nothing is wrong."""
-    folder = tmp_path_factory.mktemp("sound") / "birds"
-    write(birds(), folder, label="species", shards=3)
-    write(birds(9), folder, "test")
-    return folder
+    directory = tmp_path_factory.mktemp("sound") / "birds"
+    write(birds(), directory, label="species", shards=3)
+    write(birds(9), directory, "test")
+    return directory
 
 
 @pytest.fixture
-def folder(sound, tmp_path):
+def directory(sound, tmp_path):
     return shutil.copytree(sound, tmp_path / "birds")
 
 
@@ -69,8 +69,8 @@ def only_of(report, file):
     return problem
 
 
-def shard(folder, number=0, split="train"):
-    return shard_paths(folder, split)[number]
+def shard(directory, number=0, split="train"):
+    return shard_paths(directory, split)[number]
 
 
 def change(path, at, by=b"?"):
@@ -80,7 +80,7 @@ def change(path, at, by=b"?"):
         file.write(by)
 
 
-# What is sound.
+# What is valid.
 
 
 def test_nothing_is_wrong_with_what_covey_writes(sound):
@@ -173,27 +173,27 @@ def test_files_that_tensorflow_compressed(tmp_path):
     assert check(tmp_path).records == 150
 
 
-def about_of(folder, stem):
-    return IndexMetadata.from_json((folder / index_names(stem)["about"]).read_bytes(), stem)
+def about_of(directory, stem):
+    return IndexMetadata.from_json((directory / index_names(stem)["about"]).read_bytes(), stem)
 
 
-def test_only_the_splits_that_were_asked_for(folder):
-    change(shard(folder), 30)
-    assert check(folder, split="test").is_sound
-    assert not check(folder, split="test + train").is_sound
-    assert check(folder, split="test").splits == ("test",)
+def test_only_the_splits_that_were_asked_for(directory):
+    change(shard(directory), 30)
+    assert check(directory, split="test").is_sound
+    assert not check(directory, split="test + train").is_sound
+    assert check(directory, split="test").splits == ("test",)
     with pytest.raises(
         covey.errors.DatasetError, match="no split 'val'; the splits are 'train', 'test'"
     ):
-        check(folder, split="val")
+        check(directory, split="val")
     with pytest.raises(covey.errors.DatasetError, match="only whole ones"):
-        check(folder, split="train[:5]")
+        check(directory, split="train[:5]")
 
 
-def test_nothing_is_written(folder):
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    check(folder)
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+def test_nothing_is_written(directory):
+    before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
+    check(directory)
+    assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
 
 def test_there_is_nothing_to_verify(tmp_path):
@@ -203,7 +203,7 @@ def test_there_is_nothing_to_verify(tmp_path):
         check(tmp_path)
 
 
-# Damaged files: those that others have generated, with what is expected of each.
+# Corrupt files: those that others have generated, with what is expected of each.
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +211,11 @@ def cases(tmp_path_factory):
     return damaged_files(tmp_path_factory.mktemp("damaged"))
 
 
-NO_EXAMPLE = "it is no tf.train.Example"
+NO_EXAMPLE = "it is not a tf.train.Example"
 
 
 def damages(report, name):
-    """Where records are damaged; that the others are no Examples is another matter."""
+    """Where records are corrupt; that the others are no Examples is another matter."""
     assert {each.file for each in report.problems} <= {name}
     return [(p.record, p.offset) for p in report.problems if not p.what.endswith(NO_EXAMPLE)]
 
@@ -247,7 +247,7 @@ def test_records_that_are_no_examples_are_those_that_protobuf_refuses(cases):
 
 
 def test_all_damaged_files_together(cases):
-    """One folder, all cores: every file's problems are those that it has alone."""
+    """One directory, all CPU cores: every file's problems are those that it has alone."""
     report = check(cases[0].path.parent)
     assert report.files == len(cases)
     found = {}
@@ -260,21 +260,21 @@ def test_all_damaged_files_together(cases):
 
 @pytest.fixture(scope="module")
 def indexed_cases(cases, tmp_path_factory):
-    """Damaged plain files, each in the place of the sound one, beside the index of that."""
+    """Corrupt plain files, each in the place of the sound one, beside the index of that."""
     plain = [c for c in cases if c.kind.startswith(("plain-flip", "plain-zero-page", "plain-cut"))]
     (complete,) = [case for case in cases if case.kind == "plain-sound"]
-    folder = tmp_path_factory.mktemp("indexed")
-    shutil.copy(complete.path, folder / "birds.tfrecord")
-    files = ShardFiles(LocalStorage(), str(folder), ("birds.tfrecord",))
+    directory = tmp_path_factory.mktemp("indexed")
+    shutil.copy(complete.path, directory / "birds.tfrecord")
+    files = ShardFiles(LocalStorage(), str(directory), ("birds.tfrecord",))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
     made = Indexing(features=anything, label=None, progress=False).build(files)
-    write_index(folder, "birds.tfrecord", made)
-    return folder, [each for each in plain if "large" not in each.kind and each.first]
+    write_index(directory, "birds.tfrecord", made)
+    return directory, [each for each in plain if "large" not in each.kind and each.first]
 
 
 @pytest.mark.parametrize("kind", ["gzip-members", "gzip-stored", "gzip-stream", "zlib"])
 def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path, kind):
-    """They are read in another way then: as far as they are sound, by their members."""
+    """They are read in another way then: as far as they are valid, by their members."""
     (complete,) = [case for case in cases if case.kind == f"{kind}-sound"]
     path = tmp_path / "birds.tfrecord"
     shutil.copy(complete.path, path)
@@ -295,21 +295,21 @@ def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path,
 
 
 def test_damage_makes_no_row_of_the_index_wrong(indexed_cases):
-    folder, cases = indexed_cases
+    directory, cases = indexed_cases
     assert len(cases) > 70
     for case in cases:
-        shutil.copy(case.path, folder / "birds.tfrecord")
-        report = check(folder / "birds.tfrecord")
+        shutil.copy(case.path, directory / "birds.tfrecord")
+        report = check(directory / "birds.tfrecord")
         assert {each.file for each in report.problems} == {"birds.tfrecord"}, case.path.name
         first = next((p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.what)
         assert first == case.first
 
 
-def test_a_damaged_record_of_a_dataset(folder):
-    path = shard(folder, 1)
-    row = index(folder)[index(folder)["shard"] == 1][7]
+def test_a_damaged_record_of_a_dataset(directory):
+    path = shard(directory, 1)
+    row = index(directory)[index(directory)["shard"] == 1][7]
     change(path, int(row["offset"]) + 14)
-    problem = only(check(folder))
+    problem = only(check(directory))
     assert (problem.file, problem.split) == (path.name, "train")
     assert (problem.record, problem.offset) == (7, row["offset"])
     assert "data checksum is" in problem.what
@@ -337,9 +337,9 @@ def test_damage_in_compressed_shards_of_a_dataset(tmp_path, compression):
 # Examples against features.
 
 
-def put_records(folder, records, number=0):
+def put_records(directory, records, number=0):
     """Put other records into the place of a shard's, with no trace in what describes it."""
-    path = shard(folder, number)
+    path = shard(directory, number)
     path.write_bytes(b"".join(map(frame, records)))
 
 
@@ -361,17 +361,17 @@ MISFITS = {
     "missing": (example(size=[1], species=[0]), "feature 'song': it is not there"),
     "count": (example(size=[1, 2], song=[1.0, 2.0], species=[0]), "it has 2 values, expected 1"),
     "kind": (example(size=[b"1"], song=[1.0, 2.0], species=[0]), "it holds a bytes list"),
-    "class": (example(size=[1], song=[1.0, 2.0], species=[3]), "the class is 3, must be from -1"),
+    "class": (example(size=[1], song=[1.0, 2.0], species=[3]), "the class is 3; must be from -1"),
 }
 
 
 @pytest.mark.parametrize("kind", MISFITS)
-def test_a_record_that_does_not_fit_the_features(folder, kind):
+def test_a_record_that_does_not_fit_the_features(directory, kind):
     record, what = MISFITS[kind]
-    path = shard(folder, 2)
+    path = shard(directory, 2)
     records = records_of(path)
-    put_records(folder, [*records[:5], record, *records[6:]], 2)
-    report = check(folder)
+    put_records(directory, [*records[:5], record, *records[6:]], 2)
+    report = check(directory)
     (problem,) = [p for p in report.problems if p.file == path.name and p.record is not None]
     offset = sum(len(each) + 16 for each in records[:5])
     assert (problem.record, problem.offset) == (5, offset)
@@ -382,12 +382,12 @@ def test_a_record_that_does_not_fit_the_features(folder, kind):
 @given(bad=st.sets(st.integers(0, 39), max_size=40))
 @settings(max_examples=25)
 def test_every_record_that_does_not_fit_is_found_and_no_other(tmp_path_factory, bad):
-    folder = tmp_path_factory.mktemp("misfits")
-    write(birds(40), folder, label="species", shuffle=False)
-    records = records_of(shard(folder))
+    directory = tmp_path_factory.mktemp("misfits")
+    write(birds(40), directory, label="species", shuffle=False)
+    records = records_of(shard(directory))
     wrong = [each for each, _ in MISFITS.values()]
-    put_records(folder, [wrong[n % 5] if n in bad else records[n] for n in range(40)])
-    found = {p.record for p in check(folder).problems if p.offset is not None}
+    put_records(directory, [wrong[n % 5] if n in bad else records[n] for n in range(40)])
+    found = {p.record for p in check(directory).problems if p.offset is not None}
     assert found == bad
 
 
@@ -440,40 +440,40 @@ def test_features_that_were_found_out_are_not_those_of_records_that_came_later(t
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True])
 def test_threads_that_cannot_be(sound, threads):
-    with pytest.raises(covey.errors.DatasetError, match="must be a whole number, 1 or more"):
+    with pytest.raises(covey.errors.DatasetError, match="must be an integer, 1 or more"):
         check(sound, threads=threads)
 
 
 # The index.
 
 
-def index_path(folder, what="rows", split="train"):
-    return folder / index_names(f"birds-{split}")[what]
+def index_path(directory, what="rows", split="train"):
+    return directory / index_names(f"birds-{split}")[what]
 
 
 @pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
-def test_a_flipped_byte_anywhere_in_the_index(folder, what):
-    path = index_path(folder, what)
+def test_a_flipped_byte_anywhere_in_the_index(directory, what):
+    path = index_path(directory, what)
     data = path.read_bytes()
-    header = len(data) - index(folder, what).nbytes if what != "about" else len(data)
+    header = len(data) - index(directory, what).nbytes if what != "about" else len(data)
     rng = random.Random(what)
     for at in {*rng.sample(range(header), 60), *rng.sample(range(len(data)), 60)}:
         path.write_bytes(flip(data, 8 * at + rng.randrange(8)))
-        report = check(folder, threads=1)
+        report = check(directory, threads=1)
         if report.is_sound and at < header and what != "about":
             # Some bytes of numpy's header may be others that mean the same.
             assert np.load(path).tobytes() == data[header:]
             continue
         assert path.name in {each.file for each in report.problems}, at
         if what == "rows" and at >= header:
-            row = (at - header) // index(folder).itemsize
+            row = (at - header) // index(directory).itemsize
             assert row in {each.record for each in report.problems}
 
 
 @pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "longer", "text"])
-def test_a_file_of_the_index_is_missing_or_another(folder, what, how):
-    path = index_path(folder, what)
+def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
+    path = index_path(directory, what)
     data = path.read_bytes()
     if how == "missing":
         path.unlink()
@@ -483,18 +483,18 @@ def test_a_file_of_the_index_is_missing_or_another(folder, what, how):
         )
     if (what, how) == ("about", "cut"):
         return  # the last byte is that of the last line
-    report = check(folder)
+    report = check(directory)
     assert path.name in {each.file for each in report.problems}
     if how == "missing":
         assert "is missing" in only(report).what
 
 
-def rewrite(folder, rows=None, classes=None, by_class=None, **changes):
+def rewrite(directory, rows=None, classes=None, by_class=None, **changes):
     """Write an index with other rows, or other things, as if it had been made so."""
-    said = about(folder)
-    rows = index(folder) if rows is None else rows
-    classes = index(folder, "classes") if classes is None else classes
-    by_class = index(folder, "by_class") if by_class is None else by_class
+    said = about(directory)
+    rows = index(directory) if rows is None else rows
+    classes = index(directory, "classes") if classes is None else classes
+    by_class = index(directory, "by_class") if by_class is None else by_class
     said = dataclasses.replace(
         said,
         checksum=_core.crc32c(rows),
@@ -502,7 +502,7 @@ def rewrite(folder, rows=None, classes=None, by_class=None, **changes):
         records=len(rows),
         **changes,
     )
-    write_index(folder, "birds-train", Index(said, rows, classes, by_class))
+    write_index(directory, "birds-train", Index(said, rows, classes, by_class))
 
 
 def fields_and_values():
@@ -522,13 +522,13 @@ def fields_and_values():
 
 @pytest.mark.parametrize(("field", "value"), fields_and_values())
 @pytest.mark.parametrize("row", [0, 31, 59])
-def test_a_row_that_is_wrong_though_its_checksum_is_right(folder, field, value, row):
-    rows = index(folder)
+def test_a_row_that_is_wrong_though_its_checksum_is_right(directory, field, value, row):
+    rows = index(directory)
     value = value if rows[field][row] != value else value + 1
     before = int(rows[field][row])
     rows[field][row] = value
-    rewrite(folder, rows)
-    report = check(folder)
+    rewrite(directory, rows)
+    report = check(directory)
     problem = next(each for each in report.problems if each.record is not None)
     assert (problem.file, problem.record) == ("birds-train.index.npy", row)
     assert f"{field} is" in problem.what
@@ -539,25 +539,25 @@ def test_a_row_that_is_wrong_though_its_checksum_is_right(folder, field, value, 
 @given(st.data())
 @settings(max_examples=40)
 def test_all_wrong_rows_are_found(sound, tmp_path_factory, data):
-    folder = shutil.copytree(sound, tmp_path_factory.mktemp("rows") / "birds")
-    rows = index(folder)
+    directory = shutil.copytree(sound, tmp_path_factory.mktemp("rows") / "birds")
+    rows = index(directory)
     wrong = data.draw(st.sets(st.integers(0, 59), min_size=1))
     for row in wrong:
         field = data.draw(st.sampled_from(["shard", "length", "offset", "label"]))
         rows[field][row] += data.draw(st.integers(1, 100))
-    rewrite(folder, rows)
+    rewrite(directory, rows)
     told = set()
-    for each in check(folder, threads=1).problems:
+    for each in check(directory, threads=1).problems:
         if each.file == "birds-train.index.npy" and "is" in each.what:
             after = each.what.partition("; the ")[2].partition(" rows")[0]
             told |= set(range(each.record, each.record + 1 + int(after or 0)))
     assert told == wrong
 
 
-def test_rows_of_another_order(folder):
-    rows = index(folder)
-    rewrite(folder, rows[::-1].copy())
-    assert any(each.record == 0 for each in check(folder).problems)
+def test_rows_of_another_order(directory):
+    rows = index(directory)
+    rewrite(directory, rows[::-1].copy())
+    assert any(each.record == 0 for each in check(directory).problems)
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
@@ -565,22 +565,22 @@ def test_rows_of_another_order(folder):
 def test_wrong_rows_of_compressed_shards(tmp_path, compression, field):
     rng = np.random.default_rng(0)
     examples = {"x": rng.integers(0, 256, (300, 200), np.uint8), "label": np.arange(300) % 7}
-    folder = tmp_path / "birds"
-    write(examples, folder, label="label", compression=compression, shards=2)
-    assert check(folder).is_sound
-    rows = index(folder)
+    directory = tmp_path / "birds"
+    write(examples, directory, label="label", compression=compression, shards=2)
+    assert check(directory).is_sound
+    rows = index(directory)
     rows[field][201] += 1
-    rewrite(folder, rows)
-    problem = next(each for each in check(folder).problems if each.record is not None)
+    rewrite(directory, rows)
+    problem = next(each for each in check(directory).problems if each.record is not None)
     assert (problem.file, problem.record) == ("birds-train.index.npy", 201)
 
 
-def test_classes_that_do_not_have_their_records(folder):
-    table = index(folder, "classes")
+def test_classes_that_do_not_have_their_records(directory):
+    table = index(directory, "classes")
     table["records"] = [19, 21, 20]
     table["first"] = [0, 19, 40]
-    rewrite(folder, classes=table)
-    report = check(folder)
+    rewrite(directory, classes=table)
+    report = check(directory)
     assert {each.file for each in report.problems} == {"birds-train.classes.npy"}
     assert [each.what for each in report.problems] == [
         "it has 19 records of class 0 ('crow'), the rows have 20",
@@ -588,11 +588,11 @@ def test_classes_that_do_not_have_their_records(folder):
     ]
 
 
-def test_a_class_that_is_missing_and_one_too_many(folder):
-    table = index(folder, "classes")
+def test_a_class_that_is_missing_and_one_too_many(directory):
+    table = index(directory, "classes")
     table["label"] = [0, 1, 7]
-    rewrite(folder, classes=table)
-    assert [each.what for each in check(folder).problems] == [
+    rewrite(directory, classes=table)
+    assert [each.what for each in check(directory).problems] == [
         "it has 0 records of class 2 ('wren'), the rows have 20",
         "it has 20 records of class 7, the rows have none",
     ]
@@ -601,8 +601,8 @@ def test_a_class_that_is_missing_and_one_too_many(folder):
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30)
 def test_records_by_class_in_another_order(sound, tmp_path_factory, seed):
-    folder = shutil.copytree(sound, tmp_path_factory.mktemp("order") / "birds")
-    order = index(folder, "by_class")
+    directory = shutil.copytree(sound, tmp_path_factory.mktemp("order") / "birds")
+    order = index(directory, "by_class")
     rng = np.random.default_rng(seed)
     a, b = rng.choice(60, 2, replace=False)
     if seed % 3 == 0:
@@ -611,21 +611,21 @@ def test_records_by_class_in_another_order(sound, tmp_path_factory, seed):
         order[a], order[b] = order[b], order[a]
     else:
         order[a] = 60 + seed % 1000
-    rewrite(folder, by_class=order)
-    report = check(folder, threads=1)
+    rewrite(directory, by_class=order)
+    report = check(directory, threads=1)
     assert {each.file for each in report.problems} == {"birds-train.by_class.npy"}
     assert only(report).record is not None
 
 
-def test_labels_that_the_records_have_not(folder):
+def test_labels_that_the_records_have_not(directory):
     """All of the index agrees with itself, but not with the records."""
-    rows = index(folder)
+    rows = index(directory)
     rows["label"] = (rows["label"] + 1) % 3
     classes = class_table(rows["label"])
-    order = index(folder, "by_class")
+    order = index(directory, "by_class")
     sort_by_class(rows["label"], classes, order)
-    rewrite(folder, rows, classes, order)
-    report = check(folder)
+    rewrite(directory, rows, classes, order)
+    report = check(directory)
     assert {each.file for each in report.problems} == {"birds-train.index.npy"}
     assert report.problems[0].record == 0
     assert "the 19 rows after it are wrong as well" in report.problems[0].what
@@ -633,44 +633,44 @@ def test_labels_that_the_records_have_not(folder):
 
 
 def test_texts_of_classes_that_are_not_those_of_the_records(tmp_path):
-    folder = tmp_path / "birds"
+    directory = tmp_path / "birds"
     write(
         birds(6),
-        folder,
+        directory,
         label="species",
         features={"size": "int64", "song": covey.Tensor("float32", (2,)), "species": "str"},
         shuffle=False,
     )
-    rewrite(folder, label_strings=("crow", "eagle", "wren"))
-    report = check(folder)
+    rewrite(directory, label_strings=("crow", "eagle", "wren"))
+    report = check(directory)
     assert [each.record for each in report.problems] == [1, 4]
     assert "one that the index does not know" in report.problems[0].what
 
 
-def test_an_index_of_other_shards(folder):
-    said = about(folder)
+def test_an_index_of_other_shards(directory):
+    said = about(directory)
     other = dataclasses.replace(said.shards[1], name="birds-train.tfrecord-00009-of-00003")
-    rewrite(folder, shards=(said.shards[0], other, said.shards[2]))
-    found = [(p.file, p.what) for p in check(folder).problems]
+    rewrite(directory, shards=(said.shards[0], other, said.shards[2]))
+    found = [(p.file, p.what) for p in check(directory).problems]
     assert found == [
         (other.name, "the index is of this shard, too, which is none of the split"),
         (said.shards[1].name, "the index does not have this shard"),
     ]
 
 
-def test_an_index_with_a_label_that_is_none(folder):
-    rewrite(folder, label="song")
-    assert (only_of(check(folder), "birds-train.index.json").what) == (
+def test_an_index_with_a_label_that_is_none(directory):
+    rewrite(directory, label="song")
+    assert (only_of(check(directory), "birds-train.index.json").what) == (
         "label is 'song', which is Tensor(dtype='float32', shape=(2,), encoding='list'); must be a "
-        "ClassLabel, a whole number or a text"
+        "ClassLabel, an integer or a string"
     )
 
 
-def test_an_index_that_is_wrong_about_compression(folder):
-    rewrite(folder, compression=None)
-    packed = gzip.compress(shard(folder, 1).read_bytes())
-    shard(folder, 1).write_bytes(packed)
-    found = [(p.file, p.what) for p in check(folder).problems]
+def test_an_index_that_is_wrong_about_compression(directory):
+    rewrite(directory, compression=None)
+    packed = gzip.compress(shard(directory, 1).read_bytes())
+    shard(directory, 1).write_bytes(packed)
+    found = [(p.file, p.what) for p in check(directory).problems]
     assert found[0][0] == "birds-train.index.json"
     assert "says no compression" in found[0][1]
     assert "has GZIP" in found[0][1]
@@ -679,15 +679,15 @@ def test_an_index_that_is_wrong_about_compression(folder):
 # Shards that are not those of the index.
 
 
-def test_a_shard_that_has_grown(folder):
-    path = shard(folder)
+def test_a_shard_that_has_grown(directory):
+    path = shard(directory)
     with open(path, "ab") as file:
         file.write(frame(records_of(path)[0]))
-    said = {(p.file, p.what.split(";")[0]) for p in check(folder).problems}
+    said = {(p.file, p.what.split(";")[0]) for p in check(directory).problems}
     size = path.stat().st_size
     assert (
         path.name,
-        f"the shard has grown from {about(folder).shards[0].bytes} to {size} bytes "
+        f"the shard has grown from {about(directory).shards[0].bytes} to {size} bytes "
         "since the index was made",
     ) in said
     assert (
@@ -698,39 +698,39 @@ def test_a_shard_that_has_grown(folder):
 
 
 @pytest.mark.parametrize("between", [True, False])
-def test_a_shard_that_was_cut(folder, between):
-    path = shard(folder)
-    row = index(folder)[15]
+def test_a_shard_that_was_cut(directory, between):
+    path = shard(directory)
+    row = index(directory)[15]
     os.truncate(path, int(row["offset"]) + (0 if between else 13))
-    report = check(folder)
+    report = check(directory)
     whats = " ".join(each.what for each in report.problems if each.file == path.name)
     assert "the shard was cut from" in whats
     assert (path.name, 15, int(row["offset"])) in places(report) or between
     count = 15 if between else 16
-    damaged = "" if between else ", 1 of which are damaged"
+    damaged = "" if between else ", 1 of which are corrupt"
     assert f"it has {count} records{damaged}, but 20 in dataset_info.json" in whats
 
 
-def test_a_shard_that_was_replaced_by_one_of_the_same_size(folder):
-    path = shard(folder)
+def test_a_shard_that_was_replaced_by_one_of_the_same_size(directory):
+    path = shard(directory)
     records = records_of(path)
-    put_records(folder, records[::-1])
-    assert path.stat().st_size == about(folder).shards[0].bytes
-    whats = [each.what for each in check(folder).problems if each.file == path.name]
+    put_records(directory, records[::-1])
+    assert path.stat().st_size == about(directory).shards[0].bytes
+    whats = [each.what for each in check(directory).problems if each.file == path.name]
     assert whats == [
         "the shard is not the one that was indexed, it was replaced since the index was made"
     ]
 
 
-def test_a_shard_that_is_missing(folder):
-    path = shard(folder, 1)
+def test_a_shard_that_is_missing(directory):
+    path = shard(directory, 1)
     path.unlink()
-    problem = only(check(folder))
+    problem = only(check(directory))
     assert problem == Problem(path.name, None, None, "the shard is missing", "train")
 
 
-def test_a_shard_that_cannot_be_read(folder, monkeypatch):
-    path = shard(folder, 1)
+def test_a_shard_that_cannot_be_read(directory, monkeypatch):
+    path = shard(directory, 1)
 
     def fail(shard, members=None):
         if shard.path == str(path):
@@ -738,38 +738,38 @@ def test_a_shard_that_cannot_be_read(folder, monkeypatch):
         return read_shard(shard, members)
 
     monkeypatch.setattr("covey.maintenance.shards.read_shard", fail)
-    problem = only(check(folder))
+    problem = only(check(directory))
     assert (problem.file, problem.what) == (path.name, "it cannot be read: Input/output error")
 
 
 # What describes the dataset.
 
 
-def describe(folder, name="dataset_info.json"):
-    return json.loads((folder / name).read_text())
+def describe(directory, name="dataset_info.json"):
+    return json.loads((directory / name).read_text())
 
 
-def redescribe(folder, content, name="dataset_info.json"):
-    (folder / name).write_text(json.dumps(content))
+def redescribe(directory, content, name="dataset_info.json"):
+    (directory / name).write_text(json.dumps(content))
 
 
-def test_numbers_of_records_that_are_wrong(folder):
-    info = describe(folder)
+def test_numbers_of_records_that_are_wrong(directory):
+    info = describe(directory)
     info["splits"][0]["shardLengths"] = ["20", "19", "20"]
-    redescribe(folder, info)
-    problem = only(check(folder))
-    assert problem.file == shard(folder, 1).name
+    redescribe(directory, info)
+    problem = only(check(directory))
+    assert problem.file == shard(directory, 1).name
     assert problem.what == "it has 20 records, but 19 in dataset_info.json"
 
 
-def test_a_number_of_bytes_that_is_wrong(folder):
-    info = describe(folder)
+def test_a_number_of_bytes_that_is_wrong(directory):
+    info = describe(directory)
     size = int(info["splits"][0]["numBytes"])
     info["splits"][0]["numBytes"] = str(size + 1)
-    redescribe(folder, info)
-    problem = only(check(folder))
+    redescribe(directory, info)
+    problem = only(check(directory))
     assert problem.file == "dataset_info.json"
-    data = sum(map(len, (r for n in range(3) for r in records_of(shard(folder, n)))))
+    data = sum(map(len, (r for n in range(3) for r in records_of(shard(directory, n)))))
     assert (
         f"says {size + 1:,} bytes, but the shards have {size:,}, {data:,} of them" in problem.what
     )
@@ -777,15 +777,15 @@ def test_a_number_of_bytes_that_is_wrong(folder):
     # TFDS counts the records without their frames, and older versions of it do not count at all.
     for right in (str(data), "0"):
         info["splits"][0]["numBytes"] = right
-        redescribe(folder, info)
-        assert check(folder).is_sound
+        redescribe(directory, info)
+        assert check(directory).is_sound
 
 
-def test_fewer_shards_than_there_are(folder):
-    info = describe(folder)
+def test_fewer_shards_than_there_are(directory):
+    info = describe(directory)
     info["splits"][0]["shardLengths"] = ["20", "20"]
-    redescribe(folder, info)
-    report = check(folder)
+    redescribe(directory, info)
+    report = check(directory)
     by_file = {each.file: each.what for each in report.problems}
     assert by_file["birds-train.tfrecord-00000-of-00002"] == "the shard is missing"
     for number in range(3):
@@ -793,68 +793,68 @@ def test_fewer_shards_than_there_are(folder):
         assert any(p.file == name and "looks like a shard" in p.what for p in report.problems)
 
 
-def test_a_split_that_nothing_describes(folder):
-    info = describe(folder)
+def test_a_split_that_nothing_describes(directory):
+    info = describe(directory)
     del info["splits"][1]
-    redescribe(folder, info)
-    problem = only(check(folder))
+    redescribe(directory, info)
+    problem = only(check(directory))
     assert problem.file == "birds-test.tfrecord-00000-of-00001"
     assert "dataset_info.json does not list it" in problem.what
-    assert check(folder, split="train").is_sound
+    assert check(directory, split="train").is_sound
 
 
-def test_features_that_are_others_in_the_index(folder):
-    content = describe(folder, "features.json")
+def test_features_that_are_others_in_the_index(directory):
+    content = describe(directory, "features.json")
     text = json.dumps(content).replace("int64", "int32", 1)
-    (folder / "features.json").write_text(text)
-    found = check(folder)
+    (directory / "features.json").write_text(text)
+    found = check(directory)
     assert {each.file for each in found.problems} == {"features.json"}
     assert "in birds-train.index.json" in found.problems[0].what
     assert "int32" in found.problems[0].what
 
 
-def test_features_without_a_file(folder):
-    (folder / "features.json").unlink()
-    assert only(check(folder)).file == "features.json"
+def test_features_without_a_file(directory):
+    (directory / "features.json").unlink()
+    assert only(check(directory)).file == "features.json"
 
 
-def test_names_of_classes_that_are_missing_or_others(folder):
-    path = folder / "species.labels.txt"
+def test_names_of_classes_that_are_missing_or_others(directory):
+    path = directory / "species.labels.txt"
     path.write_text("crow\nowl\n")
-    report = check(folder)
+    report = check(directory)
     assert {each.file for each in report.problems} == {"species.labels.txt"}
     assert "2 names, but" in only(report).what
     path.write_text("crow\nwren\nowl\n")
-    assert {each.file for each in check(folder).problems} == {"features.json"}
+    assert {each.file for each in check(directory).problems} == {"features.json"}
     path.unlink()
-    assert "3 classes without names" in check(folder).problems[0].what
+    assert "3 classes without names" in check(directory).problems[0].what
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"name": 7}'])
-def test_a_description_that_cannot_be_read(folder, name, content):
+def test_a_description_that_cannot_be_read(directory, name, content):
     """The rest is checked all the same."""
-    (folder / name).write_text(content)
-    report = check(folder)
+    (directory / name).write_text(content)
+    report = check(directory)
     assert only(report).file == name
     assert (report.files, report.records) == (4, 69)
     assert set(report.splits) == {"train", "test"}
     change(
-        shard(folder.parent / "birds")
+        shard(directory.parent / "birds")
         if name != "dataset_info.json"
-        else folder / "birds-train.tfrecord-00000-of-00003",
+        else directory / "birds-train.tfrecord-00000-of-00003",
         30,
     )
-    assert len(check(folder).problems) == 2
-    rows = folder / "birds-train.index.npy"
+    assert len(check(directory).problems) == 2
+    rows = directory / "birds-train.index.npy"
     change(rows, rows.stat().st_size - 1)
-    assert len(check(folder).problems) > 2
+    assert len(check(directory).problems) > 2
 
 
-def test_a_version_of_a_dataset(folder, tmp_path):
+def test_a_version_of_a_dataset(directory, tmp_path):
     outer = tmp_path / "outer"
     outer.mkdir()
-    shutil.move(folder, outer / "1.0.0")
+    shutil.move(directory, outer / "1.0.0")
     assert check(outer).is_sound
     (outer / "1.0.0" / "features.json").write_text("{")
     assert only(check(outer)).file == "features.json"
@@ -865,7 +865,7 @@ def test_a_version_of_a_dataset(folder, tmp_path):
 
 @pytest.fixture
 def datum(tmp_path):
-    """A folder that covey, TFDS and datum read."""
+    """A directory that covey, TFDS and datum read."""
     items = [(f"bird {n}", {"size": n, "name": f"b{n}"}) for n in range(20)]
     writer = TFRecordWriter(lambda split: iter(items), Serializer(), tmp_path, "train", 20)
     writer.shards = 2
@@ -893,7 +893,7 @@ def test_what_datum_cannot_read(datum, name, content):
     assert only(check(datum)).file == name
 
 
-def test_a_folder_that_only_datum_describes(datum):
+def test_a_directory_that_only_datum_describes(datum):
     (datum / "dataset_info.json").unlink()
     (datum / "features.json").unlink()
     assert check(datum).is_sound
@@ -915,19 +915,19 @@ def test_a_folder_that_only_datum_describes(datum):
 # Reports.
 
 
-def test_a_report_as_a_text(folder):
-    change(shard(folder), 30)
-    said = str(check(folder))
+def test_a_report_as_a_text(directory):
+    change(shard(directory), 30)
+    said = str(check(directory))
     first, header, line = said.splitlines()
-    assert first.startswith(f"{folder}: 4 files, 68 records and ")
+    assert first.startswith(f"{directory}: 4 files, 68 records and ")
     assert first.endswith("checked: 1 problem")
     assert header.split() == ["file", "record", "offset", "what"]
     assert line.split()[:3] == ["birds-train.tfrecord-00000-of-00003", "0", "0"]
 
 
-def test_a_long_report_is_cut(folder):
-    put_records(folder, [b"\xff"] * 70)
-    report = check(folder)
+def test_a_long_report_is_cut(directory):
+    put_records(directory, [b"\xff"] * 70)
+    report = check(directory)
     lines = str(report).splitlines()
     assert len(report.problems) > 70
     assert len(lines) == LISTED + 3
@@ -943,9 +943,9 @@ def test_problems_of_one_file_are_listed_up_to_a_limit():
     assert (len(problems), len(problems.listed), problems.more) == (20_001, 10_001, 10_000)
 
 
-def test_a_report_as_json(folder):
-    change(shard(folder), 30)
-    report = check(folder)
+def test_a_report_as_json(directory):
+    change(shard(directory), 30)
+    report = check(directory)
     content = json.loads(json.dumps(report.to_dict()))
     assert content["sound"] is False
     assert content["records"] == 68

@@ -24,12 +24,12 @@ def examples(values):
 @pytest.fixture(params=["overwrite", "append"])
 def birds(request, tmp_path):
     """A dataset with two splits, of which one was replaced."""
-    folder = tmp_path / "data" / "birds"
-    write(examples(OLD), folder, label="label", shards=2)
-    write(examples(range(50, 60)), folder, "test", label="label")
-    write(examples(NEW), folder, label="label", shards=2, mode=request.param)
-    assert replaced(folder)
-    return folder
+    directory = tmp_path / "data" / "birds"
+    write(examples(OLD), directory, label="label", shards=2)
+    write(examples(range(50, 60)), directory, "test", label="label")
+    write(examples(NEW), directory, label="label", shards=2, mode=request.param)
+    assert replaced(directory)
+    return directory
 
 
 @pytest.fixture

@@ -288,7 +288,7 @@ LATE = {
     "lengths": ([[1, 2]] * 1500 + [[1, 2, 3]], Tensor("int64", (None,))),
     "empty lists": ([[]] * 1500 + [[0.5]], Tensor("float32", (None,))),
     "rows of other lengths": ([[[1, 2], [3, 4]]] * 1500 + [[[1], [2, 3]]], Ragged("int64")),
-    "texts, then bytes": (["a"] * 1500 + [b"\xff"], Tensor("bytes")),
+    "strings, then bytes": (["a"] * 1500 + [b"\xff"], Tensor("bytes")),
     "images of other sizes": (
         [np.zeros((2, 2), np.float32)] * 1500 + [np.ones((3, 4), np.float32)],
         Tensor("float32", (None, None), encoding="bytes"),
@@ -305,7 +305,7 @@ def test_features_that_the_last_examples_change(tmp_path, case, workers):
     written = write(iter(examples), tmp_path, shuffle=False, memory_limit=200_000, workers=workers)
     assert written.features == Features.infer(examples) == Features({"x": kind})
     found, last = column(tmp_path, "x"), tidy({"x": values[-1]})["x"]
-    first = [value.encode() if case == "texts, then bytes" else value for value in values[:-1]]
+    first = [value.encode() if case == "strings, then bytes" else value for value in values[:-1]]
     assert found == [*map(tidy, first), last]
     check_index(tmp_path)
 
@@ -424,13 +424,14 @@ MANY = birds(2000) + [{**each, "x": each["x"] + 0.5} for each in birds(300, firs
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """The files of MANY, written with much memory by one worker."""
-    folder = tmp_path_factory.mktemp("many")
-    write(iter(MANY), folder / "birds", label="species", shards=3)
-    return files(folder)
+    directory = tmp_path_factory.mktemp("many")
+    write(iter(MANY), directory / "birds", label="species", shards=3)
+    return files(directory)
 
 
 @pytest.mark.parametrize(
-    ("memory", "workers"), [(1, 1), (20_000, 1), (200_000, 2), (1, 3), (20_000, 2), (1 << 30, 3)]
+    ("memory_limit", "workers"),
+    [(1, 1), (20_000, 1), (200_000, 2), (1, 3), (20_000, 2), (1 << 30, 3)],
 )
 def test_memory_and_workers_do_not_change_a_byte(tmp_path, many, memory_limit, workers):
     options = {"label": "species", "shards": 3, "memory_limit": memory_limit, "workers": workers}
@@ -493,7 +494,7 @@ def test_another_seed_gives_another_order(tmp_path, form):
     assert {tuple(sorted(order)) for order in orders} == {tuple(range(100))}
 
 
-@pytest.mark.parametrize(("memory", "workers"), [(1, 1), (20_000, 2), (1 << 30, 1)])
+@pytest.mark.parametrize(("memory_limit", "workers"), [(1, 1), (20_000, 2), (1 << 30, 1)])
 def test_shuffle_false_keeps_the_order(tmp_path, memory_limit, workers):
     examples = birds(1500)
     write(iter(examples), tmp_path, shuffle=False, memory_limit=memory_limit, workers=workers)
@@ -792,15 +793,15 @@ def test_overwrite_with_other_features_and_another_label(tmp_path):
 
 
 def test_a_third_version_deletes_the_first_after_the_retention_time(tmp_path, monkeypatch):
-    folder, versions = tmp_path / "birds", []
+    directory, versions = tmp_path / "birds", []
     for number, retention in enumerate([60, 60, 60, 0]):
         monkeypatch.setattr("covey.writing.versions.RETENTION_S", retention)
-        write(birds(9 + number), folder, label="species", shards=2, mode="overwrite")
-        versions.append({path.name for path in shard_paths(folder)})
-        there = {path.name for path in folder.glob("*.tfrecord-*")}
+        write(birds(9 + number), directory, label="species", shards=2, mode="overwrite")
+        versions.append({path.name for path in shard_paths(directory)})
+        there = {path.name for path in directory.glob("*.tfrecord-*")}
         assert there == set().union(*(versions if retention else versions[-2:]))
     assert len(set().union(*versions)) == 8
-    check_index(folder)
+    check_index(directory)
 
 
 def test_overwrite_leaves_other_splits_alone(tmp_path):
@@ -889,7 +890,7 @@ def test_append_keeps_the_compression(tmp_path):
         write([{"x": 3}], tmp_path, mode="append", compression="ZLIB")
 
 
-def test_shards_in_a_folder_of_their_own_are_replaced_or_refused_but_not_broken(tmp_path):
+def test_shards_in_a_directory_of_their_own_are_replaced_or_refused_but_not_broken(tmp_path):
     write([{"x": 1}], tmp_path)
     (path,) = shard_paths(tmp_path)
     (tmp_path / "shards").mkdir()
@@ -990,9 +991,9 @@ def there(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"memory_limit": 20_000}])
 def test_a_generator_that_raises(tmp_path, there, count, options):
     before = files(there)
-    for folder in [there, tmp_path / "new" / "birds"]:
+    for directory in [there, tmp_path / "new" / "birds"]:
         with pytest.raises(SourceError, match=f"example {count}: .*ValueError: boom") as caught:
-            write(boom(count), folder, **options)
+            write(boom(count), directory, **options)
         assert isinstance(caught.value.__cause__, ValueError)
     assert files(there) == before
     assert not (tmp_path / "new").exists()
@@ -1136,7 +1137,7 @@ def test_options_that_there_are_not(tmp_path):
         write([{"x": 1}], tmp_path, shard_count=3)
 
 
-def test_a_file_where_the_folder_should_be(tmp_path):
+def test_a_file_where_the_directory_should_be(tmp_path):
     (tmp_path / "birds").write_text("no")
     for path in [tmp_path / "birds", tmp_path / "birds" / "train"]:
         with pytest.raises(DatasetError, match="birds: it is a file; must be a directory"):
@@ -1160,9 +1161,9 @@ def test_a_full_disk_leaves_the_old_dataset(tmp_path, there, options):
     before = files(there)
     examples = [{"x": np.full(1000, i), "label": i % 2} for i in range(400)]
     with limit(resource.RLIMIT_FSIZE, 150_000):
-        for folder, split in [(there, "test"), (tmp_path / "new" / "birds", "train")]:
+        for directory, split in [(there, "test"), (tmp_path / "new" / "birds", "train")]:
             with pytest.raises(DatasetError, match=r"failed: File too large.*nothing was changed"):
-                write(examples, folder, split, label="label", mode="overwrite", **options)
+                write(examples, directory, split, label="label", mode="overwrite", **options)
     assert files(there) == before
     assert not (tmp_path / "new").exists()
 
@@ -1173,7 +1174,7 @@ def test_a_full_disk_leaves_the_old_or_the_new_dataset(tmp_path, there, where, m
     write(birds(5), there, "test", label="species", mode="overwrite")
     before, real = visible(there), getattr(os, where)
 
-    def overwrite(folder, allowed):
+    def overwrite(directory, allowed):
         """Let a system call fail, but for the first ``allowed`` times."""
         calls = itertools.count()
 
@@ -1184,34 +1185,34 @@ def test_a_full_disk_leaves_the_old_or_the_new_dataset(tmp_path, there, where, m
 
         with monkeypatch.context() as patch:
             patch.setattr(os, where, failing)
-            write(birds(7), folder, "test", label="species", mode="overwrite")
+            write(birds(7), directory, "test", label="species", mode="overwrite")
 
     outcomes = []
     # The first link finds out whether there are hard links.
     for allowed in range(int(where == "link"), 100):
-        folder = shutil.copytree(there, tmp_path / str(allowed) / there.name)
+        directory = shutil.copytree(there, tmp_path / str(allowed) / there.name)
         try:
-            overwrite(folder, allowed)
+            overwrite(directory, allowed)
             break
         except DatasetError as error:
             failure = error
         assert "No space left" in str(failure)
         if isinstance(failure, CommittedError):
             outcomes.append("committed")
-            assert by_x(read(folder, "test")) == expected(birds(7))
+            assert by_x(read(directory, "test")) == expected(birds(7))
         else:
             outcomes.append("failed")
-            assert visible(folder) == before
-        write(birds(3), folder, "other", label="species")
-        assert not [name for name in os.listdir(folder) if name.startswith(".")]
+            assert visible(directory) == before
+        write(birds(3), directory, "other", label="species")
+        assert not [name for name in os.listdir(directory) if name.startswith(".")]
     assert outcomes == sorted(outcomes, reverse=True)
     assert set(outcomes) >= ({"committed"} if where == "unlink" else {"failed"})
-    assert by_x(read(folder, "test")) == expected(birds(7))
+    assert by_x(read(directory, "test")) == expected(birds(7))
 
 
-def visible(folder):
+def visible(directory):
     """All files but those of staging directories, which readers ignore."""
-    return {name: data for name, data in files(folder).items() if not name.startswith(".covey-")}
+    return {name: data for name, data in files(directory).items() if not name.startswith(".covey-")}
 
 
 @pytest.mark.parametrize("options", [{}, {"order": "class"}, {"workers": 2}, {"shards": 300}])

@@ -30,9 +30,9 @@ from covey import ClassLabel, Features, Image, Ragged, Tensor
 tf.config.set_visible_devices([], "GPU")
 
 
-def as_tfds(folder, split="train"):
+def as_tfds(directory, split="train"):
     """All examples in their order, as TFDS reads them."""
-    builder = tfds.builder_from_directory(folder)
+    builder = tfds.builder_from_directory(directory)
     config = tfds.ReadConfig(interleave_cycle_length=1)
     dataset = builder.as_dataset(split=split, read_config=config, shuffle_files=False)
     return [tensors(example) for example in dataset]
@@ -44,10 +44,10 @@ def tensors(value):
     return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy()
 
 
-def both_read(folder, features, examples, **options):
+def both_read(directory, features, examples, **options):
     """What was written is what TFDS reads, and what covey does."""
-    write(examples, folder, features=features, shuffle=False, **options)
-    theirs = as_tfds(folder)
+    write(examples, directory, features=features, shuffle=False, **options)
+    theirs = as_tfds(directory)
     assert len(theirs) == len(examples)
     for example, found in zip(examples, theirs, strict=True):
         assert set(found) == set(example)
@@ -57,7 +57,7 @@ def both_read(folder, features, examples, **options):
 
 
 def texts(value):
-    """TFDS gives texts as bytes."""
+    """TFDS gives strings as bytes."""
     if isinstance(value, list):
         return [texts(each) for each in value]
     return value.encode() if isinstance(value, str) else value
@@ -236,30 +236,30 @@ def test_splits_shards_and_sizes(tmp_path):
 @pytest.mark.parametrize("name", ["birds", "sea-birds"])
 @pytest.mark.parametrize("mode", ["overwrite", "append"])
 def test_tfds_reads_a_split_that_replaced_another(tmp_path, mode, name):
-    folder = tmp_path / name
-    write({"x": np.arange(100), "label": np.arange(100) % 2}, folder, label="label", shards=4)
-    write({"x": np.arange(100, 110), "label": np.zeros(10, int)}, folder, "test", shards=2)
+    directory = tmp_path / name
+    write({"x": np.arange(100), "label": np.arange(100) % 2}, directory, label="label", shards=4)
+    write({"x": np.arange(100, 110), "label": np.zeros(10, int)}, directory, "test", shards=2)
     for step in range(2):
         new = np.arange(1000 * (step + 1), 1000 * (step + 1) + 30)
-        write({"x": new, "label": new % 2}, folder, mode=mode, shards=3)
-        train, test = info(folder).splits
+        write({"x": new, "label": new % 2}, directory, mode=mode, shards=3)
+        train, test = info(directory).splits
         assert train.token is not None
         assert test.token is None
-        builder = tfds.builder_from_directory(folder)
+        builder = tfds.builder_from_directory(directory)
         theirs = builder.info.splits["train"]
-        assert [Path(path) for path in theirs.filepaths] == shard_paths(folder)
+        assert [Path(path) for path in theirs.filepaths] == shard_paths(directory)
         assert (theirs.num_examples, theirs.num_shards) == (
             train.num_examples,
             len(train.shard_lengths),
         )
-        found = [int(each["x"]) for each in as_tfds(folder)]
-        assert found == column(folder, "x")
+        found = [int(each["x"]) for each in as_tfds(directory)]
+        assert found == column(directory, "x")
         expected = {*new.tolist()} if mode == "overwrite" else {*range(100), *new.tolist()}
         assert expected <= set(found)
         assert len(found) == train.num_examples == (30 if mode == "overwrite" else 130 + 30 * step)
-        assert sorted(int(each["x"]) for each in as_tfds(folder, "test")) == [*range(100, 110)]
-        half = [int(each["x"]) for each in as_tfds(folder, "train[50%:]+test[:3]")]
-        assert half == found[len(found) // 2 :] + column(folder, "x", "test")[:3]
+        assert sorted(int(each["x"]) for each in as_tfds(directory, "test")) == [*range(100, 110)]
+        half = [int(each["x"]) for each in as_tfds(directory, "train[50%:]+test[:3]")]
+        assert half == found[len(found) // 2 :] + column(directory, "x", "test")[:3]
 
 
 def test_tfds_reads_new_classes_of_an_appended_split(tmp_path):
@@ -366,24 +366,24 @@ NAMED = tfds.features.ClassLabel(names=["owl", "wren"])
 @pytest.mark.parametrize("mode", ["append", "error"])
 def test_adding_to_a_dataset_of_tfds(birds, label, mode):
     examples = [{"x": i, "label": i % 2} for i in range(20)]
-    folder = birds({"x": tfds.features.Scalar(np.int64), "label": NAMED}, examples)
-    before = sorted((int(each["x"]), int(each["label"])) for each in as_tfds(folder))
+    directory = birds({"x": tfds.features.Scalar(np.int64), "label": NAMED}, examples)
+    before = sorted((int(each["x"]), int(each["label"])) for each in as_tfds(directory))
     split = "train" if mode == "append" else "test"
-    written = write([{"x": 99, "label": "crow"}], folder, split, label=label, mode=mode)
-    assert tfds.builder_from_directory(folder).info.features["label"].names == [
+    written = write([{"x": 99, "label": "crow"}], directory, split, label=label, mode=mode)
+    assert tfds.builder_from_directory(directory).info.features["label"].names == [
         "owl",
         "wren",
         "crow",
     ]
-    after = sorted((int(each["x"]), int(each["label"])) for each in as_tfds(folder))
+    after = sorted((int(each["x"]), int(each["label"])) for each in as_tfds(directory))
     if mode == "append":
         assert after == [*before, (99, 2)]
         assert written.classes == {"owl": 10, "wren": 10, "crow": 1}
     else:
         assert after == before
-        assert [int(each["label"]) for each in as_tfds(folder, "test")] == [2]
+        assert [int(each["label"]) for each in as_tfds(directory, "test")] == [2]
         assert written.classes == {"crow": 1}
-    check_index(folder, split)
+    check_index(directory, split)
 
 
 @pytest.mark.parametrize("case", ["text", "nested", "number"])
@@ -391,23 +391,23 @@ def test_appending_to_other_labels_of_tfds(birds, case):
     kind = {"text": tfds.features.Text(), "nested": NAMED, "number": tfds.features.Scalar(np.int64)}
     labels = {"text": ["b", "a"], "nested": ["owl", "wren"], "number": [7, 5]}[case]
     nest = (lambda each: {"is": {"a": each}}) if case == "nested" else (lambda each: {"is": each})
-    folder = birds(nest(kind[case]), [nest(label) for label in labels * 3])
+    directory = birds(nest(kind[case]), [nest(label) for label in labels * 3])
     written = write(
-        [nest(labels[0])], folder, mode="append", label="is/a" if case == "nested" else "is"
+        [nest(labels[0])], directory, mode="append", label="is/a" if case == "nested" else "is"
     )
     assert written.classes == {labels[0]: 4, labels[1]: 3}
-    assert len(as_tfds(folder)) == 7
-    check_index(folder)
+    assert len(as_tfds(directory)) == 7
+    check_index(directory)
 
 
 def test_what_tfds_knows_is_kept(birds):
-    folder = birds({"x": tfds.features.Scalar(np.int64)}, [{"x": 1}])
-    before = json.loads((folder / "dataset_info.json").read_text())
-    write([{"x": 2}], folder, "test")
-    after = json.loads((folder / "dataset_info.json").read_text())
+    directory = birds({"x": tfds.features.Scalar(np.int64)}, [{"x": 1}])
+    before = json.loads((directory / "dataset_info.json").read_text())
+    write([{"x": 2}], directory, "test")
+    after = json.loads((directory / "dataset_info.json").read_text())
     assert after["splits"][0] == before["splits"][0]
     assert {**after, "splits": []} == {**before, "splits": []}
-    assert [split.name for split in info(folder).splits] == ["train", "test"]
+    assert [split.name for split in info(directory).splits] == ["train", "test"]
 
 
 @pytest.mark.parametrize("name", ["overwrite, same number of shards", "append"])
@@ -420,11 +420,11 @@ def test_tfds_reads_what_a_killed_process_left(tmp_path, name):
     found = []
     with fresh_process() as run:
         for step in range(0, 200, 5):
-            folder = tmp_path / f"killed-{step}" / "birds"
-            shutil.copytree(tmp_path / "before" / "birds", folder)
-            if run(killed_at, step, scene.act, folder) == 0:
+            directory = tmp_path / f"killed-{step}" / "birds"
+            shutil.copytree(tmp_path / "before" / "birds", directory)
+            if run(killed_at, step, scene.act, directory) == 0:
                 break
-            found.append(xs(as_tfds(folder)))
+            found.append(xs(as_tfds(directory)))
             assert found[-1] in (old, new)
     assert old in found
     assert new in found

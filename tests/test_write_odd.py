@@ -193,16 +193,16 @@ def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_
     except FeatureError:
         features = None
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as directory,
         mock.patch("covey.writing.encode._CHUNK_EXAMPLES", at_once),
         mock.patch("covey.writing.encode._PART_EXAMPLES", at_once),
     ):
         if features is None:
             with pytest.raises(FeatureError):
-                write(iter(examples), folder, **options)
+                write(iter(examples), directory, **options)
             return
-        written = write(iter(examples), folder, **options)
-        found = read(Path(folder))
+        written = write(iter(examples), directory, **options)
+        found = read(Path(directory))
     assert written.features == features
     for example, each in zip(examples, found, strict=True):
         assert {*each} == {*features}
@@ -215,7 +215,11 @@ def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_
 # What is left out does not depend on who works.
 
 SKIPPING = {
-    "texts among the first numbers": [{"x": 1}, *[{"x": "t"}] * 5, *[{"x": i} for i in range(50)]],
+    "strings among the first numbers": [
+        {"x": 1},
+        *[{"x": "t"}] * 5,
+        *[{"x": i} for i in range(50)],
+    ],
     "shapes": [{"x": [1]}, *[{"x": 2}] * 5, *[{"x": [i] * (i % 3)} for i in range(50)], {"x": 3}],
     "bad ones and wider ones": [{"x": "t" if i % 7 == 6 else i / (i % 5 + 1)} for i in range(90)],
     "names": [{"x": 1}, *[{"x": 1, "y": 2}] * 5, *[{"y": 1}] * 5, *[{"x": i} for i in range(20)]],
@@ -223,8 +227,8 @@ SKIPPING = {
 }
 
 
-def left_out(examples, folder, **options):
-    written = write(iter(examples), folder, on_error="skip", shuffle=False, **options)
+def left_out(examples, directory, **options):
+    written = write(iter(examples), directory, on_error="skip", shuffle=False, **options)
     return [each.example for each in written.left_out]
 
 
@@ -240,7 +244,7 @@ def test_skip_is_the_same_for_any_workers(tmp_path, case):
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_skip_keeps_what_fits_those_before(tmp_path, workers):
-    examples = SKIPPING["texts among the first numbers"]
+    examples = SKIPPING["strings among the first numbers"]
     assert left_out(examples, tmp_path, workers=workers) == [1, 2, 3, 4, 5]
     assert column(tmp_path, "x") == [1, *range(50)]
 
@@ -564,7 +568,7 @@ def test_a_split_name_that_is_too_long_leaves_nothing_behind(tmp_path):
     assert files(tmp_path) == {}
 
 
-def test_a_folder_name_that_is_too_long_for_its_files_leaves_nothing_behind(tmp_path):
+def test_a_directory_name_that_is_too_long_for_its_files_leaves_nothing_behind(tmp_path):
     with pytest.raises(DatasetError, match="File name too long"):
         write([{"x": 1}], tmp_path / "new" / ("a" * 250))
     assert files(tmp_path) == {}
@@ -599,7 +603,7 @@ def test_a_link_to_nothing(tmp_path, below):
     assert os.listdir(tmp_path) == ["birds"]
 
 
-def test_a_link_to_a_folder_is_followed(tmp_path):
+def test_a_link_to_a_directory_is_followed(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "birds").symlink_to(tmp_path / "real")
     write([{"x": 1}], tmp_path / "birds")
@@ -614,7 +618,7 @@ def test_nobody_to_show_progress_to(tmp_path, progress, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_examples_that_go_to_another_folder(tmp_path, workers, monkeypatch):
+def test_examples_that_go_to_another_directory(tmp_path, workers, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")

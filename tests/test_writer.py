@@ -390,11 +390,19 @@ def test_a_sparse_feature_that_some_lack(tmp_path):
         ([[], []], False, "'x': example 0 has no values, so that datum's reader would miss it"),
         ([["a", "b"]], False, "example 0 has 2 strings, of which datum's reader expects one; list"),
         ([[[1]], [1]], True, "example 0 has 2 dimensions, example 1 has 1; give all the same"),
-        ([[[1], [2, 3]]], True, r"example 0 \(key 0\): feature 'x' is no array; nested lists must"),
-        ([[[1], [2, 3]]], False, r"example 0 \(key 0\): feature 'x': .*is no array"),
+        (
+            [[[1], [2, 3]]],
+            True,
+            r"example 0 \(key 0\): feature 'x' is not an array; nested lists must",
+        ),
+        ([[[1], [2, 3]]], False, r"example 0 \(key 0\): feature 'x': .*is not an array"),
         ([2**70], False, r"example 0 \(key 0\): feature 'x'"),
         ([1e300], False, r"example 0 \(key 0\): feature 'x': .* too large for float32"),
-        ([1j], False, "the value has dtype complex128 in it, must be numbers, or texts and bytes"),
+        (
+            [1j],
+            False,
+            "the value has dtype complex128 in it; must be numbers, or strings and bytes",
+        ),
     ],
 )
 def test_examples_that_cannot_be_read_together(tmp_path, values, sparse, message):
@@ -481,8 +489,11 @@ def test_items_that_are_no_pairs(tmp_path, item):
     ("serializer", "message"),
     [
         (lambda datum: datum["none"], r"example 0 \(key 0\): the serializer failed: KeyError"),
-        (lambda datum: "text", r"example 0 \(key 0\): the serializer returned str, must be bytes"),
-        (lambda datum: b"\xff", "example 0: what the serializer made of it is no tf.train.Example"),
+        (lambda datum: "text", r"example 0 \(key 0\): the serializer returned str; must be bytes"),
+        (
+            lambda datum: b"\xff",
+            "example 0: what the serializer made of it is not a tf.train.Example",
+        ),
     ],
 )
 def test_serializers_that_fail(tmp_path, serializer, message):
@@ -496,8 +507,8 @@ def test_serializers_that_fail(tmp_path, serializer, message):
     [
         ({"split": "a-b"}, "datum's reader finds names of letters, digits"),
         ({"split": "all"}, "and not 'all'"),
-        ({"total_examples": -1}, "total_examples is -1, must be a whole number"),
-        ({"sparse_features": "tags"}, "sparse_features is 'tags', must be a list of names"),
+        ({"total_examples": -1}, "total_examples is -1; must be an integer"),
+        ({"sparse_features": "tags"}, "sparse_features is 'tags'; must be a list of names"),
     ],
 )
 def test_arguments_that_are_wrong(tmp_path, change, message):
@@ -506,7 +517,7 @@ def test_arguments_that_are_wrong(tmp_path, change, message):
         TFRecordWriter(birds, Serializer(), **arguments)
 
 
-def test_a_folder_that_is_a_file(tmp_path):
+def test_a_directory_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DatasetError, match="it is a file; must be a directory"):
         write(tmp_path / "file", birds(1))
@@ -593,9 +604,9 @@ def test_serializer_takes_arrays(value):
     [
         ({"x": ["a", 1]}, "'x': the value has a int in it"),
         ({"x": {"y": 1}}, "'x': the value has a dict in it"),
-        ({"x": [["a"], ["b", "c"]]}, "'x': the value is no array"),
-        ([1], "the datum is of type list, must be a dict"),
-        ({1: 2}, "the name of a feature is 1, must be a text"),
+        ({"x": [["a"], ["b", "c"]]}, "'x': the value is not an array"),
+        ([1], "the datum is of type list; must be a dict"),
+        ({1: 2}, "the name of a feature is 1; must be a string"),
     ],
 )
 def test_serializer_says_what_it_cannot_take(datum, message):

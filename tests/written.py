@@ -31,53 +31,53 @@ def write(
     return covey.write(examples, path, split=split, progress=False, **options)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    """All that is in a folder, with hidden files, folders and what is in them."""
+def files(directory: Path) -> dict[str, bytes]:
+    """All that is in a directory, with hidden files, directories and what is in them."""
     return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"<folder>"
-        for path in sorted(folder.rglob("*"))
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"<folder>"
+        for path in sorted(directory.rglob("*"))
     }
 
 
-def info(folder: Path) -> DatasetInfo:
-    path = folder / "dataset_info.json"
+def info(directory: Path) -> DatasetInfo:
+    path = directory / "dataset_info.json"
     return DatasetInfo.from_json(path.read_bytes(), str(path))
 
 
-def shard_paths(folder: Path, split: str = "train") -> list[Path]:
+def shard_paths(directory: Path, split: str = "train") -> list[Path]:
     """The shards, as dataset_info.json says."""
-    about = info(folder)
+    about = info(directory)
     (found,) = [each for each in about.splits if each.name == split]
-    return [folder / name for name in found.shard_names(about.name)]
+    return [directory / name for name in found.shard_names(about.name)]
 
 
-def index_paths(folder: Path, split: str = "train") -> dict[str, Path]:
+def index_paths(directory: Path, split: str = "train") -> dict[str, Path]:
     """The files of the index, as dataset_info.json says."""
-    about = info(folder)
+    about = info(directory)
     (found,) = [each for each in about.splits if each.name == split]
-    return {what: folder / name for what, name in index_names(found.stem(about.name)).items()}
+    return {what: directory / name for what, name in index_names(found.stem(about.name)).items()}
 
 
-def about(folder: Path, split: str = "train") -> IndexMetadata:
-    path = index_paths(folder, split)["about"]
+def about(directory: Path, split: str = "train") -> IndexMetadata:
+    path = index_paths(directory, split)["about"]
     return IndexMetadata.from_json(path.read_bytes(), str(path))
 
 
-def index(folder: Path, what: str = "rows", split: str = "train") -> Any:
-    return np.load(index_paths(folder, split)[what])
+def index(directory: Path, what: str = "rows", split: str = "train") -> Any:
+    return np.load(index_paths(directory, split)[what])
 
 
 TOKEN = re.compile(r"\.\d{8}T\d{6}-[0-9a-f]{8}(?=\.)")
 
 
-def content(folder: Path) -> dict[str, Any]:
+def content(directory: Path) -> dict[str, Any]:
     """All files of the current version of a dataset, by their names without tokens.
 
     Two datasets are the same if these are: index descriptions are compared by what they say.
     """
     found: dict[str, Any] = {}
-    current = referenced_files(info(folder))
-    for path in sorted(folder.iterdir()):
+    current = referenced_files(info(directory))
+    for path in sorted(directory.iterdir()):
         name = TOKEN.sub("", path.name)
         if path.name not in current and is_version_file(path.name):
             continue
@@ -92,29 +92,29 @@ def content(folder: Path) -> dict[str, Any]:
     return found
 
 
-def replaced(folder: Path) -> dict[str, bytes]:
+def replaced(directory: Path) -> dict[str, bytes]:
     """The shards and index files that are not of the current version of a split."""
-    current = referenced_files(info(folder))
+    current = referenced_files(info(directory))
     return {
         name: data
-        for name, data in files(folder).items()
+        for name, data in files(directory).items()
         if is_version_file(name) and name not in current
     }
 
 
-def records(folder: Path, split: str = "train") -> list[bytes]:
+def records(directory: Path, split: str = "train") -> list[bytes]:
     """All records in the order of the shards."""
     found: list[bytes] = []
-    for path in shard_paths(folder, split):
+    for path in shard_paths(directory, split):
         with RecordReader(path) as reader:
             found += reader
     return found
 
 
-def read(folder: Path, split: str = "train") -> list[dict[str, Any]]:
+def read(directory: Path, split: str = "train") -> list[dict[str, Any]]:
     """All examples in the order of the shards, in lists and Python numbers."""
-    features = about(folder, split).features
-    return [tidy(features.decode(record)) for record in records(folder, split)]
+    features = about(directory, split).features
+    return [tidy(features.decode(record)) for record in records(directory, split)]
 
 
 def tidy(value: Any) -> Any:
@@ -123,14 +123,14 @@ def tidy(value: Any) -> Any:
     return plain(value)
 
 
-def column(folder: Path, name: str, split: str = "train") -> list[Any]:
-    return [example[name] for example in read(folder, split)]
+def column(directory: Path, name: str, split: str = "train") -> list[Any]:
+    return [example[name] for example in read(directory, split)]
 
 
-def check_index(folder: Path, split: str = "train") -> None:
+def check_index(directory: Path, split: str = "train") -> None:
     """The index says what the shards are, as somebody finds who reads them from end to end."""
-    described, rows = about(folder, split), index(folder, split=split)
-    paths = shard_paths(folder, split)
+    described, rows = about(directory, split), index(directory, split=split)
+    paths = shard_paths(directory, split)
     assert [shard.name for shard in described.shards] == [path.name for path in paths]
     assert described.records == len(rows) == sum(shard.records for shard in described.shards)
     for number, (path, shard) in enumerate(zip(paths, described.shards, strict=True)):
@@ -146,16 +146,16 @@ def check_index(folder: Path, split: str = "train") -> None:
         assert shard.fingerprint == fingerprint(path)
     assert (np.diff(rows["shard"].astype(int)) >= 0).all()
     if described.label is not None:
-        check_classes(folder, split)
+        check_classes(directory, split)
 
 
-def check_classes(folder: Path, split: str) -> None:
-    described, rows = about(folder, split), index(folder, split=split)
-    found = [example_label(each, described.label or "") for each in read(folder, split)]
+def check_classes(directory: Path, split: str) -> None:
+    described, rows = about(directory, split), index(directory, split=split)
+    found = [example_label(each, described.label or "") for each in read(directory, split)]
     if described.label_strings is not None:
         found = [described.label_strings.index(each) for each in found]
     assert rows["label"].tolist() == found
-    by_class, classes = index(folder, "by_class", split), index(folder, "classes", split)
+    by_class, classes = index(directory, "by_class", split), index(directory, "classes", split)
     assert classes["label"].tolist() == sorted(set(found))
     assert int(classes["records"].sum()) == len(by_class) == len(rows)
     for label, first, count in classes.tolist():

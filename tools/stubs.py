@@ -41,8 +41,8 @@ SeenTuple: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
 
 def generate() -> str:
     """The stub as the native module has it now."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "_core.pyi"
+    with tempfile.TemporaryDirectory() as directory:
+        target = Path(directory) / "_core.pyi"
         command = [sys.executable, "-m", "nanobind.stubgen", "-m", "covey._core", "-o", str(target)]
         subprocess.run(command, check=True, capture_output=True)
         body = target.read_text()

@@ -75,7 +75,7 @@ def read_regular(path: Path) -> bytes:
     with open(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-            raise FormatError(f"{path}: it is not a regular file of at most 256 MiB; remove it")
+            raise FormatError("it is not a regular file of at most 256 MiB; remove it", path=path)
         return file.read(_MAX_BYTES)
 
 
@@ -116,9 +116,9 @@ def remove_any(path: Path) -> None:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+    """Wait until a file, or the names in a directory, are on disk."""
     if os.name != "posix" and os.path.isdir(path):
-        return  # folders cannot be opened there
+        return  # directories cannot be opened there
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Beginning anew in a forked child, where the threads and connections of its parent are not."""
+"""Beginning again in a forked child, where the threads and connections of its parent are not."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Progress:
             self._bar.close()
 
     def begin(self, title: str, total: int | None) -> None:
-        """Count anew, for the next part of the work."""
+        """Count again, for the next part of the work."""
         if self._bar is not None:
             self._bytes = 0
             self._bar.set_postfix_str("", refresh=False)

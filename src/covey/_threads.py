@@ -1,4 +1,4 @@
-"""Work that runs ahead of whoever wants its results, in order."""
+"""Work that runs ahead of a caller that wants its results, in order."""
 
 from __future__ import annotations
 

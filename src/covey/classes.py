@@ -45,7 +45,7 @@ class ClassTable:
 
     @classmethod
     def parse(cls, labels: Any) -> ClassTable:
-        """The classes of what has these labels: whole numbers, or texts.
+        """The classes of what has these labels: integers, or strings.
 
         >>> ClassTable.parse(["owl", "wren", "owl"]).names
         ('owl', 'wren')
@@ -58,7 +58,7 @@ class ClassTable:
             raise DatasetError(f"labels have the shape {array.shape}, must have one dimension")
         if (array.dtype.kind in "iub" and array.dtype != np.uint64) or len(array) == 0:
             return cls.of(array.astype(np.int64, copy=False))
-        # Lists, and tables of pandas, may have anything in them: also numbers beside texts.
+        # Lists, and tables of pandas, may have anything in them: also numbers beside strings.
         given = labels if array.dtype.kind in "US" and array is not labels else array.tolist()
         kinds = {type(each) for each in given}
         if kinds <= {str, np.str_} or kinds <= {bytes, np.bytes_}:
@@ -71,7 +71,7 @@ class ClassTable:
         if kinds == {int} and all(-(2**63) <= each < 2**63 for each in given):
             return cls.of(np.array(given, np.int64))
         found = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise DatasetError(f"labels are of the types {found}; must be all whole numbers or texts")
+        raise DatasetError(f"labels are of the types {found}; must be all integers or strings")
 
     def __len__(self) -> int:
         return len(self._table)
@@ -147,7 +147,7 @@ class ClassTable:
             label = int(text) if is_number else -(2**64)
         if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
             return int(label) if -(2**63) <= int(label) < 2**63 else None
-        raise DatasetError(f"a class is {label!r}, must be a number or a name")
+        raise DatasetError(f"a class is {label!r}; must be a number or a name")
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

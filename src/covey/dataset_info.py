@@ -66,18 +66,18 @@ _SHARD_VARIABLES = ("{SHARD_X_OF_Y}", "{SHARD_INDEX}")
 
 
 def dataset_name(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """The name and the version of a dataset, from its folder.
+    """The name and the version of a dataset, from its directory.
 
-    TFDS opens a folder by any name, but finds, loads and lists only names of letters, digits and
+    TFDS opens a directory by any name, but finds, loads and lists only names of letters, digits and
     underscores that begin with a letter; the others are made one.
 
     >>> dataset_name("data/birds"), dataset_name("data/sea-birds/2.1.0")
     (('birds', '1.0.0'), ('sea_birds', '2.1.0'))
     """
-    folder, last = os.path.split(os.path.abspath(os.fspath(path)))
+    directory, last = os.path.split(os.path.abspath(os.fspath(path)))
     version = "1.0.0"
     if _VERSION.fullmatch(last):
-        version, last = last, os.path.basename(folder)
+        version, last = last, os.path.basename(directory)
     name = re.sub(r"[^A-Za-z0-9_]", "_", last)
     if not name[:1].isalpha():
         name = f"dataset_{name}" if name else "dataset"
@@ -100,7 +100,7 @@ def shard_name(dataset: str, split: str, number: int, count: int) -> str:
     'birds-train.tfrecord-00000-of-00008'
     """
     if not 0 <= number < count:
-        raise ValueError(f"number is {number}, must be from 0 to {count - 1}")
+        raise ValueError(f"number is {number}; must be from 0 to {count - 1}")
     return _fill(DEFAULT_TEMPLATE, dataset, split, number, count)
 
 
@@ -232,7 +232,7 @@ def check_split_name(name: str) -> None:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or name == "all":
         raise FormatError(
-            f"the name of a split is {brief(name)}, must be letters, digits, '_' and '-', "
+            f"the name of a split is {brief(name)}; must be letters, digits, '_' and '-', "
             "and not 'all'; rename the split"
         )
     if not any(map(str.isalnum, name)):
@@ -255,7 +255,7 @@ class SplitInfo:
     num_bytes: int
     """Of all shards together."""
     template: str = DEFAULT_TEMPLATE
-    """How the files are named, relative to the dataset's folder, in variables of TFDS."""
+    """How the files are named, relative to the dataset's directory, in variables of TFDS."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Fields of the file that covey has no use for."""
 
@@ -265,7 +265,7 @@ class SplitInfo:
         for each in (self.num_bytes, *self.shard_lengths):
             if type(each) is not int or not 0 <= each < 2**63:
                 raise FormatError(
-                    f"split {self.name!r}: {brief(each)} is no number of records or bytes, "
+                    f"split {self.name!r}: {brief(each)} is not a number of records or bytes, "
                     "which is whole and 0 or more"
                 )
         self._shard("dataset", 0)  # says what is wrong with the template
@@ -291,7 +291,7 @@ class SplitInfo:
         return f"{dataset}-{self.name}" + (f".{self.token}" if self.token else "")
 
     def shard_names(self, dataset: str) -> tuple[str, ...]:
-        """The files of the shards, relative to the folder of the dataset."""
+        """The files of the shards, relative to the directory of the dataset."""
         return tuple(self._shard(dataset, number) for number in range(len(self.shard_lengths)))
 
     def _shard(self, dataset: str, number: int) -> str:
@@ -318,11 +318,11 @@ class DatasetInfo:
         check_name(self.name, "the name of a dataset")
         if not isinstance(self.version, str) or not _VERSION.fullmatch(self.version):
             raise FormatError(
-                f"the version is {brief(self.version)}, must be three numbers without leading "
+                f"the version is {brief(self.version)}; must be three numbers without leading "
                 "zeros, such as 1.0.0"
             )
         if not isinstance(self.description, str):
-            raise FormatError("the description is no text")
+            raise FormatError("the description is not a text")
         names = [split.name for split in self.splits]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -359,7 +359,7 @@ class DatasetInfo:
             name: The file, for errors.
 
         Raises:
-            FormatError: If it is not what it should be, or would lead out of its folder.
+            FormatError: If it is not what it should be, or would lead out of its directory.
         """
         content = parse_json(text, name)
         try:
@@ -377,11 +377,11 @@ class DatasetInfo:
                 fields,
             )
         except FormatError as error:
-            raise FormatError(f"{name}: {error}") from None
+            raise FormatError(f"{error}", path=name) from None
 
 
 def _split_to_json(split: SplitInfo) -> dict[str, Any]:
-    # Protobuf's JSON has its 64-bit numbers as texts, and leaves out what is 0 or empty.
+    # Protobuf's JSON has its 64-bit numbers as strings, and leaves out what is 0 or empty.
     fields = {
         "filepathTemplate": split.template,
         "name": split.name,
@@ -406,7 +406,7 @@ def _split_from_json(content: Any) -> SplitInfo:
     fields = _fields(content, "a dict for every split")
     lengths = _list(_take(fields, "shardLengths", []), "shardLengths", MAX_SHARDS)
     size = _take(fields, "numBytes", 0)
-    # What is no whole number is left as it is, for the error to show.
+    # What is not an integer is left as it is, for the error to show.
     complete: list[Any] = [
         each if (n := parse_int64(each)) is None else n for each in (size, *lengths)
     ]
@@ -433,7 +433,7 @@ def _take(fields: dict[str, Any], name: str, missing: Any) -> Any:
 
 def _list(value: Any, name: str, limit: int) -> Iterable[Any]:
     if not isinstance(value, list):
-        raise FormatError(f"{name} is {brief(value)}, must be a list")
+        raise FormatError(f"{name} is {brief(value)}; must be a list")
     if len(value) > limit:
         raise FormatError(f"{name} has {len(value):,} items; must have at most {limit:,}")
     return value
@@ -443,7 +443,7 @@ def _list(value: Any, name: str, limit: int) -> Iterable[Any]:
 
 
 def _fill(template: str, dataset: str, split: str, number: int, count: int) -> str:
-    """The name of a shard's file; never one that leads out of the folder."""
+    """The name of a shard's file; never one that leads out of the directory."""
     digits = max(5, len(str(count)))
     index, total = f"{number:0{digits}}", f"{count:0{digits}}"
     values = {
@@ -457,7 +457,7 @@ def _fill(template: str, dataset: str, split: str, number: int, count: int) -> s
     if isinstance(template, str) and len(template) > _MAX_TEMPLATE:
         raise FormatError(f"template has {len(template):,} characters, over {_MAX_TEMPLATE}")
     if not isinstance(template, str) or set("{}") & set(_VARIABLE.sub("", template)):
-        raise FormatError(f"template {brief(template)} is no text with {{VARIABLES}}")
+        raise FormatError(f"template {brief(template)} is not a text with {{VARIABLES}}")
     for variable in _VARIABLE.findall(template):
         if variable not in values:
             raise FormatError(

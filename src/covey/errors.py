@@ -1,30 +1,37 @@
-"""Text for terminals: strings that come from files are escaped before they are printed.
-
-Everything that covey raises on purpose.
+"""Exceptions and warnings.
 
 ::
 
     CoveyError
-    ├── ClosedError            something closed was used
-    ├── FormatError            bytes that are not what they should be
-    │   ├── CorruptRecordError     a TFRecord frame, or the compression around it, is damaged
-    │   └── ExampleError           a record is no tf.train.Example, or does not fit its features
-    ├── FeatureError           a schema, or a value that is to be written, is wrong
-    │   └── DuplicateKeyError      two examples have the same key
-    ├── DatasetError           a dataset cannot be read or written as asked
-    │   ├── DatasetExistsError     there is one already
-    │   └── CommittedError         it is written, but not all of it is in its place yet
-    ├── PlanError              batches cannot be drawn as asked
-    ├── SourceError            a source cannot be read, or an item of it
-    └── StorageError           a file, here or behind a URL, cannot be read or written
-        ├── FileMissingError       there is no such file
-        ├── AccessRefusedError     it may not be read or written with these credentials
-        └── FileChangedError       it has changed after it was opened, or while it was read
+    ├── ClosedError                a closed object was used
+    ├── FormatError                data is not in the expected format
+    │   ├── CorruptRecordError         a TFRecord frame or its compression is corrupt
+    │   └── ExampleError               a record is not a tf.train.Example of the expected features
+    ├── FeatureError               a schema, or a value to be written, is invalid
+    │   └── DuplicateKeyError          two examples have the same key
+    ├── DatasetError               a dataset cannot be read or written as requested
+    │   ├── DatasetExistsError         the dataset or split exists
+    │   └── CommittedError             the data is committed, but a later step failed
+    ├── PlanError                  batches cannot be drawn as requested
+    ├── SourceError                a source, or an item of it, cannot be read
+    └── StorageError               a file or URL cannot be read or written
+        ├── StorageNotFoundError       it does not exist
+        ├── StoragePermissionError     access is denied
+        └── FileChangedError           it changed after it was opened
+
+Every error has the fields of :class:`CoveyError`; ``str()`` composes the message from them. Control
+flow uses types and fields, never the message.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+# Longer values are abbreviated in messages.
+_MAX_SHOWN = 120
 
 
 def escape(text: str, *, keep: str = "") -> str:
@@ -32,10 +39,10 @@ def escape(text: str, *, keep: str = "") -> str:
 
     These are the characters that `repr` escapes as well: control characters, line separators,
     bidirectional overrides, zero-width characters, lone surrogates and unassigned code points.
-    The backslash itself stays, so that text without such characters is returned as it is.
+    The backslash itself stays, so that text without such characters is returned unchanged.
 
     Args:
-        text: The text.
+        text: The string to escape.
         keep: Characters that are not escaped, such as the newlines of a table.
 
     >>> print(escape("owl\x1b[2J\u202e"))
@@ -48,83 +55,123 @@ def escape(text: str, *, keep: str = "") -> str:
     )
 
 
+class _Unset:
+    """Type of :data:`UNSET`."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __reduce__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Any = _Unset()
+"""Default of ``found``: None is a value that can be found."""
+
+
 class CoveyError(Exception):
-    """The root of all errors that covey raises on purpose."""
+    """Base class of the errors that covey raises.
 
-    def __str__(self) -> str:
-        # Messages have names from files in them, and are printed.
-        return escape(super().__str__(), keep="\n")
+    Args:
+        reason: The problem, as a clause without a location: ``"the checksum does not match"``.
+        path: File, directory or URL.
+        line: Line in the file, from 1.
+        record: Record in the file, from 0.
+        offset: Byte offset in the file.
+        feature: Name of the feature.
+        option: Name of the argument.
+        found: Invalid value of the argument or field.
+        allowed: Description of the valid values: ``"an integer >= 1"``.
+        remedy: What the caller can do, as a clause.
 
-
-class ClosedError(CoveyError, ValueError):
-    """A reader or writer was used after it was closed."""
-
-
-class FormatError(CoveyError, ValueError):
-    """Bytes are not what they should be."""
-
-
-class CorruptRecordError(FormatError):
-    """A TFRecord frame, or the compression around it, is damaged.
-
-    Attributes:
-        name: The file.
-        record: The number of the record in it, from 0.
-        offset: The byte at which its frame begins (of the decompressed data, if compressed).
-        reason: What is wrong with it, without where.
+    >>> str(PlanError(option="threads", found=-1, allowed="an integer >= 0"))
+    'threads is -1; must be an integer >= 0'
+    >>> str(FormatError("the checksum does not match", path="a.tfrecord", record=3, offset=96))
+    'a.tfrecord: record 3 at byte 96: the checksum does not match'
     """
 
     def __init__(
-        self, message: str, *, name: str, record: int, offset: int, reason: str = ""
+        self,
+        reason: str = "",
+        *,
+        path: str | os.PathLike[str] | None = None,
+        line: int | None = None,
+        record: int | None = None,
+        offset: int | None = None,
+        feature: str | None = None,
+        option: str | None = None,
+        found: Any = UNSET,
+        allowed: str = "",
+        remedy: str = "",
     ) -> None:
-        super().__init__(message)
-        self.name = name
+        super().__init__(reason)
+        self.reason = reason
+        self.path = None if path is None else os.fspath(path)
+        self.line = line
         self.record = record
         self.offset = offset
-        self.reason = reason
+        self.feature = feature
+        self.option = option
+        self.found = found
+        self.allowed = allowed
+        self.remedy = remedy
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), str(self), self.__dict__)
+    def message(self, option_name: Callable[[str], str] = str) -> str:
+        """Return the message.
+
+        Args:
+            option_name: Maps the name of an argument to the name shown: the command line shows
+                ``--memory-limit`` for ``memory_limit``.
+        """
+        where = []
+        if self.path is not None:
+            where.append(self.path if self.line is None else f"{self.path}:{self.line}")
+        if self.record is not None:
+            at = "" if self.offset is None else f" at byte {self.offset}"
+            where.append(f"record {self.record}{at}")
+        elif self.offset is not None:
+            where.append(f"byte {self.offset}")
+        if self.feature is not None:
+            where.append(f"feature {self.feature!r}")
+        what = []
+        if self.option is not None and self.found is not UNSET:
+            what.append(f"{option_name(self.option)} is {_shown(self.found)}")
+        elif self.option is not None:
+            where.append(option_name(self.option))
+        if self.allowed:
+            what.append(f"must be {self.allowed}")
+        what += [each for each in (self.reason, self.remedy) if each]
+        # Names from files are part of messages, and messages are printed.
+        return escape(": ".join([*where, "; ".join(what)]), keep="\n")
+
+    def __str__(self) -> str:
+        return self.message()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+class ClosedError(CoveyError, ValueError):
+    """A closed reader, writer, dataset or loader was used."""
+
+
+class FormatError(CoveyError, ValueError):
+    """Data is not in the expected format."""
+
+
+class CorruptRecordError(FormatError):
+    """A TFRecord frame, or the compression around it, is corrupt.
+
+    ``offset`` is that of the frame, in the decompressed data if the file is compressed.
+    """
 
 
 class ExampleError(FormatError):
-    """A record is no tf.train.Example, or does not fit the features it is read with.
-
-    Attributes:
-        name: The file, or ``"<memory>"``.
-        record: The number of the record in it, from 0.
-        feature: The feature, if one is to blame.
-    """
-
-    def __init__(self, message: str, *, name: str, record: int, feature: str | None) -> None:
-        super().__init__(message)
-        self.name = name
-        self.record = record
-        self.feature = feature
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), str(self), self.__dict__)
+    """A record is not a tf.train.Example, or does not match the features it is decoded with."""
 
 
 class FeatureError(CoveyError, ValueError):
-    """A schema, or a value that is to be written, is wrong."""
-
-
-class SourceError(CoveyError, ValueError):
-    """A source cannot be read, or an item of it.
-
-    Attributes:
-        name: The file or folder.
-        line: The line in it, from 1, if lines are what it has.
-    """
-
-    def __init__(self, message: str, *, name: str, line: int | None = None) -> None:
-        super().__init__(message)
-        self.name = name
-        self.line = line
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), str(self), self.__dict__)
+    """A schema, or a value to be written, is invalid."""
 
 
 class DuplicateKeyError(FeatureError):
@@ -132,81 +179,80 @@ class DuplicateKeyError(FeatureError):
 
     Attributes:
         key: The key.
-        examples: The numbers of both examples in their source, from 0.
+        examples: Positions of both examples in the source, from 0.
     """
 
-    def __init__(self, message: str, *, key: object, examples: tuple[int, int]) -> None:
-        super().__init__(message)
+    def __init__(
+        self, reason: str = "", *, key: object, examples: tuple[int, int], **fields: Any
+    ) -> None:
+        super().__init__(reason, **fields)
         self.key = key
         self.examples = examples
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), str(self), self.__dict__)
+
+class SourceError(CoveyError, ValueError):
+    """A source, or an item of it, cannot be read."""
 
 
 class DatasetError(CoveyError, ValueError):
-    """A dataset cannot be read or written as asked."""
+    """A dataset cannot be read or written as requested."""
 
 
 class DatasetExistsError(DatasetError, FileExistsError):
-    """There is already a dataset, or a split of it, where one is to be written."""
+    """The dataset or split to be written exists."""
 
 
 class CommittedError(DatasetError):
-    """A split is written, but its files are not all in their places: the next write sees to it.
+    """A write is committed, but a later step failed; the next write or repair completes it.
 
-    Whoever writes the same examples again has them twice.
+    Writing the same examples again would store them twice.
     """
 
 
 class PlanError(CoveyError, ValueError):
-    """Batches cannot be drawn as asked."""
+    """Batches cannot be drawn as requested."""
 
 
 class StorageError(CoveyError, OSError):
-    """A file, here or behind a URL, cannot be read or written."""
+    """A local or remote file cannot be read or written."""
 
 
 class StorageNotFoundError(StorageError, FileNotFoundError):
-    """There is no such file."""
+    """A file does not exist."""
 
 
 class StoragePermissionError(StorageError, PermissionError):
-    """A file may not be read or written with these credentials, or without any."""
+    """Access to a file is denied with the given credentials, or without any."""
 
 
 class FileChangedError(StorageError):
-    """A file was truncated, overwritten or replaced after it was opened, or while it was read.
-
-    Attributes:
-        path: The file, if it is known.
-    """
-
-    def __init__(self, message: str = "", *, path: str | None = None) -> None:
-        super().__init__(message)
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), str(self), self.__dict__)
+    """A file was truncated, overwritten or replaced after it was opened."""
 
 
 class SkippedRecordsWarning(UserWarning):
-    """Damaged records were left out, as ``on_error="skip"`` asked."""
+    """Corrupt records were skipped, as ``on_error="skip"`` requests."""
 
     def __str__(self) -> str:
         return escape(super().__str__(), keep="\n")
 
 
 class SmallClassesWarning(UserWarning):
-    """Some classes have fewer examples than a batch is to have of each."""
+    """Some classes have fewer examples than a batch takes of each class."""
 
     def __str__(self) -> str:
         return escape(super().__str__(), keep="\n")
 
 
-def _restore(kind: type[CoveyError], message: str, attributes: dict[str, object]) -> CoveyError:
-    """Rebuild an error in another process; its keyword-only arguments need the help."""
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def _restore(
+    kind: type[CoveyError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> CoveyError:
+    """Rebuild an unpickled error without its constructor, whose arguments differ by class."""
     error = kind.__new__(kind)
-    error.args = (message,)
+    error.args = args
     error.__dict__.update(attributes)
     return error

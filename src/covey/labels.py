@@ -1,4 +1,4 @@
-"""The classes of examples: which feature tells them, and the numbers that texts stand for."""
+"""The classes of examples: which feature tells them, and the numbers that strings stand for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find_label(features: Features, label: str | None, *, needed: bool = False) -
     kind = features[label]
     if not (isinstance(kind, ClassLabel) or is_string(kind) or _is_integer(kind)):
         raise DatasetError(
-            f"label is {label!r}, which is {kind}; must be a ClassLabel, a whole number or a text"
+            f"label is {label!r}, which is {kind}; must be a ClassLabel, an integer or a string"
         )
     return label
 
@@ -71,7 +71,7 @@ class Classes:
     Args:
         features: Of the records.
         label: The feature that tells it; None if none does.
-        texts: If it is a text, all of them, in the order of their numbers.
+        strings: If it is a string, all of them, in the order of their numbers.
     """
 
     def __init__(self, features: Features, label: str | None, texts: Iterable[str] = ()) -> None:
@@ -90,28 +90,28 @@ class Classes:
             numbers = np.asarray(column)
             if numbers.dtype == np.uint64 and numbers.size and numbers.max() >= 2**63:
                 raise FeatureError(
-                    f"feature {self.label!r}: {numbers.max()} cannot be the number of a class; it "
-                    f"must be below 2**63"
+                    f"{numbers.max()} cannot be the number of a class; it must be below 2**63",
+                    feature=self.label,
                 )
             return numbers.astype(np.int64)
         texts = decode_strings(column)
         unknown = next((text for text in texts if text not in self._numbers), None)
         if unknown is not None:
             raise FeatureError(
-                f"feature {self.label!r}: {unknown!r} is none of the {len(self.texts)} classes "
-                "that have numbers"
+                f"{unknown!r} is none of the {len(self.texts)} classes that have numbers",
+                feature=self.label,
             )
         return np.array([self._numbers[text] for text in texts], np.int64)
 
 
 def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:
-    """A ClassLabel of texts that were found, which must be fit to be names."""
+    """A ClassLabel of strings that were found, which must be fit to be names."""
     for name in names:
         if not name or name != name.strip() or "\n" in name or "\r" in name:
             raise FeatureError(
                 f"label {label!r}: {name!r} cannot be the name of a class, which is a line of a "
                 "file: not empty, without spaces around it, without line breaks; clean it up, or "
-                "declare the feature as a text"
+                "declare the feature as a string"
             )
     return ClassLabel(names=names)
 
@@ -127,10 +127,10 @@ def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
 
 
 def decode_strings(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
-    """A column of texts; bytes must be UTF-8.
+    """A column of strings; bytes must be UTF-8.
 
     Args:
-        column: The texts.
+        column: The strings.
         numbers: Of the examples they are of, for messages; from 0 by default.
     """
     texts: list[str] = []
@@ -139,13 +139,13 @@ def decode_strings(column: Any, numbers: Sequence[int] | None = None) -> list[st
         if not isinstance(value, (str, bytes)):
             raise FeatureError(
                 f"example {number}: its label is {value!r}, of type {type(value).__name__}, where "
-                "others are texts"
+                "others are strings"
             )
         try:
             texts.append(value if isinstance(value, str) else value.decode())
         except UnicodeDecodeError:
             raise FeatureError(
-                f"example {number}: its label {value!r} is no valid UTF-8, so it cannot be the "
+                f"example {number}: its label {value!r} is not a valid UTF-8, so it cannot be the "
                 "name of a class"
             ) from None
     return texts
@@ -154,30 +154,30 @@ def decode_strings(column: Any, numbers: Sequence[int] | None = None) -> list[st
 def read_strings(
     features: Features, label: str, block: Block, numbers: Sequence[int] | None = None
 ) -> list[str]:
-    """The texts of a label in records."""
+    """The strings of a label in records."""
     return decode_strings(leaf(features.decode_batch(block, [label])), numbers)
 
 
 def number_column(
     features: Features, label: str, column: Any, *, may_grow: bool, known: Iterable[str] = ()
 ) -> tuple[Features, Any, NDArray[np.int64], tuple[str, ...]]:
-    """The classes of a whole column, which may be numbers or texts.
+    """The classes of a whole column, which may be numbers or strings.
 
     Args:
         features: Of the dataset.
         label: The feature that tells the class.
         column: Its values.
-        may_grow: Whether texts may become new classes of a ClassLabel.
-        known: The texts that have numbers already.
+        may_grow: Whether strings may become new classes of a ClassLabel.
+        known: The strings that have numbers already.
 
     Returns:
         The features, with the classes that were found; the column as it is to be stored; the class
-        of each row; and, if the texts themselves are stored, all of them.
+        of each row; and, if the strings themselves are stored, all of them.
     """
     kind = features[label]
     if not _has_texts(column):
         if is_string(kind):
-            raise FeatureError(f"feature {label!r} is a text, but its column has {column[:3]!r}")
+            raise FeatureError(f"feature {label!r} is a string, but its column has {column[:3]!r}")
         return features, column, _numbers_of(label, column), ()
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
     if isinstance(kind, ClassLabel) and kind.names:  # numbers beside names are those of classes

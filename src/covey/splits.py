@@ -53,8 +53,9 @@ def parse_split(
     """
     if not isinstance(spec, str):
         raise DatasetError(
-            f"{where}: split is {repr(spec)[:60]} of type {type(spec).__name__}, must be a string "
-            f"such as 'train[:80%]'; {_there_are(splits)}"
+            f"split is {repr(spec)[:60]} of type {type(spec).__name__}; must be a string "
+            f"such as 'train[:80%]'; {_there_are(splits)}",
+            path=where,
         )
     if spec in splits:
         return (SplitSlice(spec, 0, sum(splits[spec])),)
@@ -122,7 +123,7 @@ def _resolve(bounds: _Bounds, shards: Sequence[int], asked: str) -> tuple[int, i
     last = records if end is None else int(end)
     if max(abs(first), abs(last)) > records:
         raise DatasetError(
-            f"{asked}: these are records {first} to {last}, must be from {-records} to {records}: "
+            f"{asked}: these are records {first} to {last}; must be from {-records} to {records}: "
             f"the split has {records}"
         )
     return first + records * (first < 0), last + records * (last < 0)

@@ -73,7 +73,7 @@ def storage_error(error: OSError, path: str | os.PathLike[str]) -> StorageError:
     name = shown(os.fsdecode(error.filename if error.filename is not None else path))
     name = name if len(name) <= 500 else f"{name[:497]}..."
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        found: StorageError = StorageNotFoundError(f"{name}: there is no such file")
+        found: StorageError = StorageNotFoundError("there is no such file", path=name)
     else:
         kind = StoragePermissionError if isinstance(error, PermissionError) else StorageError
         found = kind(f"{name}: {redact(str(error.strerror or error))}")
@@ -110,7 +110,7 @@ def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Resul
             name = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else "the files"
             if isinstance(error, OSError):
                 raise storage_error(error, name) from error
-            raise DatasetError(f"{shown(name)}: there is not enough memory to read it") from error
+            raise DatasetError("there is not enough memory to read it", path=shown(name)) from error
 
     return wrapped
 
@@ -119,7 +119,7 @@ def check_regular(mode: int, path: str | os.PathLike[str]) -> None:
     """Raise StorageError unless a mode of ``stat`` is that of a regular file."""
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
-        raise StorageError(f"{os.fspath(path)}: it is {kind}; must be a regular file")
+        raise StorageError(f"it is {kind}; must be a regular file", path=os.fspath(path))
 
 
 def open_path(path: str | os.PathLike[str], opener: Any = None) -> BinaryIO:
@@ -180,7 +180,8 @@ def read_file(path: str | os.PathLike[str], limit: int = MAX_METADATA_BYTES) -> 
             left -= len(piece)
     if size > limit or not left:
         raise StorageError(
-            f"{os.fspath(path)}: it has {max(size, limit + 1):,} bytes; must be at most {limit:,}"
+            f"it has {max(size, limit + 1):,} bytes; must be at most {limit:,}",
+            path=os.fspath(path),
         )
     return b"".join(pieces)
 
@@ -201,19 +202,19 @@ def parse_json(text: str | bytes, name: str) -> Any:
     """
     if len(text) > MAX_METADATA_BYTES:
         raise FormatError(
-            f"{name}: it has {len(text):,} bytes; must be at most {MAX_METADATA_BYTES:,}"
+            f"it has {len(text):,} bytes; must be at most {MAX_METADATA_BYTES:,}", path=name
         )
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
         # Before a value is allocated. Strings are removed only if that can change the result.
         if _count_marks(text) > MAX_VALUES and _count_marks(_STRING.sub("", text)) > MAX_VALUES:
-            raise FormatError(f"{name}: it has over {MAX_VALUES:,} values; must have fewer")
+            raise FormatError(f"it has over {MAX_VALUES:,} values; must have fewer", path=name)
         content = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{name}: this is no JSON: {error}") from None
+        raise FormatError(f"this is no JSON: {error}", path=name) from None
     _check_depth(content, name)
     return content
 
@@ -235,7 +236,7 @@ def _check_depth(content: Any, name: str) -> None:
             for each in (parent.values() if isinstance(parent, dict) else parent)
             if isinstance(each, (dict, list))
         ]
-    raise FormatError(f"{name}: this is no JSON: it is nested over {MAX_DEPTH} levels deep")
+    raise FormatError(f"this is no JSON: it is nested over {MAX_DEPTH} levels deep", path=name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -297,8 +298,8 @@ def check_name(name: Any, what: str) -> None:
             valid = False
     if not valid:
         raise FormatError(
-            f"{what} is {brief(name)}, must be a name of up to {MAX_NAME_BYTES} bytes that stays "
-            "within its folder"
+            f"{what} is {brief(name)}; must be a name of up to {MAX_NAME_BYTES} bytes that stays "
+            "within its directory"
         )
 
 

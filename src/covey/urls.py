@@ -1,4 +1,4 @@
-"""Paths and URLs as texts: which are local, and how they are taken apart and joined."""
+"""Paths and URLs as strings: which are local, and how they are taken apart and joined."""
 
 from __future__ import annotations
 
@@ -70,16 +70,17 @@ class Url:
             place += 1
         match = _PROTOCOL.match(parts[place])
         if match is None:
-            raise StorageError(f"{shown(text)}: it is not a URL, such as s3://bucket/folder")
+            raise StorageError("it is not a URL, such as s3://bucket/directory", path=shown(text))
         protocol = match[1].lower()
         found = _split(protocol, parts[place][match.end() :])
         if found is None or any(
             _is_ambiguous(part, alone=len(parts) == 1) for part in parts[place:]
         ):
             raise StorageError(
-                f"{shown(text)}: the host of this URL is ambiguous; percent-encode '@', ':', '/', "
-                "'?' and '#' in the user name, the password, the path and the query, or pass the "
-                "user name and password in storage_options="
+                "the host of this URL is ambiguous; percent-encode '@', ':', '/', '?' and "
+                "'#' in the user name, the password, the path and the query, or pass the "
+                "user name and password in storage_options=",
+                path=shown(text),
             )
         userinfo, path, query = found
         path = path.rstrip("/")
@@ -115,11 +116,11 @@ class Url:
 
     @property
     def parent(self) -> Url:
-        """The folder that it is in; that of the topmost one is itself."""
+        """The directory that it is in; that of the topmost one is itself."""
         return replace(self, path=self.path.rpartition("/")[0])
 
     def join(self, name: str) -> Url:
-        """A file or folder in this folder."""
+        """A file or directory in this directory."""
         name = quote(name) if self.is_http else name
         return replace(self, path=f"{self.path}/{name}" if self.path else name)
 
@@ -158,7 +159,7 @@ def check_slashes(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not isinstance(path, str) and re.search(r"(^|::)[A-Za-z][A-Za-z0-9+.\-]+:/[^/]", text):
         raise StorageError(
-            f"{shown(text)}: a path cannot be a URL, for it loses a slash; give a str"
+            "a path cannot be a URL, for it loses a slash; give a str", path=shown(text)
         )
     return text
 
@@ -172,7 +173,8 @@ def check_local(path: str | os.PathLike[str]) -> str:
     text = check_slashes(path)
     if is_remote(text):
         raise StorageError(
-            f"{shown(text)}: this is a URL, must be the path of a local file; covey.open reads URLs"
+            "this is a URL; must be the path of a local file; covey.open reads URLs",
+            path=shown(text),
         )
     return text
 

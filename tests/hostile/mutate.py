@@ -111,7 +111,7 @@ def mutate(value: object, rng: random.Random) -> object:
 
 
 def spoil(data: bytes, rng: random.Random) -> bytes:
-    """A text with some bytes changed."""
+    """A string with some bytes changed."""
     spoiled = bytearray(data)
     for _ in range(rng.choice([1, 3])):
         at = rng.randrange(len(spoiled))
@@ -156,20 +156,20 @@ def outcome(function: object) -> bool:
     return True
 
 
-def look(folder: Path) -> list[bool]:
+def look(directory: Path) -> list[bool]:
     def read() -> None:
-        with covey.open(folder, split="all", progress=False, threads=1) as ds:
+        with covey.open(directory, split="all", progress=False, threads=1) as ds:
             _ = len(ds), repr(ds), ds[:3], ds.raw[:2]
             if ds.label is not None and len(ds.classes):
                 _ = ds.classes.names[:3], ds.where(label=ds.classes.names[0])
                 next(iter(ds.batches(1, 2, threads=0)))
 
     return [
-        outcome(lambda: repr(covey.info(folder))),
-        outcome(lambda: str(covey.verify(folder, progress=False, threads=1))),
+        outcome(lambda: repr(covey.info(directory))),
+        outcome(lambda: str(covey.verify(directory, progress=False, threads=1))),
         outcome(read),
-        outcome(lambda: covey.sources.open_source(folder, split="train")),
-        outcome(lambda: covey.build_index(folder, progress=False, threads=1)),
+        outcome(lambda: covey.sources.open_source(directory, split="train")),
+        outcome(lambda: covey.build_index(directory, progress=False, threads=1)),
     ]
 
 

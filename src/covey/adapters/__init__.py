@@ -27,7 +27,7 @@ def check_framework(framework: Framework) -> Framework:
     """
     if framework not in FRAMEWORKS:
         raise ValueError(
-            f"framework is {framework!r}, must be one of {', '.join(map(repr, FRAMEWORKS))}"
+            f"framework is {framework!r}; must be one of {', '.join(map(repr, FRAMEWORKS))}"
         )
     return framework
 

@@ -31,7 +31,7 @@ _REMEDY = (
 
 
 def tensor(value: Any, sharding: Any = None) -> Any:
-    """An array of JAX; what JAX cannot hold, such as texts, stays as it is.
+    """An array of JAX; what JAX cannot hold, such as strings, stays as it is.
 
     Args:
         value: An array of numpy, or of JAX. Memory is shared where JAX can do so.
@@ -64,7 +64,7 @@ def tensor(value: Any, sharding: Any = None) -> Any:
 def to_jax(loader: Loader, sharding: Any = None) -> Iterator[Any]:
     """The batches of a loader up to the end of its epoch, as arrays of JAX.
 
-    Nothing is taken ahead: the loader's state says how many batches were handed over. Copies to a
+    Nothing is taken ahead: the loader's state says how many batches were returned. Copies to a
     device go on while the next computation is prepared.
 
     With several processes, each loads its part, and an array is made of all of them; the batches
@@ -163,8 +163,10 @@ def _as_sharding(given: Any) -> Any:
         return NamedSharding(given, PartitionSpec(given.axis_names[0]))
     found = f"a mesh of the axes {given.axis_names}" if isinstance(given, Mesh) else repr(given)
     raise PlanError(
-        f"sharding is {found}, must be a jax.sharding.Sharding, a device, or a mesh of one axis; "
-        "with several, say which: NamedSharding(mesh, PartitionSpec('data'))"
+        option="sharding",
+        found=found,
+        allowed="a jax.sharding.Sharding, a device, or a mesh of one axis",
+        remedy="with several, say which: NamedSharding(mesh, PartitionSpec('data'))",
     )
 
 

@@ -44,7 +44,7 @@ def is_peek() -> bool:
     """Whether the epoch that Keras says has ended was none, seen from ``on_epoch_end``.
 
     Before its first epoch, ``fit`` looks at a batch to build what is not built, and then begins
-    anew: ``EpochIterator.reset`` calls ``on_epoch_end`` through the adapter of the dataset. Whoever
+    again: ``EpochIterator.reset`` calls ``on_epoch_end`` through the adapter of the dataset. A caller that
     counts epochs would count one too many; and what workers have made by then is kept for the epoch
     that begins, which makes it all again. Keras has no other way to tell, so its calls are looked
     at, and what was kept is dropped.

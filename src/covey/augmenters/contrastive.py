@@ -213,7 +213,7 @@ def _fill(
     ).reshape(views, channels, out_height * out_width)
     grey = (pixels.mean(2) * luma(channels)).sum(1) * share
     pixels = multiply(colours, pixels)
-    # What becomes a whole number is rounded by cutting off what is behind the point.
+    # What becomes an integer is rounded by cutting off what is behind the point.
     half, most = (0.5, 255) if out.dtype == np.uint8 else (0, 1)
     pixels += (grey + half).astype(pixels.dtype)[:, np.newaxis, np.newaxis]
     np.clip(pixels, 0, most + half, out=pixels)
@@ -227,7 +227,7 @@ def _check(name: str, given: Any, least: float, most: float, *, pair: bool = Fal
     sound = sound and all(isinstance(each, (int, float, np.number)) for each in numbers)
     if not sound or not least <= numbers[0] <= numbers[1] <= most:
         kind = "(least, largest), both" if pair else "a number"
-        raise ValueError(f"{name} is {given!r}, must be {kind} from {least:g} to {most:g}")
+        raise ValueError(f"{name} is {given!r}; must be {kind} from {least:g} to {most:g}")
 
 
 def _images(x: Any) -> NDArray[Any]:
@@ -235,11 +235,11 @@ def _images(x: Any) -> NDArray[Any]:
     shaped = images[..., np.newaxis] if images.ndim == 3 else images
     if shaped.ndim != 4 or shaped.shape[3] not in (1, 3) or 0 in shaped.shape[1:]:
         raise ValueError(
-            f"x has the shape {images.shape}, must be (images, height, width, channels) with 1 or "
+            f"x has the shape {images.shape}; must be (images, height, width, channels) with 1 or "
             "3 channels, or (images, height, width)"
         )
     if images.dtype not in (np.uint8, np.float16, np.float32, np.float64):
-        raise ValueError(f"x is of {images.dtype}, must be uint8, or floats from 0 to 1")
+        raise ValueError(f"x is of {images.dtype}; must be uint8, or floats from 0 to 1")
     if images.dtype != np.uint8 and images.size:
         least, most = images.min(), images.max()
         if not (least >= 0 and most <= 1):

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 if all went well, 1 after an error, or if there is something wrong with what was verified,
-        130 after Ctrl-C. What is no valid command ends the program with 2, as argparse does.
+        130 after Ctrl-C. What is not a valid command ends the program with 2, as argparse does.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser(given).parse_args(given)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(str(interrupt) or "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone, `head` for instance; Python must not find out again.
+        # A caller that read our output has gone, `head` for instance; Python must not find out again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (CoveyError, OSError) as error:

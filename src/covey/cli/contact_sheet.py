@@ -110,7 +110,7 @@ def _is_flat(kind: Feature) -> bool:
 
 
 def _pixels_shape(kind: Feature) -> tuple[int | None, ...] | None:
-    """The shape that a tensor has as an image; None if it is no image."""
+    """The shape that a tensor has as an image; None if it is not an image."""
     if not isinstance(kind, Tensor) or kind.dtype != "uint8":
         return None
     match kind.shape:
@@ -198,12 +198,12 @@ def save_sheet(sheet: Picture, path: str) -> None:
         sheet.save(path)
     except OSError as error:
         raise DatasetError(
-            f"{shown(path)}: the contact sheet cannot be saved there: {error.strerror or error}"
+            f"the contact sheet cannot be saved there: {error.strerror or error}", path=shown(path)
         ) from None
 
 
 class _Writing:
-    """Texts in Pillow's own font, which has little more than ASCII, and is there everywhere."""
+    """Strings in Pillow's own font, which has little more than ASCII, and is there everywhere."""
 
     def __init__(self) -> None:
         from PIL import ImageFont

@@ -65,8 +65,8 @@ def in_terms_of_options(message: str) -> str:
 def with_article(kind: str) -> str:
     """A kind of source, as one speaks of it.
 
-    >>> with_article("image folder"), with_article("NPZ"), with_article("TFRecords")
-    ('an image folder', 'an NPZ file', 'TFRecords')
+    >>> with_article("image directory"), with_article("NPZ"), with_article("TFRecords")
+    ('an image directory', 'an NPZ file', 'TFRecords')
     """
     if kind == "TFRecords":
         return kind

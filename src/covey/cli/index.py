@@ -1,4 +1,4 @@
-"""``covey index``: the index of shards, whoever wrote them."""
+"""``covey index``: the index of shards, a caller that wrote them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the feature that tells the class, or @file (default: as before, or what is called "
         "so)",
     )
-    parser.add_argument("--force", action="store_true", help="make it anew in any case")
+    parser.add_argument("--force", action="store_true", help="rebuild it in any case")
     parser.add_argument(
         "--export-dali",
         metavar="DIR",
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
         raise RemediedError(
             str(error),
             f"  `covey verify {path}` lists all that is wrong, and `covey repair "
-            f"{path} --output NEW` saves what is sound",
+            f"{path} --output NEW` saves what is valid",
         ) from error
     if options.json:
         print_json({"path": path, "splits": {each.split: _to_dict(each) for each in made}})

@@ -24,7 +24,7 @@ def size(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 512M, 1.5G or 64MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512M, 1.5G or 64MiB")
     unit = 1000 if (found[3] or "").lower() == "b" else 1024
     power = 0 if found[2] is None else _POWERS.index(found[2].lower()) + 1
     number = int(float(found[1]) * unit**power)
@@ -45,7 +45,7 @@ def fraction(text: str) -> float:
         share = -1.0
     if not 0 < share < 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no share of the whole; write a number between 0 and 1, or 10%"
+            f"{text!r} is not a share of the whole; write a number between 0 and 1, or 10%"
         )
     return share
 
@@ -62,14 +62,14 @@ def count_or_share(text: str) -> int | float:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """A integer from 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer, 1 or more")
     return int(text)
 
 
 def default(text: str) -> tuple[str, Any]:
-    """A name and a value, which is JSON or else a text.
+    """A name and a value, which is JSON or else a string.
 
     >>> default("eggs=2"), default("nest=[]"), default("colour=red")
     (('eggs', 2), ('nest', []), ('colour', 'red'))
@@ -93,8 +93,8 @@ def storage_option(text: str) -> tuple[str, Any]:
 def kind(text: str) -> str:
     """A kind of source that is known.
 
-    >>> kind("image-folder")
-    'image folder'
+    >>> kind("image-directory")
+    'image directory'
     """
     from covey.sources import KINDS
 
@@ -102,7 +102,7 @@ def kind(text: str) -> str:
     for name in KINDS:
         if name.lower() == plain:
             return name
-    raise argparse.ArgumentTypeError(f"{text!r} is no known kind; they are {', '.join(KINDS)}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a known kind; they are {', '.join(KINDS)}")
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def add_path(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="PATH",
-        help="the folder of a dataset; a folder, a file or a quoted pattern of TFRecords; or a URL",
+        help="the directory of a dataset; a directory, a file or a quoted pattern of TFRecords; or a URL",
     )
     parser.add_argument("--split", help="only this one, or several: train+test (default: all)")
     parser.add_argument(
@@ -126,7 +126,7 @@ def add_path(parser: argparse.ArgumentParser) -> None:
 def add_running(parser: argparse.ArgumentParser) -> None:
     """How it runs."""
     parser.add_argument(
-        "--threads", metavar="N", type=positive, help="how many work (default: all cores)"
+        "--threads", metavar="N", type=positive, help="how many work (default: all CPU cores)"
     )
     parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
     add_output(parser)

@@ -49,8 +49,8 @@ def run(options: argparse.Namespace) -> int:
     from covey.maintenance.repair import repair
 
     if options.report is not None:
-        folder = os.path.dirname(options.report) or "."
-        if not os.access(folder, os.W_OK) or os.path.isdir(options.report):
+        directory = os.path.dirname(options.report) or "."
+        if not os.access(directory, os.W_OK) or os.path.isdir(options.report):
             raise DatasetError(f"{options.report}: the report cannot be written there")
     repaired = repair(
         options.path,

@@ -222,7 +222,7 @@ def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) ->
     if options.feature is not None and options.feature not in images:
         kind = describe_kind(dataset.features[options.feature])
         there = f"images are {', '.join(images)}" if images else "and no other is one"
-        raise FeatureError(f"feature {options.feature!r} is no image but {kind}; {there}")
+        raise FeatureError(f"feature {options.feature!r} is not an image but {kind}; {there}")
     if not images and options.save is not None:
         from covey.urls import shown
 
@@ -234,7 +234,7 @@ def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) ->
 
 
 def _default_file(path: str) -> str:
-    """A file in this folder, named after the folder or the file of a dataset.
+    """A file in this directory, named after the directory or the file of a dataset.
 
     >>> _default_file("s3://bucket/birds/1.0.0"), _default_file("owls/*.tfrec")
     ('birds-sample.png', 'owls-sample.png')

@@ -39,11 +39,13 @@ if TYPE_CHECKING:
 
 
 # As covey.sources has them; asking it would take longer than the rest of the help.
-KINDS = "image folder, image table, CSV, JSON Lines, JSON, Parquet, NPZ, TFRecords, TFDS folder"
+KINDS = (
+    "image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, TFRecords, TFDS directory"
+)
 
 EXAMPLES = """\
 examples:
-  covey write photos data/birds                     a folder of images per class
+  covey write photos data/birds                     a directory of images per class
   covey write birds.csv data/birds --label species
   covey write glyphs.npz data/glyphs --held-out-classes 100
   covey write photos data/birds --val-fraction 0.1 --on-error skip --report bad.jsonl
@@ -55,8 +57,8 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Say what there is to choose."""
     parser.epilog = EXAMPLES
-    parser.add_argument("source", metavar="SOURCE", help="a file, a folder, or a quoted pattern")
-    parser.add_argument("target", metavar="TARGET", help="the folder of the dataset, or a URL")
+    parser.add_argument("source", metavar="SOURCE", help="a file, a directory, or a quoted pattern")
+    parser.add_argument("target", metavar="TARGET", help="the directory of the dataset, or a URL")
 
     reading = parser.add_argument_group("what is read")
     reading.add_argument(
@@ -156,7 +158,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="what fsspec needs if TARGET is a URL, such as profile=mine; may be repeated",
     )
-    files.add_argument("--name", help="of the dataset (default: that of its folder)")
+    files.add_argument("--name", help="of the dataset (default: that of its directory)")
     files.add_argument("--description", default="", help="of the dataset, for people")
 
     running = parser.add_argument_group("running")
@@ -217,10 +219,10 @@ def _check(options: argparse.Namespace) -> None:
         check_split_name(split)
     _look(options)
     if os.path.realpath(options.source) == os.path.realpath(options.target):
-        raise DatasetError(f"{shown(options.target)}: this is SOURCE and TARGET; write elsewhere")
+        raise DatasetError("this is SOURCE and TARGET; write elsewhere", path=shown(options.target))
     if options.report is not None:
-        folder = os.path.dirname(options.report) or "."
-        if not os.access(folder, os.W_OK) or os.path.isdir(options.report):
+        directory = os.path.dirname(options.report) or "."
+        if not os.access(directory, os.W_OK) or os.path.isdir(options.report):
             raise DatasetError(f"{options.report}: the report cannot be written there")
 
 
@@ -235,19 +237,21 @@ def _look(options: argparse.Namespace) -> bool:
     from covey.writing.target import TargetSplit
 
     try:
-        with _folder(options) as folder:
+        with _directory(options) as directory:
             found = [
-                TargetSplit.look(folder, split, options.mode, options.name)
+                TargetSplit.look(directory, split, options.mode, options.name)
                 for split in _splits(options)
             ]
             return all(each.base()[0] is None for each in found)
     except NotADirectoryError:
-        raise DatasetError(f"{shown(options.target)}: it is a file, must be a folder") from None
+        raise DatasetError(
+            "it is a file; must be a directory", path=shown(options.target)
+        ) from None
 
 
 @contextmanager
-def _folder(options: argparse.Namespace) -> Iterator[Path]:
-    """The folder of the dataset, or one that stands for a URL."""
+def _directory(options: argparse.Namespace) -> Iterator[Path]:
+    """The directory of the dataset, or one that stands for a URL."""
     from covey.storage import is_remote
     from covey.writing.publish import RemoteStaging
 
@@ -256,7 +260,7 @@ def _folder(options: argparse.Namespace) -> Iterator[Path]:
         return
     storage = dict(options.storage_option)
     with RemoteStaging(options.target, options.split, appends=False, options=storage) as mirror:
-        yield mirror.folder
+        yield mirror.directory
 
 
 def _open(options: argparse.Namespace) -> Source:

@@ -1,6 +1,6 @@
 """datum's writer, on covey's engine: a generator and a serializer to a dataset.
 
-The folder is one that covey and TFDS open, and datum's reader does.
+The directory is one that covey and TFDS open, and datum's reader does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TFRecordWriter:
             the place in the shuffled order, and a dict of values.
         serializer: Makes the bytes of a tf.train.Example of such a dict: a :class:`Serializer`, or
             anything that can be called.
-        path: The folder of the dataset; made if there is none.
+        path: The directory of the dataset; made if there is none.
         split: What these examples are: ``"train"``, ``"val"``, ...
         total_examples: How many the generator will yield; None if nobody knows.
         sparse_features: The features whose shape differs between examples, or that some lack.
@@ -79,7 +79,7 @@ class TFRecordWriter:
     shard_bytes: int = 256 << 20
     """about how many bytes in each."""
     memory_limit: int = 512 << 20
-    """About how many bytes of records to hold before they are put aside on disk."""
+    """About how many bytes of records to hold before they are spilled to disk."""
     seed: int = 0
     """Another one gives another order."""
     progress: bool | None = None
@@ -98,18 +98,22 @@ class TFRecordWriter:
         check_split_name(split)
         check_split(split)
         if isinstance(sparse_features, str):
-            raise FeatureError(f"sparse_features is {sparse_features!r}, must be a list of names")
+            raise FeatureError(
+                option="sparse_features", found=sparse_features, allowed="a list of names"
+            )
         if total_examples is not None and (
             not isinstance(total_examples, (int, np.integer)) or total_examples < 0
         ):
             raise DatasetError(
-                f"total_examples is {total_examples!r}, must be a whole number, 0 or more, or None"
+                option="total_examples",
+                found=total_examples,
+                allowed="an integer, 0 or more, or None",
             )
         self.generator = generator
         self.serializer = serializer
         self.path = check_local(path)
-        # Absolute, for whatever makes the examples may change the folder it works in.
-        self._folder = Path(os.path.abspath(path))
+        # Absolute, for whatever makes the examples may change the directory it works in.
+        self._directory = Path(os.path.abspath(path))
         self.split = split
         self.total_examples = None if total_examples is None else int(total_examples)
         self.sparse_features = list(sparse_features or ())
@@ -140,7 +144,7 @@ class TFRecordWriter:
         account = SchemaTracker(self.sparse_features)
         with Progress(self.progress, self.total_examples, f"caching {self.split}") as shown:
             raw = RawSplit(
-                self._folder,
+                self._directory,
                 self.split,
                 output=self._output(),
                 memory_limit=self.memory_limit,
@@ -154,7 +158,7 @@ class TFRecordWriter:
                     if not isinstance(record, bytes):
                         raise FeatureError(
                             f"example {number} (key {key!r}): the serializer returned "
-                            f"{type(record).__name__}, must be bytes"
+                            f"{type(record).__name__}; must be bytes"
                         )
                     account.add(datum, record, number)
                     raw.add(key if isinstance(key, (str, bytes)) else str(key), record)
@@ -188,7 +192,7 @@ class TFRecordWriter:
                     key, datum = None, None
                 if not isinstance(datum, Mapping):
                     raise FeatureError(
-                        f"example {number}: the generator yielded {str(item)[:60]!r}, must be a "
+                        f"example {number}: the generator yielded {str(item)[:60]!r}; must be a "
                         "pair of a key and a dict of values"
                     )
                 yield key, datum
@@ -198,7 +202,6 @@ class TFRecordWriter:
         except Exception as error:
             raise SourceError(
                 f"example {number}: the generator failed: {type(error).__name__}: {error}",
-                name="<generator>",
             ) from error
 
     def _about(self, number: int, key: Any, make: Callable[[Any], Any], datum: Any) -> Any:
@@ -216,8 +219,9 @@ class TFRecordWriter:
     def _check_count(self, found: int) -> None:
         if found == 0:
             raise DatasetError(
-                f"{self.path}: there are no examples to write as split {self.split!r}: the "
-                "generator yielded none"
+                f"there are no examples to write as split {self.split!r}: the generator "
+                "yielded none",
+                path=self.path,
             )
         if self.total_examples not in (None, found):
             warnings.warn(
@@ -234,7 +238,7 @@ class TFRecordWriter:
             shape = shape_of(datum[name]) if name in datum else ()
             if shape is None:
                 raise FeatureError(
-                    f"feature {name!r} is no array; nested lists must be of equal lengths"
+                    f"feature {name!r} is not an array; nested lists must be of equal lengths"
                 )
             if len(shape) > 1:
                 sizes = [int(size or 0) for size in shape]
@@ -259,13 +263,14 @@ class TFRecordWriter:
         """
         if self._cache is None:
             raise DatasetError(
-                f"{self.path}: nothing is cached for split {self.split!r}; call cache_records() "
-                "before flush(), or create_records() for both"
+                f"nothing is cached for split {self.split!r}; call cache_records() before "
+                "flush(), or create_records() for both",
+                path=self.path,
             )
         (raw, account), self._cache = self._cache, None
         found = account.entries()
         try:
-            texts = {ENTRIES_FILE: entries_to_json(self._merge(raw.folder, found))}
+            texts = {ENTRIES_FILE: entries_to_json(self._merge(raw.directory, found))}
             with Progress(self.progress, raw.records, f"writing {self.split}") as shown:
                 shards = raw.write(self._features(account, found), self.label, shown, texts)
         finally:
@@ -277,7 +282,7 @@ class TFRecordWriter:
     def _features(self, account: SchemaTracker, entries: Mapping[str, DatumEntry]) -> Features:
         serializer = self.serializer
         if not isinstance(serializer, Serializer):
-            return account.features(entries, ())  # who knows what became of texts
+            return account.features(entries, ())  # who knows what became of strings
         features = account.features(entries, account.texts - serializer.images)
         declared = serializer.features
         if declared is None:
@@ -289,14 +294,14 @@ class TFRecordWriter:
         }
         return Features({**declared.nest(declared), **shapes}) if shapes else declared
 
-    def _merge(self, folder: Path, found: Mapping[str, DatumEntry]) -> Mapping[str, DatumEntry]:
+    def _merge(self, directory: Path, found: Mapping[str, DatumEntry]) -> Mapping[str, DatumEntry]:
         """What fits this split and all others."""
-        others = read_shard_info(folder).keys() - {self.split}
-        known = read_entries(folder) if others else None
+        others = read_shard_info(directory).keys() - {self.split}
+        known = read_entries(directory) if others else None
         if known is None:
             return found
-        return merge_entries(known, found, f"{folder}: split {', '.join(sorted(others))}")
+        return merge_entries(known, found, f"{directory}: split {', '.join(sorted(others))}")
 
     def save_shard_info(self, shard_info: ShardInfo) -> None:
         """Put shards in the place of what ``shard_info.json`` has of the same splits."""
-        save_shard_info(self._folder, check_shard_info(shard_info))
+        save_shard_info(self._directory, check_shard_info(shard_info))

@@ -33,7 +33,7 @@ class _Shapes:
     """The shapes of one feature in the examples so far."""
 
     first: Shape | None
-    """Of the first example that has it; None if that is no array."""
+    """Of the first example that has it; None if that is not an array."""
     example: int
     common: Shape | None
     """What fits all."""
@@ -70,7 +70,7 @@ class SchemaTracker:
         except _core.Fault as fault:
             code, _, offset, *_ = fault.args
             raise FeatureError(
-                f"example {number}: what the serializer made of it is no tf.train.Example: byte "
+                f"example {number}: what the serializer made of it is not a tf.train.Example: byte "
                 f"{offset} ({code})"
             ) from None
         known = self._shapes
@@ -117,14 +117,16 @@ class SchemaTracker:
         if name in self._sparse:
             if len(common) != len(shape) and max(len(common), len(shape)) > 1:
                 raise FeatureError(
-                    f"feature {name!r}: example {before.example} has {len(common)} dimensions, "
-                    f"example {number} has {len(shape)}; give all the same number, also to those "
-                    "that are empty, as in np.zeros((0, 4))"
+                    f"example {before.example} has {len(common)} dimensions, example "
+                    f"{number} has {len(shape)}; give all the same number, also to those "
+                    "that are empty, as in np.zeros((0, 4))",
+                    feature=name,
                 )
         elif seen is not None and not encoded:
             raise FeatureError(
-                f"feature {name!r}: example {before.example} has shape {before.first}, example "
-                f"{number} has {shape}; {_REMEDY}, so that its shape may differ"
+                f"example {before.example} has shape {before.first}, example {number} has "
+                f"{shape}; {_REMEDY}, so that its shape may differ",
+                feature=name,
             )
         return replace(before, common=common_shape(common, shape), last=shape)
 
@@ -151,7 +153,7 @@ class SchemaTracker:
         """
         if self._survey.lists():
             raise FeatureError(
-                "what the serializer makes are tf.train.SequenceExamples, must be tf.train.Examples"
+                "what the serializer makes are tf.train.SequenceExamples; must be tf.train.Examples"
             )
         entries = {name: self._entry(name, seen) for name, seen in self._context().items()}
         for name, shapes in self._shapes.items():
@@ -171,7 +173,7 @@ class SchemaTracker:
         try:
             return self._survey.context()
         except UnicodeDecodeError as error:
-            raise FeatureError(f"a feature's name is no valid UTF-8: {error}") from None
+            raise FeatureError(f"a feature's name is not a valid UTF-8: {error}") from None
 
     def _type(self, name: str, seen: _core.SeenTuple) -> tuple[str, bool]:
         """The type of a feature, and whether every record has it."""
@@ -207,14 +209,15 @@ class SchemaTracker:
                 name = name.removesuffix("_shape")
                 remedy = "where there is nothing, give it an array that says so: np.zeros((0, 4))"
             raise FeatureError(
-                f"feature {name!r}: example {first} has it, example {other} has not; {remedy}"
+                f"example {first} has it, example {other} has not; {remedy}", feature=name
             )
         if most == 0:
             raise _empty(name, first)
         if least != most:
             raise FeatureError(
-                f"feature {name!r}: some records have {least} values and some {most}; {_REMEDY}, "
-                "so that the number may differ"
+                f"some records have {least} values and some {most}; {_REMEDY}, so that the "
+                "number may differ",
+                feature=name,
             )
         image = self._images.get(name)
         if image is not None:
@@ -222,8 +225,9 @@ class SchemaTracker:
             return DatumEntry(kind, (height, width) if channels == 1 else (height, width, 3), True)
         if kind == "string" and most > 1:
             raise FeatureError(
-                f"feature {name!r}: example {first} has {most} strings, of which datum's reader "
-                f"expects one; {_REMEDY}"
+                f"example {first} has {most} strings, of which datum's reader expects one; "
+                f"{_REMEDY}",
+                feature=name,
             )
         if shape is not None and _holds(shape, most):
             return DatumEntry(kind, shape if kind != "string" else shape[:1], True)
@@ -239,7 +243,7 @@ class SchemaTracker:
 
         Args:
             entries: What :meth:`entries` gave.
-            texts: The features that are texts in records, too.
+            strings: The features that are strings in records, too.
         """
         kinds: dict[str, Feature] = {}
         for name, seen in self._context().items():
@@ -267,7 +271,7 @@ def _holds(shape: Shape, count: int) -> bool:
 
 
 def shape_of(value: Any) -> Shape | None:
-    """The shape of a value; None if it is no array.
+    """The shape of a value; None if it is not an array.
 
     >>> shape_of(1.5), shape_of([[1, 2, 3], [4, 5, 6]]), shape_of([[1], [2, 3]])
     ((), (2, 3), None)
@@ -286,8 +290,8 @@ def shape_of(value: Any) -> Shape | None:
 
 def _empty(name: str, example: int) -> FeatureError:
     return FeatureError(
-        f"feature {name!r}: example {example} has no values, so that datum's reader would miss it; "
-        f"{_REMEDY}"
+        f"example {example} has no values, so that datum's reader would miss it; {_REMEDY}",
+        feature=name,
     )
 
 

@@ -1,4 +1,4 @@
-"""Records that somebody else encoded, into a split: the other way into a dataset."""
+"""Records that another program encoded, into a split: the other way into a dataset."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class RawSplit:
     """Takes in records with their keys, and writes them as a split, in place of the old one.
 
     Args:
-        folder: Of the dataset; made if there is none.
+        directory: Of the dataset; made if there is none.
         split: The split.
         output: How it is to be laid out.
-        memory_limit: How many bytes of records to hold before they are put aside on disk.
+        memory_limit: How many bytes of records to hold before they are spilled to disk.
         progress: Is told of the records and bytes that were taken in.
     """
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         split: str,
         *,
         output: SplitWriter,
         memory_limit: int,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
-        self.folder = folder
+        self.directory = directory
         self.split = split
         self.records = 0
         self.bytes = 0
@@ -58,8 +58,8 @@ class RawSplit:
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
-        self._staging = Staging(folder, split)
-        with reporting_failures(self.folder, self.split):
+        self._staging = Staging(directory, split)
+        with reporting_failures(self.directory, self.split):
             self._staging.open()
         self._spool = Spool(
             self._staging.path, memory_limit=memory_limit, ordering=output.ordering, unique=True
@@ -82,7 +82,7 @@ class RawSplit:
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
         rows = make_rows(positions, block.lengths, keys, self._output.seed)
-        with reporting_failures(self.folder, self.split):
+        with reporting_failures(self.directory, self.split):
             self._spool.add(block, rows, keys)
         self._progress(len(block), block.data.nbytes)
 
@@ -99,17 +99,17 @@ class RawSplit:
             features: What fits the records.
             label: The feature that tells their class, if one was asked for.
             progress: Is told.
-            texts: More small files to be committed, by name.
+            strings: More small files to be committed, by name.
 
         Raises:
             DuplicateKeyError: If two records have the same key.
             DatasetError: If features do not go together with those of the other splits.
         """
         self.flush()
-        with reporting_failures(self.folder, self.split, lambda: self._staging.committed):
-            with locked(self.folder):  # no other process changes it while it is looked at
+        with reporting_failures(self.directory, self.split, lambda: self._staging.committed):
+            with locked(self.directory):  # no other process changes it while it is looked at
                 existing = TargetSplit.look(
-                    self.folder, self.split, "overwrite", None, unique=not self._staging.can_link
+                    self.directory, self.split, "overwrite", None, unique=not self._staging.can_link
                 )
             features = _agree(existing, features)
             classes = self._classes(features, label)
@@ -146,8 +146,8 @@ def _agree(existing: TargetSplit, features: Features) -> Features:
         if split.name == existing.split:
             continue
         about = existing.about(split.name)
-        known = features_from_tfds(existing.folder) if about is None else about.features
-        features = _fit_both(known, features, f"{existing.folder}: split {split.name!r}")
+        known = features_from_tfds(existing.directory) if about is None else about.features
+        features = _fit_both(known, features, f"{existing.directory}: split {split.name!r}")
     return features
 
 

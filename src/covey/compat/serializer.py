@@ -20,7 +20,7 @@ class Serializer:
 
     Args:
         features: How to store them. Without, integers and bools are stored as int64, floats as
-            float32, texts and bytes as bytes, whatever the shape; what has no values is left out.
+            float32, strings and bytes as bytes, whatever the shape; what has no values is left out.
         images: The features that are paths of image files, of which the bytes are stored.
 
     >>> record = Serializer()({"label": 3, "song": [[0.5, 1.0], [1.5, 2.0]]})
@@ -41,7 +41,7 @@ class Serializer:
     def __call__(self, datum: Mapping[str, Any]) -> bytes:
         """The record of one example."""
         if not isinstance(datum, Mapping):
-            raise FeatureError(f"the datum is of type {type(datum).__name__}, must be a dict")
+            raise FeatureError(f"the datum is of type {type(datum).__name__}; must be a dict")
         if self.images:
             datum = {
                 name: _read(name, value) if name in self.images else value
@@ -55,7 +55,7 @@ class Serializer:
             try:
                 dtype, single, flat = _flatten(value)
             except FeatureError as error:
-                raise FeatureError(f"feature {name!r}: {error}") from None
+                raise FeatureError(f"{error}", feature=name) from None
             if single or len(flat):
                 values[name] = flat
                 kinds.append((name, dtype, single))
@@ -109,7 +109,7 @@ def _flatten(value: Any) -> tuple[str, bool, Any]:
     if kind not in "SUTO" or wrong is not None or None in flat:
         found = f"dtype {array.dtype}" if kind != "O" else f"a {type(wrong).__name__}"
         raise FeatureError(
-            f"the value has {found} in it, must be numbers, or texts and bytes; nested lists must "
+            f"the value has {found} in it; must be numbers, or strings and bytes; nested lists must "
             "be of equal lengths"
         )
     return "bytes", False, flat
@@ -123,6 +123,5 @@ def _read(name: str, value: Any) -> Any:
         return Path(value).read_bytes()
     except OSError as error:
         raise FeatureError(
-            f"feature {name!r}: the image {shown(os.fspath(value))!r} cannot be read: "
-            f"{error.strerror}"
+            f"the image {shown(os.fspath(value))!r} cannot be read: {error.strerror}", feature=name
         ) from None

@@ -74,7 +74,7 @@ class Loadable(Examples, ABC):
                 several threads.
             decode_images: Images are pixels;
             image_size: and resized to this (height, width), or to this square.
-            threads: How many make batches ahead; all cores by default. 0: none is made ahead.
+            threads: How many make batches ahead; all CPU cores by default. 0: none is made ahead.
             prefetch: How many batches are made ahead, at the most.
             reuse_buffers: Whether batches may be overwritten: those that native threads
                 make are overwritten when the next one is asked for.

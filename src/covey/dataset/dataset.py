@@ -109,7 +109,7 @@ class Dataset(Loadable):
 
         Raises:
             IndexError: If there is no such record.
-            CorruptRecordError, ExampleError: If a record is damaged, saying which.
+            CorruptRecordError, ExampleError: If a record is corrupt, saying which.
         """
         ids = parse_ids(key, len(self))
         if ids.ndim:
@@ -150,7 +150,7 @@ class Dataset(Loadable):
 
     @cached_property
     def _text_numbers(self) -> dict[str, int]:
-        """The numbers that the index has for labels which are texts; empty if they are not."""
+        """The numbers that the index has for labels which are strings; empty if they are not."""
         kind = None if self.label is None else self.features.get(self.label)
         if (
             self._names is None
@@ -162,7 +162,7 @@ class Dataset(Loadable):
         return {text: number for number, text in enumerate(self._names)}
 
     def _check_texts(self, column: Any, taken: Ids) -> None:
-        """Compare labels that are texts with the index, as the native core does with numbers."""
+        """Compare labels that are strings with the index, as the native core does with numbers."""
         found = [self._text_numbers.get(text) for text in decode_strings(column)]
         expected = self._gatherer.labels(taken).tolist()
         for row, (text, number) in enumerate(zip(found, expected, strict=True)):
@@ -170,7 +170,7 @@ class Dataset(Loadable):
                 raise DatasetError(
                     f"{self._gatherer.place(int(taken[row]))}: its class is {column[row]!r}, but "
                     f"the index says {number}; the shard was changed, or the index is another's: "
-                    "run `covey index` to make it anew"
+                    "run `covey index` to rebuild it"
                 )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -249,8 +249,8 @@ class Dataset(Loadable):
         sound = bool((np.diff(numbers) > 0).all()) and int(numbers[-1]) < len(self)
         if not sound or (self.labels[numbers] != self.classes.labels[position]).any():
             raise FormatError(
-                f"{self._gatherer.tables[0].files.folder}: the index has records in class "
-                f"{self.classes.names[position]!r} that are not of it; make it anew with "
+                f"{self._gatherer.tables[0].files.directory}: the index has records in class "
+                f"{self.classes.names[position]!r} that are not of it; rebuild it with "
                 "`covey index`"
             )
         return numbers

@@ -102,7 +102,7 @@ def find_layout(
     """Look at what there is.
 
     Args:
-        path: A folder, a file, a pattern of files, or a list of files; local, or a URL.
+        path: A directory, a file, a pattern of files, or a list of files; local, or a URL.
         storage_options: What fsspec needs to open a URL.
         cache_bytes: How much of remote files is kept on disk.
 
@@ -117,29 +117,29 @@ def find_layout(
         return _files(storage, [storage.clean(each) for each in listed], f"{len(listed)} files")
     text = os.fsdecode(path)
     if not text:
-        raise DatasetError("the path to open is empty; '.' is the current folder")
+        raise DatasetError("the path to open is empty; '.' is the current directory")
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
     clean = storage.clean(text)
     if storage.is_pattern(text) and not storage.exists(clean):
         found = current_files(storage, storage.glob(text))
         if not found:
-            raise DatasetError(f"{shown(text)}: no file fits this pattern")
+            raise DatasetError("no file fits this pattern", path=shown(text))
         return _files(storage, found, shown(text), pattern=posixpath.basename(shown(text)))
     if storage.name(clean) == INFO_FILE and storage.exists(clean):
-        return _folder(storage, storage.parent(clean))
+        return _directory(storage, storage.parent(clean))
     if storage.is_remote:
         return _behind_url(storage, clean, shown(text))
-    if storage.is_folder(clean):
-        return _folder(storage, clean)
+    if storage.is_directory(clean):
+        return _directory(storage, clean)
     if not storage.exists(clean):
-        raise DatasetError(f"{shown(text)}: there is no such file or folder")
+        raise DatasetError("there is no such file or directory", path=shown(text))
     return _files(storage, [clean], shown(text))
 
 
 def _behind_url(storage: Storage, url: str, text: str) -> Layout:
-    """What a URL leads to, without looking into files, nor listing folders that are described.
+    """What a URL leads to, without looking into files, nor listing directories that are described.
 
-    Many servers list nothing, and HTTP finds out what is a folder by reading it.
+    Many servers list nothing, and HTTP finds out what is a directory by reading it.
     """
     named = _RECORDS.search(storage.name(url)) and not text.endswith("/")
     if named and storage.stat([url]) != [None]:
@@ -147,47 +147,49 @@ def _behind_url(storage: Storage, url: str, text: str) -> Layout:
     described = _described(storage, url)
     if described is not None:
         return described
-    if storage.is_folder(url):
+    if storage.is_directory(url):
         return _undescribed(storage, url)
     if named or not storage.exists(url):
-        raise DatasetError(f"{text}: there is no such file or folder")
+        raise DatasetError(f"{text}: there is no such file or directory")
     return _files(storage, [url], text)
 
 
-def _folder(storage: Storage, folder: str) -> Layout:
-    """What a folder is."""
-    return _described(storage, folder) or _undescribed(storage, folder)
+def _directory(storage: Storage, directory: str) -> Layout:
+    """What a directory is."""
+    return _described(storage, directory) or _undescribed(storage, directory)
 
 
-def _described(storage: Storage, folder: str) -> Layout | None:
-    """A folder in which something says what there is."""
-    return _dataset(storage, folder) or _datum(storage, folder)
+def _described(storage: Storage, directory: str) -> Layout | None:
+    """A directory in which something says what there is."""
+    return _dataset(storage, directory) or _datum(storage, directory)
 
 
-def _undescribed(storage: Storage, folder: str) -> Layout:
-    """A folder of other folders, or of files."""
-    files = storage.list(folder, recursive=True)
-    inner = _inner_dataset(storage, folder, files)
+def _undescribed(storage: Storage, directory: str) -> Layout:
+    """A directory of other directories, or of files."""
+    files = storage.list(directory, recursive=True)
+    inner = _inner_dataset(storage, directory, files)
     if inner is not None:
-        return _folder(storage, inner)
+        return _directory(storage, inner)
     found_files = _record_files(storage, files)
-    uncommitted = _uncommitted(storage, folder, found_files)
+    uncommitted = _uncommitted(storage, directory, found_files)
     if uncommitted:
-        described = _described(storage, folder)  # a writer may have committed meanwhile
+        described = _described(storage, directory)  # a writer may have committed meanwhile
         if described is not None:
             return described
     if uncommitted and len(uncommitted) == len(found_files):
         raise DatasetError(
-            f"{folder}: there is no dataset ({INFO_FILE}), only shards of a write that was not "
-            f"committed ({storage.name(min(uncommitted))}, ...); it is still running or was "
-            "interrupted: write the dataset again, or open a list of these files"
+            f"there is no dataset ({INFO_FILE}), only shards of a write that was not "
+            f"committed ({storage.name(min(uncommitted))}, ...); it is still running or "
+            "was interrupted: write the dataset again, or open a list of these files",
+            path=directory,
         )
     found_files = [each for each in found_files if each not in uncommitted]
     if not found_files:
         raise DatasetError(
-            f"{folder}: there is no dataset ({INFO_FILE}) and no TFRecord file in this folder"
+            f"there is no dataset ({INFO_FILE}) and no TFRecord file in this directory",
+            path=directory,
         )
-    return _files(storage, found_files, folder, folder, pattern="*")
+    return _files(storage, found_files, directory, directory, pattern="*")
 
 
 def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
@@ -197,9 +199,9 @@ def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
         DatasetError: If all of them are of replaced versions.
     """
 
-    def read(folder: str) -> bytes | None:
+    def read(directory: str) -> bytes | None:
         try:
-            return storage.read(storage.join(folder, INFO_FILE))
+            return storage.read(storage.join(directory, INFO_FILE))
         except FileNotFoundError:
             return None
 
@@ -210,36 +212,36 @@ def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
     return current
 
 
-def _uncommitted(storage: Storage, folder: str, files: Sequence[str]) -> set[str]:
+def _uncommitted(storage: Storage, directory: str, files: Sequence[str]) -> set[str]:
     """The shards of a write whose ``dataset_info.json`` was not written."""
     staged: set[str] = set()
     if not storage.is_remote:
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
+            for name in os.listdir(directory):
                 if is_staging(name):
-                    staged.update(os.listdir(storage.join(folder, name)))
-    names = {each: storage.name(each) for each in files if storage.parent(each) == folder}
+                    staged.update(os.listdir(storage.join(directory, name)))
+    names = {each: storage.name(each) for each in files if storage.parent(each) == directory}
     return {each for each, name in names.items() if has_token(name) or name in staged}
 
 
-def _dataset(storage: Storage, folder: str) -> Layout | None:
+def _dataset(storage: Storage, directory: str) -> Layout | None:
     """A dataset as TFDS and covey lay it out."""
-    path = storage.join(folder, INFO_FILE)
+    path = storage.join(directory, INFO_FILE)
     try:
         info = DatasetInfo.from_json(storage.read(path), path)
     except FileNotFoundError:
         return None
 
-    features = _features(storage, folder)
+    features = _features(storage, directory)
     splits = {}
     for split in info.splits:
-        files = ShardFiles(storage, folder, split.shard_names(info.name))
+        files = ShardFiles(storage, directory, split.shard_names(info.name))
         stem = split.stem(info.name)
         splits[split.name] = SplitFiles(files, stem, split.shard_lengths, split.num_bytes)
-    return Layout("dataset", folder, storage, splits, features, info)
+    return Layout("dataset", directory, storage, splits, features, info)
 
 
-def _features(storage: Storage, folder: str) -> Features | None:
+def _features(storage: Storage, directory: str) -> Features | None:
     """What TFDS' files say of the features; None if there are none: an index says more anyway.
 
     A writer replaces these files one by one. If they do not go together they are read again, until
@@ -250,11 +252,11 @@ def _features(storage: Storage, folder: str) -> Features | None:
         found: dict[str, bytes] = {}
 
         def read(name: str, found: dict[str, bytes] = found) -> bytes:
-            found[name] = storage.read(storage.join(folder, name))
+            found[name] = storage.read(storage.join(directory, name))
             return found[name]
 
         try:
-            return features_from_tfds(folder, read)
+            return features_from_tfds(directory, read)
         except FileNotFoundError:
             return None
         except (FormatError, FeatureError):
@@ -264,23 +266,23 @@ def _features(storage: Storage, folder: str) -> Features | None:
             time.sleep(_REREAD_S)
 
 
-def _datum(storage: Storage, folder: str) -> Layout | None:
-    """A folder that datum wrote."""
-    found = datum_splits(storage, folder)
+def _datum(storage: Storage, directory: str) -> Layout | None:
+    """A directory that datum wrote."""
+    found = datum_splits(storage, directory)
     if found is None:
         return None
-    name = re.sub(r"\W", "_", storage.name(folder))
+    name = re.sub(r"\W", "_", storage.name(directory))
     splits = {
         split: SplitFiles(
-            ShardFiles(storage, folder, tuple(shards)), f"{name}-{split}", tuple(shards.values())
+            ShardFiles(storage, directory, tuple(shards)), f"{name}-{split}", tuple(shards.values())
         )
         for split, shards in found.items()
     }
-    return Layout("datum", folder, storage, splits, datum_features(storage, folder))
+    return Layout("datum", directory, storage, splits, datum_features(storage, directory))
 
 
-def _inner_dataset(storage: Storage, folder: str, files: Sequence[str]) -> str | None:
-    """The newest version of the one dataset that a folder holds, as TFDS lays them out.
+def _inner_dataset(storage: Storage, directory: str, files: Sequence[str]) -> str | None:
+    """The newest version of the one dataset that a directory holds, as TFDS lays them out.
 
     Raises:
         DatasetError: If it holds several datasets.
@@ -292,18 +294,18 @@ def _inner_dataset(storage: Storage, folder: str, files: Sequence[str]) -> str |
             version = parse_version(storage.name(inner))
             dataset = inner if version is None else storage.parent(inner)
             versions.setdefault(dataset, []).append((version or (), inner))
-    if folder in versions:
-        return max(versions[folder])[1]
+    if directory in versions:
+        return max(versions[directory])[1]
     if len(versions) > 1:
-        listed = ", ".join(_relative(storage, each, folder) for each in sorted(versions)[:5])
+        listed = ", ".join(_relative(storage, each, directory) for each in sorted(versions)[:5])
         raise DatasetError(
-            f"{folder}: it holds {len(versions)} datasets ({listed}); open one of them"
+            f"it holds {len(versions)} datasets ({listed}); open one of them", path=directory
         )
     return max(next(iter(versions.values())))[1] if versions else None
 
 
 def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
-    """Those that have records in them, of the files of a folder and the folders in it."""
+    """Those that have records in them, of the files of a directory and the directories in it."""
     found = [each for each in files if not _INDEX.search(each)]
     if storage.is_remote:
         return [each for each in found if _RECORDS.search(storage.name(each))]
@@ -321,7 +323,7 @@ def _files(
     storage: Storage,
     paths: Sequence[str],
     path: str,
-    folder: str | None = None,
+    directory: str | None = None,
     *,
     pattern: str | None = None,
 ) -> Layout:
@@ -331,15 +333,15 @@ def _files(
         storage: Where they are.
         paths: The files.
         path: What was asked for.
-        folder: The folder, if all of its files were asked for.
+        directory: The directory, if all of its files were asked for.
         pattern: The names that were asked for; None if every file was named.
     """
     stats = storage.stat(paths)
     for each, stat in zip(paths, stats, strict=True):
         if stat is None:
-            what = "it is a folder" if storage.is_folder(each) else "there is no such file"
+            what = "it is a directory" if storage.is_directory(each) else "there is no such file"
             raise DatasetError(f"{each}: {what}, where a TFRecord file was expected")
-    root = folder if folder is not None else _common_folder(storage, paths)
+    root = directory if directory is not None else _common_directory(storage, paths)
     names = [_relative(storage, each, root) for each in paths]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -349,11 +351,11 @@ def _files(
         by_split.setdefault(split_of_file(name) or "", []).append(name)
     if "" in by_split:
         by_split = {ALL: names}
-    together = folder is not None or not any("/" in name for name in names)
+    together = directory is not None or not any("/" in name for name in names)
     splits = {
         split: SplitFiles(
             ShardFiles(storage, root, tuple(part), together),
-            _stem(split, part, folder),
+            _stem(split, part, directory),
             absent=() if pattern is None else find_absent(part, pattern),
         )
         for split, part in by_split.items()
@@ -389,9 +391,9 @@ def find_absent(names: Sequence[str], pattern: str = "*") -> tuple[str, ...]:
     return tuple(absent[:_MAX_ABSENT])
 
 
-def _stem(split: str, names: Sequence[str], folder: str | None) -> str:
+def _stem(split: str, names: Sequence[str], directory: str | None) -> str:
     """How the index of some files is called: it must not be mistaken for that of others."""
-    if folder is not None:
+    if directory is not None:
         return f"covey-{split}"
     if len(names) == 1:
         return posixpath.basename(names[0])
@@ -399,32 +401,32 @@ def _stem(split: str, names: Sequence[str], folder: str | None) -> str:
     return f"covey-{hashlib.blake2b(text, digest_size=6).hexdigest()}"
 
 
-def _common_folder(storage: Storage, paths: Sequence[str]) -> str:
-    """The folder that all files are in, some of them perhaps deeper."""
-    folder = storage.parent(paths[0])
-    while not all(each.startswith(_with_slash(folder)) for each in paths):
-        parent = storage.parent(folder)
-        if parent == folder:
-            raise DatasetError(f"{paths[0]} and {paths[-1]} have no folder in common")
-        folder = parent
-    return folder
+def _common_directory(storage: Storage, paths: Sequence[str]) -> str:
+    """The directory that all files are in, some of them perhaps deeper."""
+    directory = storage.parent(paths[0])
+    while not all(each.startswith(_with_slash(directory)) for each in paths):
+        parent = storage.parent(directory)
+        if parent == directory:
+            raise DatasetError(f"{paths[0]} and {paths[-1]} have no directory in common")
+        directory = parent
+    return directory
 
 
-def _with_slash(folder: str) -> str:
+def _with_slash(directory: str) -> str:
     return (
-        folder
-        if folder.endswith(("/", os.sep))
-        else f"{folder}{os.sep if _is_local(folder) else '/'}"
+        directory
+        if directory.endswith(("/", os.sep))
+        else f"{directory}{os.sep if _is_local(directory) else '/'}"
     )
 
 
-def _is_local(folder: str) -> bool:
-    return "://" not in folder
+def _is_local(directory: str) -> bool:
+    return "://" not in directory
 
 
-def _relative(storage: Storage, path: str, folder: str) -> str:
-    """The name of a file in a folder, with slashes."""
-    name = path[len(_with_slash(folder)) :].replace(os.sep, "/")
-    if storage.join(folder, name) != path:
-        raise FormatError(f"{path}: the file has a name that covey cannot handle")
+def _relative(storage: Storage, path: str, directory: str) -> str:
+    """The name of a file in a directory, with slashes."""
+    name = path[len(_with_slash(directory)) :].replace(os.sep, "/")
+    if storage.join(directory, name) != path:
+        raise FormatError("the file has a name that covey cannot handle", path=path)
     return name

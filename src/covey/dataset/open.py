@@ -49,11 +49,11 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     is written to the directory of the dataset.
 
     Args:
-        path: A folder that covey, TFDS or datum wrote; a folder, a pattern or a list of TFRecord
+        path: A directory that covey, TFDS or datum wrote; a directory, a pattern or a list of TFRecord
             files; or one file. Local, or a URL that fsspec knows.
         split: Which records: ``"train"``, ``"train[:80%]"``, ``"train[10000:]"``,
             ``"train+test"``. May be left out if there is only one split.
-        label: What tells the class of an example: a feature (a ClassLabel, a whole number or a
+        label: What tells the class of an example: a feature (a ClassLabel, an integer or a
             text), a function of the example, or ``"@file"``, if each file holds one class. By
             default what the index says, or a feature that is called so.
         features: How to decode records; by default as the dataset says, or as its records allow.
@@ -64,10 +64,10 @@ def open(  # noqa: A001 - of covey, as of gzip and others
         verify: Check the checksums of what is read.
         map_files: Map local files into memory; False reads them, which is slower.
         on_error: ``"skip"`` looks through all records, whatever index there is, and leaves out the
-            damaged ones, which ``ds.skipped`` lists.
+            corrupt ones, which ``ds.skipped`` lists.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
         cache_bytes: How much of remote or unpacked shards is kept on disk; see docs/remote.md.
-        threads: How many index; all cores by default.
+        threads: How many index; all CPU cores by default.
         progress: Show how far indexing is; by default where somebody looks.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
@@ -77,7 +77,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
     (3, ('owl', 'wren'), [2, 1])
     """
     if on_error not in ("raise", "skip"):
-        raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
+        raise ValueError(f"on_error is {on_error!r}; must be 'raise' or 'skip'")
     declared = None if features is None else Features(features)
     while True:
         layout = find_layout(path, storage_options=storage_options, cache_bytes=cache_bytes)
@@ -161,8 +161,9 @@ class _Indexes(Mapping[str, Sequence[int]]):
         for shard, records in zip(index.about.shards, said, strict=True):
             if shard.records != records:
                 raise DatasetError(
-                    f"{self._layout.path}: {shard.name} has {shard.records} records, but the "
-                    f"dataset says {records}; some are lost, or the file was changed"
+                    f"{shard.name} has {shard.records} records, but the dataset says "
+                    f"{records}; some are lost, or the file was changed",
+                    path=self._layout.path,
                 )
 
     def __getitem__(self, split: str) -> Sequence[int]:
@@ -187,8 +188,9 @@ def _check_split(split: str | None, layout: Layout) -> str:
         return there[0]
     if split is None:
         raise DatasetError(
-            f"{layout.path}: it holds the splits {', '.join(map(repr, there))}; pass split= with "
-            "one of them, or several: 'train+test'"
+            f"it holds the splits {', '.join(map(repr, there))}; pass split= with one of "
+            "them, or several: 'train+test'",
+            path=layout.path,
         )
     return split
 
@@ -200,8 +202,8 @@ def _features(abouts: Sequence[IndexMetadata], layout: Layout) -> Features:
         return common_features(full)
     except FeatureError as error:
         raise DatasetError(
-            f"{layout.path}: the splits have different features ({error}); pass features= that fit "
-            "all"
+            f"the splits have different features ({error}); pass features= that fit all",
+            path=layout.path,
         ) from None
 
 
@@ -218,7 +220,7 @@ def _join_classes(
 ) -> tuple[tuple[str, ...] | None, tuple[NDArray[np.int64], ...] | None]:
     """The names of the classes of all splits; and the numbers that those of each get, if others.
 
-    Splits that have numbered their texts by themselves have other numbers for the same text.
+    Splits that have numbered their strings by themselves have other numbers for the same text.
     """
     known = [about.class_names for about in abouts if about.records] or [abouts[0].class_names]
     named = [each for each in known if each is not None]

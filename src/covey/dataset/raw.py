@@ -64,7 +64,7 @@ class RawRecords(Sequence[bytes]):
             yield from np.split(ids, cuts)
 
     def batches(self, plan: Plan, *, threads: int | None = None) -> Loader:
-        """Batches of records, each an array of bytes, which somebody else decodes.
+        """Batches of records, each an array of bytes, which another program decodes.
 
         Args:
             plan: Which records they have.

@@ -44,7 +44,7 @@ class Selection:
 
         Args:
             ids: The numbers; those below 0 count from the end.
-            check: Whether to check them even where whoever reads them does that.
+            check: Whether to check them even where a caller that reads them does that.
 
         Raises:
             IndexError: If there are none.
@@ -94,18 +94,18 @@ def parse_ids(key: Any, length: int) -> Ids:
         raise IndexError(f"there is no record {max(key, key=abs)}; there are {length}")
     if array.dtype == bool:
         if array.shape != (length,):
-            raise IndexError(f"a mask has the shape {array.shape}, must be ({length},)")
+            raise IndexError(f"a mask has the shape {array.shape}; must be ({length},)")
         return np.flatnonzero(array)
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim > 1:
         raise TypeError(
-            f"records are chosen by {_describe(key)}; must be a whole number, a slice, or a list "
-            "of whole numbers"
+            f"records are chosen by {_describe(key)}; must be an integer, a slice, or a list "
+            "of integers"
         )
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
         raise IndexError(f"there is no record {array.max()}; there are {length}")
-    # A single number is checked here, several are by whoever reads them.
+    # A single number is checked here, several are by a caller that reads them.
     return parse_ids(int(array), length) if array.ndim == 0 else np.asarray(array, np.int64)
 
 

@@ -1,6 +1,6 @@
 """The index of a split: the place, the length and the class of every record.
 
-Indexing shards that somebody else wrote, and finding indexes again.
+Indexing shards that another program wrote, and finding indexes again.
 """
 
 from covey.index.build import GUESS, Indexing, ShardFiles

@@ -1,6 +1,6 @@
 """Looking through one shard: where its records are, their classes, and what they hold.
 
-Making the index of shards that somebody else wrote, without changing them.
+Making the index of shards that another program wrote, without changing them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Scan:
         stats: The state of each shard when indexing began; none may change until it is scanned.
         labeller: Tells classes, if any are wanted.
         surveys: Whether to find out what records hold.
-        on_error: ``"skip"`` leaves out what is damaged.
+        on_error: ``"skip"`` leaves out what is corrupt.
         progress: Is told of records and bytes.
         executor: Where the blocks of a shard are looked through, if not one after the other.
         map_files: Map local shards into memory; False reads them.
@@ -90,8 +90,8 @@ class Scan:
             RecordReader(file, on_error=self.on_error, mmap=self.mmap) as reader,
         ):
             places = RecordLocations(reader.compression)
-            # Whoever decodes the label verifies the data on the way, on its own core; but who skips
-            # must know at once, and a survey must not be of damaged data.
+            # A caller that decodes the label verifies the data on the way, on its own core; but who skips
+            # must know at once, and a survey must not be of corrupt data.
             decodes = self.labeller is not None and self.labeller.decodes
             later = decodes and not self.surveys and self.on_error == "raise"
             blocks = reader.blocks(verify_data=not later, members=places.members)
@@ -150,7 +150,7 @@ def open_shard(storage: Storage, path: str, stat: Stat) -> Iterator[BinaryIO]:
 
 def _changed(path: str) -> FileChangedError:
     return FileChangedError(
-        f"{path}: the shard was changed while it was indexed; open the dataset again", path=path
+        "the shard was changed while it was indexed; open the dataset again", path=path
     )
 
 
@@ -175,16 +175,16 @@ class ShardFiles:
     """The shards of a split, wherever they are."""
 
     storage: Storage
-    folder: str
+    directory: str
     """What their names are relative to."""
     names: tuple[str, ...]
     keeps_index: bool = True
-    """Whether an index may lie in the folder: it is theirs, and not one far above them."""
+    """Whether an index may lie in the directory: it is theirs, and not one far above them."""
 
     @cached_property
     def paths(self) -> list[str]:
         """Where each is."""
-        return [self.storage.join(self.folder, name) for name in self.names]
+        return [self.storage.join(self.directory, name) for name in self.names]
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class Indexing:
         label: Who tells the class; :data:`GUESS` takes what is most likely, if it fits.
         declared: What a caller says of features, by which the label is read.
         order: How records were brought into order, if covey wrote them.
-        on_error: ``"skip"`` leaves out damaged records.
+        on_error: ``"skip"`` leaves out corrupt records.
         map_files: Map local shards into memory; False reads them.
-        threads: How many work; all cores by default.
+        threads: How many work; all CPU cores by default.
         progress: Whether to show how far it is; None if somebody looks.
     """
 
@@ -214,10 +214,12 @@ class Indexing:
 
     def __post_init__(self) -> None:
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise DatasetError(f"threads is {self.threads!r}, must be a whole number, 1 or more")
+            raise DatasetError(
+                option="threads", found=self.threads, allowed="an integer, 1 or more"
+            )
 
     def like(self, about: IndexMetadata) -> Indexing:
-        """The way to make an index anew that is no longer whole, as it was."""
+        """The way to make an index again that is no longer whole, as it was."""
         label: Label | Labeller = about.label
         if about.label not in (None, BY_FILE):
             label = KnownLabels(Classes(about.features, about.label, about.label_strings or ()))
@@ -227,14 +229,14 @@ class Indexing:
         """Index shards.
 
         Raises:
-            CorruptRecordError, ExampleError: If a record is damaged, saying which.
+            CorruptRecordError, ExampleError: If a record is corrupt, saying which.
             DatasetError: If the label is none, or a shard is missing.
             FileChangedError: If a shard changes meanwhile.
         """
         stats = []
         for path, stat in zip(files.paths, files.storage.stat(files.paths), strict=True):
             if stat is None:
-                raise DatasetError(f"{path}: the shard is missing")
+                raise DatasetError("the shard is missing", path=path)
             stats.append(stat)
         known = self.declared if self.declared is not None else self.features
         if known is None:
@@ -320,8 +322,9 @@ class Indexing:
                     features = Features(survey_kinds([survey]))
                     if isinstance(self.label, str) and self.label not in (BY_FILE, *features):
                         raise DatasetError(
-                            f"{path}: record {block.first}: label is {self.label!r}, but there is "
-                            f"no such feature; there are {', '.join(features)}"
+                            f"record {block.first}: label is {self.label!r}, but there is "
+                            f"no such feature; there are {', '.join(features)}",
+                            path=path,
                         )
                     return features
         return Features({})
@@ -337,7 +340,7 @@ class Indexing:
                 return self.declared
             count = len(files.names)
             many = "" if count == 1 else f" (counted through all {count} files)"
-            raise DatasetError(f"{files.folder}: {error}{many}; pass features=") from None
+            raise DatasetError(f"{files.directory}: {error}{many}; pass features=") from None
 
 
 def shard_fingerprint(storage: Storage, path: str, size: int) -> int:
@@ -360,7 +363,7 @@ def _assemble(
     compressed = bool(compressions)
     # One way to reach records for all shards: by members only if every one is of members.
     mixed = any(each.compression is None and each.records for each in scanned)
-    # Of a member that is damaged some records may be sound, but only a stream gives them.
+    # Of a member that is corrupt some records may be sound, but only a stream gives them.
     reachable = all(each.places.can_skip() and not each.skipped for each in scanned if each.records)
     streamed = compressed and (mixed or not reachable)
     final, texts = (None, None) if labeller is None else labeller.finish()

@@ -42,23 +42,23 @@ _REGION_BYTES = 8 << 20
 _LINE = re.compile(rb"[ \t]*([0-9]{1,18})[ \t]+([0-9]{1,18})[ \t]*\r?")
 
 
-def export_dali(index: Index, files: ShardFiles, folder: str | None = None) -> list[str]:
+def export_dali(index: Index, files: ShardFiles, directory: str | None = None) -> list[str]:
     """Write DALI's index files.
 
     Args:
         index: Of the shards.
         files: The shards, without compression.
-        folder: Where to; beside the shards by default.
+        directory: Where to; beside the shards by default.
 
     Returns:
         The files, each called like its shard, with ``.idx`` behind.
     """
     if index.about.compression is not None:
         raise DatasetError(
-            f"{files.folder}: the shards are compressed ({index.about.compression}), and DALI "
+            f"{files.directory}: the shards are compressed ({index.about.compression}), and DALI "
             "reads only those that are not"
         )
-    storage = files.storage if folder is None else open_storage(folder)
+    storage = files.storage if directory is None else open_storage(directory)
     written = []
     first = 0
     for shard in index.about.shards:
@@ -66,7 +66,9 @@ def export_dali(index: Index, files: ShardFiles, folder: str | None = None) -> l
         first += shard.records
         sizes = rows["length"].astype(np.int64) + FRAME_BYTES
         lines = (f"{a} {b}\n" for a, b in zip(rows["offset"].tolist(), sizes.tolist(), strict=True))
-        path = storage.join(folder if folder is not None else files.folder, f"{shard.name}.idx")
+        path = storage.join(
+            directory if directory is not None else files.directory, f"{shard.name}.idx"
+        )
         storage.write(path, "".join(lines).encode())
         written.append(path)
     return written
@@ -74,7 +76,7 @@ def export_dali(index: Index, files: ShardFiles, folder: str | None = None) -> l
 
 def import_dali(
     files: ShardFiles,
-    folder: str | None = None,
+    directory: str | None = None,
     *,
     features: Features | None = None,
     label: Label | object = GUESS,
@@ -88,13 +90,15 @@ def import_dali(
 
     Args:
         files: The shards.
-        folder: Where the index files are; beside the shards by default.
+        directory: Where the index files are; beside the shards by default.
         features, label, threads, progress: As for :class:`Indexing`.
 
     Raises:
         FormatError: If a line is not right, naming file and line.
     """
-    indexing = DaliIndexing(features, label, threads=threads, progress=progress, folder=folder)
+    indexing = DaliIndexing(
+        features, label, threads=threads, progress=progress, directory=directory
+    )
     return indexing.build(files)
 
 
@@ -102,7 +106,7 @@ def import_dali(
 class DaliIndexing(Indexing):
     """How shards are to be indexed by DALI's index files."""
 
-    folder: str | None = None
+    directory: str | None = None
     """Where these are, if not beside the shards."""
 
     def _scan(
@@ -138,8 +142,9 @@ class DaliIndexing(Indexing):
             compression = RecordReader(file).compression
             if compression is not None:
                 raise DatasetError(
-                    f"{path}: the shard is compressed ({compression}), and DALI's index files are "
-                    "for those that are not; index it without them"
+                    f"the shard is compressed ({compression}), and DALI's index files are "
+                    "for those that are not; index it without them",
+                    path=path,
                 )
             idx, data = self._read(files, number)
             lines = _Lines.parse(data, idx, path, stat.size)
@@ -156,10 +161,10 @@ class DaliIndexing(Indexing):
 
     def _read(self, files: ShardFiles, number: int) -> tuple[str, bytes]:
         """The index file of a shard: where it is, and what it says."""
-        storage = files.storage if self.folder is None else open_storage(self.folder)
-        folder = files.folder if self.folder is None else self.folder
+        storage = files.storage if self.directory is None else open_storage(self.directory)
+        directory = files.directory if self.directory is None else self.directory
         name = files.names[number]
-        paths = [storage.join(folder, each) for each in (f"{name}.idx", _replaced(name))]
+        paths = [storage.join(directory, each) for each in (f"{name}.idx", _replaced(name))]
         for path in paths:
             try:
                 with storage.open_stream(path) as stream:
@@ -198,8 +203,9 @@ class _Lines:
             match = _LINE.fullmatch(line)
             if match is None:
                 raise FormatError(
-                    f"{name}: line {number}: it is {line[:60]!r}, must be the offset and the size "
-                    "of a record"
+                    f"line {number}: it is {line[:60]!r}; must be the offset and the size "
+                    "of a record",
+                    path=name,
                 )
             offset, frame = int(match[1]), int(match[2])
             wrong = None
@@ -211,7 +217,7 @@ class _Lines:
                 wrong = f"the record of the line before ends at byte {end}"
             if wrong is not None:
                 raise FormatError(
-                    f"{name}: line {number}: it says {frame} bytes at byte {offset}, but {wrong}"
+                    f"line {number}: it says {frame} bytes at byte {offset}, but {wrong}", path=name
                 )
             found.append((offset, frame, number))
             end = offset + frame
@@ -229,7 +235,7 @@ class _Lines:
                 data = read(first, last)
                 if len(data) < last - first:
                     raise FileChangedError(
-                        f"{self.path}: the shard was truncated while it was indexed", path=self.path
+                        "the shard was truncated while it was indexed", path=self.path
                     )
                 inside = offsets - np.uint64(first)
                 self._check(data, inside, begin)
@@ -259,8 +265,9 @@ class _Lines:
         if is_frame[row]:
             what = f"the record there has {int(lengths[row]) + FRAME_BYTES} bytes with its frame"
         raise FormatError(
-            f"{self.name}: line {int(self.numbers[at])}: it says {int(self.sizes[at])} bytes at "
-            f"byte {int(self.offsets[at])} of {self.path}, but {what}"
+            f"line {int(self.numbers[at])}: it says {int(self.sizes[at])} bytes at byte "
+            f"{int(self.offsets[at])} of {self.path}, but {what}",
+            path=self.name,
         )
 
 

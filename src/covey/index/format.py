@@ -163,7 +163,7 @@ class Shard:
     """One TFRecord file of a split."""
 
     name: str
-    """Of the file, in the dataset's folder."""
+    """Of the file, in the dataset's directory."""
     records: int
     bytes: int
     """Of the file."""
@@ -197,7 +197,7 @@ class IndexMetadata:
     label: str | None
     """The feature that tells the class, or :data:`BY_FILE`."""
     label_strings: tuple[str, ...] | None
-    """What the labels stand for, where they are texts that the index has numbered."""
+    """What the labels stand for, where they are strings that the index has numbered."""
     compression: str | None
     records: int
     checksum: int
@@ -239,16 +239,17 @@ class IndexMetadata:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> IndexMetadata:
-        """Read what was stored, which may be damaged, or worse."""
+        """Read what was stored, which may be corrupt, or worse."""
         try:
             content = parse_json(text, name)
             if content["covey_index"] != FORMAT:
                 raise FormatError(
-                    f"{name}: the index has format {brief(content['covey_index'])}, this covey "
-                    f"reads {FORMAT}; update covey, or rebuild the index"
+                    f"the index has format {brief(content['covey_index'])}, this covey "
+                    f"reads {FORMAT}; update covey, or rebuild the index",
+                    path=name,
                 )
             if content.pop("content_checksum") != _checksum(content):
-                raise FormatError(f"{name}: its content is not what was written")
+                raise FormatError("its content is not what was written", path=name)
             names = content["label_strings"]
             sums = content["class_checksums"]
             about = cls(
@@ -274,8 +275,8 @@ class IndexMetadata:
             if isinstance(error, FormatError):
                 raise
             raise FormatError(
-                f"{name}: it is no index description that can be read: "
-                f"{type(error).__name__}: {error}"
+                f"it is not an index description that can be read: {type(error).__name__}: {error}",
+                path=name,
             ) from None
         about._check(name)
         return about
@@ -283,15 +284,17 @@ class IndexMetadata:
     def _check(self, name: str) -> None:
         """Make sure that its parts agree."""
         if self.compression not in (None, "GZIP", "ZLIB"):
-            raise FormatError(f"{name}: its compression is {self.compression[:60]!r}")
+            raise FormatError(f"its compression is {self.compression[:60]!r}", path=name)
         if self.label not in (None, BY_FILE) and self.label not in self.features:
-            raise FormatError(f"{name}: its label {self.label!r} is none of its features")
+            raise FormatError(f"its label {self.label!r} is none of its features", path=name)
         if (self.label is None) != (self.class_checksums is None):
-            raise FormatError(f"{name}: it has a label but no classes, or classes but no label")
+            raise FormatError("it has a label but no classes, or classes but no label", path=name)
         if self.streamed and self.compression is None:
-            raise FormatError(f"{name}: its shards are streamed, but not compressed")
+            raise FormatError("its shards are streamed, but not compressed", path=name)
         if self.records != sum(shard.records for shard in self.shards):
-            raise FormatError(f"{name}: its shards do not have its {self.records} records together")
+            raise FormatError(
+                f"its shards do not have its {self.records} records together", path=name
+            )
 
 
 _ANY: Any = object()
@@ -329,5 +332,5 @@ def _shard(content: Mapping[str, Any], file: str) -> Shard:
     )
     check_path(shard.name, f"{file}: the name of a shard")
     if not (0 <= shard.records < 2**62 and 0 <= shard.bytes < 2**62):
-        raise ValueError(f"{str(shard)[:200]} cannot be a shard of this folder")
+        raise ValueError(f"{str(shard)[:200]} cannot be a shard of this directory")
     return shard

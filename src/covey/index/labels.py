@@ -40,15 +40,15 @@ class Labeller(abc.ABC):
 
     def finish(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
         """When all were seen: the final number of each preliminary one if they differ, and the
-        texts that they stand for, if they do.
+        strings that they stand for, if they do.
         """
         return None, None
 
 
 class _Texts:
-    """Numbers texts as they come, and by their order in the end.
+    """Numbers strings as they come, and by their order in the end.
 
-    So the same texts always have the same numbers, whoever saw them first.
+    So the same strings always have the same numbers, a caller that saw them first.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Texts:
 
 
 class TextLabels(Labeller):
-    """The value of a feature is the class, which is a text."""
+    """The value of a feature is the class, which is a string."""
 
     def __init__(self, features: Features, label: str) -> None:
         self.label: str = label
@@ -83,7 +83,7 @@ class TextLabels(Labeller):
         try:
             texts = read_strings(self._features, self.label, block, numbers)
         except FeatureError as error:
-            raise DatasetError(f"{block.name}: {error}") from None
+            raise DatasetError(f"{error}", path=block.name) from None
         return self._texts.number(texts)
 
     def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -107,7 +107,7 @@ class KnownLabels(Labeller):
 
 
 class FunctionLabels(Labeller):
-    """A function of the decoded example tells the class: a whole number, or a text."""
+    """A function of the decoded example tells the class: an integer, or a string."""
 
     label = "@function"
 
@@ -132,19 +132,21 @@ class FunctionLabels(Labeller):
         if isinstance(value, (np.integer, int)) and not isinstance(value, bool):
             value = int(value)
         elif kind is str:
-            value = str(value)  # numpy has texts of its own
+            value = str(value)  # numpy has strings of its own
         else:
             kind = type(value)
         if kind not in (str, int) or self._kind not in (None, kind):
-            expected = "a whole number or a text" if self._kind is None else self._kind.__name__
+            expected = "an integer or a string" if self._kind is None else self._kind.__name__
             raise DatasetError(
-                f"{block.name}: record {block.first + row}: the label function gave {value!r}, "
-                f"must be {expected}, as for the others"
+                f"record {block.first + row}: the label function gave {value!r}; must be "
+                f"{expected}, as for the others",
+                path=block.name,
             )
         if kind is int and not -(2**63) <= value < 2**63:
             raise DatasetError(
-                f"{block.name}: record {block.first + row}: the label function gave {value}, "
-                "which does not fit 64 bits"
+                f"record {block.first + row}: the label function gave {value}, which does "
+                "not fit 64 bits",
+                path=block.name,
             )
         self._kind = kind
         return value
@@ -197,8 +199,9 @@ def make_labeller(
         return FunctionLabels(features, label)
     if not isinstance(label, str):
         raise DatasetError(
-            f"label is {label!r}, must be the name of a feature, a function of an example, or "
-            f"{BY_FILE!r}"
+            option="label",
+            found=label,
+            allowed=f"the name of a feature, a function of an example, or {BY_FILE!r}",
         )
     if label == BY_FILE:
         return FileLabels(names)

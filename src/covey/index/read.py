@@ -43,9 +43,9 @@ class Index:
     by_class: NDArray[Any] | None
     """The numbers of the records, class after class."""
     home: tuple[str, str] | None = None
-    """The folder and the stem of the files that it is mapped from."""
+    """The directory and the stem of the files that it is mapped from."""
     skipped: tuple[Skipped, ...] = ()
-    """What was left out of it because it is damaged, if that was asked for."""
+    """What was left out of it because it is corrupt, if that was asked for."""
     mmap: bool = True
     """Whether large arrays are mapped when it is read again."""
 
@@ -82,28 +82,28 @@ class Index:
             return _read_again, (self.home, self.about, self.mmap)
         return Index, (self.about, self.rows, self.classes, self.by_class, None, self.skipped)
 
-    def _is_on_disk(self, folder: str, stem: str) -> bool:
+    def _is_on_disk(self, directory: str, stem: str) -> bool:
         names = index_names(stem)
         needed = ["rows"] if self.classes is None else ["rows", "classes", "by_class"]
-        return all(os.path.exists(os.path.join(folder, names[each])) for each in needed)
+        return all(os.path.exists(os.path.join(directory, names[each])) for each in needed)
 
 
 def _read_again(home: tuple[str, str], about: IndexMetadata, mmap: bool) -> Index:
-    folder = Path(home[0])
+    directory = Path(home[0])
     try:
-        return read_index(folder, home[1], about, mmap=mmap)
+        return read_index(directory, home[1], about, mmap=mmap)
     except (FormatError, OSError) as error:
         raise FileChangedError(
-            f"{folder}: the index was removed or replaced after the dataset was pickled ({error}); "
+            f"the index was removed or replaced after the dataset was pickled ({error}); "
             "open the dataset again; if the index was evicted from the cache, set "
             "COVEY_CACHE_BYTES to more",
-            path=str(folder),
+            path=str(directory),
         ) from None
 
 
-def read_metadata(folder: Path, stem: str) -> IndexMetadata | None:
+def read_metadata(directory: Path, stem: str) -> IndexMetadata | None:
     """What an index says of itself, if there is one."""
-    path = folder / index_names(stem)["about"]
+    path = directory / index_names(stem)["about"]
     try:
         return IndexMetadata.from_json(read_file(path), str(path))
     except FileNotFoundError:
@@ -112,27 +112,27 @@ def read_metadata(folder: Path, stem: str) -> IndexMetadata | None:
         raise FormatError(str(error)) from None
 
 
-def read_index(folder: Path, stem: str, about: IndexMetadata, *, mmap: bool = True) -> Index:
+def read_index(directory: Path, stem: str, about: IndexMetadata, *, mmap: bool = True) -> Index:
     """The index of a split; large arrays are mapped into memory, unless ``mmap`` is false.
 
     All of it is compared with its checksums, without being held. Where records lie is compared with
     the shards when they are read.
 
     Raises:
-        FormatError: If a file is damaged, or none of this index.
+        FormatError: If a file is corrupt, or none of this index.
     """
-    names, home = index_names(stem), (str(folder), stem)
+    names, home = index_names(stem), (str(directory), stem)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     check = _row_check(about, dtype)
-    path = folder / names["rows"]
+    path = directory / names["rows"]
     rows = _load(path, dtype, about.records, about.checksum, check, mmap=mmap)
     if about.class_checksums is None:
         return Index(about, rows, None, None, home, mmap=mmap)
     table, ordered = about.class_checksums
-    classes = _load(folder / names["classes"], CLASS_DTYPE, None, table, mmap=mmap)
-    _check_classes(classes, about, str(folder / names["classes"]))
+    classes = _load(directory / names["classes"], CLASS_DTYPE, None, table, mmap=mmap)
+    _check_classes(classes, about, str(directory / names["classes"]))
     numbers = number_dtype(about.records)
-    path = folder / names["by_class"]
+    path = directory / names["by_class"]
     by_class = _load(path, numbers, about.records, ordered, mmap=mmap)
     return Index(about, rows, classes, by_class, home, mmap=mmap)
 
@@ -180,16 +180,18 @@ def _load(
     try:
         file = ArrayFile(path)
     except FileNotFoundError:
-        raise FormatError(f"{path}: it is missing, but the rest of the index is there") from None
+        raise FormatError("it is missing, but the rest of the index is there", path=path) from None
     except StorageError as error:
         raise FormatError(str(error)) from None
-    except Exception as error:  # a damaged header is Python that cannot be parsed, in any way
-        raise FormatError(f"{path}: it is no array that numpy can read: {error}") from None
+    except Exception as error:  # a corrupt header is Python that cannot be parsed, in any way
+        raise FormatError(f"it is not an array that numpy can read: {error}", path=path) from None
     with file:
         if len(file.shape) != 1 or file.dtype != dtype:
-            raise FormatError(f"{path}: it has {file.dtype} {file.shape}, expected rows of {dtype}")
+            raise FormatError(
+                f"it has {file.dtype} {file.shape}, expected rows of {dtype}", path=path
+            )
         if rows is not None and file.shape[0] != rows:
-            raise FormatError(f"{path}: it has {file.shape[0]} rows, expected {rows}")
+            raise FormatError(f"it has {file.shape[0]} rows, expected {rows}", path=path)
         found = 0
         done = 0
         for piece in file.pieces(_PIECE_BYTES):
@@ -199,13 +201,14 @@ def _load(
                     check.add(piece)
             except _core.Fault as fault:
                 raise FormatError(
-                    f"{path}: row {done + fault.args[1]} is of a record at byte {fault.args[2]}, "
-                    "which cannot be: it is another shard's, lies outside of it, or does not "
-                    "follow the last"
+                    f"row {done + fault.args[1]} is of a record at byte {fault.args[2]}, "
+                    "which cannot be: it is another shard's, lies outside of it, or does "
+                    "not follow the last",
+                    path=path,
                 ) from None
             done += len(piece) // dtype.itemsize
         if found != checksum or (check is not None and not check.is_done()):
-            raise FormatError(f"{path}: its rows are not those that were written with the index")
+            raise FormatError("its rows are not those that were written with the index", path=path)
         return file.load(mmap=mmap)
 
 
@@ -285,7 +288,7 @@ class ArrayFile:
         while done < len(buffer):
             count = self._file.readinto(buffer[done:])
             if not count:
-                raise FormatError(f"{self._path}: it ends before its rows do")
+                raise FormatError("it ends before its rows do", path=self._path)
             done += count
 
 
@@ -296,9 +299,9 @@ def _check_classes(classes: NDArray[Any], about: IndexMetadata, name: str) -> No
     total = int(sums[-1]) if len(sums) else 0
     # Counts near 2**64 must not wrap around to what is expected.
     if (records > about.records).any() or (records == 0).any() or total != about.records:
-        raise FormatError(f"{name}: its classes do not have {about.records} records together")
+        raise FormatError(f"its classes do not have {about.records} records together", path=name)
     if (classes["first"] != sums - records).any() or (labels[1:] <= labels[:-1]).any():
-        raise FormatError(f"{name}: its classes are not in order")
+        raise FormatError("its classes are not in order", path=name)
     texts = about.label_strings
     if texts is not None and len(labels) and not 0 <= labels[0] <= labels[-1] < len(texts):
-        raise FormatError(f"{name}: it has classes beside the {len(texts)} that have a text")
+        raise FormatError(f"it has classes beside the {len(texts)} that have a string", path=name)

@@ -4,7 +4,7 @@ A reader never writes to a dataset: an index that it builds goes to the cache. `
 writers put one beside the shards.
 
 An index that was found is used only if it is of the shards that are there now. One that is not is
-made anew; but if covey wrote it together with the shards, then these were changed, and that is an
+rebuilt; but if covey wrote it together with the shards, then these were changed, and that is an
 error.
 """
 
@@ -34,7 +34,7 @@ from covey.index.build import GUESS, Indexing, ShardFiles, shard_fingerprint
 from covey.index.format import IndexMetadata, IndexWriter, Shard, index_names
 from covey.index.read import Index, array_limits, read_index, read_metadata
 from covey.storage import Stat, Storage, cache_limit, remove_stale_temporaries
-from covey.storage.cache import DiskCache, cache_subfolder
+from covey.storage.cache import DiskCache, cache_subdirectory
 from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
 
 # More than the metadata of an index has, which is not known before it is written.
@@ -53,26 +53,26 @@ def find_or_build_index(
         keep: Whether to keep a new one.
 
     Returns:
-        The index, and the folder that it is in, if it was kept.
+        The index, and the directory that it is in, if it was kept.
     """
     index = damaged = None
-    for folder in _places_to_read(files, stem, indexing):
-        about = _look(folder, files, stem)
+    for directory in _places_to_read(files, stem, indexing):
+        about = _look(directory, files, stem)
         if about is None or not _is_wanted(about, indexing):
             continue
-        if indexing.on_error == "skip":  # only who reads all records knows which are damaged
+        if indexing.on_error == "skip":  # only who reads all records knows which are corrupt
             damaged = about
             break
         try:
-            index = read_index(folder, stem, about, mmap=indexing.mmap)
+            index = read_index(directory, stem, about, mmap=indexing.mmap)
         except (FormatError, FileNotFoundError):  # what it was is known, though it is corrupt
             damaged = about
             if files.storage.is_remote:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(directory, ignore_errors=True)
             continue
-        if folder != Path(files.folder):
-            _touch(folder)
-        return index, folder
+        if directory != Path(files.directory):
+            _touch(directory)
+        return index, directory
     if damaged is not None:
         with contextlib.suppress(FeatureError):
             index = indexing.like(damaged).build(files)
@@ -81,27 +81,27 @@ def find_or_build_index(
     if not keep or callable(indexing.label) or indexing.on_error == "skip":
         return index, None
     try:
-        folder = cached_location(files, stem, indexing)
+        directory = cached_location(files, stem, indexing)
         arrays = (index.rows, index.classes, index.by_class)
         size = sum(each.nbytes for each in arrays if each is not None)
-        _make_room(folder, size + _METADATA_BYTES)
-        write_index(folder, stem, index, private=True)
-        return read_index(folder, stem, index.about, mmap=indexing.mmap), folder
+        _make_room(directory, size + _METADATA_BYTES)
+        write_index(directory, stem, index, private=True)
+        return read_index(directory, stem, index.about, mmap=indexing.mmap), directory
     # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
     except (OSError, UnicodeError, FormatError):
         return index, None
 
 
-def _look(folder: Path, files: ShardFiles, stem: str) -> IndexMetadata | None:
+def _look(directory: Path, files: ShardFiles, stem: str) -> IndexMetadata | None:
     """The description of an index that was kept, if it is of these shards as they are now.
 
     Raises:
         DatasetError: If covey wrote them together, and a shard is another now.
     """
     try:
-        about = read_metadata(folder, stem)
+        about = read_metadata(directory, stem)
     except FormatError:
-        return None  # it is no index, or a damaged one; the shards are there
+        return None  # it is not an index, or a corrupt one; the shards are there
     if about is None or tuple(shard.name for shard in about.shards) != files.names:
         return None
     changed = find_changed(files, about.shards)
@@ -119,41 +119,41 @@ def _is_wanted(about: IndexMetadata, indexing: Indexing) -> bool:
 
 
 def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
-    """The folders in which an index may be: first that of the shards, then the cache."""
+    """The directories in which an index may be: first that of the shards, then the cache."""
     fetched = _fetch(files, stem) if files.storage.is_remote else None
     if fetched is not None:
         yield fetched
-        if not fetched.exists():  # the copy was damaged
+        if not fetched.exists():  # the copy was corrupt
             yield _fetch(files, stem) or fetched
     elif not files.storage.is_remote and files.keeps_index:
-        yield Path(files.folder)
+        yield Path(files.directory)
     with contextlib.suppress(StorageError):  # there may be no cache
         yield cached_location(files, stem, indexing)
         if indexing.label is not GUESS:  # it may be the one that was guessed
             yield cached_location(files, stem, replace(indexing, label=GUESS))
 
 
-def _touch(folder: Path) -> None:
+def _touch(directory: Path) -> None:
     """Note that an index of the cache was used."""
     with contextlib.suppress(OSError):
-        os.utime(folder)
+        os.utime(directory)
 
 
-def _make_room(folder: Path, size: int) -> None:
+def _make_room(directory: Path, size: int) -> None:
     """Make room for more bytes of an index in the cache; what is there of it stays."""
     try:
-        there = sum(each.lstat().st_size for each in folder.iterdir())
+        there = sum(each.lstat().st_size for each in directory.iterdir())
     except FileNotFoundError:
         there = 0
-    DiskCache(cache_limit()).make_room(size, {os.fspath(folder): there})
+    DiskCache(cache_limit()).make_room(size, {os.fspath(directory): there})
 
 
 def cached_location(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
     """Return the directory of the cache for the index that a reader builds of these shards."""
     label = "" if indexing.label is GUESS else repr(indexing.label)
-    text = "\0".join((files.storage.clean(files.folder), stem, label))
+    text = "\0".join((files.storage.clean(files.directory), stem, label))
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    return cache_subfolder("indexes") / name
+    return cache_subdirectory("indexes") / name
 
 
 def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
@@ -190,20 +190,20 @@ def changed_content(storage: Storage, path: str, shard: Shard) -> str | None:
     return f"{path}: the shard is not the one that was indexed, it was replaced"
 
 
-def write_index(folder: Path, stem: str, index: Index, *, private: bool = False) -> None:
+def write_index(directory: Path, stem: str, index: Index, *, private: bool = False) -> None:
     """Write an index. A concurrent reader finds the old one, or one that is not complete.
 
     Args:
-        folder: The directory, which is created if it does not exist.
+        directory: The directory, which is created if it does not exist.
         stem: The common part of the names of its files.
         index: The index.
         private: Whether only the user may read it.
     """
-    folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     names = index_names(stem)
     about = index.about
-    remove_stale_temporaries(folder)
-    staging = Path(new_temporary(folder))
+    remove_stale_temporaries(directory)
+    staging = Path(new_temporary(directory))
     try:
         writer = IndexWriter(
             staging / names["rows"],
@@ -225,7 +225,7 @@ def write_index(folder: Path, stem: str, index: Index, *, private: bool = False)
             if (staging / names[name]).exists():
                 if private:
                     os.chmod(staging / names[name], 0o600)
-                os.replace(staging / names[name], folder / names[name])
+                os.replace(staging / names[name], directory / names[name])
     finally:
         remove_temporary(os.fspath(staging))
 
@@ -240,7 +240,7 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
         StorageError: If it cannot be read, or the cache cannot be written.
     """
     storage, names = files.storage, index_names(stem)
-    path = storage.join(files.folder, names["about"])
+    path = storage.join(files.directory, names["about"])
     try:
         content = storage.read(path)
         limits = array_limits(IndexMetadata.from_json(content, path))
@@ -248,23 +248,23 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     except (FileNotFoundError, StoragePermissionError, FormatError):
         return None
     name = hashlib.blake2b(content, digest_size=16).hexdigest()
-    folder = cache_subfolder("indexes") / name
+    directory = cache_subdirectory("indexes") / name
     cache = DiskCache(cache_limit())
     with cache.wrap_os_errors():
-        if (folder / names["about"]).exists():
-            return folder
-        folder.mkdir(mode=0o700, exist_ok=True)
+        if (directory / names["about"]).exists():
+            return directory
+        directory.mkdir(mode=0o700, exist_ok=True)
         for each, limit in limits.items():
             try:
-                stream = storage.open_stream(storage.join(files.folder, names[each]))
+                stream = storage.open_stream(storage.join(files.directory, names[each]))
             except FileNotFoundError:  # the index is not complete
                 continue
             with stream:
-                _save(folder / names[each], stream, limit)
-        _save(folder / names["about"], io.BytesIO(content), len(content))  # last: it is complete
+                _save(directory / names[each], stream, limit)
+        _save(directory / names["about"], io.BytesIO(content), len(content))  # last: it is complete
         with contextlib.suppress(StorageError):  # an index that exceeds the limit is used once
-            _make_room(folder, 0)
-    return folder
+            _make_room(directory, 0)
+    return directory
 
 
 def _save(path: Path, stream: BinaryIO, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Batches of a plan, gathered ahead of whoever trains on them."""
+"""Batches of a plan, gathered ahead of a caller that trains on them."""
 
 from covey.loader.batch import Examples
 from covey.loader.loader import Loader

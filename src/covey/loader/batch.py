@@ -1,6 +1,6 @@
 """What a loader needs to know of a dataset.
 
-What a batch is made of: which features, which hooks, and in which form it is handed over.
+What a batch is made of: which features, which hooks, and in which form it is returned.
 """
 
 from __future__ import annotations
@@ -127,9 +127,11 @@ class BatchFormat:
         for name in ("transform", "batch_transform"):
             hook = getattr(self, name)
             if hook is not None and not callable(hook):
-                raise FeatureError(f"{name} is {hook!r}, must be a function")
+                raise FeatureError(f"{name} is {hook!r}; must be a function")
         if self.wanted is not None and not isinstance(self.wanted, Iterable):
-            raise FeatureError(f"features is {self.wanted!r}, must be a name or a list of names")
+            raise FeatureError(
+                option="features", found=self.wanted, allowed="a name or a list of names"
+            )
         features, label = self.examples.features, self.examples.label
         if self.wanted is None:
             names = tuple(name for name in features if name != label)
@@ -254,7 +256,7 @@ class BatchFormat:
 
 
 def locate(error: Exception, where: str) -> None:
-    """Say with an error of somebody else's function where it was."""
+    """Say with an error of another program's function where it was."""
     if hasattr(error, "add_note"):  # since Python 3.11
         error.add_note(where)
     elif error.args and isinstance(error.args[0], str):

@@ -1,4 +1,4 @@
-"""One loop over a loader: what it hands over, and who may move the loader meanwhile."""
+"""One loop over a loader: what it returns, and who may move the loader meanwhile."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LoaderIterator(ForkAware):
                 self._left -= 1
                 return batch
             except BaseException:
-                self._drop()  # what comes next is begun anew
+                self._drop()  # what comes next is begun again
                 self._check_open()
                 raise
             finally:

@@ -36,7 +36,7 @@ class Loader:
     """The batches of a plan; :meth:`covey.Dataset.batches` and its neighbours make it.
 
     A loop goes on where the last one stopped, to the end of the epoch. The loader knows how many
-    batches were handed over, whatever was made ahead::
+    batches were returned, whatever was made ahead::
 
         for epoch in range(10):
             for x, y in loader:
@@ -163,7 +163,7 @@ class Loader:
         if is_worker_of(self._turn):
             raise PlanError(
                 "a hook of a loader, in one of its threads, cannot move, close or ask this loader: "
-                "whoever waits for the batch has it"
+                "a caller that waits for the batch has it"
             )
         with self._turn.lock:
             yield
@@ -258,7 +258,7 @@ class Loader:
             other._batch = self._batch
             return other
 
-    # Frameworks. They are downstream, and imported only by whoever asks for one.
+    # Frameworks. They are downstream, and imported only by a caller that asks for one.
 
     def to_tf(self, *, element_spec: Any = None) -> Any:
         """The batches as a ``tf.data.Dataset``; see :func:`covey.adapters.tensorflow.to_tf`."""

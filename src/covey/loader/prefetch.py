@@ -210,7 +210,7 @@ class ThreadedProducer:
             return self._making(self._begun - 1)
         self._begin(1)
         first = self._waiting.popleft()
-        # As many are made as were asked for, while whoever has this one is at work.
+        # As many are made as were asked for, while a caller that has this one is at work.
         self._begin(self._prefetch)
         try:
             return first.result()

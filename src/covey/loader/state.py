@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def save(plan: Plan, batch: int) -> dict[str, Any]:
-    """The state of whoever has a plan, and is at a batch."""
+    """The state of a caller that has a plan, and is at a batch."""
     state: dict[str, Any] = {"format": FORMAT, "batch": batch, "plan": dict(plan.description)}
     if isinstance(plan, BalancedPlan) and plan.changes:
         state["weights"] = [[begin, _pack(quotas)] for begin, quotas in plan.changes]
@@ -30,18 +30,18 @@ def load(plan: Plan, state: Mapping[str, Any]) -> tuple[Plan, int]:
     """The plan of a state, and the batch that it is at.
 
     Args:
-        plan: That of whoever goes on.
+        plan: That of a caller that goes on.
         state: As :func:`save` gave it.
 
     Raises:
-        PlanError: If it is no state, or one of other batches.
+        PlanError: If it is not a state, or one of other batches.
     """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-        raise PlanError("this is no state of a loader that this version of covey knows")
+        raise PlanError("this is not a state of a loader that this version of covey knows")
     batch, described = state.get("batch"), state.get("plan")
     last = plan.native.last_batch
     if type(batch) is not int or not 0 <= batch < last or not isinstance(described, Mapping):
-        raise PlanError(f"the state of a loader is damaged: its batch is {batch!r}")
+        raise PlanError(f"the state of a loader is corrupt: its batch is {batch!r}")
     for name, expected in plan.description.items():
         if described.get(name) != expected:
             raise PlanError(
@@ -60,7 +60,7 @@ def _changes(given: Any, last: int) -> list[Change]:
         begin, packed = pair
         least = changes[-1][0] + 1 if changes else 0
         if type(begin) is not int or not least <= begin < last:
-            raise PlanError(f"the state of a loader is damaged: weights are {str(each)[:60]!r}")
+            raise PlanError(f"the state of a loader is corrupt: weights are {str(each)[:60]!r}")
         changes.append((begin, _unpack(packed)))
     return changes
 
@@ -78,4 +78,4 @@ def _unpack(packed: Any) -> NDArray[np.uint64] | None:
         data = zlib.decompress(base64.b64decode(packed, validate=True))
         return np.frombuffer(data, "<u8").astype(np.uint64)
     except (TypeError, ValueError, binascii.Error, zlib.error):
-        raise PlanError("the state of a loader is damaged: its weights cannot be read") from None
+        raise PlanError("the state of a loader is corrupt: its weights cannot be read") from None

@@ -1,4 +1,4 @@
-"""Batches by their steps, for somebody else's loop that asks for one step after the other."""
+"""Batches by their steps, for another program's loop that asks for one step after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOPS = 4
 class StepReader:
     """Batches of a loader by their steps; where steps are in a row, what comes is made ahead.
 
-    A framework that asks for batches by number, in its own thread, may begin anew somewhere else at
+    A framework that asks for batches by number, in its own thread, may begin again somewhere else at
     any time; the loader itself stays where it is.
 
     Args:

@@ -59,12 +59,12 @@ def build_index(
         split: Only this one, or several of them: ``"train+test"``.
         label: The feature that tells the class, or ``"@file"`` if each file holds one class. By
             default that of the old index, or a feature that is called so.
-        force: Make it anew in any case.
-        from_dali: Make it of DALI's index files: those beside the shards, or in this folder.
-        to_dali: Write DALI's index files, beside the shards or into this folder.
+        force: Make it again in any case.
+        from_dali: Make it of DALI's index files: those beside the shards, or in this directory.
+        to_dali: Write DALI's index files, beside the shards or into this directory.
         map_files: Map local shards into memory; False reads them, which is slower.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
-        threads: How many work; all cores by default.
+        threads: How many work; all CPU cores by default.
         progress: Show how far it is; by default where somebody looks.
 
     >>> with RecordWriter("birds.tfrecord") as writer:
@@ -121,7 +121,7 @@ def _build(
         order = {} if state.kind == "stale" else about.order
         indexing = replace(indexing, features=about.features, order=order)
     if from_dali is not False:
-        folder = from_dali if isinstance(from_dali, str) else None
+        directory = from_dali if isinstance(from_dali, str) else None
         indexing = DaliIndexing(
             indexing.features,
             indexing.label,
@@ -129,7 +129,7 @@ def _build(
             mmap=common.mmap,
             threads=common.threads,
             progress=common.progress,
-            folder=folder,
+            directory=directory,
         )
     if about is not None and label in (None, about.label) and state.kind != "stale":
         # Unless its features, or classes, are not those of the records.
@@ -144,25 +144,26 @@ def _build(
 
 def _put(split: SplitFiles, index: Index) -> None:
     """Write an index beside its shards."""
-    storage, folder, names = split.files.storage, split.files.folder, index_names(split.stem)
+    storage, directory, names = split.files.storage, split.files.directory, index_names(split.stem)
     written = [names["rows"], names["about"]]
     if index.classes is not None:
         written[1:1] = [names["classes"], names["by_class"]]
     if not storage.is_remote:
         try:
-            write_index(Path(folder), split.stem, index)
+            write_index(Path(directory), split.stem, index)
         except OSError as error:
             raise DatasetError(
-                f"{folder}: the index cannot be written there ({error.strerror or error}); "
-                "covey.open keeps one in its cache by itself"
+                f"the index cannot be written there ({error.strerror or error}); "
+                "covey.open keeps one in its cache by itself",
+                path=directory,
             ) from error
     else:
         with tempfile.TemporaryDirectory(prefix="covey-index-") as local:
             write_index(Path(local), split.stem, index)
             for name in written:  # the description last: it has the checksums of the others
-                storage.upload(os.path.join(local, name), storage.join(folder, name))
+                storage.upload(os.path.join(local, name), storage.join(directory, name))
     # Of an index that had a label.
-    left = [storage.join(folder, name) for name in names.values() if name not in written]
+    left = [storage.join(directory, name) for name in names.values() if name not in written]
     storage.remove(left)
 
 

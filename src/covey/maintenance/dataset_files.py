@@ -1,4 +1,4 @@
-"""What there is at a path, even if the files that describe it are damaged."""
+"""What there is at a path, even if the files that describe it are corrupt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BESIDE = (".idx", ".npy", ".json", ".txt")
 
 
 def stem_of_shard(name: str) -> str | None:
-    """What the name of a shard begins with; None if it is no name of a shard.
+    """What the name of a shard begins with; None if it is not a name of a shard.
 
     >>> stem_of_shard("birds-train.tfrecord-00000-of-00008"), stem_of_shard("x.tfrecord.idx")
     ('birds-train', None)
@@ -63,45 +63,49 @@ def look(
 
 def _to_blame(storage: Storage, path: str, message: str) -> str | None:
     """The file that an error is about, which begins with its path."""
-    folders = [storage.parent(path)] if not storage.is_folder(path) else [path]
-    folders += [storage.parent(each) for each in storage.glob(storage.join(path, f"*/{INFO_FILE}"))]
-    files = (file for folder in folders for file in storage.list(folder))
+    directories = [storage.parent(path)] if not storage.is_directory(path) else [path]
+    directories += [
+        storage.parent(each) for each in storage.glob(storage.join(path, f"*/{INFO_FILE}"))
+    ]
+    files = (file for directory in directories for file in storage.list(directory))
     return next(
         (file for file in files if message.startswith(escape(f"{file}: ", keep="\n"))), None
     )
 
 
 def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) -> Layout:
-    """What there is without a file that is damaged."""
-    folder = storage.parent(damaged)
-    features = _features(storage, folder)
-    info_path = storage.join(folder, INFO_FILE)
+    """What there is without a file that is corrupt."""
+    directory = storage.parent(damaged)
+    features = _features(storage, directory)
+    info_path = storage.join(directory, INFO_FILE)
     try:
         info = DatasetInfo.from_json(storage.read(info_path), info_path)
     except (FormatError, FileNotFoundError) as error:
         kind = "dataset" if isinstance(error, FormatError) else "datum"
-        listed = newest_versions(storage.name(each) for each in storage.list(folder))
-        names = [storage.join(folder, each) for each in listed if stem_of_shard(each)]
+        listed = newest_versions(storage.name(each) for each in storage.list(directory))
+        names = [storage.join(directory, each) for each in listed if stem_of_shard(each)]
         if not names:
-            return Layout(kind, folder, storage, {}, features)
+            return Layout(kind, directory, storage, {}, features)
         found = find_layout([storage.address(each) for each in names], storage_options=options)
         splits = {name: replace(each, stem=_stem(each)) for name, each in found.splits.items()}
-        return Layout(kind, folder, storage, splits, features)
+        return Layout(kind, directory, storage, splits, features)
     splits = {
         split.name: SplitFiles(
-            ShardFiles(storage, folder, split.shard_names(info.name)),
+            ShardFiles(storage, directory, split.shard_names(info.name)),
             split.stem(info.name),
             split.shard_lengths,
             split.num_bytes,
         )
         for split in info.splits
     }
-    return Layout("dataset", folder, storage, splits, features, info)
+    return Layout("dataset", directory, storage, splits, features, info)
 
 
-def _features(storage: Storage, folder: str) -> Features | None:
+def _features(storage: Storage, directory: str) -> Features | None:
     try:
-        return features_from_tfds(folder, lambda name: storage.read(storage.join(folder, name)))
+        return features_from_tfds(
+            directory, lambda name: storage.read(storage.join(directory, name))
+        )
     except (CoveyError, FileNotFoundError):
         return None
 
@@ -121,8 +125,9 @@ def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
         if name not in layout.splits:
             there = ", ".join(map(repr, layout.splits)) or "none"
             raise DatasetError(
-                f"{layout.path}: split is {split!r}, but there is no split {name!r}; the splits "
-                f"are {there}, and only whole ones can be chosen here"
+                f"split is {split!r}, but there is no split {name!r}; the splits are "
+                f"{there}, and only whole ones can be chosen here",
+                path=layout.path,
             )
     return asked
 
@@ -130,7 +135,7 @@ def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
 def check_threads(threads: int | None) -> int:
     """How many threads work: so many as were asked for, or as there are cores."""
     if threads is not None and (type(threads) is not int or threads < 1):
-        raise DatasetError(f"threads is {threads!r}, must be a whole number, 1 or more")
+        raise DatasetError(option="threads", found=threads, allowed="an integer, 1 or more")
     return threads or cpu_count()
 
 

@@ -30,7 +30,7 @@ class CheckedBlock:
     labels: NDArray[np.int64] | None
     """The class of every row, if there are classes; 0 where it is not known."""
     texts: frozenset[str]
-    """The texts that are the classes of the rows that fit, if they are texts."""
+    """The strings that are the classes of the rows that fit, if they are strings."""
     surveys: list[_core.Survey]
     """If there are no features: what the records hold."""
 
@@ -61,7 +61,7 @@ class Examples:
     Args:
         features: Which they should fit; None if they only have to be Examples.
         label: What tells their class, if that is wanted: a feature, or ``"@file"``.
-        texts: What the numbers of classes stand for, if they are texts.
+        strings: What the numbers of classes stand for, if they are strings.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Examples:
     def _cut(self, block: Block, row: int) -> Iterator[tuple[int, Any]]:
         """Cut a block into parts that fit, and single records that do not.
 
-        What comes with a row is a text that says why it does not fit; or a survey; or the classes
+        What comes with a row is a string that says why it does not fit; or a survey; or the classes
         of it and the rows that follow.
         """
         try:

@@ -28,7 +28,7 @@ class State:
 
     kind: Kind
     why: str = ""
-    """If it is stale or damaged."""
+    """If it is stale or corrupt."""
     index: Index | None = None
     """If it is fresh."""
     about: IndexMetadata | None = None
@@ -49,22 +49,22 @@ def find_state(split: SplitFiles) -> State:
     else:
         state = State("missing") if about is None else _state(about, files)
     try:
-        index, folder = find_or_build_index(files, split.stem, _OnlyFound(), keep=False)
+        index, directory = find_or_build_index(files, split.stem, _OnlyFound(), keep=False)
     except _NothingFoundError:
         return state
     except DatasetError as error:  # a shard was changed, and covey had written it
         return State("stale", str(error), about=state.about)
     # One beside the shards may be corrupt, and the one of the cache is used.
     if files.storage.is_remote:
-        beside = folder != cached_location(files, split.stem, _OnlyFound())
+        beside = directory != cached_location(files, split.stem, _OnlyFound())
     else:
-        beside = folder == Path(files.folder)
+        beside = directory == Path(files.directory)
     return State("fresh", index=index, about=index.about, beside=beside)
 
 
 def _about_beside(split: SplitFiles) -> IndexMetadata | None:
     storage = split.files.storage
-    path = storage.join(split.files.folder, index_names(split.stem)["about"])
+    path = storage.join(split.files.directory, index_names(split.stem)["about"])
     try:
         return IndexMetadata.from_json(storage.read(path), path)
     except FileNotFoundError:

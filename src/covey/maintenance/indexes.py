@@ -47,21 +47,21 @@ class Found:
                 problems.add(self.names[name], "it was truncated while it was read")
 
 
-def find_index(folder: Path, stem: str, problems: Problems, *, mmap: bool = True) -> Found:
+def find_index(directory: Path, stem: str, problems: Problems, *, mmap: bool = True) -> Found:
     """Read an index as far as that is possible."""
     names = index_names(stem)
     try:
-        about = read_metadata(folder, stem)
+        about = read_metadata(directory, stem)
     except FormatError as error:
-        path = folder / names["about"]
+        path = directory / names["about"]
         problems.add(names["about"], str(error).removeprefix(f"{path}: "))
         return Found(names)
     if about is None:
         left = [names[each] for each in ("rows", "classes", "by_class")]
-        if any((folder / name).exists() for name in left):
+        if any((directory / name).exists() for name in left):
             problems.add(names["about"], "it is missing, but the rest of the index is there")
         return Found(names)
-    arrays = _Arrays(folder, problems, mmap)
+    arrays = _Arrays(directory, problems, mmap)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
     rows = arrays.load(names["rows"], dtype, about.records)
     intact = rows is not None and arrays.compare(names["rows"], rows, about.checksum)
@@ -83,20 +83,20 @@ def find_index(folder: Path, stem: str, problems: Problems, *, mmap: bool = True
 class _Arrays:
     """Opens the arrays of an index."""
 
-    folder: Path
+    directory: Path
     problems: Problems
     mmap: bool
 
     def load(self, name: str, dtype: np.dtype[Any], rows: int | None) -> NDArray[Any] | None:
         """An array; None if it is none of the kind that it should be."""
         try:
-            with ArrayFile(self.folder / name) as file:
+            with ArrayFile(self.directory / name) as file:
                 array, more = file.load(mmap=self.mmap), file.rest
         except FileNotFoundError:
             self.problems.add(name, "it is missing, but the rest of the index is there")
             return None
-        except Exception as error:  # whatever Python's own parser says of a damaged header
-            self.problems.add(name, f"it is no array that numpy can read: {error}")
+        except Exception as error:  # whatever Python's own parser says of a corrupt header
+            self.problems.add(name, f"it is not an array that numpy can read: {error}")
             return None
         if array.ndim != 1 or array.dtype != dtype:
             found = f"{array.dtype} {array.shape}"
@@ -118,7 +118,7 @@ class _Arrays:
             return True
         self.problems.add(
             name,
-            f"the checksum of its rows is {found:#010x}, must be {checksum & 0xFFFFFFFF:#010x}",
+            f"the checksum of its rows is {found:#010x}; must be {checksum & 0xFFFFFFFF:#010x}",
         )
         return False
 
@@ -187,17 +187,17 @@ def _check_order(
 
 @contextmanager
 def local_index(files: ShardFiles, stem: str) -> Iterator[Path]:
-    """The folder that the files of an index are in; if they are remote, of copies."""
+    """The directory that the files of an index are in; if they are remote, of copies."""
     storage = files.storage
     if not storage.is_remote:
-        yield Path(files.folder)
+        yield Path(files.directory)
         return
-    with tempfile.TemporaryDirectory(prefix="covey-verify-") as folder:
+    with tempfile.TemporaryDirectory(prefix="covey-verify-") as directory:
         for name in index_names(stem).values():
             try:
-                stream = storage.open_stream(storage.join(files.folder, name))
+                stream = storage.open_stream(storage.join(files.directory, name))
             except FileNotFoundError:
                 continue
-            with stream, open(Path(folder, name), "wb") as file:
+            with stream, open(Path(directory, name), "wb") as file:
                 shutil.copyfileobj(stream, file, 1 << 20)
-        yield Path(folder)
+        yield Path(directory)

@@ -38,7 +38,7 @@ class SplitOverview:
     """Of the shards that are."""
     compression: str | None
     index: str
-    """``"fresh"``, ``"stale"``, ``"damaged"`` or ``"missing"``."""
+    """``"fresh"``, ``"stale"``, ``"corrupt"`` or ``"missing"``."""
     why: str
     """What is wrong with the index."""
     label: str | None
@@ -180,7 +180,7 @@ _MOST_BINS = 12
 
 
 def _nice_step(least: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... that is no smaller.
+    """The smallest of 1, 2, 5, 10, 20, ... that is not a smaller.
 
     >>> [_nice_step(least) for least in (1, 3, 11, 50)]
     [1, 5, 20, 50]

@@ -23,7 +23,7 @@ from covey.schema.datum import datum_features, datum_splits
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 
 
-def check_folder(
+def check_directory(
     layout: Layout, splits: Sequence[str], problems: Problems, *, all_splits: bool
 ) -> None:
     """Check what describes the dataset as a whole.
@@ -103,7 +103,7 @@ def check_split(
     for shard, said in zip(shards, split.records or (), strict=False):
         if shard.size is not None and shard.numbered != said:
             lost = shard.numbered - shard.records
-            among = f", {lost:,} of which are damaged" if lost else ""
+            among = f", {lost:,} of which are corrupt" if lost else ""
             problems.add(
                 shard.name, f"it has {shard.numbered:,} records{among}, but {said:,} in {said_by}"
             )

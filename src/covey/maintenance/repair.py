@@ -1,4 +1,4 @@
-"""Repairing: all that is sound of a dataset, as a new one."""
+"""Repairing: all that is valid of a dataset, as a new one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RepairResult:
         return self.describe()
 
     def describe(self, rest: str = "`lost` has them all") -> str:
-        """What was saved and lost, as a text.
+        """What was saved and lost, as a string.
 
         Args:
             rest: Where what is lost is that a table has no room for.
@@ -96,24 +96,24 @@ def repair(
     threads: int | None = None,
     progress: bool | None = None,
 ) -> RepairResult:
-    """Copy all that is sound of a dataset, or of any TFRecord files, into a new dataset.
+    """Copy all that is valid of a dataset, or of any TFRecord files, into a new dataset.
 
     Without ``output``, no record is looked at: writes of the dataset that were interrupted are
     completed or undone, and files of old versions are deleted.
 
-    Records are copied as they are, in their order, into shards that end where they did; damaged
+    Records are copied as they are, in their order, into shards that end where they did; corrupt
     ones, and those that are no Examples or do not fit the features, are left out. The old dataset
     is not changed.
 
     Args:
         path: As for :func:`covey.open`.
-        output: The folder of the new dataset, or a URL; None to clean up the dataset in place.
+        output: The directory of the new dataset, or a URL; None to clean up the dataset in place.
         split: Only this one, or several of them: ``"train+test"``.
         features: What records must fit; by default those of the dataset, or what fits all Examples.
         mode: ``"overwrite"`` replaces splits that are in ``output`` already.
         map_files: Map local files into memory; False reads them, which is slower.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
-        threads: How many work; all cores by default.
+        threads: How many work; all CPU cores by default.
         progress: Show how far it is; by default where somebody looks.
 
     Raises:
@@ -131,7 +131,7 @@ def repair(
     """
     started = time.perf_counter()
     if mode not in ("error", "overwrite"):
-        raise DatasetError(f"mode is {mode!r}, must be 'error' or 'overwrite'")
+        raise DatasetError(option="mode", found=mode, allowed="'error' or 'overwrite'")
     if output is None:
         if not isinstance(path, (str, os.PathLike)):
             raise DatasetError("output is None; must be a directory or URL for a list of files")
@@ -163,7 +163,7 @@ def repair(
             reason = "; if there are shards that its description does not list, give them instead"
             if lost:
                 reason = f"; the first: {lost[0].file}: {lost[0].what}"
-            raise DatasetError(f"{layout.path}: there is no sound record to save{reason}")
+            raise DatasetError(f"there is no valid record to save{reason}", path=layout.path)
         written = [
             job.write(target, splits[job.name], mode, storage_options, common) for job in jobs
         ]
@@ -190,26 +190,27 @@ def _target_split(name: str) -> str:
 def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) -> None:
     """Find out beforehand what would be in the way in the end."""
     storage = open_storage(target) if not is_remote(target) else None
-    folders = {layout.path, *(split.files.folder for split in layout.splits.values())}
-    for folder in folders:
-        here, there = shown(target).rstrip("/"), folder.rstrip("/")
+    directories = {layout.path, *(split.files.directory for split in layout.splits.values())}
+    for directory in directories:
+        here, there = shown(target).rstrip("/"), directory.rstrip("/")
         if storage is not None and not layout.storage.is_remote:
-            here, there = os.path.realpath(target), os.path.realpath(folder)
+            here, there = os.path.realpath(target), os.path.realpath(directory)
         if here == there:
             raise DatasetError(
-                f"{shown(target)}: this is what is to be repaired, and stays as it is; give "
-                "another folder"
+                "this is what is to be repaired, and stays as it is; give another directory",
+                path=shown(target),
             )
-        if folder == layout.path and here.startswith((f"{there}/", f"{there}{os.sep}")):
+        if directory == layout.path and here.startswith((f"{there}/", f"{there}{os.sep}")):
             raise DatasetError(
-                f"{shown(target)}: it is in what is to be repaired, and would be found when that "
-                "is opened; give another folder"
+                "it is in what is to be repaired, and would be found when that is opened; "
+                "give another directory",
+                path=shown(target),
             )
     for split in splits if storage is not None else ():
         try:
             TargetSplit.look(Path(os.path.abspath(target)), split, mode, None)
         except NotADirectoryError:
-            raise DatasetError(f"{shown(target)}: it is a file, must be a folder") from None
+            raise DatasetError("it is a file; must be a directory", path=shown(target)) from None
 
 
 def _common(jobs: list[SplitRepair], where: str) -> Features:
@@ -228,5 +229,5 @@ def _common(jobs: list[SplitRepair], where: str) -> Features:
         return common_features(known) if known else Features({})
     except FeatureError as error:
         raise DatasetError(
-            f"{where}: no features fit all records: {error}; pass features="
+            f"no features fit all records: {error}; pass features=", path=where
         ) from None

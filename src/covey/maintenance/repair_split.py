@@ -1,4 +1,4 @@
-"""One split, while it is repaired: what is sound in it is found, and written again."""
+"""One split, while it is repaired: what is valid in it is found, and written again."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class SplitRepair:
         self._there: SplitFiles = layout.splits[name]
         self._shown = shown
         self._threads = threads
-        folder = stack.enter_context(local_index(self._there.files, self._there.stem))
-        index = find_index(folder, self._there.stem, Problems(), mmap=mmap)
+        directory = stack.enter_context(local_index(self._there.files, self._there.stem))
+        index = find_index(directory, self._there.stem, Problems(), mmap=mmap)
         self._about = index.about
         self.features = declared if declared is not None else known_features(layout, name, index)
         self.label = _label(self.features, self._about)
@@ -67,7 +67,7 @@ class SplitRepair:
 
     @property
     def records(self) -> int:
-        """How many are sound."""
+        """How many are valid."""
         return sum(shard.records for shard in self.shards)
 
     def _find(self, features: Features | None, label: str | None) -> list[SoundShard]:
@@ -109,23 +109,23 @@ class SplitRepair:
         options: Mapping[str, Any] | None,
         features: Features,
     ) -> WriteResult:
-        """Write what is sound as a split of the new dataset."""
+        """Write what is valid as a split of the new dataset."""
         if not is_remote(target):
-            folder = Path(os.path.abspath(target))
-            return self._write(target, folder, split, mode, features)
+            directory = Path(os.path.abspath(target))
+            return self._write(target, directory, split, mode, features)
         with RemoteStaging(target, split, appends=False, options=options) as mirror:
-            written = self._write(target, mirror.folder, split, mode, features)
+            written = self._write(target, mirror.directory, split, mode, features)
             mirror.publish()
         return written
 
     def _write(
-        self, target: str, folder: Path, split: str, mode: Mode, features: Features
+        self, target: str, directory: Path, split: str, mode: Mode, features: Features
     ) -> WriteResult:
         started = time.perf_counter()
-        with staged(folder, split) as staging:
+        with staged(directory, split) as staging:
             unique = is_remote(target) or not staging.can_link
-            with locked(folder):
-                existing = TargetSplit.look(folder, split, mode, None, unique=unique)
+            with locked(directory):
+                existing = TargetSplit.look(directory, split, mode, None, unique=unique)
                 features = _agree(existing, features)
             classes = Classes(features, self.label, self._texts())
             self._shown.begin(f"writing {split}", self.records)
@@ -153,7 +153,7 @@ class SplitRepair:
         )
 
     def _texts(self) -> tuple[str, ...]:
-        """The texts that classes are, each with the number that it had."""
+        """The strings that classes are, each with the number that it had."""
         known = None if self._about is None else self._about.label_strings
         found = {text for shard in self.shards for text in shard.texts}
         return extend(known or (), found)
@@ -183,14 +183,14 @@ class SplitRepair:
 
     def _described(self, features: Features) -> dict[str, str]:
         """What describes the features for TFDS, as it was: covey may not know all of it."""
-        known, storage, folder = self._layout.features, self._layout.storage, self._layout.path
+        known, storage, directory = self._layout.features, self._layout.storage, self._layout.path
         try:
             if known is None or self._layout.kind != "dataset" or differences(known, features):
                 return {}
-            names = [storage.name(each) for each in storage.list(folder)]
+            names = [storage.name(each) for each in storage.list(directory)]
             wanted = [each for each in names if each.endswith(".labels.txt")]
             return {
-                each: storage.read(storage.join(folder, each)).decode()
+                each: storage.read(storage.join(directory, each)).decode()
                 for each in (FEATURES_FILE, *wanted)
             }
         except (CoveyError, UnicodeError):
@@ -200,10 +200,10 @@ class SplitRepair:
         """What datum's reader needs beside the shards, if it was there."""
         if not self._has(ENTRIES_FILE):
             return {}
-        storage, folder = self._layout.storage, self._layout.path
+        storage, directory = self._layout.storage, self._layout.path
         try:
-            datum_features(storage, folder)
-            return {ENTRIES_FILE: storage.read(storage.join(folder, ENTRIES_FILE)).decode()}
+            datum_features(storage, directory)
+            return {ENTRIES_FILE: storage.read(storage.join(directory, ENTRIES_FILE)).decode()}
         except (CoveyError, UnicodeError):
             return {}
 
@@ -229,7 +229,7 @@ def _agree(existing: TargetSplit, features: Features) -> Features:
         known, found = base.get(name), features.get(name)
         if known != found and not (isinstance(known, ClassLabel) and isinstance(found, ClassLabel)):
             raise DatasetError(
-                f"{existing.folder}: feature {name!r} is {known} in the splits that are there, and "
-                f"{found} in what is to be saved; give another folder"
+                f"{existing.directory}: feature {name!r} is {known} in the splits that are there, and "
+                f"{found} in what is to be saved; give another directory"
             )
     return common_features([base, features])

@@ -21,7 +21,7 @@ class Problem:
     """One thing that is wrong."""
 
     file: str
-    """Relative to the folder of the dataset."""
+    """Relative to the directory of the dataset."""
     record: int | None
     """The number of the record in its file, or of the row in an index, if it is about one."""
     offset: int | None
@@ -59,7 +59,7 @@ class Report:
     """What :func:`covey.verify` found. Printed, it is a table of all problems."""
 
     path: str
-    folder: str
+    directory: str
     """What the files of problems are relative to."""
     splits: tuple[str, ...]
     files: int
@@ -82,7 +82,7 @@ class Report:
         return self.describe()
 
     def describe(self, rest: str = "`problems` has them all") -> str:
-        """The report as a text.
+        """The report as a string.
 
         Args:
             rest: Where those are that a table has no room for.
@@ -99,7 +99,7 @@ class Report:
         """The report as JSON has it."""
         return {
             "path": self.path,
-            "folder": self.folder,
+            "directory": self.directory,
             "splits": list(self.splits),
             "sound": self.is_sound,
             "files": self.files,

@@ -60,7 +60,7 @@ class RowCheck:
         return self._about.compression is not None and not self._about.streamed
 
     def pass_over(self, damage: Damage) -> None:
-        """A part of the shard is damaged."""
+        """A part of the shard is corrupt."""
         self._damaged = True
         self._lost = self._lost or damage.lost
 
@@ -125,11 +125,11 @@ class RowCheck:
 
     def _difference(self, field: str, found: int, expected: int) -> str:
         if field != "label":
-            return f"{field} is {found}, must be {expected}"
+            return f"{field} is {found}; must be {expected}"
         names = self._about.class_names
         is_new = self._about.label_strings is not None and expected < 0
         other = "one that the index does not know" if is_new else class_name(names, expected)
-        return f"label is {class_name(names, found)}, must be {other}"
+        return f"label is {class_name(names, found)}; must be {other}"
 
     def finish(self, records: int) -> None:
         """All records of the shard were seen, so many of them."""

@@ -1,4 +1,4 @@
-"""What of a split is sound: found out in one pass, given out in another."""
+"""What of a split is valid: found out in one pass, given out in another."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class SoundShard:
     misfits: list[int] = field(default_factory=list)
     """The numbers of records that are read, but left out."""
     texts: set[str] = field(default_factory=set)
-    """The classes, if they are texts."""
+    """The classes, if they are strings."""
     surveys: list[_core.Survey] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Looks for what is sound in the shards of a split.
+    """Looks for what is valid in the shards of a split.
 
     Args:
         split: Its name.
@@ -115,11 +115,11 @@ def _frame_bytes(block: Block) -> int:
 
 
 class SoundRecords(OrderedRecords):
-    """The sound records of a split, in their order.
+    """The valid records of a split, in their order.
 
     Args:
         files: The shards.
-        shards: What is sound in each.
+        shards: What is valid in each.
     """
 
     def __init__(self, files: ShardFiles, shards: list[SoundShard]) -> None:
@@ -138,7 +138,7 @@ class SoundRecords(OrderedRecords):
                 raise _changed(path)
 
     def _blocks(self, path: str, shard: SoundShard) -> Iterator[Block]:
-        """The sound records of a shard, in blocks without a gap."""
+        """The valid records of a shard, in blocks without a gap."""
         # Read and not mapped: blocks are written to a file as they are.
         with closing(OpenShard(self._files.storage, path, mmap=False)) as opened:
             if opened.stat() != shard.stat:
@@ -162,9 +162,7 @@ class SoundRecords(OrderedRecords):
 
 
 def _changed(path: str) -> FileChangedError:
-    return FileChangedError(
-        f"{path}: it was changed while it was repaired; repair it again", path=path
-    )
+    return FileChangedError("it was changed while it was repaired; repair it again", path=path)
 
 
 def _with_no_classes(block: Block) -> Part:

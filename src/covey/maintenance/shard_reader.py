@@ -35,7 +35,7 @@ class OpenShard:
         self._storage = storage
         self._file = None if storage.is_remote else RegularFile(path)
         self.compression = self._find_compression()
-        """How it is compressed, even if its beginning is damaged."""
+        """How it is compressed, even if its beginning is corrupt."""
 
     def _find_compression(self) -> str | None:
         with self.source() as source, closing(CorruptFile(source)) as file:
@@ -67,13 +67,13 @@ class OpenShard:
 
 
 def find_compression(storage: Storage, path: str) -> str | None:
-    """How a shard is compressed, even if its beginning is damaged."""
+    """How a shard is compressed, even if its beginning is corrupt."""
     with closing(OpenShard(storage, path)) as shard:
         return shard.compression
 
 
 def read_shard(shard: OpenShard, members: Members | None = None) -> Iterator[Block | Damage]:
-    """The sound records of a shard, in order, and a damage in the place of each that is not.
+    """The valid records of a shard, in order, and a damage in the place of each that is not.
 
     Args:
         shard: The shard.
@@ -82,7 +82,7 @@ def read_shard(shard: OpenShard, members: Members | None = None) -> Iterator[Blo
     compression = shard.compression
     done = 0
     if compression is not None and members is not None:
-        # Who reads a damaged file does not know its members; so that is the second try.
+        # Who reads a corrupt file does not know its members; so that is the second try.
         try:
             with (
                 shard.source() as source,

@@ -34,11 +34,11 @@ class Shard:
     size: int | None = None
     """In bytes; None if it is not there, or cannot be read."""
     records: int = 0
-    """Those that are sound."""
+    """Those that are valid."""
     numbered: int = 0
-    """The same, and those that are known to be damaged."""
+    """The same, and those that are known to be corrupt."""
     data: int = 0
-    """The bytes of sound records, without their frames."""
+    """The bytes of valid records, without their frames."""
     damaged: bool = False
 
 
@@ -71,7 +71,7 @@ class ShardCheck:
         """
         problems = Problems(self.split)
         storage = self.files.storage
-        path = storage.join(self.files.folder, name)
+        path = storage.join(self.files.directory, name)
         try:
             (stat,) = storage.stat([path])
             if stat is None:
@@ -81,7 +81,7 @@ class ShardCheck:
                 stat = shard.stat() or stat
                 found = self._read(name, shard, stat.size, executor, problems)
                 if shard.stat() not in (None, stat):
-                    raise FileChangedError(f"{path}: it was changed while it was read", path=path)
+                    raise FileChangedError("it was changed while it was read", path=path)
                 self._check_fresh(name, shard, stat, found)
                 return found
         except OSError as error:
@@ -166,7 +166,7 @@ class ShardCheck:
         if changed is not None:
             what = changed.removeprefix(f"{shard.path}: ")
             found.problems.add(name, f"{what} since the index was made")
-        # If it is damaged, another fingerprint is no wonder.
+        # If it is corrupt, another fingerprint is not a wonder.
         elif not found.damaged and shard.fingerprint(indexed.bytes) != indexed.fingerprint:
             found.problems.add(
                 name,

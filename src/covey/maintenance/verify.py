@@ -20,7 +20,7 @@ from covey.labels import find_label
 from covey.maintenance.dataset_files import check_threads, choose_splits, look, named
 from covey.maintenance.examples import Examples
 from covey.maintenance.indexes import Found, check_classes, find_index, local_index
-from covey.maintenance.metadata import check_features, check_folder, check_split
+from covey.maintenance.metadata import check_directory, check_features, check_split
 from covey.maintenance.report import Problems, Report
 from covey.maintenance.shards import Shard, ShardCheck
 from covey.schema import ClassLabel, Feature, Features
@@ -47,7 +47,7 @@ def verify(
         split: Only this one, or several of them: ``"train+test"``.
         map_files: Map local files into memory; False reads them, which is slower.
         storage_options: What fsspec needs for a URL: credentials, an endpoint.
-        threads: How many work; all cores by default.
+        threads: How many work; all CPU cores by default.
         progress: Show how far it is; by default where somebody looks.
 
     Raises:
@@ -62,7 +62,7 @@ def verify(
     complete = Problems()
     layout = look(path, storage_options, complete)
     splits = choose_splits(layout, split)
-    check_folder(layout, splits, complete, all_splits=split is None)
+    check_directory(layout, splits, complete, all_splits=split is None)
     with ExitStack() as stack:
         known = [layout.splits[name].records for name in splits]
         total = None if None in known else sum(sum(each or ()) for each in known)
@@ -75,7 +75,7 @@ def verify(
         read = [shard for shards in checked for shard in shards if shard.size is not None]
         return Report(
             path=named(path),
-            folder=next((job.files.folder for job in jobs), layout.path),
+            directory=next((job.files.directory for job in jobs), layout.path),
             splits=splits,
             files=len(read),
             records=sum(shard.records for shard in read),
@@ -100,8 +100,8 @@ class _Split:
             self._of_split.add(absent, "the shard is missing")
         self._shards: list[Shard] = []
         stem = layout.splits[name].stem
-        folder = stack.enter_context(local_index(self.files, stem))
-        self.index = find_index(folder, stem, self._of_index, mmap=mmap)
+        directory = stack.enter_context(local_index(self.files, stem))
+        self.index = find_index(directory, stem, self._of_index, mmap=mmap)
         if self.index.about is not None:
             check_features(layout, self.index.about, self.index.names["about"], self._of_index)
 

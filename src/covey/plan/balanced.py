@@ -241,7 +241,7 @@ def _parse_epoch(steps: Any) -> Epoch:
     if isinstance(steps, str):
         if steps not in ("classes", "examples"):
             raise PlanError(
-                f"steps_per_epoch is {steps!r}, must be a number, 'classes' or 'examples'"
+                option="steps_per_epoch", found=steps, allowed="a number, 'classes' or 'examples'"
             )
         return steps  # type: ignore[return-value]
     return check_int("steps_per_epoch", steps, 1, 2**62)

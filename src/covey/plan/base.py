@@ -139,9 +139,11 @@ class Plan(ABC):
         """
         rank, world_size = check_int("rank", rank, 0), check_int("world_size", world_size, 1)
         if rank >= world_size:
-            raise PlanError(f"rank is {rank}, must be below world_size, which is {world_size}")
+            raise PlanError(
+                option="rank", found=rank, allowed=f"below world_size, which is {world_size}"
+            )
         if mode not in MODES:
-            raise PlanError(f"mode is {mode!r}, must be 'split' or 'independent'")
+            raise PlanError(option="mode", found=mode, allowed="'split' or 'independent'")
         if mode == "split" and world_size > self._units:
             raise PlanError(
                 f"a batch has {self._units} parts, which cannot be split over {world_size} ranks; have "
@@ -180,16 +182,18 @@ class Plan(ABC):
     @property
     @abstractmethod
     def description(self) -> dict[str, Any]:
-        """What must be the same for batches to be the same, for whoever resumes."""
+        """What must be the same for batches to be the same, for a caller that resumes."""
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name}={value!r}" for name, value in self.description.items())
-        ranks = f", rank {self.rank} of {self.world_size} ({self.mode})" if self.world_size > 1 else ""
+        ranks = (
+            f", rank {self.rank} of {self.world_size} ({self.mode})" if self.world_size > 1 else ""
+        )
         return f"<{type(self).__name__}: {told}{ranks}>"
 
 
 def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A whole number that somebody passes.
+    """A integer that somebody passes.
 
     Raises:
         PlanError: If it is none, or not within bounds.
@@ -201,7 +205,7 @@ def check_int(name: str, value: Any, least: int, most: int | None = None) -> int
     too_much = most is not None and number > most
     if isinstance(value, (bool, np.bool_)) or number < least or too_much:
         bound = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise PlanError(f"{name} is {value!r}, must be a whole number, {bound}")
+        raise PlanError(f"{name} is {value!r}; must be an integer, {bound}")
     return number
 
 

@@ -23,7 +23,9 @@ class _EpochPlan(Plan):
         self.seed = check_seed(seed)
         if remainder not in REMAINDERS:
             raise PlanError(
-                f"remainder is {remainder!r}, must be one of {', '.join(map(repr, REMAINDERS))}"
+                option="remainder",
+                found=remainder,
+                allowed=f"one of {', '.join(map(repr, REMAINDERS))}",
             )
         if remainder == "drop" and records < batch_size:
             raise PlanError(

@@ -60,11 +60,11 @@ def choose(
     """
     if small_classes not in SMALL_CLASSES:
         allowed = ", ".join(map(repr, SMALL_CLASSES))
-        raise PlanError(f"small_classes is {small_classes!r}, must be one of {allowed}")
+        raise PlanError(option="small_classes", found=small_classes, allowed=f"one of {allowed}")
     positions = np.arange(len(table), dtype=np.int64)
     if class_list is not None:
         if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
-            raise PlanError(f"class_list is {class_list!r}, must be a list of classes")
+            raise PlanError(option="class_list", found=class_list, allowed="a list of classes")
         found = np.array([table.position(each) for each in class_list], np.int64)
         positions = np.unique(found)
     counts = table.counts[positions]
@@ -103,7 +103,7 @@ def _tell(
             f"{told}; have fewer examples_per_class, or pass small_classes='repeat' or 'drop'"
         )
     done = "their examples are repeated" if small_classes == "repeat" else "they are left out"
-    # Seen from whoever made the plan, or the loader.
+    # Seen from a caller that made the plan, or the loader.
     warnings.warn(f"{told}; {done}", SmallClassesWarning, stacklevel=_outside())
 
 
@@ -134,7 +134,7 @@ def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     if isinstance(given, str):
         if given not in NAMED:
             raise PlanError(
-                f"class_weights is {given!r}, must be 'sqrt', 'size', an array or a dict"
+                option="class_weights", found=given, allowed="'sqrt', 'size', an array or a dict"
             )
         return counts if given == "size" else np.sqrt(counts)
     weights = _of_all(given, eligible.table)[eligible.positions]
@@ -142,7 +142,7 @@ def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     if len(wrong):
         name = eligible.table.name(int(eligible.positions[wrong[0]]))
         raise PlanError(
-            f"the weight of class {name!r} is {weights[wrong[0]]}, must be a number, 0 or more"
+            f"the weight of class {name!r} is {weights[wrong[0]]}; must be a number, 0 or more"
         )
     return weights
 
@@ -157,14 +157,14 @@ def _of_all(given: Any, table: ClassTable) -> NDArray[np.float64]:
                 if isinstance(error, DatasetError):  # there is no such class
                     raise
                 raise PlanError(
-                    f"the weight of class {label!r} is {weight!r}, must be a number, 0 or more"
+                    f"the weight of class {label!r} is {weight!r}; must be a number, 0 or more"
                 ) from None
         return weights
     try:
         weights = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise PlanError(
-            f"class_weights is of type {type(given).__name__}, must be 'sqrt', 'size', an array "
+            f"class_weights is of type {type(given).__name__}; must be 'sqrt', 'size', an array "
             "or a dict"
         ) from None
     if weights.shape != (len(table),):
@@ -202,7 +202,7 @@ def quotas_of(weights: NDArray[np.float64], classes_per_batch: int) -> NDArray[n
     order = np.argsort(quotas - ideal, kind="stable")
     if left >= 0:
         chosen = order[(quotas[order] < most - 1) & (weights[order] > 0)][:left]
-    else:  # a share was rounded up to a whole number
+    else:  # a share was rounded up to an integer
         chosen = order[quotas[order] > 0][left:]
     quotas[chosen] += 1 if left >= 0 else -1
     return (quotas + (weights > 0)).astype(np.uint64)

@@ -22,7 +22,7 @@ from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
 from covey.index.format import Shard
 from covey.storage import cache_limit
-from covey.storage.cache import DiskCache, cache_subfolder, pin, unpin
+from covey.storage.cache import DiskCache, cache_subdirectory, pin, unpin
 from covey.tfrecord.compression import Compression, Inflater, detect_compression
 from covey.tfrecord.streams import StreamError
 
@@ -45,7 +45,7 @@ _MOST_RATIO = 1040
 
 
 class MemberError(Exception):
-    """A member is damaged; the message says how."""
+    """A member is corrupt; the message says how."""
 
 
 def inflate_member(member: bytes, most: int) -> bytes:
@@ -62,14 +62,14 @@ def inflate_member(member: bytes, most: int) -> bytes:
     if len(member) < 18:
         raise MemberError(f"the member has {len(member)} bytes, the least are 18")
     (size,) = struct.unpack("<I", member[-4:])
-    # What it says of its size is no reason to get more memory than it could fill.
+    # What it says of its size is not a reason to get more memory than it could fill.
     most = min(most, len(member) * _MOST_RATIO)
     if size > most:
         raise MemberError(f"the member says that it has {size} bytes, the most are {most}")
     try:
         data = _inflate(member, size)
     except zlib.error as error:
-        raise MemberError(f"the GZIP data is damaged: {error}") from None
+        raise MemberError(f"the GZIP data is corrupt: {error}") from None
     if len(data) != size:
         raise MemberError(f"the member has {len(data)} bytes, but says {size}")
     return data
@@ -115,11 +115,11 @@ def unpack(
         is_unchanged: Tells afterwards whether the shard has changed meanwhile.
 
     Raises:
-        StorageError: If there is no room for it, the data is damaged, or changes meanwhile.
+        StorageError: If there is no room for it, the data is corrupt, or changes meanwhile.
     """
     text = f"{path}\0{shard.bytes}\0{shard.fingerprint}\0{shard.version}"
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    target = cache_subfolder("unpacked") / name
+    target = cache_subdirectory("unpacked") / name
     with _unpacking.lock:
         with contextlib.suppress(FileNotFoundError):
             os.utime(target)  # the last that is removed
@@ -141,8 +141,7 @@ def unpack(
                 size = file.tell()
             if not is_unchanged():
                 raise FileChangedError(
-                    f"{path}: it was changed while it was unpacked; open the dataset again",
-                    path=path,
+                    "it was changed while it was unpacked; open the dataset again", path=path
                 )
             _make_room(size, room, path)
             os.replace(beside, target)
@@ -151,8 +150,9 @@ def unpack(
             if isinstance(error, StorageError):
                 raise
             raise StorageError(
-                f"{path}: it cannot be unpacked into {target.parent} "
-                f"({error.strerror or error}); set COVEY_CACHE to a folder with more room"
+                f"it cannot be unpacked into {target.parent} ({error.strerror or error}); "
+                "set COVEY_CACHE to a directory with more room",
+                path=path,
             ) from error
         finally:
             if beside is not None:
@@ -172,14 +172,17 @@ def _inflate_unpacking(
                 raise _no_room(path, room)
     except StreamError as error:
         if file.tell() < needed:
-            raise StorageError(f"{path}: {error}; run `covey verify` to see what is left") from None
+            raise StorageError(
+                f"{error}; run `covey verify` to see what is left", path=path
+            ) from None
 
 
 def _no_room(path: str, room: int) -> StorageError:
     return StorageError(
-        f"{path}: it can only be read from its beginning, and what it unpacks to is more than the "
-        f"cache may hold ({room} bytes); pass cache_bytes= or set COVEY_CACHE_BYTES to a larger "
-        "number, or write the data anew with `covey write`"
+        "it can only be read from its beginning, and what it unpacks to is more than the "
+        f"cache may hold ({room} bytes); pass cache_bytes= or set COVEY_CACHE_BYTES to a "
+        "larger number, or write the data again with `covey write`",
+        path=path,
     )
 
 

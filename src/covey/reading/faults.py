@@ -19,20 +19,21 @@ def explain_fault(fault: _core.Fault, where: RecordLocation) -> CoveyError:
     """Say what is wrong with a record."""
     code, _, offset, found, expected, _ = fault.args
     if code == "changed":
-        return changed(f"{where.name}: the shard was truncated or overwritten", where.name)
+        return changed("the shard was truncated or overwritten", where.name)
     if code == "label":
         return DatasetError(
-            f"{where}: its class is {_signed(found)}, but the index says {_signed(expected)}; "
-            f"{_ANEW}"
+            f"its class is {_signed(found)}, but the index says {_signed(expected)}; {_ANEW}",
+            **where.fields,
         )
     if code == "moved":
         return FormatError(
-            f"{where}: a record of {found} bytes begins there, the index says {expected}; {_ANEW}"
+            f"a record of {found} bytes begins there, the index says {expected}; {_ANEW}",
+            **where.fields,
         )
     if code == "out_of_bounds":
         return FormatError(
-            f"{where}: the index has a record of {found} bytes at byte {offset} of {expected}; "
-            f"{_ANEW}"
+            f"the index has a record of {found} bytes at byte {offset} of {expected}; {_ANEW}",
+            **where.fields,
         )
     reason = (
         f"{code.removesuffix('_checksum')} checksum is {found:#010x}, expected {expected:#010x}"
@@ -43,20 +44,16 @@ def explain_fault(fault: _core.Fault, where: RecordLocation) -> CoveyError:
 def changed(what: str, path: str) -> FileChangedError:
     """An error about a shard that is not the one that was opened or indexed."""
     return FileChangedError(
-        f"{what}; the dataset was changed or replaced after it was opened or indexed: open it "
-        "again, or rebuild its index with `covey index`",
+        f"{what}; the dataset was changed or replaced after it was opened or indexed",
         path=path,
+        remedy="open it again, or rebuild its index with `covey index`",
     )
 
 
 def damaged(where: RecordLocation, reason: str) -> CorruptRecordError:
-    """An error about a record that is damaged."""
+    """An error about a record that is corrupt."""
     return CorruptRecordError(
-        f"{where}: {reason}; run `covey verify` to list the damage",
-        name=where.name,
-        record=where.record,
-        offset=where.offset,
-        reason=reason,
+        reason, **where.fields, remedy="run `covey verify` to list the corrupt records"
     )
 
 

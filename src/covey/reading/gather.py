@@ -211,8 +211,8 @@ class Gatherer(ForkAware):
         count = len(self.tables[table].index.about.shards)
         if len(shards) and shards.max() >= count:
             raise FormatError(
-                f"{self.tables[table].files.folder}: a row of the index is of shard "
-                f"{shards.max()}, but there are {count}; index the dataset anew"
+                f"{self.tables[table].files.directory}: a row of the index is of shard "
+                f"{shards.max()}, but there are {count}; index the dataset again"
             )
         numbered: NDArray[np.int64] = shards + self._first_shard[table]
         return numbered
@@ -352,7 +352,7 @@ class Gatherer(ForkAware):
             try:
                 frames = self._frames(opened, ids, rows, (shards, begins, ends, within))
                 opened.shards.check_unchanged(np.unique(shards).tolist())
-            except _MemberFaultError as fault:  # it is damaged, or not there any more
+            except _MemberFaultError as fault:  # it is corrupt, or not there any more
                 opened.shards.check_unchanged(np.unique(shards).tolist())
                 row = fault.row
                 if opened.shards.still_holds(held) and not self._discard(

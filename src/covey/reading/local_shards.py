@@ -57,7 +57,7 @@ class LocalShard:
     path: str
     size: int
     blocks: LocalBlocks | None
-    """If it is remote: what fetches it, and knows whether it was begun anew."""
+    """If it is remote: what fetches it, and knows whether it was begun again."""
     identity: Identity | None = None
     """Of the shard itself; None of a file in the cache."""
     unpacked: bool = False
@@ -111,7 +111,7 @@ class LocalShards:
             self._first.setdefault(id(table), number)
         self._opened: dict[int, LocalShard] = {}
         self._owner = next(_OWNERS)
-        self._lock = threading.Lock()  # of one process: whoever forks opens everything anew
+        self._lock = threading.Lock()  # of one process: a caller that forks opens everything again
         self._holding = threading.Lock()
         self.is_remote = any(table.files.storage.is_remote for table in tables)
 
@@ -168,7 +168,7 @@ class LocalShards:
         try:
             file = _POOL.open(path)
         except FileNotFoundError:
-            raise changed(f"{path}: the shard is missing", path) from None
+            raise changed("the shard is missing", path) from None
         try:
             found = file.stat()
             # Not the version: a file that was only touched, or copied, has another one.
@@ -221,7 +221,7 @@ class LocalShards:
                 another process that makes room for its own.
 
         Returns:
-            What is held. Another thread may hold files anew, with less in them: what is read
+            What is held. Another thread may hold files again, with less in them: what is read
             counts only if :meth:`still_holds` says so afterwards.
         """
         numbers = np.unique(shards).tolist()
@@ -239,7 +239,7 @@ class LocalShards:
         opened = [(number, self.open(number)) for number in numbers]
         with self._holding:
             stale = [(number, each, each.newest) for number, each in opened if not each.is_held]
-            # Another process may just have removed a file: it is begun anew, and held then.
+            # Another process may just have removed a file: it is begun again, and held then.
             with contextlib.suppress(FileNotFoundError):
                 hold([number for number, _, _ in stale])
                 for _, each, generation in stale:
@@ -312,10 +312,10 @@ class LocalShards:
                 file = _POOL.open(opened.path)
             except FileNotFoundError:
                 if opened.identity is not None:
-                    raise changed(f"{opened.path}: the shard is missing", opened.path) from None
+                    raise changed("the shard is missing", opened.path) from None
                 if opened.blocks is None and not self.unpack_again([number]):
                     raise
-                opened.look()  # another process has made room: it is begun anew
+                opened.look()  # another process has made room: it is begun again
                 continue
             try:
                 if opened.identity is not None and not opened.identity.is_of(file):
@@ -383,7 +383,7 @@ def _open_remote(storage: Storage, path: str, shard: Shard, stat: Stat) -> Local
         if not (shard.version and stat.version) and not _begins_and_ends_like(blocks, shard):
             raise _replaced(path)
         if storage.stat([path]) != [stat]:  # then the blocks might be of another
-            raise changed(f"{path}: the shard was changed just now", path)
+            raise changed("the shard was changed just now", path)
     except BaseException:
         blocks.close()
         raise
@@ -409,8 +409,9 @@ def _begins_and_ends_like(blocks: LocalBlocks, shard: Shard) -> bool:
 
 def _no_room(name: str) -> StorageError:
     return StorageError(
-        f"{name}: what is fetched of it is removed again and again; there is too little room in "
-        "the cache: pass cache_bytes= or set COVEY_CACHE_BYTES to more"
+        "what is fetched of it is removed again and again; there is too little room in "
+        "the cache: pass cache_bytes= or set COVEY_CACHE_BYTES to more",
+        path=name,
     )
 
 

@@ -41,9 +41,9 @@ def read_batches(
         batch_size: Examples in a batch; the last one may have fewer.
         names: Decode only these features.
         drop_remainder: Leave out a last batch that is not full.
-        threads: How many decode at once; all cores by default. The batches do not depend on it.
+        threads: How many decode at once; all CPU cores by default. The batches do not depend on it.
         compression, verify, on_error, max_record_bytes, map_files: As for
-            :class:`covey.RecordReader`. A record that is sound but no Example, or does not fit the
+            :class:`covey.RecordReader`. A record that is valid but no Example, or does not fit the
             features, is always an error.
         skipped: A list to which ``on_error="skip"`` adds what it left out.
 
@@ -52,10 +52,10 @@ def read_batches(
         together are views of the same arrays: copy one to keep it and not the others.
     """
     if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}, must be 1 or more")
+        raise ValueError(f"batch_size is {batch_size}; must be 1 or more")
     workers = cpu_count() if threads is None else threads
     if workers < 1:
-        raise ValueError(f"threads is {threads}, must be 1 or more")
+        raise ValueError(f"threads is {threads}; must be 1 or more")
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     wanted = features if names is None else features.select(names)
     options: dict[str, Any] = {
@@ -75,7 +75,7 @@ def _blocks(
 ) -> Iterator[Block]:
     for path in paths:
         with RecordReader(path, **options) as reader:
-            # Whoever decodes also verifies, on its own core; but who skips must know at once.
+            # A caller that decodes also verifies, on its own core; but who skips must know at once.
             yield from reader.blocks(verify_data=options["on_error"] == "skip")
             skipped.extend(reader.skipped)
 

@@ -81,7 +81,9 @@ class Sampler(PyDataset, metaclass=ABCMeta):
     @augmenter.setter
     def augmenter(self, augmenter: Augmenting | None) -> None:
         if augmenter is not None and not callable(augmenter):
-            raise PlanError(f"augmenter is {augmenter!r}, must be a function of (x, y, ...)")
+            raise PlanError(
+                option="augmenter", found=augmenter, allowed="a function of (x, y, ...)"
+            )
         self._augmenter = augmenter
         self._tells_step = augmenter is not None and takes_step(augmenter)
 
@@ -168,6 +170,6 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
 
 def _array_of_numbers(given: Any) -> Any:
-    """A list of numbers or texts as an array; one of arrays, views for instance, stays a list."""
+    """A list of numbers or strings as an array; one of arrays, views for instance, stays a list."""
     is_plain = isinstance(given, list) and all(np.ndim(each) == 0 for each in given)
     return np.asarray(given) if is_plain else given

@@ -40,7 +40,7 @@ def load_image(
     try:
         pixels = read_pixels(Image((None, None, 3)), data, size, max_pixels=limit)
     except FeatureError as error:
-        raise FeatureError(f"{os.fspath(path)}: {error}") from None
+        raise FeatureError(f"{error}", path=os.fspath(path)) from None
     return pixels.astype(np.float32) / np.float32(255)
 
 

@@ -41,14 +41,16 @@ class Rows:
 
     def __init__(self, x: Any, name: str, load: Callable[[Any], Any] | None = None) -> None:
         if load is not None and not callable(load):
-            raise FeatureError(f"load_example_fn is {load!r}, must be a function of an item")
+            raise FeatureError(
+                option="load_example_fn", found=load, allowed="a function of an item"
+            )
         if not hasattr(x, "__getitem__") or isinstance(x, (str, bytes, dict)):
             raise FeatureError(
-                f"{name} is of type {type(x).__name__}, must be an array, a tensor, or a list"
+                f"{name} is of type {type(x).__name__}; must be an array, a tensor, or a list"
             )
         self.items = as_array(x) if is_in_memory(x) else x
         if isinstance(self.items, np.ndarray) and self.items.ndim == 0:
-            raise FeatureError(f"{name} is one value, must be examples, one after the other")
+            raise FeatureError(f"{name} is one value; must be examples, one after the other")
         self._load = load
         self._row_bytes = 0
         if isinstance(self.items, np.ndarray) and load is None:
@@ -89,7 +91,7 @@ class Rows:
 
 
 def _stack(rows: list[Any]) -> Any:
-    if rows and isinstance(rows[0], bytes):  # of which an array of texts would lose zeros
+    if rows and isinstance(rows[0], bytes):  # of which an array of strings would lose zeros
         return np.array(rows, object)
     arrays = [np.asarray(row) for row in rows]
     shapes = sorted({array.shape for array in arrays})
@@ -109,11 +111,11 @@ def labelled(x: Any, y: Any, load: Callable[[Any], Any] | None = None) -> tuple[
         labels = as_array(given)
     except ValueError:  # lists of different lengths
         labels = np.zeros(())
-    if labels.dtype.kind in "US" and given is not y:  # numpy makes texts of numbers beside them
+    if labels.dtype.kind in "US" and given is not y:  # numpy makes strings of numbers beside them
         kinds = {type(each) for each in np.array(given, object).flat}
         if not kinds <= {str, np.str_, bytes, np.bytes_}:
             found = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise DatasetError(f"y has {found}; must be all whole numbers or all texts")
+            raise DatasetError(f"y has {found}; must be all integers or all strings")
     if labels.ndim == 0 or labels.size != len(labels):
         raise DatasetError(
             f"y has the shape {labels.shape}, must have one label for each example, (examples,)"
@@ -134,7 +136,7 @@ def classes_of(labels: NDArray[Any]) -> ClassTable:
         wrong = np.flatnonzero(complete != flat)
         if len(wrong):
             raise DatasetError(
-                f"y has {flat[wrong[0]]} for example {wrong[0]:,}, must be a whole number or a text"
+                f"y has {flat[wrong[0]]} for example {wrong[0]:,}; must be an integer or a string"
             )
         flat = complete
     return ClassTable.parse(flat)
@@ -145,7 +147,7 @@ def parse_class_list(class_list: Iterable[Any] | None) -> list[Any] | None:
     if class_list is None:
         return None
     if isinstance(class_list, (str, bytes)) or not isinstance(class_list, Iterable):
-        raise PlanError(f"class_list is {class_list!r}, must be a list of classes")
+        raise PlanError(option="class_list", found=class_list, allowed="a list of classes")
     return [_label(_value(each)) for each in class_list]
 
 

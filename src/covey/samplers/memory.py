@@ -81,7 +81,7 @@ class MultiShotMemorySampler(MemorySampler):
 
     Args:
         x: The examples: an array, a tensor, a list; or what ``load_example_fn`` makes them of.
-        y: Their classes: whole numbers, or texts.
+        y: Their classes: integers, or strings.
         classes_per_batch, examples_per_class_per_batch, steps_per_epoch, augmenter, warmup: As for
             :class:`Sampler`.
         class_list: Draw from these classes only.

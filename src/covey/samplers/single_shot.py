@@ -66,7 +66,9 @@ class SingleShotMemorySampler(MemorySampler):
             )
         if not callable(augmenter):
             raise PlanError(
-                f"augmenter is {augmenter!r}, must be a function: it makes the examples of a class"
+                option="augmenter",
+                found=augmenter,
+                allowed="a function: it makes the examples of a class",
             )
         rows = Rows(x, "x")
         super().__init__(

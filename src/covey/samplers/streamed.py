@@ -60,7 +60,7 @@ def stream(
         return records.batch(examples, drop_remainder=True)
 
     shards = tf.data.Dataset.from_tensor_slices(list(files)).shuffle(len(files), seed % 2**63)
-    # A block is handed over as one: the fewer steps there are between threads, the better.
+    # A block is returned as one: the fewer steps there are between threads, the better.
     blocks = shards.interleave(
         read,
         cycle_length=cycle,
@@ -80,8 +80,9 @@ def _check_readable(storage: Storage, path: str) -> None:
         tf.io.gfile.stat(path)
     except tf.errors.UnimplementedError:
         raise DatasetError(
-            f"{path}: TensorFlow cannot read such URLs, so these shards cannot be streamed; pass "
-            "label= with the feature that tells the class, and covey reads them"
+            "TensorFlow cannot read such URLs, so these shards cannot be streamed; pass "
+            "label= with the feature that tells the class, and covey reads them",
+            path=path,
         ) from None
 
 
@@ -149,14 +150,16 @@ def _first_records(
     with open_reader(storage, path, on_error="raise") as reader:
         if reader.compression != compression and reader.compression is not None:
             raise DatasetError(
-                f"{path}: the shard is {reader.compression}, but compression is {compression!r}; "
-                f"pass compression={reader.compression!r}"
+                f"the shard is {reader.compression}, but compression is {compression!r}; "
+                f"pass compression={reader.compression!r}",
+                path=path,
             )
         records = list(islice(reader, count))
     if records and reader.compression != compression:
         raise DatasetError(
-            f"{path}: the shard is not compressed, but compression is {compression!r}; pass "
-            "compression=None"
+            f"the shard is not compressed, but compression is {compression!r}; pass "
+            "compression=None",
+            path=path,
         )
     return records
 

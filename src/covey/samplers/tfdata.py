@@ -68,7 +68,7 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     """
     for name, function in (("augmenter", augmenter), ("load_fn", load_fn)):
         if function is not None and not callable(function):
-            raise FeatureError(f"{name} is {function!r}, must be a function of (x, y)")
+            raise FeatureError(f"{name} is {function!r}; must be a function of (x, y)")
     warmup = check_int("warmup", warmup, -(2**62))
     wanted = _Wanted(parse_class_list(class_list), total_examples_per_class)
     stored = _Stored(ds, _label_of(ds, label_output), wanted)
@@ -130,7 +130,7 @@ def _call(function: Callable[..., Any], example: Any) -> Any:
 def _label_of(ds: Any, label_output: int | str | None) -> Callable[[Any], Any]:
     """What takes the class out of an example of a dataset, which is found fit for that."""
     if not isinstance(ds, tf.data.Dataset):
-        raise DatasetError(f"ds is a {type(ds).__name__}, must be a tf.data.Dataset of (x, y)")
+        raise DatasetError(f"ds is a {type(ds).__name__}; must be a tf.data.Dataset of (x, y)")
     cardinality = int(ds.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY:
         raise DatasetError("the dataset has no end; leave out its repeat(), or take() some of it")
@@ -141,7 +141,7 @@ def _label_of(ds: Any, label_output: int | str | None) -> Callable[[Any], Any]:
         )
     spec = ds.element_spec
     if not isinstance(spec, tuple) or len(spec) < 2:
-        raise DatasetError(f"an example of the dataset is {spec}, must be (x, y), or have more")
+        raise DatasetError(f"an example of the dataset is {spec}; must be (x, y), or have more")
     y = spec[1]
     if label_output is not None:
         try:
@@ -154,7 +154,7 @@ def _label_of(ds: Any, label_output: int | str | None) -> Callable[[Any], Any]:
         raise DatasetError(f"y is {y}; say which part of it tells the class, with label_output=")
     if y.shape.rank not in (None, 0):
         raise DatasetError(
-            f"y has the shape {tuple(y.shape)}, must be one class; a dataset of batches must be "
+            f"y has the shape {tuple(y.shape)}; must be one class; a dataset of batches must be "
             "unbatched"
         )
 

@@ -33,7 +33,7 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
     """Balanced batches of a dataset of TFDS, which is read into memory once.
 
     Args:
-        dataset_name: A folder that TFDS prepared, or covey wrote; or a name in the catalogue of
+        dataset_name: A directory that TFDS prepared, or covey wrote; or a name in the catalogue of
             TFDS, which downloads and prepares it. Only for that TensorFlow is needed.
         classes_per_batch, examples_per_class_per_batch, steps_per_epoch, class_list,
             total_examples_per_class, augmenter, warmup, options: As for
@@ -70,13 +70,15 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         **options: Any,
     ) -> None:
         if preprocess_fn is not None and not callable(preprocess_fn):
-            raise FeatureError(f"preprocess_fn is {preprocess_fn!r}, must be a function of (x, y)")
+            raise FeatureError(
+                option="preprocess_fn", found=preprocess_fn, allowed="a function of (x, y)"
+            )
         name = os.fspath(dataset_name)
         listed = [splits] if isinstance(splits, str) else list(splits)
         if not listed:
             raise DatasetError("splits is an empty list; name at least one")
-        folder = name if data_dir is None and _is_folder(name) else _prepare(name, data_dir)
-        found = [_Split(folder, split, (x_key, y_key)) for split in listed]
+        directory = name if data_dir is None and _is_directory(name) else _prepare(name, data_dir)
+        found = [_Split(directory, split, (x_key, y_key)) for split in listed]
         x, y = _read(found, preprocess_fn, progress)
         super().__init__(
             x,
@@ -92,8 +94,8 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         )
 
 
-def _is_folder(name: str) -> bool:
-    """Whether this is no name of the catalogue. There may well be an empty folder "mnist" here."""
+def _is_directory(name: str) -> bool:
+    """Whether this is not a name of the catalogue. There may well be an empty directory "mnist" here."""
     if is_remote(name) or os.path.isabs(name) or name.startswith((".", "~")):
         return True
     try:
@@ -103,19 +105,19 @@ def _is_folder(name: str) -> bool:
 
 
 def _prepare(name: str, data_dir: str | os.PathLike[str] | None) -> str:
-    """The folder of a dataset of the catalogue, which TFDS prepares if it is not there."""
+    """The directory of a dataset of the catalogue, which TFDS prepares if it is not there."""
     try:
         tfds = importlib.import_module("tensorflow_datasets")
     except ImportError:
         raise ImportError(
-            f"{shown(name)!r} is no folder with a dataset, and TFDS, whose catalogue may have it, "
+            f"{shown(name)!r} is not a directory with a dataset, and TFDS, whose catalogue may have it, "
             "is not installed; run: pip install 'covey[tensorflow,tfds]'"
         ) from None
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise DatasetError(
-            f"{shown(name)!r} is neither a folder with a dataset nor a dataset that TFDS knows: "
+            f"{shown(name)!r} is neither a directory with a dataset nor a dataset that TFDS knows: "
             f"{redact(str(error))}"
         ) from None
     builder.download_and_prepare()
@@ -123,17 +125,17 @@ def _prepare(name: str, data_dir: str | os.PathLike[str] | None) -> str:
 
 
 class _Split:
-    """A split of a folder that was prepared."""
+    """A split of a directory that was prepared."""
 
-    def __init__(self, folder: str, split: str, keys: tuple[str, str]) -> None:
-        self._dataset = open_dataset(folder, split=split)
+    def __init__(self, directory: str, split: str, keys: tuple[str, str]) -> None:
+        self._dataset = open_dataset(directory, split=split)
         self._keys = keys
         there = list(self._dataset.features)
         for argument, key in zip(("x_key", "y_key"), keys, strict=True):
             if key not in there:
                 listed = ", ".join(map(repr, there))
                 raise FeatureError(
-                    f"{shown(folder)}: {argument} is {key!r}, must be one of {listed}"
+                    f"{argument} is {key!r}; must be one of {listed}", path=shown(directory)
                 )
 
     def __len__(self) -> int:
@@ -197,7 +199,7 @@ def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> C
 
 
 class _Collected:
-    """Rows of one kind, in an array that is made once; texts in a list."""
+    """Rows of one kind, in an array that is made once; strings in a list."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name

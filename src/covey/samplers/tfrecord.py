@@ -62,7 +62,7 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     are left out.
 
     Args:
-        shard_path: The folder of the shards; local, or a URL. URLs that TensorFlow cannot read need
+        shard_path: The directory of the shards; local, or a URL. URLs that TensorFlow cannot read need
             a label.
         deserialization_fn: Makes an example of a record, as for ``Dataset.map``; (x, y), or any
             other structure. None has covey decode examples by the features of their dataset, which
@@ -92,19 +92,23 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     size = check_int("batch_size", batch_size, 1)
     if size % per_class:
         raise PlanError(
-            f"batch_size is {size}, must be a multiple of example_per_class, which is {per_class}; "
-            f"{(size // per_class + 1) * per_class}, for instance"
+            option="batch_size",
+            found=size,
+            allowed=f"a multiple of example_per_class, which is {per_class}",
+            remedy=f"{(size // per_class + 1) * per_class}, for instance",
         )
     for name, count in (("parallelism", parallelism), ("num_repeat", num_repeat)):
         if check_int(name, count, -1) == 0:
-            raise PlanError(f"{name} is 0, must be 1 or more, or -1")
+            raise PlanError(f"{name} is 0; must be 1 or more, or -1")
     cycle = None if shards_per_cycle is None else check_int("shards_per_cycle", shards_per_cycle, 1)
     ahead = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
     packed = parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
     if deserialization_fn is not None and not callable(deserialization_fn):
         raise FeatureError(
-            f"deserialization_fn is {deserialization_fn!r}, must be a function of a record, or None"
+            option="deserialization_fn",
+            found=deserialization_fn,
+            allowed="a function of a record, or None",
         )
     shards = _find_shards(shard_path, shard_suffix, storage_options)
     dataset = _open_known(shards, label)
@@ -125,7 +129,7 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
         batches = batches.repeat(num_repeat)
     elif deserialization_fn is None:
         raise DatasetError(
-            f"{shards.folder}: nothing tells the classes of these examples, so covey cannot batch "
+            f"{shards.directory}: nothing tells the classes of these examples, so covey cannot batch "
             "them by itself; pass label= with the feature that does, or a deserialization_fn, with "
             "which shards are streamed"
         )
@@ -151,7 +155,7 @@ class _Shards:
     """The shards that were asked for."""
 
     storage: Storage
-    folder: str
+    directory: str
     files: list[str]
     options: Mapping[str, Any] | None
 
@@ -160,21 +164,24 @@ def _find_shards(
     path: str | os.PathLike[str], suffix: str, options: Mapping[str, Any] | None
 ) -> _Shards:
     storage = open_storage(path, options)
-    folder = storage.clean(path)
+    directory = storage.clean(path)
     if not isinstance(suffix, str) or not suffix:
-        raise DatasetError(f"shard_suffix is {suffix!r}, must be a pattern such as '*.tfrec'")
-    # A folder is called what it is called.
-    plain = folder if storage.is_remote else glob.escape(folder)
+        raise DatasetError(
+            option="shard_suffix", found=suffix, allowed="a pattern such as '*.tfrec'"
+        )
+    # A directory is called what it is called.
+    plain = directory if storage.is_remote else glob.escape(directory)
     found = current_files(storage, storage.glob(storage.join(plain, suffix)))
     found = [each for each in found if _is_shard(each)]
     if not found:
-        is_there = storage.is_folder(folder)
-        what = f"no file in it fits {suffix!r}" if is_there else "there is no such folder"
+        is_there = storage.is_directory(directory)
+        what = f"no file in it fits {suffix!r}" if is_there else "there is no such directory"
         raise DatasetError(
-            f"{folder}: {what}; shard_path= is the folder of the shards, and "
-            "shard_suffix= a pattern of their names, such as '*.tfrecord*'"
+            f"{what}; shard_path= is the directory of the shards, and shard_suffix= a pattern "
+            "of their names, such as '*.tfrecord*'",
+            path=directory,
         )
-    return _Shards(storage, folder, found, options)
+    return _Shards(storage, directory, found, options)
 
 
 def _is_shard(path: str) -> bool:
@@ -204,16 +211,16 @@ def _open_known(shards: _Shards, label: Label | None) -> Dataset | None:
 
 
 def _candidates(shards: _Shards) -> Iterable[tuple[Any, Layout, str]]:
-    """The ways to open the shards: as those of their folder, and by themselves; and the splits."""
+    """The ways to open the shards: as those of their directory, and by themselves; and the splits."""
     address = shards.storage.address
     files = [address(each) for each in shards.files]
-    for path in (address(shards.folder), files):
+    for path in (address(shards.directory), files):
         try:
             layout = find_layout(path, storage_options=shards.options)
         except (CoveyError, OSError):
             if path is files:
                 raise
-            continue  # the folder as a whole is something else, or damaged
+            continue  # the directory as a whole is something else, or corrupt
         split = _split_of(layout, shards.files)
         if split is not None:
             yield path, layout, split

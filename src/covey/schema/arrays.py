@@ -22,7 +22,7 @@ def _row(index: int, rows: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StringArray:
-    """Byte strings or texts, end to end in one buffer.
+    """Byte strings or strings, end to end in one buffer.
 
     >>> names = StringArray.of(["wren", "owl"])
     >>> names[1], names.tolist()

@@ -86,9 +86,8 @@ def check_size(blocks: Sequence[Block], raw: Sequence[bytes], rows: int, least: 
         raise ExampleError(
             f"these {rows} records have {size} bytes, but {least} each are the least that these "
             "features need; they are not of these features",
-            name=blocks[0].name if blocks else "<memory>",
+            path=blocks[0].name if blocks else None,
             record=blocks[0].first if blocks else 0,
-            feature=None,
         )
 
 
@@ -106,8 +105,9 @@ def check_output(name: str, given: Any, column: Column, rows: int) -> NDArray[An
     fits = given.dtype == column.numpy_dtype and given.shape == shape
     if not fits or not given.flags.c_contiguous:
         raise FeatureError(
-            f"feature {column.key!r}: the array to decode into is {given.dtype} {given.shape}, "
-            f"expected contiguous {column.dtype} {shape}"
+            f"the array to decode into is {given.dtype} {given.shape}, expected contiguous "
+            f"{column.dtype} {shape}",
+            feature=column.key,
         )
     return given
 
@@ -120,7 +120,7 @@ def count_rows(columns: Mapping[str, Any]) -> int:
             lengths[name] = len(column)
         except TypeError:
             raise FeatureError(
-                f"feature {name!r}: a column is of type {type(column).__name__}, must have rows"
+                f"a column is of type {type(column).__name__}, must have rows", feature=name
             ) from None
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
@@ -233,7 +233,7 @@ class Encoding:
 
 
 def _about(name: str, error: FeatureError) -> FeatureError:
-    return FeatureError(f"feature {name!r}: {error}")
+    return FeatureError(f"{error}", feature=name)
 
 
 Run = Callable[[_core.Decoder, list[Any]], list[Any]]
@@ -288,7 +288,7 @@ class Decoding:
         place: Callable[[int], RecordLocation],
         out: Mapping[str, NDArray[Any]],
     ) -> dict[str, Any]:
-        """Decode records that somebody else finds; ``place`` tells where one is, for messages."""
+        """Decode records that another program finds; ``place`` tells where one is, for messages."""
         dense = [allocate(rows, *row) for row in self._allocations]
         for name, given in out.items():
             i = self._owners.index(name)

@@ -51,7 +51,7 @@ def parse_dtype(dtype: Any) -> str:
     ('uint8', 'str', 'float32')
     """
     if dtype is None:
-        raise FeatureError(f"dtype is None, must be one of {', '.join(DTYPES)}")
+        raise FeatureError(f"dtype is None; must be one of {', '.join(DTYPES)}")
     python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
     if isinstance(dtype, type) and dtype in python:
         return python[dtype]
@@ -64,7 +64,7 @@ def parse_dtype(dtype: Any) -> str:
     except (TypeError, ValueError):
         name = str(dtype)
     if name not in DTYPES:
-        raise FeatureError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
+        raise FeatureError(option="dtype", found=dtype, allowed=f"one of {', '.join(DTYPES)}")
     return name
 
 
@@ -85,7 +85,7 @@ class Column:
     bounds: tuple[int, int] | None = None
     """The smallest and largest integer, if narrower than the dtype's."""
     lookup: Callable[[str], int] | None = field(default=None, compare=False)
-    """What a text stands for, if the integers have names."""
+    """What a string stands for, if the integers have names."""
 
     @property
     def wire(self) -> Wire:
@@ -191,7 +191,7 @@ class Column:
             low, high = 0, 2**64 - 1
         for extreme in (int(array.min()), int(array.max())):
             if not low <= extreme <= high:
-                raise _misfit(f"is {extreme}, must be from {low} to {high}")
+                raise _misfit(f"is {extreme}; must be from {low} to {high}")
 
     def _string(self, value: Any) -> bytes:
         if not isinstance(value, (str, bytes, bytearray, memoryview)) and hasattr(
@@ -208,7 +208,7 @@ class Column:
                     raw.decode()
                 return raw
         except UnicodeError as error:
-            raise _misfit(f"is no valid UTF-8: {error}") from None
+            raise _misfit(f"is not a valid UTF-8: {error}") from None
         raise _misfit(f"is of type {type(value).__name__}, expected {self.dtype}")
 
     def _flatten(self, value: Any, shape: Shape, strings: list[bytes]) -> tuple[int, ...]:
@@ -326,7 +326,7 @@ def as_array(value: Any) -> NDArray[Any]:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
-        raise _misfit(f"is no array: {error}") from None
+        raise _misfit(f"is not an array: {error}") from None
 
 
 def _unsigned(value: Any) -> NDArray[np.uint64]:
@@ -337,7 +337,7 @@ def _unsigned(value: Any) -> NDArray[np.uint64]:
     try:
         return array.astype(np.uint64)
     except OverflowError as error:
-        raise _misfit(f"is no array of uint64: {error}") from None
+        raise _misfit(f"is not an array of uint64: {error}") from None
 
 
 def check_value_shape(found: tuple[int, ...], expected: Shape) -> None:
@@ -366,7 +366,9 @@ def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:
     checked: list[int | None] = []
     for size in shape:
         if size is not None and (isinstance(size, bool) or not isinstance(size, (int, np.integer))):
-            raise FeatureError(f"shape {tuple(shape)!r}: {size!r} is no dimension; use int or None")
+            raise FeatureError(
+                f"shape {tuple(shape)!r}: {size!r} is not a dimension; use int or None"
+            )
         if size is not None and not 0 <= size <= MOST_BYTES:
             raise FeatureError(f"shape {tuple(shape)!r}: {size} is not between 0 and {MOST_BYTES}")
         checked.append(None if size is None else int(size))

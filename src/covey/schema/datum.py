@@ -9,7 +9,7 @@
 any number of values; if it has two or more dimensions, ``<name>_shape`` beside it restores them.
 A string with two or three dimensions is an encoded image, grey or in colour.
 
-What datum says of its folders: the shards of every split, and the features of all records.
+What datum says of its directories: the shards of every split, and the features of all records.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def merge_entries(
                 f"{where} {'lacks' if a is None else 'has'} feature {name!r}"
                 f"{'' if a is None else f' as {_describe(a)}'}, and this split "
                 f"{'lacks it' if b is None else f'has it as {_describe(b)}'}; datum's reader knows "
-                "one form for all splits of a folder: write another folder, or remove this one"
+                "one form for all splits of a directory: write another directory, or remove this one"
             )
         merged[name] = entry
     return merged
@@ -127,9 +127,9 @@ def entries_to_json(entries: Mapping[str, DatumEntry]) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def read_entries(folder: Path) -> dict[str, DatumEntry] | None:
+def read_entries(directory: Path) -> dict[str, DatumEntry] | None:
     """The content of the file, which datum may have written; None if there is none."""
-    path = folder / ENTRIES_FILE
+    path = directory / ENTRIES_FILE
     content = _read(path)
     return None if content is None else parse_entries(content, str(path))
 
@@ -145,23 +145,23 @@ def parse_entries(content: Any, name: str) -> dict[str, DatumEntry]:
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FormatError(
-            f"{name}: it is not what datum or covey writes ({error}); remove it with its dataset"
+            f"it is not what datum or covey writes ({error}); remove it with its dataset", path=name
         ) from None
 
 
-def read_shard_info(folder: Path) -> ShardInfo:
+def read_shard_info(directory: Path) -> ShardInfo:
     """The shards of all splits; empty if there is no such file."""
-    path = folder / SHARD_INFO_FILE
+    path = directory / SHARD_INFO_FILE
     try:
         return check_shard_info(_read(path) or {})
     except FeatureError as error:
-        raise FormatError(f"{path}: {error}; remove it with its dataset") from None
+        raise FormatError(f"{error}; remove it with its dataset", path=path) from None
 
 
 def check_shard_info(content: Any) -> ShardInfo:
-    """Make sure that shards are given as the file has them, and lie in the folder of the file."""
+    """Make sure that shards are given as the file has them, and lie in the directory of the file."""
     if not isinstance(content, Mapping):
-        raise FeatureError(f"shard info is of type {type(content).__name__}, must be a dict")
+        raise FeatureError(f"shard info is of type {type(content).__name__}; must be a dict")
     for split, shards in content.items():
         fits = isinstance(shards, Mapping) and all(
             isinstance(name, str) and type(count) is int and count >= 0
@@ -169,7 +169,7 @@ def check_shard_info(content: Any) -> ShardInfo:
         )
         if not isinstance(split, str) or not fits:
             raise FeatureError(
-                f"the shards of split {brief(split)} are {brief(shards)}, must be a dict of files "
+                f"the shards of split {brief(split)} are {brief(shards)}; must be a dict of files "
                 "and their numbers of records"
             )
         try:
@@ -188,11 +188,11 @@ def shard_info_to_json(shard_info: ShardInfo) -> str:
     return json.dumps(shard_info, indent=1, ensure_ascii=False)
 
 
-def save_shard_info(folder: Path, shard_info: ShardInfo) -> None:
+def save_shard_info(directory: Path, shard_info: ShardInfo) -> None:
     """Put the shards of some splits in the place of what the file has of the same splits."""
-    path = folder / SHARD_INFO_FILE
-    with locked(folder):
-        before = read_shard_info(folder)
+    path = directory / SHARD_INFO_FILE
+    with locked(directory):
+        before = read_shard_info(directory)
         after = {**before, **shard_info}
         if after == before and path.exists():
             return
@@ -205,7 +205,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     if not isinstance(content, dict):
-        raise FormatError(f"{path}: it is no dict; remove it with its dataset")
+        raise FormatError("it is not a dict; remove it with its dataset", path=path)
     return content
 
 
@@ -220,25 +220,25 @@ def check_split(name: str) -> None:
 _DTYPES = {"int": "int64", "float": "float32", "string": "bytes"}
 
 
-def datum_splits(storage: Storage, folder: str) -> ShardInfo | None:
-    """The shards of every split, with their records; None if this is no folder of datum's."""
-    path = storage.join(folder, SHARD_INFO_FILE)
+def datum_splits(storage: Storage, directory: str) -> ShardInfo | None:
+    """The shards of every split, with their records; None if this is not a directory of datum's."""
+    path = storage.join(directory, SHARD_INFO_FILE)
     content = _read_datum(storage, path)
     if content is None:
         return None
     try:
         return check_shard_info(content)
     except FeatureError as error:
-        raise FormatError(f"{path}: {error}") from None
+        raise FormatError(f"{error}", path=path) from None
 
 
-def datum_features(storage: Storage, folder: str) -> Features | None:
+def datum_features(storage: Storage, directory: str) -> Features | None:
     """The features of all records, if datum's own description is there.
 
     A sparse feature is a list of any length. If it has more dimensions, they are in the feature
     ``<name>_shape`` beside it.
     """
-    path = storage.join(folder, ENTRIES_FILE)
+    path = storage.join(directory, ENTRIES_FILE)
     content = _read_datum(storage, path)
     if content is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from covey import _core
 from covey.errors import CorruptRecordError, CoveyError, ExampleError, FeatureError
@@ -21,7 +22,7 @@ _WIRE_FAULTS = {
     "tag": "a field has an impossible tag",
     "length": "a length points past the end",
     "group": "a group is not closed, or nested too deeply",
-    "packed_floats": "a packed list of floats has a size that is no multiple of 4",
+    "packed_floats": "a packed list of floats has a size that is not a multiple of 4",
 }
 
 
@@ -35,6 +36,13 @@ class RecordLocation:
     """Its number in the file."""
     offset: int
     """Where its frame begins (in the decompressed file)."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of an error at this location."""
+        if self.name == _MEMORY:
+            return {"record": self.record}
+        return {"path": self.name, "record": self.record, "offset": self.offset}
 
     def __str__(self) -> str:
         if self.name == _MEMORY:
@@ -62,15 +70,11 @@ def explain_record(
         what = code.removesuffix("_checksum")
         reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
         return CorruptRecordError(
-            f"{where}: {reason}; pass on_error='skip' to read what is sound",
-            name=where.name,
-            record=where.record,
-            offset=where.offset,
-            reason=reason,
+            reason, **where.fields, remedy="pass on_error='skip' to read the valid records"
         )
     feature = owners[index] if index < len(columns) else None
     if code in _WIRE_FAULTS:
-        what = f"{_WIRE_FAULTS[code]} (byte {offset} of it), so it is no tf.train.Example"
+        what = f"{_WIRE_FAULTS[code]} (byte {offset} of it), so it is not a tf.train.Example"
     elif code == "out_of_bounds":
         what = f"its place, {found} bytes at {offset}, lies outside the {expected} that are there"
     else:
@@ -78,8 +82,8 @@ def explain_record(
     if feature is not None:
         key = columns[index].key
         stored = "" if key == feature else f" (stored as {key!r})"
-        what = f"feature {feature!r}{stored}: {what}"
-    return ExampleError(f"{where}: {what}", name=where.name, record=where.record, feature=feature)
+        what += stored
+    return ExampleError(what, **where.fields, feature=feature)
 
 
 def explain_misfit(
@@ -91,8 +95,7 @@ def explain_misfit(
 
 def wrong_value(error: Exception, feature: str, where: RecordLocation) -> ExampleError:
     """An error about the value of a feature, of a record that is somewhere."""
-    message = f"{where}: feature {feature!r}: {error}"
-    return ExampleError(message, name=where.name, record=where.record, feature=feature)
+    return ExampleError(str(error), **where.fields, feature=feature)
 
 
 def locate_in(blocks: Sequence[Block], row: int) -> RecordLocation:
@@ -119,7 +122,7 @@ def _misfit(code: str, found: int, expected: int, column: Column) -> str:
             f"it has {found} bytes, expected {expected}{multiple} for {column.dtype} {column.shape}"
         )
     if code == "utf8":
-        return "it holds a string that is no valid UTF-8; declare it as bytes"
+        return "it holds a string that is not a valid UTF-8; declare it as bytes"
     signed = found - 2**64 if found >= 2**63 else found
     return f"it holds {signed}, which is no {column.dtype}"
 
@@ -133,8 +136,8 @@ def explain_value(
     reasons = {
         "missing": "it is missing; declare it with a default if it may be",
         "inexact": "the value is not of the type of its feature",
-        "string": "a value is neither bytes nor a text that is valid UTF-8",
+        "string": "a value is neither bytes nor a string that is valid UTF-8",
         "size": f"{key!r} has the wrong number of values",
         "splits": f"the row splits of {key!r} do not fit its values",
     }
-    return FeatureError(f"feature {name!r}: {reasons.get(code, 'its values do not fit')}")
+    return FeatureError(f"{reasons.get(code, 'its values do not fit')}", feature=name)

@@ -82,16 +82,18 @@ class Features(Mapping[str, Feature]):
 
     def _add(self, features: Mapping[str, Any], path: tuple[str, ...]) -> None:
         if not isinstance(features, Mapping):
-            raise FeatureError(f"features are of type {type(features).__name__}, must be a dict")
+            raise FeatureError(f"features are of type {type(features).__name__}; must be a dict")
         if len(path) > _MOST_DEPTH:
             raise FeatureError(f"features are nested over {_MOST_DEPTH} levels deep")
         for key, feature in features.items():
             if not isinstance(key, str) or not key:
-                raise FeatureError(f"the name of a feature is {key!r}, must be a text")
+                raise FeatureError(f"the name of a feature is {key!r}; must be a string")
             try:
                 key.encode()
             except UnicodeError:
-                raise FeatureError(f"the name of a feature, {key!r}, is no valid UTF-8") from None
+                raise FeatureError(
+                    f"the name of a feature, {key!r}, is not a valid UTF-8"
+                ) from None
             if isinstance(feature, Mapping) and not isinstance(feature, Features):
                 self._add(feature, (*path, key))
                 continue
@@ -102,7 +104,7 @@ class Features(Mapping[str, Feature]):
             try:
                 self._set((*path, key), parse_feature(feature))
             except FeatureError as error:
-                raise FeatureError(f"feature {'/'.join((*path, key))!r}: {error}") from None
+                raise FeatureError(f"{error}", feature="/".join((*path, key))) from None
 
     def _set(self, path: tuple[str, ...], feature: Feature) -> None:
         name = "/".join(path)
@@ -127,7 +129,7 @@ class Features(Mapping[str, Feature]):
 
     @classmethod
     def infer_records(cls, records: Iterable[bytes]) -> Features:
-        """The features that fit all records, which somebody else wrote.
+        """The features that fit all records, which another program wrote.
 
         A record says less than an example: int64, float32 or bytes, and how many.
         """
@@ -190,7 +192,7 @@ class Features(Mapping[str, Feature]):
         self, flat: dict[str, Any], values: Mapping[str, Any], path: tuple[str, ...]
     ) -> None:
         if not isinstance(values, Mapping):
-            raise FeatureError(f"an example is of type {type(values).__name__}, must be a dict")
+            raise FeatureError(f"an example is of type {type(values).__name__}; must be a dict")
         for key, value in values.items():
             here = (*path, str(key))
             name = "/".join(here)
@@ -206,7 +208,7 @@ class Features(Mapping[str, Feature]):
     def select(self, names: Iterable[str]) -> Features:
         """The features with these names, in this order; decoding with them touches only them."""
         if isinstance(names, str):
-            raise FeatureError(f"names is the text {names!r}, must be a list of them")
+            raise FeatureError(f"names is the text {names!r}; must be a list of them")
         key = tuple(names)
         if key not in self._selected:
             self._check_known(key)
@@ -303,7 +305,7 @@ class Features(Mapping[str, Feature]):
     ) -> Iterator[Block]:
         """The same, in blocks of about so many bytes."""
         if block_bytes < 1:
-            raise ValueError(f"block_bytes is {block_bytes}, must be 1 or more")
+            raise ValueError(f"block_bytes is {block_bytes}; must be 1 or more")
         rows = self.check_columns(columns)
         row = 0
         while row < len(rows):
@@ -345,7 +347,7 @@ class Features(Mapping[str, Feature]):
                 right dtype and shape.
 
         Raises:
-            ExampleError: If a record is no Example or does not fit, saying which, where and why.
+            ExampleError: If a record is not an Example or does not fit, saying which, where and why.
             CorruptRecordError: If a checksum is wrong.
         """
         if names is not None:
@@ -361,7 +363,7 @@ class Features(Mapping[str, Feature]):
         *,
         out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Any]:
-        """Decode records that somebody else finds.
+        """Decode records that another program finds.
 
         Args:
             run: Lets the native decoder decode them.

@@ -53,9 +53,9 @@ class Image(Feature):
 
     def __post_init__(self) -> None:
         if self.dtype not in ("uint8", "uint16"):
-            raise FeatureError(f"dtype of an image is {self.dtype!r}, must be 'uint8' or 'uint16'")
+            raise FeatureError(f"dtype of an image is {self.dtype!r}; must be 'uint8' or 'uint16'")
         if self.format not in FORMATS:
-            raise FeatureError(f"format of an image is {self.format!r}, must be one of {FORMATS}")
+            raise FeatureError(f"format of an image is {self.format!r}; must be one of {FORMATS}")
         shape = check_shape(self.shape, self.dtype)
         if len(shape) != 3:
             raise FeatureError(f"shape of an image is {shape}, must have three dimensions")
@@ -74,7 +74,7 @@ class Image(Feature):
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return [self.encode(as_array(value))]
         raise FeatureError(
-            f"an image is of type {type(value).__name__}, must be encoded bytes or pixels"
+            f"an image is of type {type(value).__name__}; must be encoded bytes or pixels"
         )
 
     def encode(self, pixels: NDArray[Any]) -> bytes:
@@ -303,7 +303,7 @@ def decode_images(
         size: Height and width that images are resized to; each column is one array then.
         max_pixels: The most pixels of an encoded image.
     """
-    import_pillow()  # says what is missing, which is no record's fault
+    import_pillow()  # says what is missing, which is not a record's fault
     size = None if size is None else parse_size(size)
     nested = dict(columns)
     for name, feature in features.items():
@@ -328,7 +328,7 @@ def parse_size(size: Any) -> tuple[int, int]:
     sound = [isinstance(each, (int, np.integer)) and 0 < each < 2**15 for each in pair]
     if sound != [True, True]:
         raise FeatureError(
-            f"image_size is {size!r}, must be (height, width), each from 1 to {2**15 - 1}"
+            option="image_size", found=size, allowed=f"(height, width), each from 1 to {2**15 - 1}"
         )
     return int(pair[0]), int(pair[1])
 

@@ -79,7 +79,7 @@ def guess_value(value: Any, number: int) -> Guess:
 
 
 def _guess_list(value: list[Any] | tuple[Any, ...], number: int) -> Guess:
-    """Python's lists: of numbers or texts, nested or not, or of arrays."""
+    """Python's lists: of numbers or strings, nested or not, or of arrays."""
     if value and all(isinstance(each, np.ndarray) and each.ndim for each in value):
         if len({each.shape for each in value}) == 1:
             return guess_value(np.stack(value), number)
@@ -113,7 +113,7 @@ def _leaf_array(values: list[Any]) -> NDArray[Any]:
     """Python's values in an array that loses nothing of them."""
     if any(isinstance(value, (str, bytes)) for value in values):
         if not all(isinstance(value, (str, bytes)) for value in values):
-            raise FeatureError("texts and numbers are mixed in a list")
+            raise FeatureError("strings and numbers are mixed in a list")
         return np.array([None] * len(values))  # only their types matter
     array = as_array(values)
     if array.dtype.kind in "fO" and all(isinstance(value, int) for value in values):
@@ -167,8 +167,9 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
 
     def conflict(what: str, a: object, b: object) -> FeatureError:
         return FeatureError(
-            f"feature {name!r}: example {before.example} has {what} {a}, example {now.example} has "
-            f"{b}; no feature fits both"
+            f"example {before.example} has {what} {a}, example {now.example} has {b}; no "
+            "feature fits both",
+            feature=name,
         )
 
     low, high = min(before.low, now.low), max(before.high, now.high)
@@ -249,7 +250,7 @@ class Inference:
         number = self._next if number is None else number
         if not isinstance(example, Mapping):
             raise FeatureError(
-                f"example {number} is of type {type(example).__name__}, must be a dict of values"
+                f"example {number} is of type {type(example).__name__}; must be a dict of values"
             )
         for path, value in leaves(example):
             self._look_at(path, value, number)
@@ -277,12 +278,13 @@ class Inference:
                 continue
             if path in names:
                 raise FeatureError(
-                    f"feature {name!r}: it has one, which the examples before it have not; give it "
-                    "a default, or declare the features"
+                    "it has one, which the examples before it have not; give it a "
+                    "default, or declare the features",
+                    feature=name,
                 )
             first = self._guesses[path].example
             raise FeatureError(
-                f"feature {name!r}: it is missing, but example {first} has it; give it a default"
+                f"it is missing, but example {first} has it; give it a default", feature=name
             )
 
     def add_column(self, path: tuple[str, ...], column: Any) -> None:
@@ -293,7 +295,7 @@ class Inference:
             try:
                 dtype = dtype_of(column)
             except FeatureError as error:
-                raise FeatureError(f"feature {'/'.join(path)!r}: {error}") from None
+                raise FeatureError(f"{error}", feature="/".join(path)) from None
             guess = Guess(0, dtype, column.shape[1:], array=True, low=low, high=high)
             self._set(path, self._wider(path, guess), len(column))
             return
@@ -372,8 +374,9 @@ class Inference:
             name = "/".join(path)
             if self._seen[path] < self._count and name not in self.defaults:
                 raise FeatureError(
-                    f"feature {name!r}: example {guess.example} has it, but only "
-                    f"{self._seen[path]} of {self._count} examples do; give it a default"
+                    f"example {guess.example} has it, but only {self._seen[path]} of "
+                    f"{self._count} examples do; give it a default",
+                    feature=name,
                 )
             place = nested
             for parent in path[:-1]:
@@ -381,7 +384,7 @@ class Inference:
             try:
                 place[path[-1]] = self._feature(guess, name)
             except FeatureError as error:
-                raise FeatureError(f"feature {name!r}: {error}") from None
+                raise FeatureError(f"{error}", feature=name) from None
         return nested
 
     def _feature(self, guess: Guess, name: str) -> Any:
@@ -441,7 +444,7 @@ def leaves(
         raise FeatureError("examples are nested over 32 levels deep")
     for key, value in example.items():
         if not isinstance(key, str):
-            raise FeatureError(f"the name of a feature is {key!r}, must be a text")
+            raise FeatureError(f"the name of a feature is {key!r}; must be a string")
         here = (*path, key)
         if isinstance(value, Mapping):
             yield from leaves(value, here)
@@ -455,6 +458,6 @@ def _check_nesting(guesses: Mapping[tuple[str, ...], Guess]) -> None:
             other = guesses.get(path[:i])
             if other is not None:
                 raise FeatureError(
-                    f"feature {'/'.join(path[:i])!r}: example {other.example} has a value, "
-                    f"example {guess.example} a dict"
+                    f"example {other.example} has a value, example {guess.example} a dict",
+                    feature="/".join(path[:i]),
                 )

@@ -45,7 +45,7 @@ _MOST_DEPTH = 33
 
 
 def features_to_json(features: Features) -> Any:
-    """The features as lists, dicts, texts and numbers, ready for ``json.dumps``.
+    """The features as lists, dicts, strings and numbers, ready for ``json.dumps``.
 
     >>> features_to_json(Features({"x": "int64"}))["features"][0]["path"]
     ['x']
@@ -86,7 +86,7 @@ def features_from_json(content: Any, name: str) -> Features:
                 raise FormatError(f"feature {number}: {error}") from None
         return Features(nested)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise FormatError(f"{name}: these are no features of covey: {error}") from None
+        raise FormatError(f"these are no features of covey: {error}", path=name) from None
 
 
 def _fields(kind: type[Feature]) -> list[str]:
@@ -120,7 +120,7 @@ def _from_json(value: Any, depth: int = 0) -> Any:
             return base64.b64decode(text, validate=True)
         case {"float": ("nan" | "inf" | "-inf") as text, **rest} if not rest:
             return float(text)
-    raise FormatError(f"{brief(value)} is no value, nor {{'base64': ...}} nor {{'float': ...}}")
+    raise FormatError(f"{brief(value)} is not a value, nor {{'base64': ...}} nor {{'float': ...}}")
 
 
 def _entries(content: Any) -> list[Any]:
@@ -133,7 +133,7 @@ def _entries(content: Any) -> list[Any]:
         )
     entries = content.get("features")
     if not isinstance(entries, list):
-        raise FormatError(f"features are {brief(entries)}, must be a list")
+        raise FormatError(f"features are {brief(entries)}; must be a list")
     if len(entries) > MAX_FEATURES:
         raise FormatError(f"there are {len(entries):,} features; must be at most {MAX_FEATURES:,}")
     return entries
@@ -146,13 +146,13 @@ def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
     fields = dict(entry)
     path, kind = fields.pop("path", None), fields.pop("kind", None)
     if not isinstance(path, list) or not path or not all(isinstance(key, str) for key in path):
-        raise FormatError(f"path is {brief(path)}, must be a list of texts")
+        raise FormatError(option="path", found=brief(path), allowed="a list of strings")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise FormatError(f"kind is {brief(kind)}, must be one of {', '.join(_KINDS)}")
+        raise FormatError(option="kind", found=brief(kind), allowed=f"one of {', '.join(_KINDS)}")
     expected = _fields(_KINDS[kind])
     for field in fields:
         if field not in expected:
-            raise FormatError(f"{brief(field)} is no field of {kind}, which has {expected}")
+            raise FormatError(f"{brief(field)} is not a field of {kind}, which has {expected}")
     for field in expected:
         if field not in fields and field != "default":
             raise FormatError(f"{field} is missing; a {kind} has {expected}")
@@ -171,18 +171,18 @@ def _check(field: str, value: Any) -> None:
             fits = isinstance(value, list) and all(
                 size is None or type(size) is int for size in value
             )
-            allowed = "a list of whole numbers and null"
+            allowed = "a list of integers and null"
         case "names":
             fits = value is None or isinstance(value, list)
-            allowed = "a list of texts, or null"
+            allowed = "a list of strings, or null"
         case "num_classes":
-            fits, allowed = value is None or type(value) is int, "a whole number, or null"
+            fits, allowed = value is None or type(value) is int, "an integer, or null"
         case "depth":
-            fits, allowed = type(value) is int, "a whole number"
+            fits, allowed = type(value) is int, "an integer"
         case _:
-            fits, allowed = isinstance(value, str), "a text"
+            fits, allowed = isinstance(value, str), "a string"
     if not fits:
-        raise FormatError(f"{field} is {brief(value)}, must be {allowed}")
+        raise FormatError(f"{field} is {brief(value)}; must be {allowed}")
 
 
 def _place(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> None:

@@ -70,10 +70,10 @@ class Ragged(Feature):
         object.__setattr__(self, "dtype", parse_dtype(self.dtype))
         shape = check_shape(self.shape, self.dtype)
         if not all(shape):
-            raise FeatureError(f"the shape of a ragged feature's values is {shape}, must be known")
+            raise FeatureError(f"the shape of a ragged feature's values is {shape}; must be known")
         if not 2 <= self.depth <= 16:
             raise FeatureError(
-                f"depth of a ragged feature is {self.depth}, must be 2 to 16; "
+                f"depth of a ragged feature is {self.depth}; must be 2 to 16; "
                 "for one level use Tensor with a shape of (None,)"
             )
         if self.dtype == "float64":
@@ -96,7 +96,7 @@ class Ragged(Feature):
             for item in level:
                 if isinstance(item, (str, bytes)) or not hasattr(item, "__len__"):
                     raise FeatureError(
-                        f"{item!r} is no list; expected {self.depth} levels of lists"
+                        f"{item!r} is not a list; expected {self.depth} levels of lists"
                     )
                 each.append(len(item))
             level = [item for items in level for item in items]
@@ -145,7 +145,7 @@ class Sparse(Feature):
         shape = tuple(self.shape)
         # Only what is not zero is stored, so the whole may be large; each index is an int64.
         if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
-            raise FeatureError(f"the shape of a sparse feature is {shape}, must be positive")
+            raise FeatureError(f"the shape of a sparse feature is {shape}; must be positive")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "default", _empty(self.default))
 
@@ -189,7 +189,7 @@ class Sparse(Feature):
             places = places[:, np.newaxis]
         if places.dtype.kind not in "iu" or places.ndim != 2 or places.shape[1] != rank:
             raise FeatureError(
-                f"the sparse indices are {places.dtype} {places.shape}, must be integers "
+                f"the sparse indices are {places.dtype} {places.shape}; must be integers "
                 f"(values, {rank})"
             )
         places = places.astype(np.int64)

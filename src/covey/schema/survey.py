@@ -1,4 +1,4 @@
-"""Finding the features that fit all records, which somebody else wrote.
+"""Finding the features that fit all records, which another program wrote.
 
 A record says less than an example: int64, float32 or bytes, and how many. A survey looks through
 records natively; several of them, of the shards of a dataset, are put together here.
@@ -27,7 +27,7 @@ def infer_record_kinds(records: Iterable[bytes]) -> dict[str, Feature]:
         try:
             survey.add(record)
         except _core.Fault as fault:
-            raise _no_example(fault, f"record {number}", "<memory>", number) from None
+            raise _no_example(fault, None, number) from None
     return survey_kinds([survey])
 
 
@@ -38,13 +38,14 @@ def survey_block(survey: _core.Survey, block: Block) -> None:
             survey.add_places(block.data, block.offsets, block.lengths)
     except _core.Fault as fault:
         number = block.first + fault.args[1]
-        raise _no_example(fault, f"{block.name}: record {number}", block.name, number) from None
+        raise _no_example(fault, block.name, number) from None
 
 
-def _no_example(fault: _core.Fault, where: str, name: str, record: int) -> ExampleError:
+def _no_example(fault: _core.Fault, name: str | None, record: int) -> ExampleError:
     code, _, offset, *_ = fault.args
-    message = f"{where}: byte {offset} of it ({code}): it is no tf.train.Example"
-    return ExampleError(message, name=name, record=record, feature=None)
+    return ExampleError(
+        f"it is not a tf.train.Example (byte {offset} of it: {code})", path=name, record=record
+    )
 
 
 def survey_kinds(surveys: Sequence[_core.Survey]) -> dict[str, Feature]:
@@ -59,7 +60,7 @@ def survey_kinds(surveys: Sequence[_core.Survey]) -> dict[str, Feature]:
         try:
             found = survey.context(), survey.lists()
         except UnicodeDecodeError as error:
-            raise FeatureError(f"a feature's name is no valid UTF-8: {error}") from None
+            raise FeatureError(f"a feature's name is not a valid UTF-8: {error}") from None
         # A step without a list has no values; a key without one says nothing about its values.
         for known, seen, counts in zip((context, lists), found, (1, 0), strict=True):
             for key, each in seen.items():
@@ -109,8 +110,9 @@ def _record_kind(
     if len(kinds) > 1:
         a, b = kinds[:2]
         raise FeatureError(
-            f"feature {key!r}: record {first[a]} holds {_DTYPES[a]}, record {first[b]} holds "
-            f"{_DTYPES[b]}; no feature fits both"
+            f"record {first[a]} holds {_DTYPES[a]}, record {first[b]} holds {_DTYPES[b]}; "
+            "no feature fits both",
+            feature=key,
         )
     everywhere = present == records and by_kind[0] == 0
     return (_DTYPES[kinds[0]] if kinds else None), (least, most), everywhere

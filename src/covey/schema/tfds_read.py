@@ -78,29 +78,31 @@ Path = tuple[str, ...]
 
 
 def features_from_tfds(
-    folder: str | os.PathLike[str], read: Callable[[str], bytes] | None = None
+    directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None
 ) -> Features:
-    """The features of a folder that TFDS prepared, from its ``features.json`` and label files.
+    """The features of a directory that TFDS prepared, from its ``features.json`` and label files.
 
     Args:
-        folder: The folder, or, with ``read``, whatever names it in errors.
-        read: Gives the content of a file of the folder by its name, or raises FileNotFoundError.
+        directory: The directory, or, with ``read``, whatever names it in errors.
+        read: Gives the content of a file of the directory by its name, or raises FileNotFoundError.
             Without it files on disk are read.
 
     Raises:
         FormatError: If a file is not what it should be.
         FeatureError: If nothing tells how a feature is stored.
     """
-    place = os.fspath(folder)
+    place = os.fspath(directory)
     reader = _Reader(place, read or (lambda name: read_file(os.path.join(place, name))))
     found = reader.read(parse_json(reader.load(FEATURES_FILE), reader.name), (), ())
     reader.check_count(_count(found))
     if not isinstance(found, dict):
-        raise FormatError(f"{reader.name}: the features are no FeaturesDict, nor a Sequence of one")
+        raise FormatError(
+            "the features are no FeaturesDict, nor a Sequence of one", path=reader.name
+        )
     try:
         return Features(found)
     except FeatureError as error:
-        raise FeatureError(f"{reader.name}: {error}") from None
+        raise FeatureError(f"{error}", path=reader.name) from None
 
 
 def _count(features: Any) -> int:
@@ -128,19 +130,19 @@ class _Node:
 
 @dataclass(frozen=True)
 class _Reader:
-    folder: str
+    directory: str
     load: Callable[[str], bytes]
     nodes: Iterator[int] = field(default_factory=itertools.count)
     """Counts the nodes that were read."""
 
     @property
     def name(self) -> str:
-        return os.path.join(self.folder, FEATURES_FILE)
+        return os.path.join(self.directory, FEATURES_FILE)
 
     def check_count(self, features: int) -> None:
         """Refuse a file with too many features."""
         if features > MAX_FEATURES:
-            raise FormatError(f"{self.name}: it has over {MAX_FEATURES:,} features")
+            raise FormatError(f"it has over {MAX_FEATURES:,} features", path=self.name)
 
     def read(self, json: Any, path: Path, lengths: Shape) -> Any:
         """A node of ``features.json``: a feature, or a dict of them.
@@ -151,7 +153,7 @@ class _Reader:
             lengths: Of the sequences that it is in, the outermost first.
         """
         if len(path) + len(lengths) > _MOST_DEPTH:
-            raise FormatError(f"{self.name}: features are nested over {_MOST_DEPTH} levels deep")
+            raise FormatError(f"features are nested over {_MOST_DEPTH} levels deep", path=self.name)
         self.check_count(next(self.nodes))
         node = self._open(json, path)
         match node.kind:
@@ -250,19 +252,19 @@ class _Reader:
     def _label(self, node: _Node, path: Path) -> ClassLabel:
         count = self._whole(node.get("numClasses"), path, 0)
         name = label_file(path)
-        file = os.path.join(self.folder, name)
+        file = os.path.join(self.directory, name)
         try:
             text = self.load(name).decode() if is_possible(name) else ""
         except FileNotFoundError:
             text = ""
         except UnicodeError as error:
-            raise FormatError(f"{file}: the names of classes are no UTF-8: {error}") from None
+            raise FormatError(f"the names of classes are no UTF-8: {error}", path=file) from None
         if text.count("\n") + text.count("\r") > MAX_VALUES:
-            raise FormatError(f"{file}: it has over {MAX_VALUES:,} lines; must have fewer")
+            raise FormatError(f"it has over {MAX_VALUES:,} lines; must have fewer", path=file)
         lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
         names = tuple(line for line in lines if line)
         if names and count not in (0, len(names)):
-            raise FormatError(f"{file}: {len(names)} names, but {self.name} has {count} classes")
+            raise FormatError(f"{len(names)} names, but {self.name} has {count} classes", path=file)
         return ClassLabel(names=names) if names else ClassLabel(num_classes=count or None)
 
     def _tensor(self, node: _Node, path: Path, lengths: Shape) -> Any:
@@ -271,7 +273,9 @@ class _Reader:
         if isinstance(encoding, str):
             encoding = encoding.lower()  # Audio has it in capitals
         if encoding not in ("none", "bytes", "zlib"):
-            raise FeatureError(f"encoding is {brief(encoding)}, must be 'none', 'bytes' or 'zlib'")
+            raise FeatureError(
+                option="encoding", found=brief(encoding), allowed="'none', 'bytes' or 'zlib'"
+            )
         optional = bool(node.get("optional")) and not lengths
         if encoding != "none" and isinstance(dtype, str) and dtype != "string":
             return _memory(dtype, shape, encoding, lengths, optional)
@@ -279,8 +283,10 @@ class _Reader:
             dtype = "float32"
         if dtype not in ("string", *NUMBERS):
             raise FeatureError(
-                f"dtype is {brief(dtype)}, must be one of string, {', '.join(NUMBERS)}; others "
-                "are only stored with an encoding"
+                option="dtype",
+                found=brief(dtype),
+                allowed=f"one of string, {', '.join(NUMBERS)}",
+                remedy="others are only stored with an encoding",
             )
         dtype = "bytes" if dtype == "string" else str(dtype)
         if not optional or shape.count(None) > 1:
@@ -294,7 +300,7 @@ class _Reader:
         sizes = shape.get("dimensions", []) if isinstance(shape, dict) else shape
         if not isinstance(sizes, list) or len(sizes) > _MOST_DIMENSIONS:
             raise FormatError(
-                f"{self._where(path)}: the shape is no list of up to {_MOST_DIMENSIONS} sizes"
+                f"{self._where(path)}: the shape is not a list of up to {_MOST_DIMENSIONS} sizes"
             )
         complete = [self._whole(size, path, -1) for size in sizes]
         return tuple(None if size == -1 else size for size in complete)
@@ -307,7 +313,7 @@ class _Reader:
 
     def _dict(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise FormatError(f"{self.name}: found {brief(value)}, expected a dict")
+            raise FormatError(f"found {brief(value)}, expected a dict", path=self.name)
         return value
 
     def _where(self, path: Path) -> str:
@@ -315,7 +321,7 @@ class _Reader:
 
 
 def _text(node: _Node, lengths: Shape) -> Any:
-    """Texts, or the numbers that an encoder made of them until TFDS gave these up."""
+    """Strings, or the numbers that an encoder made of them until TFDS gave these up."""
     dtype, shape = ("int64", (None,)) if node.get("useEncoder") else ("str", ())
     return _values(dtype, shape, lengths)
 

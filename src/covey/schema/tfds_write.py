@@ -152,7 +152,7 @@ def label_file(path: tuple[str, ...]) -> str:
 
 
 def is_possible(file: str) -> bool:
-    """Whether a disk can have a file of this name, in the folder of the dataset."""
+    """Whether a disk can have a file of this name, in the directory of the dataset."""
     try:
         check_name(file, "the name of a file")
     except FormatError:

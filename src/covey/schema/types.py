@@ -134,7 +134,7 @@ class Tensor(Feature):
         encoding = self.encoding or ("bytes" if dtype == "float64" else "list")
         if encoding not in ("list", "bytes", *PACKED):
             raise FeatureError(
-                f"encoding is {encoding!r}, must be 'list' or 'bytes', or one of {PACKED}"
+                option="encoding", found=encoding, allowed=f"'list' or 'bytes', or one of {PACKED}"
             )
         if dtype in STRINGS and encoding != "list":
             raise FeatureError(f"encoding is {encoding!r}, but {dtype} has no other than 'list'")
@@ -183,7 +183,7 @@ class Tensor(Feature):
         if self._has_shape:
             if self.default is not REQUIRED:
                 raise FeatureError(
-                    f"feature {name!r}: no default is possible with several unknown dimensions"
+                    "no default is possible with several unknown dimensions", feature=name
                 )
             shape = Column(f"{name}/shape", "int32", (len(self.shape),))
             return (shape, self._column(f"{name}/value"))
@@ -303,7 +303,7 @@ class ClassLabel(Feature):
             given: Any = self.names
             names = tuple(given)
             if isinstance(given, str) or not all(isinstance(name, str) for name in names):
-                raise FeatureError(f"the names of classes are {given!r}, must be a list of texts")
+                raise FeatureError(f"the names of classes are {given!r}; must be a list of strings")
             self._positions.update((name, i) for i, name in enumerate(names))
             if len(self._positions) != len(names):
                 twice = next(n for i, n in enumerate(names) if self._positions[n] != i)
@@ -317,7 +317,9 @@ class ClassLabel(Feature):
         elif self.num_classes is not None:
             count: Any = self.num_classes
             if not isinstance(count, (int, np.integer)) or not 0 <= count < 2**62:
-                raise FeatureError(f"num_classes is {count!r}, must be a whole number, 0 or more")
+                raise FeatureError(
+                    option="num_classes", found=count, allowed="an integer, 0 or more"
+                )
         if self.default is not REQUIRED:
             object.__setattr__(self, "default", int(self._column("default").coerce(self.default)))
 
@@ -370,7 +372,7 @@ class ClassLabel(Feature):
             if outside.any():
                 row = int(np.argmax(outside))
                 raise MisfitError(
-                    row, f"the class is {labels[row]}, must be from -1 to {self.num_classes - 1}"
+                    row, f"the class is {labels[row]}; must be from -1 to {self.num_classes - 1}"
                 )
         return labels
 

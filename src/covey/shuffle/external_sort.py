@@ -1,4 +1,4 @@
-"""Runs: sorted records that were put aside on disk.
+"""Runs: sorted records that were spilled to disk.
 
 Records held in memory, in large pieces that are used again and again.
 
@@ -7,7 +7,7 @@ that is emptied and filled again touches only its own.
 
 Bringing records into order with bounded memory.
 
-Records are held in memory up to a bound; then they are sorted and put aside as a run on disk, and
+Records are held in memory up to a bound; then they are sorted and spilled as a run on disk, and
 the runs are merged at the end. The order never depends on the bound.
 """
 
@@ -40,7 +40,7 @@ from covey.tfrecord.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
 
 @dataclass(slots=True)
 class Run:
-    """Records that were sorted and put aside: frames in one file, rows in another."""
+    """Records that were sorted and spilled: frames in one file, rows in another."""
 
     path: Path
     rows: int
@@ -204,16 +204,16 @@ class Spool:
     """Records on their way from their source to their place.
 
     Args:
-        folder: Where runs are put aside.
+        directory: Where runs are spilled.
         memory_limit: How many bytes to hold, about, before that.
         ordering: What to sort by.
         unique: Whether two records with one hash are an error; their keys are remembered for it.
-        prefix: How the names of its files begin, if several share the folder.
+        prefix: How the names of its files begin, if several share the directory.
     """
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         *,
         memory_limit: int,
         ordering: RecordOrder,
@@ -222,7 +222,7 @@ class Spool:
     ) -> None:
         self.records = 0
         self.bytes = 0
-        self._folder = folder
+        self._directory = directory
         self._prefix = prefix
         self._memory_limit = memory_limit
         self._ordering = ordering
@@ -262,7 +262,7 @@ class Spool:
         if not len(self._arena):
             return
         if self._keys:
-            path = self._folder / f"{self._prefix}keys-{len(self._key_files):06d}"
+            path = self._directory / f"{self._prefix}keys-{len(self._key_files):06d}"
             path.write_bytes(pickle.dumps(self._keys))
             self._key_files.append(path)
             self._keys, self._key_bytes = [], 0
@@ -270,7 +270,7 @@ class Spool:
         self._arena.clear()
 
     def _write_run(self, parts: Iterator[_Sorted]) -> Run:
-        path = self._folder / f"{self._prefix}run-{self._made:06d}.frames"
+        path = self._directory / f"{self._prefix}run-{self._made:06d}.frames"
         self._made += 1
         with RunWriter(path) as writer:
             for part in parts:

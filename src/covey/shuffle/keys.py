@@ -45,9 +45,9 @@ def hash_keys(keys: Sequence[Key], seed: int) -> tuple[NDArray[np.uint64], NDArr
         code, row, *_ = fault.args
         found = keys[row]
         allowed = {
-            "type": f"is of type {type(found).__name__}, must be a text, bytes or a whole number",
-            "range": "does not fit 64 bits; make it a text",
-            "utf8": "is no valid UTF-8; make it bytes",
+            "type": f"is of type {type(found).__name__}; must be a string, bytes or an integer",
+            "range": "does not fit 64 bits; make it a string",
+            "utf8": "is not a valid UTF-8; make it bytes",
         }
         raise FeatureError(f"the key {found!r} {allowed[code]}") from None
 

@@ -107,7 +107,9 @@ class Table:
     ) -> SourceError | None:
         if lines.undecoded is not None:
             where, byte = lines.undecoded
-            return fault(self.path, f"byte {byte:#04x} is no UTF-8; save the file as UTF-8", where)
+            return fault(
+                self.path, f"byte {byte:#04x} is not an UTF-8; save the file as UTF-8", where
+            )
         if problem is None and self.names and len(cells) != len(self.names):
             problem = (
                 f"this row has {len(cells)} cells, the header has {len(self.names)}; "
@@ -124,7 +126,7 @@ class _Lines:
         self.offset = offset
         self.line = line
         self.undecoded: tuple[int, int] | None = None
-        """The line and the first byte of what is no UTF-8."""
+        """The line and the first byte of what is not an UTF-8."""
 
     def __iter__(self) -> Iterator[str]:
         for raw in self._file:
@@ -216,7 +218,7 @@ class Column:
             self._kind = 3
 
     def dtype(self, *, label: bool = False) -> str:
-        """The dtype that holds all cells; a label is an integer or a text."""
+        """The dtype that holds all cells; a label is an integer or a string."""
         complete = self._kind == 1 and (label or not self._empty)
         if complete and self._low >= -(2**63) and self._high < 2**63:
             return "int64"
@@ -245,7 +247,7 @@ class TypedTable:
     dtypes: tuple[str, ...]
     label: str | None
     classes: tuple[str, ...] | None
-    """The names of the classes, if the label is a text."""
+    """The names of the classes, if the label is a string."""
     length: int
 
     @classmethod

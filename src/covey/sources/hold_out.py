@@ -57,7 +57,7 @@ def hold_out(
         infer: Find the features of a source that does not know them, from all of it, so that both
             parts have the same.
         defaults: What examples get then that lack a feature.
-        on_error: ``"skip"`` leaves bad items for whoever writes the examples that stay.
+        on_error: ``"skip"`` leaves bad items for a caller that writes the examples that stay.
         progress: Is told of so many examples more (and of 0 bytes).
 
     Returns:
@@ -77,10 +77,10 @@ def hold_out(
     for name in ("fraction", "class_fraction"):
         share = wanted[name]
         if share is not None and not 0 < share < 1:
-            raise DatasetError(f"{name} is {share}, must be between 0 and 1")
+            raise DatasetError(f"{name} is {share}; must be between 0 and 1")
     label = source.label if label is None else label
     if fraction is None and label is None:
-        raise DatasetError(f"{source.path}: nothing tells the class of an example; pass label=")
+        raise DatasetError("nothing tells the class of an example; pass label=", path=source.path)
     survey = Survey(source, key, label, on_error, progress)
     if infer and source.features is None and source.columns is None:
         survey.learning = SchemaInference(defaults or {}, on_error)
@@ -94,7 +94,7 @@ def hold_out(
     total, out = len(held_out), int(held_out.sum())
     if out in (0, total):
         side = "nothing is held out" if out == 0 else "nothing stays"
-        raise DatasetError(f"{source.path}: with {what}, {side} of {total:,} examples")
+        raise DatasetError(f"with {what}, {side} of {total:,} examples", path=source.path)
     source = replace(source, features=survey.features(), label=label)
     return part_of(source, ~held_out), part_of(source, held_out)
 
@@ -146,7 +146,8 @@ def _of_classes(
     out = int(low.sum())
     if not 0 < out < len(numbers):
         raise DatasetError(
-            f"{path}: {asked} of {len(numbers):,} classes cannot be held out: there must be some "
-            f"on both sides, and that would be {out:,} and {len(numbers) - out:,}"
+            f"{asked} of {len(numbers):,} classes cannot be held out: there must be some "
+            f"on both sides, and that would be {out:,} and {len(numbers) - out:,}",
+            path=path,
         )
     return low[np.frombuffer(of_items, np.int64)]

@@ -45,7 +45,7 @@ class SchemaInference:
         except FeatureError:
             if not self._skips:
                 raise
-            for each in waiting:  # whoever writes leaves out those that do not fit the others
+            for each in waiting:  # a caller that writes leaves out those that do not fit the others
                 with suppress(FeatureError):
                     self._take_in([each])
         with suppress(FeatureError):  # some examples lack a feature: said in the end

@@ -1,4 +1,4 @@
-"""Folders of images, one folder per class."""
+"""Directories of images, one directory per class."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def read_image(path: str) -> bytes | SourceError:
     except StorageError as error:
         return fault(path, f"the image cannot be read: {str(error).removeprefix(f'{path}: ')}")
     wrong = image_fault(data)
-    return data if wrong is None else fault(path, f"this is no image that can be read: {wrong}")
+    return data if wrong is None else fault(path, f"this is not an image that can be read: {wrong}")
 
 
-def walk_images(folder: str) -> Iterator[str]:
-    """The images below a folder, as paths relative to it with slashes; hidden ones are left out."""
-    return _walk(folder, "", ())
+def walk_images(directory: str) -> Iterator[str]:
+    """The images below a directory, as paths relative to it with slashes; hidden ones are left out."""
+    return _walk(directory, "", ())
 
 
-def _walk(folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    status = os.stat(folder)
+def _walk(directory: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    status = os.stat(directory)
     here = (status.st_dev, status.st_ino)
     if here in above:  # a link that leads back up
         return
-    with os.scandir(folder) as entries:
+    with os.scandir(directory) as entries:
         visible = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
     for entry in visible:
         if entry.is_dir():
@@ -72,9 +72,9 @@ class _ImageFolder(LazyItems):
         path = f"{self.root}/{relative}"
         directory, _, _ = relative.rpartition("/")
         if not directory:
-            return fault(path, "this image is in no class folder, so it has no label")
+            return fault(path, "this image is in no class directory, so it has no label")
         if not _is_utf8(relative):
-            return fault(path, "the name of this file is no valid UTF-8; rename it")
+            return fault(path, "the name of this file is not a valid UTF-8; rename it")
         data = read_image(path)
         if isinstance(data, SourceError):
             return data
@@ -100,10 +100,13 @@ def _holds_images(place: ProbedPath) -> bool:
 
 
 @register(
-    "image folder", "a folder with a folder of images per class", recognise=_holds_images, rank=2
+    "image directory",
+    "a directory with a directory of images per class",
+    recognise=_holds_images,
+    rank=2,
 )
 def open_image_folder(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
-    """Images in class folders. A class is the path of its folder, so folders may be nested.
+    """Images in class directories. A class is the path of its directory, so directories may be nested.
 
     An example has the image's bytes as they are, the class, and the file's path.
     """
@@ -112,8 +115,8 @@ def open_image_folder(place: ProbedPath, *, label: str | None, split: str | None
     if name in ("image", "filename"):
         raise fault(root, f"the label cannot be called {name!r}, which is another feature's name")
     if not os.path.isdir(root):
-        raise fault(root, f"found {place.describe()}, but an image folder is a folder")
-    splits = _split_folders(place)
+        raise fault(root, f"found {place.describe()}, but an image directory is a directory")
+    splits = _split_directories(place)
     chosen = choose_split(splits, split, root) if splits else ""
     names: set[str] = set()
     # A class has one number in all splits, also if one of them lacks it.
@@ -124,21 +127,21 @@ def open_image_folder(place: ProbedPath, *, label: str | None, split: str | None
             paths = sorted(found)
     root = os.path.join(root, chosen).rstrip("/")
     if not paths:
-        raise fault(root, "there is no image in this folder, nor in those below it")
+        raise fault(root, "there is no image in this directory, nor in those below it")
     names.discard("")
     if not names:
         raise fault(
             root,
             f"there are {len(paths)} images here ({enumerate_names(paths, _SHOWN)}) but no class "
-            "folders and no table of labels; make a folder for each class, or a CSV file with the "
+            "directories and no table of labels; make a directory for each class, or a CSV file with the "
             "names of the images and their labels",
         )
     wrong = next((each for each in sorted(names) if not _is_utf8(each)), None)
     if wrong is not None:
-        raise fault(f"{root}/{wrong}", "the name of this class is no valid UTF-8; rename it")
+        raise fault(f"{root}/{wrong}", "the name of this class is not a valid UTF-8; rename it")
     kinds: dict[str, Any] = {"image": Image(), name: ClassLabel(names=tuple(sorted(names)))}
     return Source(
-        "image folder",
+        "image directory",
         root,
         _ImageFolder(root, paths, name),
         length=len(paths),
@@ -147,12 +150,12 @@ def open_image_folder(place: ProbedPath, *, label: str | None, split: str | None
     )
 
 
-def _split_folders(place: ProbedPath) -> list[str]:
-    """The names of the folders that are splits rather than classes: all of them, or none."""
-    names = [os.path.basename(folder) for folder in place.folders]
+def _split_directories(place: ProbedPath) -> list[str]:
+    """The names of the directories that are splits rather than classes: all of them, or none."""
+    names = [os.path.basename(directory) for directory in place.directories]
     if not names or not all(name.lower() in SPLIT_NAMES for name in names):
         return []
-    for folder in place.folders:
-        if any(map(is_image, ProbedPath.look(folder).files)):
+    for directory in place.directories:
+        if any(map(is_image, ProbedPath.look(directory).files)):
             return []  # images right below it: it is a class that happens to have such a name
     return names

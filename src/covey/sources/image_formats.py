@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-# What people name images; a file with such a name that is no image is an error, not ignored.
+# What people name images; a file with such a name that is not an image is an error, not ignored.
 _KNOWN = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp")
 _UNKNOWN = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2")
 EXTENSIONS = frozenset((*_KNOWN, *_UNKNOWN))

@@ -31,19 +31,19 @@ _LOOKED_AT = 20
 
 @dataclass(frozen=True)
 class _Listing:
-    """A table, the column of it that holds paths, and the folder that they are relative to."""
+    """A table, the column of it that holds paths, and the directory that they are relative to."""
 
     table: Table
     column: int
-    folder: str
+    directory: str
     confined: bool
-    """Whether images outside of the folder are refused."""
+    """Whether images outside of the directory are refused."""
 
     def find(self, path: str) -> str:
         """The file of an image."""
         if self.confined:
             check_path(os.path.normpath(path).replace(os.sep, "/"), "the path of an image")
-        return os.path.join(self.folder, path)
+        return os.path.join(self.directory, path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class _ListedImages(LazyItems):
     """and on which line."""
     path_feature: str
     repeated: bool
-    """Whether a path comes more than once, so that it is no key by itself."""
+    """Whether a path comes more than once, so that it is not a key by itself."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -98,11 +98,11 @@ def _tables(place: ProbedPath) -> list[str]:
 
 
 def _listing(path: str, confined: bool) -> _Listing | None:
-    """Find the column whose values name images, and the folder that has them.
+    """Find the column whose values name images, and the directory that has them.
 
     Args:
         path: The table.
-        confined: Whether images outside of the folder are refused.
+        confined: Whether images outside of the directory are refused.
     """
     try:
         table = Table.open(path)
@@ -112,9 +112,9 @@ def _listing(path: str, confined: bool) -> _Listing | None:
     sound = [cells for cells in rows if not isinstance(cells, SourceError)]
     home = os.path.dirname(path)
     best, found = 0, None
-    for folder in [home, *ProbedPath.look(home or ".").folders]:
+    for directory in [home, *ProbedPath.look(home or ".").directories]:
         for column in range(len(table.names)):
-            listing = _Listing(table, column, folder, confined)
+            listing = _Listing(table, column, directory, confined)
             hits = sum(_is_hit(listing, cells[column]) for cells in sound if cells[column])
             if hits > best:
                 best, found = hits, listing
@@ -130,8 +130,8 @@ def _is_hit(listing: _Listing, path: str) -> bool:
 
 
 def _listings(place: ProbedPath) -> Iterator[_Listing]:
-    # A table that was chosen by itself may list images anywhere. One that was found in a folder may
-    # have come with it: then only the folder is read.
+    # A table that was chosen by itself may list images anywhere. One that was found in a directory may
+    # have come with it: then only the directory is read.
     return filter(None, (_listing(each, not place.is_file) for each in _tables(place)))
 
 
@@ -152,7 +152,7 @@ def open_image_table(place: ProbedPath, *, label: str | None, split: str | None)
         raise fault(
             place.path,
             f"found {place.describe()}, but no CSV or TSV file with a column of paths of images; "
-            "paths are relative to the file, or to a folder beside it",
+            "paths are relative to the file, or to a directory beside it",
         )
     if len(listings) > 1:
         tables = enumerate_names(os.path.basename(each.table.path) for each in listings)

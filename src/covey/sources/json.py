@@ -39,8 +39,8 @@ def _is_json(place: ProbedPath) -> bool:
 def _example(value: Any, path: str, line: int, label: str | None, who: str = "") -> Any:
     """The example that an object is, or what is wrong with it; null is the same as missing."""
     if not isinstance(value, dict):
-        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(value), "a value")
-        return fault(path, f"{who}this is {kind}, must be an object of names and values", line)
+        kind = {list: "a list", str: "a string", type(None): "null"}.get(type(value), "a value")
+        return fault(path, f"{who}this is {kind}; must be an object of names and values", line)
     example = {name: each for name, each in value.items() if each is not None}
     if label is not None and example.get(label, "") == "":
         has = f"this object has {enumerate_names(example)}"
@@ -49,7 +49,7 @@ def _example(value: Any, path: str, line: int, label: str | None, who: str = "")
 
 
 def _parse(text: str, at: int = 0) -> tuple[Any, int]:
-    """Parse the value at a place of a text; where it ends comes with it.
+    """Parse the value at a place of a string; where it ends comes with it.
 
     Raises:
         JSONDecodeError: Whatever is wrong with it; it knows the line and the column.
@@ -122,7 +122,9 @@ class _Lines:
                 raise _broken("more follows after the object's end", text, end)
         except UnicodeDecodeError as error:
             byte = raw[error.start]
-            return fault(self.path, f"byte {byte:#04x} is no UTF-8; save the file as UTF-8", line)
+            return fault(
+                self.path, f"byte {byte:#04x} is not an UTF-8; save the file as UTF-8", line
+            )
         except ValueError as error:
             return fault(self.path, f"this is no JSON: {_reason(error)}", line)
         example = _example(value, self.path, line, self.label)
@@ -151,7 +153,7 @@ class _Whole:
             return raw.decode()
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
-            what = f"byte {raw[error.start]:#04x} is no UTF-8; save the file as UTF-8"
+            what = f"byte {raw[error.start]:#04x} is not an UTF-8; save the file as UTF-8"
             raise fault(self.path, what, line) from None
 
     def __iter__(self) -> Iterator[Item]:

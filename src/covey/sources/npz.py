@@ -36,7 +36,7 @@ def _load(path: str) -> Arrays:
             for member in archive.files:
                 value = archive[member]
                 if not isinstance(value, np.ndarray):
-                    raise fault(path, f"member {member!r} is no array in NumPy's format")
+                    raise fault(path, f"member {member!r} is not an array in NumPy's format")
                 arrays[member] = value
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, ValueError) and "Object arrays" in str(error):
@@ -72,7 +72,7 @@ class _Rows(LazyItems):
 
 
 def _plain(value: Any) -> Any:
-    """A row as it is, but NumPy's texts as Python's."""
+    """A row as it is, but NumPy's strings as Python's."""
     return value.item() if isinstance(value, (np.str_, np.bytes_)) else value
 
 
@@ -85,14 +85,14 @@ def _is_npz(place: ProbedPath) -> bool:
         with zipfile.ZipFile(place.path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile):
-        return b".npy" in place.head[:512]  # a damaged one: say so when it is opened
+        return b".npy" in place.head[:512]  # a corrupt one: say so when it is opened
 
 
 @register("NPZ", "an NPZ file of arrays with a row per example", recognise=_is_npz)
 def open_npz(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The rows of arrays, keyed by their number from 0; the arrays are held in memory.
 
-    Texts of another length that name the classes of an array become its names; single values are
+    Strings of another length that name the classes of an array become its names; single values are
     left out. Names such as ``x_train`` and ``x_test`` tell splits apart.
     """
     path = one_file(place, "NPZ")
@@ -134,7 +134,7 @@ def _tell_apart(
     if label in arrays:
         rows = len(arrays[label])
     else:
-        # Most arrays have a row per example; of texts, those that do not may be names.
+        # Most arrays have a row per example; of strings, those that do not may be names.
         lengths = Counter(len(array) for array in arrays.values() if not _is_text(array))
         rows = (lengths or Counter(map(len, arrays.values()))).most_common(1)[0][0]
     columns = {name: array for name, array in arrays.items() if len(array) == rows}
@@ -159,7 +159,7 @@ def _is_text(array: NDArray[Any]) -> bool:
 
 
 def _named_by(name: str, array: NDArray[Any], columns: Arrays, label: str | None) -> str | None:
-    """The column whose classes these texts name: by what they are called, and by their number."""
+    """The column whose classes these strings name: by what they are called, and by their number."""
     if not _is_text(array):
         return None
     stem = _NAMES.sub("", name)

@@ -26,7 +26,6 @@ def _pyarrow() -> tuple[Any, Any]:
     except ImportError:
         raise SourceError(
             "reading Parquet needs pyarrow, which is not installed; run: pip install pyarrow",
-            name="pyarrow",
         ) from None
 
 
@@ -81,7 +80,7 @@ def _fill(value: Any, kind: Any) -> Any:
         data = value and value["bytes"]
         wrong = "it holds no bytes" if data is None else image_fault(data)
         if wrong is not None:
-            raise ValueError(f"this is no image that can be read: {wrong}")
+            raise ValueError(f"this is not an image that can be read: {wrong}")
         return data
     if isinstance(kind, Mapping):
         if value is None:
@@ -148,7 +147,7 @@ class _Rows:
 
 @register(
     "Parquet",
-    "a Parquet file, a folder or a pattern of them",
+    "a Parquet file, a directory or a pattern of them",
     recognise=lambda place: bool(_parquet_files(place)),
     rank=3,
 )
@@ -218,7 +217,7 @@ def _features(
 
 
 def _texts(files: Sequence[str], column: str) -> set[str]:
-    """All texts of a column, which alone is read for it."""
+    """All strings of a column, which alone is read for it."""
     pa, parquet = _pyarrow()
     texts: set[str] = set()
     for file in files:
@@ -244,4 +243,4 @@ def _hugging_face_classes(schema: Any) -> dict[str, tuple[str, ...]]:
             if isinstance(each, dict) and each.get("_type") == "ClassLabel" and each.get("names")
         }
     except (ValueError, AttributeError, TypeError):
-        return {}  # it is somebody else's, and the columns say enough without
+        return {}  # it is another program's, and the columns say enough without

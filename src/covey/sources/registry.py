@@ -3,9 +3,9 @@
 A kind is one function with a decorator that says what it is called, what it is, and how to
 recognise it by its contents::
 
-    @register("sound folder", "a folder of WAV files", recognise=holds_sounds)
+    @register("sound directory", "a directory of WAV files", recognise=holds_sounds)
     def open_sounds(place, *, label, split):
-        return Source("sound folder", place.path, examples)
+        return Source("sound directory", place.path, examples)
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class ProbedPath:
 
     path: str
     head: bytes = b""
-    """How a file begins; nothing for a folder."""
+    """How a file begins; nothing for a directory."""
     files: tuple[str, ...] = ()
-    """The paths of the visible files directly in a folder, or those that a pattern matches."""
-    folders: tuple[str, ...] = ()
-    """The paths of the visible folders directly in it."""
+    """The paths of the visible files directly in a directory, or those that a pattern matches."""
+    directories: tuple[str, ...] = ()
+    """The paths of the visible directories directly in it."""
     is_file: bool = True
 
     @classmethod
     def look(cls, path: str) -> ProbedPath:
-        """Look at a file, a folder, or what matches a pattern."""
+        """Look at a file, a directory, or what matches a pattern."""
         try:
             if os.path.isdir(path):
                 with os.scandir(path) as entries:
                     inside = sorted(entry.path for entry in entries if entry.name[0] != ".")
-                folders = tuple(each for each in inside if os.path.isdir(each))
+                directories = tuple(each for each in inside if os.path.isdir(each))
                 files = tuple(each for each in inside if os.path.isfile(each))
-                return cls(path, files=files, folders=folders, is_file=False)
+                return cls(path, files=files, directories=directories, is_file=False)
             if os.path.exists(path):
                 return cls(path, read_head(path), files=(path,))
         except OSError as error:
@@ -53,18 +53,18 @@ class ProbedPath:
             raise fault(path, f"it cannot be read: {reason}") from None
         matching = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
         if not matching:
-            what = "no file matches it" if glob.has_magic(path) else "there is no file or folder"
+            what = "no file matches it" if glob.has_magic(path) else "there is no file or directory"
             raise fault(path, f"{what}; give the path of what holds the data")
         return cls(path, files=tuple(matching), is_file=False)
 
     def describe(self) -> str:
         """Say what was seen, for a message."""
         if not self.is_file:
-            if not self.files and not self.folders:
-                return "an empty folder"
+            if not self.files and not self.directories:
+                return "an empty directory"
             parts = [
                 f"{len(paths)} {what} ({enumerate_names(map(os.path.basename, paths), 3)})"
-                for what, paths in (("files", self.files), ("folders", self.folders))
+                for what, paths in (("files", self.files), ("directories", self.directories))
                 if paths
             ]
             return " and ".join(parts)
@@ -128,7 +128,7 @@ def open_source(
     r"""Open labelled data, whatever its kind.
 
     Args:
-        path: A file, a folder, or a pattern such as ``"birds/*.tfrecord"``.
+        path: A file, a directory, or a pattern such as ``"birds/*.tfrecord"``.
         kind: One of :data:`KINDS`; found out from the contents if not given.
         label: The feature that holds the class; the natural one of the source if not given.
         split: Which split to read, of a source that holds several; others do not ask.
@@ -149,7 +149,7 @@ def open_source(
             return found.open(place, label=label, split=split)
     except OSError as error:
         if isinstance(error, CoveyError):  # which names the file
-            raise SourceError(str(error), name=place.path) from None
+            raise SourceError(str(error), path=place.path) from None
         what = f"it cannot be read: {error.strerror or error}"
         raise fault(str(error.filename or place.path), what) from None
     except MemoryError:
@@ -157,7 +157,7 @@ def open_source(
     known = "; ".join(f"{each.name}: {each.what}" for each in KINDS.values())
     raise fault(
         place.path,
-        f"found {place.describe()}, which is no kind of source that is known. They are {known}. "
+        f"found {place.describe()}, which is not a kind of source that is known. They are {known}. "
         "If it is one of them, pass kind=",
     )
 
@@ -169,7 +169,7 @@ def _named(kind: str) -> Kind:
     for each in KINDS.values():
         if plain(each.name) == plain(kind):
             return each
-    raise ValueError(f"kind is {kind!r}, must be one of {', '.join(map(repr, KINDS))}")
+    raise ValueError(f"kind is {kind!r}; must be one of {', '.join(map(repr, KINDS))}")
 
 
 def one_file(place: ProbedPath, kind: str) -> str:

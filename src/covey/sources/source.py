@@ -21,12 +21,12 @@ class Source:
     """Labelled data that was found somewhere, ready to be written.
 
     Every pass over ``examples`` gives the same items in the same order: (key, example) pairs whose
-    keys are unique, and a :class:`SourceError` in the place of an item that cannot be read. Whoever
+    keys are unique, and a :class:`SourceError` in the place of an item that cannot be read. A caller that
     reads decides whether to raise it or to leave the item out.
     """
 
     kind: str
-    """What it is, as people say it: ``"image folder"``, ``"CSV"``."""
+    """What it is, as people say it: ``"image directory"``, ``"CSV"``."""
     path: str
     examples: Iterable[Item]
     """A sequence that can be pickled, if every item can be read by its number."""
@@ -66,12 +66,11 @@ def fault(name: str, what: str, line: int | None = None) -> SourceError:
     """An error about a file, or a line of it, with where it is in front.
 
     >>> fault("birds.csv", "the label is empty", 7)
-    SourceError('birds.csv:7: the label is empty')
+    SourceError('the label is empty')
     """
     # File systems allow what UTF-8 does not.
     name = shown(name).encode(errors="backslashreplace").decode()
-    where = name if line is None else f"{name}:{line}"
-    return SourceError(f"{where}: {what}", name=name, line=line)
+    return SourceError(what, path=name, line=line)
 
 
 def find_label(names: Iterable[str], also: Sequence[str] = ()) -> str | None:

@@ -1,4 +1,4 @@
-"""Datasets that TFDS prepared (or covey wrote): read from their folder, without TFDS."""
+"""Datasets that TFDS prepared (or covey wrote): read from their directory, without TFDS."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ def _is_prepared(place: ProbedPath) -> bool:
     return {INFO_FILE, FEATURES_FILE} <= {os.path.basename(file) for file in place.files}
 
 
-@register("TFDS folder", "a folder that TFDS prepared", recognise=_is_prepared)
+@register("TFDS directory", "a directory that TFDS prepared", recognise=_is_prepared)
 def open_tfds(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The examples of one split, keyed by file and number. Encoded images stay as they are."""
-    folder = place.path
+    directory = place.path
     if not _is_prepared(place):
-        raise fault(folder, f"found {place.describe()}, but not {INFO_FILE} beside {FEATURES_FILE}")
+        raise fault(
+            directory, f"found {place.describe()}, but not {INFO_FILE} beside {FEATURES_FILE}"
+        )
     try:
-        path = os.path.join(folder, INFO_FILE)
+        path = os.path.join(directory, INFO_FILE)
         info = DatasetInfo.from_json(read_file(path), path)
-        features = features_from_tfds(folder)
+        features = features_from_tfds(directory)
     except SourceError:
         raise
     except (CoveyError, OSError) as error:
-        raise SourceError(str(error), name=folder) from None
+        raise SourceError(str(error), path=directory) from None
     splits = {each.name: each for each in info.splits}
-    chosen = splits[choose_split(splits, split, folder)]
-    files = tuple(os.path.join(folder, name) for name in chosen.shard_names(info.name))
+    chosen = splits[choose_split(splits, split, directory)]
+    files = tuple(os.path.join(directory, name) for name in chosen.shard_names(info.name))
     missing = next((file for file in files if not os.path.isfile(file)), None)
     if missing is not None:
         raise fault(missing, f"this shard of split {chosen.name!r} is missing; prepare it again")
     if not files:
-        raise fault(folder, f"split {chosen.name!r} has no shards")
-    check_label(label, features, folder, "feature")
+        raise fault(directory, f"split {chosen.name!r} has no shards")
+    check_label(label, features, directory, "feature")
     return Source(
-        "TFDS folder",
-        folder,
+        "TFDS directory",
+        directory,
         RecordItems(files, features, chosen.shard_lengths),
         length=chosen.num_examples,
         features=features,
@@ -70,21 +72,22 @@ def _label(info: DatasetInfo, features: Features) -> str | None:
 def from_tfds_builder(
     builder: Any, split: str | None = None, *, label: str | None = None
 ) -> Source:
-    """The examples of a TFDS builder's split, read from the folder that it has prepared.
+    """The examples of a TFDS builder's split, read from the directory that it has prepared.
 
     Args:
         builder: What ``tfds.builder("mnist")`` gives, after ``download_and_prepare()``.
         split: The split; it may be left out if there is only one.
         label: The feature that holds the class; what the dataset says itself if not given.
     """
-    folder = getattr(builder, "data_dir", None)
-    if not isinstance(folder, (str, os.PathLike)):
+    directory = getattr(builder, "data_dir", None)
+    if not isinstance(directory, (str, os.PathLike)):
         raise TypeError(
-            f"the builder is of type {type(builder).__name__}, must be one of TFDS, with a data_dir"
+            f"the builder is of type {type(builder).__name__}; must be one of TFDS, with a data_dir"
         )
-    folder = os.fspath(folder)
-    if not os.path.isfile(os.path.join(folder, INFO_FILE)):
+    directory = os.fspath(directory)
+    if not os.path.isfile(os.path.join(directory, INFO_FILE)):
         raise fault(
-            folder, "this dataset is not prepared; call the builder's download_and_prepare() first"
+            directory,
+            "this dataset is not prepared; call the builder's download_and_prepare() first",
         )
-    return open_tfds(ProbedPath.look(folder), label=label, split=split)
+    return open_tfds(ProbedPath.look(directory), label=label, split=split)

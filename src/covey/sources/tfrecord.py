@@ -1,4 +1,4 @@
-"""TFRecord files that somebody else wrote."""
+"""TFRecord files that another program wrote."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def _record_files(place: ProbedPath) -> list[str]:
     found = {file for file in files if begins_like_records(read_head(file, 4096))}
     if not found:
         return []
-    # One of them that is damaged from the start is not passed over in silence.
+    # One of them that is corrupt from the start is not passed over in silence.
     return [f for f in files if f in found or (_NAME.search(f) and os.path.getsize(f))]
 
 
-def _read_info(folder: str) -> bytes | None:
+def _read_info(directory: str) -> bytes | None:
     try:
-        return read_file(Path(folder, INFO_FILE))
+        return read_file(Path(directory, INFO_FILE))
     except FileNotFoundError:
         return None
 
 
 def read_blocks(path: str) -> Iterator[Block | SourceError]:
-    """The records of a file, with an error in the place of what is damaged."""
+    """The records of a file, with an error in the place of what is corrupt."""
     given = 0
     try:
         with RecordReader(path, mmap=False) as reader:
@@ -79,11 +79,11 @@ def read_blocks(path: str) -> Iterator[Block | SourceError]:
         blocks = reader.blocks()
         told = 0
         while True:
-            with warnings.catch_warnings():  # every damaged part is told below
+            with warnings.catch_warnings():  # every corrupt part is told below
                 warnings.simplefilter("ignore", SkippedRecordsWarning)
                 found = next(blocks, None)
             for each in reader.skipped[told:]:
-                rest = "all that follows is lost" if each.bytes is None else "the next one is sound"
+                rest = "all that follows is lost" if each.bytes is None else "the next one is valid"
                 where = f"record {each.record} at byte {each.offset}"
                 yield fault(path, f"{where}: {each.reason}; {rest}")
             told = len(reader.skipped)
@@ -171,13 +171,13 @@ def _writable(feature: Feature) -> Feature:
 
 @register(
     "TFRecords",
-    "a TFRecord file of Examples, a folder or a pattern of them",
+    "a TFRecord file of Examples, a directory or a pattern of them",
     recognise=lambda place: bool(_record_files(place)),
     rank=3,
 )
 def open_tfrecords(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
     """The examples of records, keyed by file and number; read once to find their features."""
-    found = _record_files(place) or list(place.files if not place.folders else ())
+    found = _record_files(place) or list(place.files if not place.directories else ())
     if not found:
         raise fault(place.path, f"found {place.describe()}, but no TFRecord file")
     files = tuple(files_of_split(found, split, place.path))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.storage.base import LocalBlocks, Stat, Storage
-from covey.storage.cache import cache_folder, cache_limit
+from covey.storage.cache import cache_directory, cache_limit
 from covey.storage.local import FileBlocks, LocalStorage, remove_stale_temporaries
 from covey.urls import check_slashes, is_remote
 
@@ -27,7 +27,7 @@ __all__ = [
     "LocalStorage",
     "Stat",
     "Storage",
-    "cache_folder",
+    "cache_directory",
     "cache_limit",
     "fetch_many",
     "is_remote",
@@ -45,7 +45,7 @@ def open_storage(
     """The storage that a path or URL lies in.
 
     Args:
-        path: Of any file or folder in it, which need not be there.
+        path: Of any file or directory in it, which need not be there.
         options: fsspec's storage options, for URLs.
         cache_bytes: How much of what is remote may be kept on disk; ``$COVEY_CACHE_BYTES`` or 16
             GiB if it is not given.

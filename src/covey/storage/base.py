@@ -1,7 +1,7 @@
 """Patterns of paths, with the same meaning in every storage.
 
 ``*`` and ``?`` stand for characters of one part of a path, ``[...]`` for one of some, and a part
-``**`` for any number of folders. What is hidden is found only by a part that begins with a dot.
+``**`` for any number of directories. What is hidden is found only by a part that begins with a dot.
 
 What a storage is: one place that files are in, whatever they are reached through.
 """
@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What is matched against the parts of a path below a folder."""
+    """What is matched against the parts of a path below a directory."""
 
-    folder: str
+    directory: str
     """The longest part that has nothing to be matched in it."""
     parts: tuple[str, ...]
 
     @property
     def is_deep(self) -> bool:
-        """Whether what matches can be in folders of the folder."""
+        """Whether what matches can be in directories of the directory."""
         return len(self.parts) > 1 or self.parts == ("**",)
 
     @property
@@ -39,7 +39,7 @@ class Pattern:
         return None if "**" in self.parts else len(self.parts)
 
     def matches(self, path: str) -> bool:
-        """Whether a path below the folder is meant, relative to it."""
+        """Whether a path below the directory is meant, relative to it."""
         return _match(path.split("/"), self.parts)
 
 
@@ -48,8 +48,8 @@ def parse_pattern(text: str, magic: str = "*?[") -> Pattern | None:
     first = re.search(f"[{re.escape(magic)}]", text)
     if first is None:
         return None
-    folder, _, rest = text[: first.start()].rpartition("/")
-    return Pattern(folder, tuple((rest + text[first.start() :]).split("/")))
+    directory, _, rest = text[: first.start()].rpartition("/")
+    return Pattern(directory, tuple((rest + text[first.start() :]).split("/")))
 
 
 def _match(path: Sequence[str], parts: Sequence[str]) -> bool:
@@ -82,7 +82,7 @@ class LocalBlocks(Protocol):
     """The bytes of a file, to be read at ``path`` as far as :meth:`ensure` was asked for them.
 
     Other processes share what lies there, and may remove it when there is no room: then
-    :meth:`ensure` begins it rebuild under the same path, and ``generation`` grows. So whoever maps the
+    :meth:`ensure` begins it rebuild under the same path, and ``generation`` grows. So a caller that maps the
     file does that before, and looks whether it still is the same one after::
 
         while True:
@@ -108,7 +108,7 @@ class LocalBlocks(Protocol):
 
     @property
     def generation(self) -> int:
-        """How often the file at ``path`` was begun anew."""
+        """How often the file at ``path`` was begun again."""
         ...
 
     def ensure(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
@@ -134,8 +134,8 @@ class Storage(abc.ABC):
         """The one way to write this path; all other methods give paths like that, and take any."""
 
     @abc.abstractmethod
-    def join(self, folder: str, name: str) -> str:
-        """The path of a file or folder in a folder."""
+    def join(self, directory: str, name: str) -> str:
+        """The path of a file or directory in a directory."""
 
     @abc.abstractmethod
     def name(self, path: str) -> str:
@@ -143,26 +143,26 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def parent(self, path: str) -> str:
-        """The folder that a file or folder is in."""
+        """The directory that a file or directory is in."""
 
     @abc.abstractmethod
-    def is_folder(self, path: str) -> bool:
-        """Whether there is a folder."""
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory."""
 
     @abc.abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
+        """Whether there is a file or directory."""
 
     @abc.abstractmethod
     def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
         """The state of each file, None where there is none."""
 
     @abc.abstractmethod
-    def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
-        """The paths of all files in a folder that are not hidden, sorted.
+    def list(self, directory: str, *, recursive: bool = False) -> _builtin_list[str]:
+        """The paths of all files in a directory that are not hidden, sorted.
 
         Raises:
-            FileNotFoundError: If there is no such folder.
+            FileNotFoundError: If there is no such directory.
         """
 
     @abc.abstractmethod

@@ -31,7 +31,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _HIDDEN = re.compile(r"\..+", re.DOTALL)
 
 
-def cache_folder() -> Path:
+def cache_directory() -> Path:
     """Return the directory of the cache, which is created if it does not exist.
 
     It is ``$COVEY_CACHE``, or a directory in the user's cache, or one among the temporary files if
@@ -40,22 +40,22 @@ def cache_folder() -> Path:
     ``covey-<uid>``. Only the user can write in it: its mode is set to 0700 if others can.
     """
     asked = os.environ.get("COVEY_CACHE")
-    folder = Path(asked).expanduser().absolute() if asked else _user_folder()
+    directory = Path(asked).expanduser().absolute() if asked else _user_directory()
     fallback = (
         Path(tempfile.gettempdir()) / f"covey-cache-{getattr(os, 'getuid', lambda: 'user')()}"
     )
     why = "there is no home directory"
-    if folder is not None:
-        if asked and _is_shared(folder):
-            folder = folder / f"covey-{os.getuid()}"
-            found = _find_fault(folder, links=False)
+    if directory is not None:
+        if asked and _is_shared(directory):
+            directory = directory / f"covey-{os.getuid()}"
+            found = _find_fault(directory, links=False)
         else:
-            found = _find_fault(folder, links=True)
-        if found is None and not asked and not _is_of_user(folder.parent):
+            found = _find_fault(directory, links=True)
+        if found is None and not asked and not _is_of_user(directory.parent):
             found = _Fault("lies in a directory of another user", is_unsafe=True)
         if found is None:
-            return folder
-        why = f"{folder} {found.what}"
+            return directory
+        why = f"{directory} {found.what}"
         if asked or found.is_unsafe:
             name = "COVEY_CACHE: " if asked else ""
             warnings.warn(f"{name}{why}; using {fallback}", stacklevel=2)
@@ -68,15 +68,15 @@ def cache_folder() -> Path:
     return fallback
 
 
-def cache_subfolder(name: str) -> Path:
+def cache_subdirectory(name: str) -> Path:
     """Return a directory in the cache, which is created if it does not exist, with mode 0700.
 
     Raises:
         StorageError: If it belongs to another user, or cannot be created.
     """
-    folder = cache_folder() / name
-    _make_private(folder)
-    return folder
+    directory = cache_directory() / name
+    _make_private(directory)
+    return directory
 
 
 def cache_limit(cache_bytes: int | None = None) -> int:
@@ -86,15 +86,15 @@ def cache_limit(cache_bytes: int | None = None) -> int:
     if value is None and text:
         name, value = "COVEY_CACHE_BYTES", int(text) if text.isdecimal() else None
         if value is None:
-            raise ValueError(f"{name} is {text!r}, must be a whole number of bytes")
+            raise ValueError(f"{name} is {text!r}; must be an integer of bytes")
     if value is None:
         return DEFAULT_BYTES
     if value < 1:
-        raise ValueError(f"{name} is {value}, must be 1 or more")
+        raise ValueError(f"{name} is {value}; must be 1 or more")
     return value
 
 
-def _user_folder() -> Path | None:
+def _user_directory() -> Path | None:
     try:
         home = Path.home()
     except RuntimeError:  # the user is not known to the system
@@ -119,47 +119,47 @@ class _Fault:
     """Whether other users can change what is in it."""
 
 
-def _make_private(folder: Path) -> None:
+def _make_private(directory: Path) -> None:
     """Create a directory in the cache, or set the mode of an existing one."""
-    found = _find_fault(folder, links=False, mask=stat.S_IRWXG | stat.S_IRWXO)
+    found = _find_fault(directory, links=False, mask=stat.S_IRWXG | stat.S_IRWXO)
     if found is not None:
         raise StorageError(
-            f"{folder} {found.what}; remove it, or set COVEY_CACHE to another directory"
+            f"{directory} {found.what}; remove it, or set COVEY_CACHE to another directory"
         )
 
 
-def _is_shared(folder: Path) -> bool:
+def _is_shared(directory: Path) -> bool:
     """Return whether a directory is meant for several users, of which this one may write in it."""
     if not hasattr(os, "getuid"):
         return False
     try:
-        link, found = os.lstat(folder), os.stat(folder)
+        link, found = os.lstat(directory), os.stat(directory)
     except OSError:
         return False
     if not stat.S_ISDIR(found.st_mode) or (stat.S_ISLNK(link.st_mode) and not _is_own(link)):
         return False
-    is_writable = os.access(folder, os.W_OK | os.X_OK)
+    is_writable = os.access(directory, os.W_OK | os.X_OK)
     # A sticky directory, such as /tmp, stays shared even if it is the user's own (root's).
     is_foreign = not _is_own(found) or bool(found.st_mode & stat.S_ISVTX)
     return is_writable and is_foreign and bool(found.st_mode & _OTHERS_WRITE)
 
 
-def _find_fault(folder: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _Fault | None:
+def _find_fault(directory: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _Fault | None:
     """Create a directory, and return what is wrong with it.
 
     If it is the user's own and has a permission of the mask, its mode is set to 0700.
 
     Args:
-        folder: The directory.
+        directory: The directory.
         links: Whether it may be a symbolic link of the user's own.
         mask: The permissions that it must not have.
     """
     try:
-        for each in (*reversed(folder.parents), folder):
+        for each in (*reversed(directory.parents), directory):
             if not each.is_dir():
                 with contextlib.suppress(FileExistsError):  # another process was faster
                     os.mkdir(each, 0o700)
-        link, found = os.lstat(folder), os.stat(folder)
+        link, found = os.lstat(directory), os.stat(directory)
     except OSError:
         return _Fault("cannot be written")
     if stat.S_ISLNK(link.st_mode) and (not links or not _is_own(link)):
@@ -170,16 +170,16 @@ def _find_fault(folder: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _Fau
         return _Fault(f"belongs to user {found.st_uid}", is_unsafe=True)
     if hasattr(os, "getuid") and found.st_mode & mask:
         try:
-            os.chmod(folder, 0o700)
+            os.chmod(directory, 0o700)
         except OSError:
             mode = stat.S_IMODE(found.st_mode)
             return _Fault(f"has mode {mode:04o}; must be 0700", is_unsafe=True)
-    return None if os.access(folder, os.W_OK | os.X_OK) else _Fault("cannot be written")
+    return None if os.access(directory, os.W_OK | os.X_OK) else _Fault("cannot be written")
 
 
-def _is_of_user(folder: Path) -> bool:
+def _is_of_user(directory: Path) -> bool:
     """Return whether a directory belongs to this user, or to the system."""
-    found = os.stat(folder)
+    found = os.stat(directory)
     return _is_own(found) or found.st_uid == 0
 
 
@@ -241,15 +241,15 @@ class DiskCache:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.root = os.fspath(cache_folder())
-        self.folder = os.path.join(self.root, "blocks")
+        self.root = os.fspath(cache_directory())
+        self.directory = os.path.join(self.root, "blocks")
         self._room = 0  # what may be added before the directory is scanned again
 
     def place(self, *identity: str) -> str:
-        """The folder of a remote file's blocks."""
-        _make_private(Path(self.folder))
+        """The directory of a remote file's blocks."""
+        _make_private(Path(self.directory))
         text = "\0".join(identity).encode("utf-8", "surrogatepass")
-        return os.path.join(self.folder, hashlib.sha256(text).hexdigest()[:40])
+        return os.path.join(self.directory, hashlib.sha256(text).hexdigest()[:40])
 
     def make_room(self, growth: int, needed: Mapping[str, int]) -> bool:
         """Remove what was not used for longest, until so many more bytes have room.
@@ -257,7 +257,7 @@ class DiskCache:
         Args:
             growth: The bytes that will be added.
             needed: Entries that are needed now, and how many bytes of those that are there. They
-                are begun anew only if nothing else can go, the largest first.
+                are begun again only if nothing else can go, the largest first.
 
         Returns:
             Whether none of those had to go. If one had, there is more to be added.
@@ -291,8 +291,9 @@ class DiskCache:
                 complete = False
         if used + growth > self.limit:
             raise StorageError(
-                f"{self.folder}: {growth + sum(needed.values())} bytes are needed at the same time,"
-                f" but the limit is {self.limit}; raise cache_bytes= or COVEY_CACHE_BYTES"
+                f"{growth + sum(needed.values())} bytes are needed at the same time, but "
+                f"the limit is {self.limit}; raise cache_bytes= or COVEY_CACHE_BYTES",
+                path=self.directory,
             )
         if complete:
             self._room = min(spare, self.limit - used - growth)
@@ -301,10 +302,10 @@ class DiskCache:
     def _scan(self) -> Iterator[_Kept]:
         """All entries; what killed processes left is removed."""
         for kind, measure in _KINDS.items():
-            folder = os.path.join(self.root, kind)
-            remove_stale_temporaries(folder, _HIDDEN)
+            directory = os.path.join(self.root, kind)
+            remove_stale_temporaries(directory, _HIDDEN)
             try:
-                entries = list(os.scandir(folder))
+                entries = list(os.scandir(directory))
             except FileNotFoundError:
                 continue
             for entry in entries:
@@ -327,15 +328,16 @@ class DiskCache:
             if isinstance(error, CoveyError):
                 raise
             raise StorageError(
-                f"{self.root}: fetched data cannot be kept there: {error.strerror or error}; "
-                "make room, lower COVEY_CACHE_BYTES, or set COVEY_CACHE to a folder elsewhere"
+                f"fetched data cannot be kept there: {error.strerror or error}; make room, "
+                "lower COVEY_CACHE_BYTES, or set COVEY_CACHE to a directory elsewhere",
+                path=self.root,
             ) from error
 
 
-def _bytes_of_index(folder: str) -> int:
+def _bytes_of_index(directory: str) -> int:
     """The bytes of all files in a directory; what killed processes left is removed."""
-    remove_stale_temporaries(folder, _HIDDEN)
-    with os.scandir(folder) as entries:
+    remove_stale_temporaries(directory, _HIDDEN)
+    with os.scandir(directory) as entries:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 

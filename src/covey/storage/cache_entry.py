@@ -7,8 +7,8 @@
 
 The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that
 is 0. It is written after the block: whatever is interrupted, and whatever a disk loses when the
-power fails, is missing then. The two files come and go together with their folder, by renaming it,
-and the token tells one folder of a name from the next. So a file is never cut or changed under a
+power fails, is missing then. The two files come and go together with their directory, by renaming it,
+and the token tells one directory of a name from the next. So a file is never cut or changed under a
 process that has it mapped, and several processes need no locks: they write the same bytes.
 """
 
@@ -37,7 +37,7 @@ _HEADER_BYTES = len(_MAGIC) + _TOKEN_BYTES
 _CHECKSUM = np.dtype("<u4")
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
-# How folders are called that are not there yet, and no longer.
+# How directories are called that are not there yet, and no longer.
 NEW = ".new-"
 DELETED_PREFIX = ".gone-"
 
@@ -48,28 +48,28 @@ def block_count(size: int) -> int:
 
 
 class CorruptCacheEntryError(Exception):
-    """What is in the cache is damaged, or not covey's."""
+    """What is in the cache is corrupt, or not covey's."""
 
 
 class CacheEntry:
-    """The files of a folder, open for a moment, so that others can remove it whenever they like.
+    """The files of a directory, open for a moment, so that others can remove it whenever they like.
 
     Raises:
         FileNotFoundError: If they are not there.
         UnsoundError: If they are not the blocks of a file of this size.
     """
 
-    def __init__(self, folder: str, size: int) -> None:
+    def __init__(self, directory: str, size: int) -> None:
         self._blocks = block_count(size)
         descriptor = None
-        if not os.path.isdir(folder) and os.path.lexists(folder):
+        if not os.path.isdir(directory) and os.path.lexists(directory):
             raise CorruptCacheEntryError
-        if os.open in os.supports_dir_fd:  # both files are of one folder, even if it is replaced
-            descriptor = os.open(folder, os.O_RDONLY)
+        if os.open in os.supports_dir_fd:  # both files are of one directory, even if it is replaced
+            descriptor = os.open(directory, os.O_RDONLY)
         self._files: list[int] = []
         try:
             for name in (DATA, _MAP):
-                path = name if descriptor is not None else os.path.join(folder, name)
+                path = name if descriptor is not None else os.path.join(directory, name)
                 self._files.append(os.open(path, _FLAGS, dir_fd=descriptor))
             self._data, self._map = self._files
             header = os.read(self._map, _HEADER_BYTES)
@@ -127,19 +127,19 @@ class CacheEntry:
         _write(self._map, _map_bytes(number), bytes(_CHECKSUM.itemsize))
 
 
-def read_id(folder: str) -> bytes | None:
-    """The token of a folder; None if there is none."""
+def read_id(directory: str) -> bytes | None:
+    """The token of a directory; None if there is none."""
     try:
-        with open(os.path.join(folder, _MAP), "rb", buffering=0) as file:
+        with open(os.path.join(directory, _MAP), "rb", buffering=0) as file:
             return file.read(_HEADER_BYTES)[len(_MAGIC) :]
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def bytes_present(folder: str) -> int:
-    """What the blocks of a folder take, about."""
+def bytes_present(directory: str) -> int:
+    """What the blocks of a directory take, about."""
     try:
-        with open(os.path.join(folder, _MAP), "rb", buffering=0) as file:
+        with open(os.path.join(directory, _MAP), "rb", buffering=0) as file:
             read = file.read()[_HEADER_BYTES:]
             marks = np.frombuffer(read[: len(read) // 4 * 4], _CHECKSUM)
     except (FileNotFoundError, NotADirectoryError):
@@ -147,9 +147,9 @@ def bytes_present(folder: str) -> int:
     return int(np.count_nonzero(marks)) * BLOCK_BYTES
 
 
-def create(folder: str, size: int) -> None:
-    """Make a folder without any blocks; nothing happens if another process was faster."""
-    parent = os.path.dirname(folder)
+def create(directory: str, size: int) -> None:
+    """Make a directory without any blocks; nothing happens if another process was faster."""
+    parent = os.path.dirname(directory)
     os.makedirs(parent, mode=0o700, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=NEW, dir=parent))
     try:
@@ -158,12 +158,12 @@ def create(folder: str, size: int) -> None:
             file.write(_MAGIC + uuid.uuid4().bytes + blank)
         with open(new / DATA, "wb", opener=_open_private) as file:
             file.truncate(size)
-        os.rename(new, folder)
+        os.rename(new, directory)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
         # Another one was there, though it may be gone again.
         was_there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-        if not was_there and not os.path.isdir(folder):
+        if not was_there and not os.path.isdir(directory):
             raise
 
 
@@ -172,11 +172,11 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def discard(folder: str) -> bool:
-    """Remove a folder; False if that is not possible, for some systems protect what is open."""
-    gone = os.path.join(os.path.dirname(folder), f"{DELETED_PREFIX}{uuid.uuid4().hex}")
+def discard(directory: str) -> bool:
+    """Remove a directory; False if that is not possible, for some systems protect what is open."""
+    gone = os.path.join(os.path.dirname(directory), f"{DELETED_PREFIX}{uuid.uuid4().hex}")
     try:
-        os.rename(folder, gone)
+        os.rename(directory, gone)
     except FileNotFoundError:
         return True
     except OSError:

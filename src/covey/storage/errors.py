@@ -165,30 +165,34 @@ def explain(
     if isinstance(error, StorageError) and verdict is not ErrorKind.CHANGED:
         return error  # it has been explained where it came from
     if verdict is ErrorKind.MISSING:
-        return StorageNotFoundError(f"{name}: there is no such file or folder")
+        return StorageNotFoundError("there is no such file or directory", path=name)
     if verdict is ErrorKind.CHANGED:
         return FileChangedError(
-            f"{name}: it has changed since it was opened, so its bytes would not fit together; "
-            "open it again"
+            "it has changed since it was opened, so its bytes would not fit together; "
+            "open it again",
+            path=name,
         )
     if verdict is ErrorKind.REFUSED:
         known = _CREDENTIALS.get(Url.parse(url).protocol, "those of its driver")
         return StoragePermissionError(
-            f"{name}: {doing} is refused ({reason}); give credentials with storage_options= or in "
-            f"the environment ({known}). Some servers refuse in the same way what is not there"
+            f"{doing} is refused ({reason}); give credentials with storage_options= or in "
+            f"the environment ({known}). Some servers refuse in the same way what is not "
+            "there",
+            path=name,
         )
     if verdict is ErrorKind.RETRY:
         return StorageError(
-            f"{name}: {doing} failed {tries} times, at last with {reason}; check the connection "
-            "and the server, and try again"
+            f"{doing} failed {tries} times, at last with {reason}; check the connection "
+            "and the server, and try again",
+            path=name,
         )
     unsupported = any(_status(each) == _NOT_IMPLEMENTED for each in _causes(error))
     if unsupported or isinstance(error, NotImplementedError):
         protocol = Url.parse(url).protocol
-        explained = StorageError(f"{name}: {doing} is nothing that {protocol}:// can do")
+        explained = StorageError(f"{doing} is nothing that {protocol}:// can do", path=name)
         explained.__cause__ = NotImplementedError()  # callers look for it
         return explained
-    return StorageError(f"{name}: {doing} failed with {reason}")
+    return StorageError(f"{doing} failed with {reason}", path=name)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

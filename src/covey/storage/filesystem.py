@@ -183,7 +183,7 @@ def named(method: str, *args: Any, **options: Any) -> Call:
 
 
 def _is_asynchronous(filesystem: Any) -> bool:
-    # Caches say of themselves what is true of what they cache, and folders the other way round.
+    # Caches say of themselves what is true of what they cache, and directories the other way round.
     base = importlib.import_module("fsspec.asyn").AsyncFileSystem
     return issubclass(type(filesystem), base) and bool(filesystem.async_impl)
 

@@ -67,8 +67,8 @@ class LocalStorage(Storage):
     def clean(self, path: str | os.PathLike[str]) -> str:
         return os.path.abspath(_local(os.fspath(path)))
 
-    def join(self, folder: str, name: str) -> str:
-        return os.path.join(_local(folder), name)
+    def join(self, directory: str, name: str) -> str:
+        return os.path.join(_local(directory), name)
 
     def name(self, path: str) -> str:
         return os.path.basename(self.clean(path))
@@ -76,7 +76,7 @@ class LocalStorage(Storage):
     def parent(self, path: str) -> str:
         return os.path.dirname(self.clean(path))
 
-    def is_folder(self, path: str) -> bool:
+    def is_directory(self, path: str) -> bool:
         return os.path.isdir(self.clean(path))
 
     def exists(self, path: str) -> bool:
@@ -85,10 +85,12 @@ class LocalStorage(Storage):
     def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
         return [_stat(self.clean(path)) for path in paths]
 
-    def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
-        folder = self.clean(folder)
+    def list(self, directory: str, *, recursive: bool = False) -> _builtin_list[str]:
+        directory = self.clean(directory)
         depth = None if recursive else 1
-        return sorted(os.path.join(folder, name) for name in _walk(folder, depth, hidden=False))
+        return sorted(
+            os.path.join(directory, name) for name in _walk(directory, depth, hidden=False)
+        )
 
     def is_pattern(self, path: str) -> bool:
         return parse_pattern(_local(path)) is not None
@@ -101,12 +103,12 @@ class LocalStorage(Storage):
         wanted = parse_pattern(path.replace(os.sep, "/"))
         if wanted is None:
             return [path] if os.path.isfile(path) else []
-        folder = os.path.normpath(wanted.folder or "/")
-        if not os.path.isdir(folder):
+        directory = os.path.normpath(wanted.directory or "/")
+        if not os.path.isdir(directory):
             return []
         return sorted(
-            os.path.join(folder, name)
-            for name in _walk(folder, wanted.depth, hidden=True)
+            os.path.join(directory, name)
+            for name in _walk(directory, wanted.depth, hidden=True)
             if wanted.matches(name.replace(os.sep, "/"))
         )
 
@@ -149,13 +151,13 @@ class LocalStorage(Storage):
             return FileBlocks(path, os.fstat(file.fileno()).st_size)
 
 
-def new_temporary(folder: str | os.PathLike[str]) -> str:
+def new_temporary(directory: str | os.PathLike[str]) -> str:
     """Create a temporary directory with a random name, and return its path.
 
     It is locked as long as this process lives, or until it is removed, so that
     :func:`remove_stale_temporaries` of another process leaves it.
     """
-    path = tempfile.mkdtemp(prefix=INDEX_TEMPORARY, dir=folder)
+    path = tempfile.mkdtemp(prefix=INDEX_TEMPORARY, dir=directory)
     _hold(path)
     return path
 
@@ -236,12 +238,12 @@ def _is_locked(entry: os.DirEntry[str]) -> bool:
 def _local(path: str) -> str:
     local = local_path(path)
     if local is None:
-        raise StorageError(f"{shown(path)}: it is no path of a local file")
+        raise StorageError("it is not a path of a local file", path=shown(path))
     return local
 
 
 def _find(path: str) -> os.stat_result | None:
-    """The state of a file or folder; None if there is none."""
+    """The state of a file or directory; None if there is none."""
     try:
         with os_errors(path):
             return os.stat(path)
@@ -262,11 +264,11 @@ def local_stat(found: os.stat_result) -> Stat:
     return Stat(found.st_size, f"{found.st_mtime_ns:x}-{found.st_ino:x}")
 
 
-def _walk(folder: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
+def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
     """Yield the files below a directory, relative to it. Symbolic links are followed.
 
     Args:
-        folder: The directory.
+        directory: The directory.
         depth: How many levels of directories are read. None for all of them: each directory is
             read once, by its path without links if it has one.
         hidden: Whether names that begin with a dot are included.
@@ -276,13 +278,13 @@ def _walk(folder: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
     while waiting or links:
         # Links last, in order, so that the result does not depend on the order of a directory.
         level, inner = waiting.pop() if waiting else heapq.heappop(links)
-        with os_errors(folder):
-            found = os.stat(os.path.join(folder, inner))
+        with os_errors(directory):
+            found = os.stat(os.path.join(directory, inner))
             identity = found.st_dev, found.st_ino
             if depth is None and identity in visited:
                 continue
             visited.add(identity)
-            with os.scandir(os.path.join(folder, inner)) as entries:
+            with os.scandir(os.path.join(directory, inner)) as entries:
                 for entry in entries:
                     if entry.name.startswith(".") and not hidden:
                         continue
@@ -298,9 +300,9 @@ def _walk(folder: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
 
 def _replace(path: str, fill: Callable[[str], object]) -> None:
     """Put a file, made beside, in the place of whatever is there, on disk before it is seen."""
-    folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.new")
+    directory, name = os.path.split(path)
+    os.makedirs(directory, exist_ok=True)
+    beside = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.new")
     try:
         fill(beside)
         _sync(beside)
@@ -309,11 +311,11 @@ def _replace(path: str, fill: Callable[[str], object]) -> None:
         # It is left if something failed, or if both were names of the same file already.
         if os.path.exists(beside):
             os.unlink(beside)
-    _sync(folder)
+    _sync(directory)
 
 
 def _sync(path: str) -> None:
-    """Bring a file, or the names in a folder, to disk."""
+    """Bring a file, or the names in a directory, to disk."""
     if os.name == "nt" and os.path.isdir(path):  # no such thing there
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)

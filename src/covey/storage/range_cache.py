@@ -89,7 +89,7 @@ def fetch(
         if _make_room(needs.values()):
             _fetch_missing(lacking)
     raise StorageError(
-        f"{lacking[0].blocks.cache.folder}: other processes remove what was fetched before it can "
+        f"{lacking[0].blocks.cache.directory}: other processes remove what was fetched before it can "
         "be used; raise cache_bytes= or COVEY_CACHE_BYTES, so that there is room for all of them"
     )
 
@@ -100,7 +100,7 @@ def _make_room(needs: Collection[_Need]) -> bool:
     growth: dict[int, int] = defaultdict(int)
     caches = {id(need.blocks.cache): need.blocks.cache for need in needs}
     for need in needs:
-        present[need.blocks.folder] += (len(need.numbers) - len(need.missing)) * BLOCK_BYTES
+        present[need.blocks.directory] += (len(need.numbers) - len(need.missing)) * BLOCK_BYTES
         for first, last in merge(need.missing):
             growth[id(need.blocks.cache)] += (last - first) * BLOCK_BYTES
     return all(caches[key].make_room(more, present) for key, more in growth.items())
@@ -170,7 +170,7 @@ _TOUCH_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What this process knows about the folder that has a token."""
+    """What this process knows about the directory that has a token."""
 
     token: bytes
     generation: int
@@ -180,7 +180,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Blocks that were written but not marked, and the token of the folder that they are in."""
+    """Blocks that were written but not marked, and the token of the directory that they are in."""
 
     token: bytes
     first: int
@@ -222,8 +222,8 @@ class RemoteBlocks(ForkAware):
         # What nothing tells from its next state is of no use to anybody later.
         self._once = not state.version
         version = uuid.uuid4().hex if self._once else state.version
-        self.folder = cache.place(where, url, version, str(state.size))
-        self.path = os.path.join(self.folder, DATA)
+        self.directory = cache.place(where, url, version, str(state.size))
+        self.path = os.path.join(self.directory, DATA)
         self._closed = False
         self._touched = -_TOUCH_SECONDS
         self._known = _Known(b"", -1, np.zeros(block_count(self.size), np.bool_))
@@ -231,7 +231,7 @@ class RemoteBlocks(ForkAware):
 
     @property
     def generation(self) -> int:
-        """How often the file at ``path`` was begun anew."""
+        """How often the file at ``path`` was begun again."""
         return self._known.generation
 
     def ensure(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
@@ -241,16 +241,16 @@ class RemoteBlocks(ForkAware):
     def close(self) -> None:
         """Let go of it."""
         if not self._closed and self._once:
-            discard(self.folder)
+            discard(self.directory)
         self._closed = True
 
     def numbers(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
         """The blocks that ranges lie in, sorted."""
         if self._closed:
-            raise ClosedError(f"{shown(self.url)}: these blocks are closed; open them again")
+            raise ClosedError("these blocks are closed; open them again", path=shown(self.url))
         begins, ends = np.asarray(begins, np.int64), np.asarray(ends, np.int64)
         if begins.shape != ends.shape or begins.ndim != 1:
-            raise ValueError(f"ranges have shapes {begins.shape} and {ends.shape}, must be lists")
+            raise ValueError(f"ranges have shapes {begins.shape} and {ends.shape}; must be lists")
         if ((begins < 0) | (begins > ends) | (ends > self.size)).any():
             raise ValueError(f"{shown(self.url)}: a range is not within its {self.size} bytes")
         first = begins // BLOCK_BYTES
@@ -263,26 +263,26 @@ class RemoteBlocks(ForkAware):
         return np.arange(block_count(self.size))
 
     def missing(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some blocks that are not there, once there is a folder for them."""
+        """Those of some blocks that are not there, once there is a directory for them."""
         known = self._known
-        if read_id(self.folder) != known.token or not known.sound[numbers].all():
+        if read_id(self.directory) != known.token or not known.sound[numbers].all():
             known = self._look(numbers)
         if time.monotonic() - self._touched >= _TOUCH_SECONDS:
             self._touch()
         return numbers[~known.sound[numbers]]
 
     def _look(self, numbers: NDArray[np.int64]) -> _Known:
-        """Find out what is there, and begin anew if that is nothing, or nothing good."""
+        """Find out what is there, and begin again if that is nothing, or nothing good."""
         for attempt in range(8):
             with self.cache.wrap_os_errors():
                 try:
-                    entry = CacheEntry(self.folder, self.size)
+                    entry = CacheEntry(self.directory, self.size)
                 except (FileNotFoundError, CorruptCacheEntryError) as error:
-                    # Another process may just be making the folder, or removing it; a file that is
+                    # Another process may just be making the directory, or removing it; a file that is
                     # missing from it still, is missing for good.
                     if isinstance(error, CorruptCacheEntryError) or attempt > 2:
-                        discard(self.folder)
-                    create(self.folder, self.size)
+                        discard(self.directory)
+                    create(self.directory, self.size)
                     continue
                 with entry:
                     known = self._recognise(entry.token)
@@ -290,8 +290,9 @@ class RemoteBlocks(ForkAware):
                     known.sound[unsure[entry.present(unsure)]] = True
                     return known
         raise StorageError(
-            f"{self.folder}: it is damaged, and cannot be removed; do that, or set COVEY_CACHE to "
-            "a folder elsewhere"
+            "it is corrupt, and cannot be removed; do that, or set COVEY_CACHE to a "
+            "directory elsewhere",
+            path=self.directory,
         )
 
     def _recognise(self, token: bytes) -> _Known:
@@ -306,8 +307,8 @@ class RemoteBlocks(ForkAware):
         self._touched = time.monotonic()
         now = time.time_ns()
         try:
-            os.utime(self.folder, ns=(now, now))
-        except OSError:  # removed meanwhile, or somebody else's
+            os.utime(self.directory, ns=(now, now))
+        except OSError:  # removed meanwhile, or another program's
             return
 
     def task(self, first: int, last: int) -> Task:
@@ -318,10 +319,10 @@ class RemoteBlocks(ForkAware):
         return Task(self.connection, call, attempts, bytes=end - begin)
 
     def write(self, first: int, data: bytes) -> Receipt | None:
-        """Write blocks; None if the folder is gone, which the next round sees to."""
+        """Write blocks; None if the directory is gone, which the next round sees to."""
         with self.cache.wrap_os_errors():
             try:
-                entry = CacheEntry(self.folder, self.size)
+                entry = CacheEntry(self.directory, self.size)
             except (FileNotFoundError, CorruptCacheEntryError):
                 return None
             with entry:
@@ -333,7 +334,7 @@ class RemoteBlocks(ForkAware):
         """Say that blocks are there, now that they are known to be right."""
         with self.cache.wrap_os_errors():
             try:
-                entry = CacheEntry(self.folder, self.size)
+                entry = CacheEntry(self.directory, self.size)
             except (FileNotFoundError, CorruptCacheEntryError):
                 return
             with entry:
@@ -348,7 +349,7 @@ class RemoteBlocks(ForkAware):
         numbers = self.numbers(begins, ends)
         with self.cache.wrap_os_errors():
             try:
-                entry = CacheEntry(self.folder, self.size)
+                entry = CacheEntry(self.directory, self.size)
             except (FileNotFoundError, CorruptCacheEntryError):
                 return
             with entry:

@@ -84,7 +84,9 @@ def whole_call(path: str, name: str, limit: int) -> Call:
 
     def check(size: int | None) -> None:
         if size is not None and size > limit:
-            raise StorageError(f"{name}: it has {size:,} bytes or more; must be at most {limit:,}")
+            raise StorageError(
+                f"it has {size:,} bytes or more; must be at most {limit:,}", path=name
+            )
 
     def call(filesystem: Any) -> Any:
         if _is_http(filesystem):

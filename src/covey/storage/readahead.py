@@ -1,4 +1,4 @@
-"""Reading a remote file from front to back, some pieces ahead of whoever reads."""
+"""Reading a remote file from front to back, some pieces ahead of a caller that reads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RemoteStream(io.RawIOBase):
         self._forget()
 
     def _forget(self) -> None:
-        """Begin anew where the position is, as a forked child has to."""
+        """Begin again where the position is, as a forked child has to."""
         self._pid = os.getpid()
         self._launcher: RequestExecutor | None = None
         self._pieces: deque[_Piece] = deque()
@@ -92,7 +92,7 @@ class RemoteStream(io.RawIOBase):
         self._check_open()
         bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._state.size}
         if whence not in bases:
-            raise ValueError(f"whence is {whence}, must be 0, 1 or 2")
+            raise ValueError(f"whence is {whence}; must be 0, 1 or 2")
         position = bases[whence] + offset
         if position < 0:
             raise ValueError(f"the position is {position}, must not be negative")

@@ -34,7 +34,7 @@ class RemoteStorage(Storage):
     storage knows them and adds them to each request.
 
     Args:
-        url: Of any file or folder in it.
+        url: Of any file or directory in it.
         options: fsspec's storage options.
         cache_bytes: How much of it may be kept on disk.
     """
@@ -78,7 +78,7 @@ class RemoteStorage(Storage):
         """A URL with its user name, password and query, whether or not the path has them."""
         url = Url.parse(path)
         if url.public != replace(self._url, path=url.path).public:
-            raise StorageError(f"{shown(path)}: it is not in the storage that {self!r} is")
+            raise StorageError(f"it is not in the storage that {self!r} is", path=shown(path))
         userinfo, query = self._access.get(url.path) or self._default_access(url)
         if url.userinfo or url.query:
             userinfo, query = url.userinfo or userinfo, url.query
@@ -91,8 +91,8 @@ class RemoteStorage(Storage):
     def address(self, path: str) -> str:
         return str(self._parse(path))
 
-    def join(self, folder: str, name: str) -> str:
-        return self._parse(folder).join(name).public
+    def join(self, directory: str, name: str) -> str:
+        return self._parse(directory).join(name).public
 
     def name(self, path: str) -> str:
         return self._parse(path).name
@@ -100,9 +100,9 @@ class RemoteStorage(Storage):
     def parent(self, path: str) -> str:
         return self._parse(path).parent.public
 
-    def is_folder(self, path: str) -> bool:
+    def is_directory(self, path: str) -> bool:
         url = self._parse(path)
-        if url.is_http:  # where whatever has links is a folder, and a file as well
+        if url.is_http:  # where whatever has links is a directory, and a file as well
             return bool(self._try(url, "looking", self._named("isdir", url)))
         info = self._try(url, "looking", self._named("info", url))
         return info is not None and info["type"] == "directory"
@@ -136,8 +136,8 @@ class RemoteStorage(Storage):
             raise StorageNotFoundError(f"{url.public}: there is no such file")
         return state
 
-    def list(self, folder: str, *, recursive: bool = False) -> _builtin_list[str]:
-        url = self._parse(folder)
+    def list(self, directory: str, *, recursive: bool = False) -> _builtin_list[str]:
+        url = self._parse(directory)
         return sorted(url.join(name).public for name in self._names(url, recursive, False))
 
     def is_pattern(self, path: str) -> bool:
@@ -148,35 +148,35 @@ class RemoteStorage(Storage):
         wanted = _pattern(url)
         if wanted is None:
             return [url.public] if self.stat([str(url)])[0] is not None else []
-        folder = replace(url, path=wanted.folder)
+        directory = replace(url, path=wanted.directory)
         try:
-            names = self._names(folder, wanted.is_deep, True)
+            names = self._names(directory, wanted.is_deep, True)
         except StorageNotFoundError:
             return []
-        return sorted(folder.join(name).public for name in names if wanted.matches(name))
+        return sorted(directory.join(name).public for name in names if wanted.matches(name))
 
-    def _names(self, folder: Url, recursive: bool, hidden: bool) -> set[str]:
-        """The files in a folder, relative to it."""
+    def _names(self, directory: Url, recursive: bool, hidden: bool) -> set[str]:
+        """The files in a directory, relative to it."""
         if recursive:
-            found = self._one(folder, "listing", self._named("find", folder), timed=False)
+            found = self._one(directory, "listing", self._named("find", directory), timed=False)
         else:
-            listing = self._named("ls", folder, detail=True)
-            infos = self._one(folder, "listing", listing, timed=False)
+            listing = self._named("ls", directory, detail=True)
+            infos = self._one(directory, "listing", listing, timed=False)
             found = [info["name"] for info in infos if info["type"] == "file"]
-        base = self._connection.path_of(str(replace(folder, query=""))).strip("/")
+        base = self._connection.path_of(str(replace(directory, query=""))).strip("/")
         names = set()
         for path in found:
             if not path.strip("/").startswith(base):  # a link to elsewhere
                 continue
             name = path.strip("/")[len(base) :].lstrip("/")
-            if folder.is_http:
+            if directory.is_http:
                 # Pages have links that sort their tables, too.
                 name = unquote(name) if not set("?#") & set(name) else ""
             if name and not path.endswith("/"):
                 names.add(name)
-        if not names and not self.is_folder(str(folder)):
-            how = ", or its server does not list it" if folder.is_http else ""
-            raise StorageNotFoundError(f"{folder.public}: there is no such folder{how}")
+        if not names and not self.is_directory(str(directory)):
+            how = ", or its server does not list it" if directory.is_http else ""
+            raise StorageNotFoundError(f"{directory.public}: there is no such directory{how}")
         return {name for name in names if hidden or not f"/{name}".count("/.")}
 
     def read(self, path: str) -> bytes:
@@ -211,11 +211,11 @@ class RemoteStorage(Storage):
         try:
             self._one(url, "writing", call, timed=False)
         except StorageNotFoundError:
-            # Where there are real folders, they have to be made; buckets, nobody asked for.
+            # Where there are real directories, they have to be made; buckets, nobody asked for.
             if self._connection.is_asynchronous:
                 raise
             parent = self._connection.path_of(str(url.parent))
-            self._one(url.parent, "making a folder", named("makedirs", parent, exist_ok=True))
+            self._one(url.parent, "making a directory", named("makedirs", parent, exist_ok=True))
             self._one(url, "writing", call, timed=False)
 
     def copy(self, source: str, target: str) -> None:
@@ -273,7 +273,7 @@ def _pattern(url: Url) -> Pattern | None:
     assert host is not None
     path = url.path[host.end() :]
     found = parse_pattern(unquote(path), "*[") if url.is_http else parse_pattern(path)
-    return None if found is None else replace(found, folder=f"{host[0]}{found.folder}")
+    return None if found is None else replace(found, directory=f"{host[0]}{found.directory}")
 
 
 def _is_missing(task: Task, error: Exception) -> bool:

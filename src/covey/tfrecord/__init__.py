@@ -5,7 +5,7 @@ A file is nothing but frames, all little-endian::
     u64 length | u32 masked CRC-32C of the length | the data | u32 masked CRC-32C of the data
 
 and may be compressed as a whole. Records move in blocks, many whole frames in one buffer, because
-handing over single records is what makes other readers slow; :class:`RecordReader` and
+returning single records is what makes other readers slow; :class:`RecordReader` and
 :class:`RecordWriter` also deal in single records, for people.
 """
 

@@ -83,9 +83,7 @@ def reading(blocks: Sequence[Block]) -> Iterator[None]:
     finally:
         for block in blocks:
             if is_truncated(block.data, block.mapped_from, block.position + len(block.data)):
-                raise FileChangedError(
-                    f"{block.name}: the file was truncated while it was read", path=block.name
-                )
+                raise FileChangedError("the file was truncated while it was read", path=block.name)
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:

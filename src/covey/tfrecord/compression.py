@@ -43,7 +43,7 @@ def parse_compression(value: str | None) -> Compression:
         return "GZIP"
     if name == "ZLIB":
         return "ZLIB"
-    raise ValueError(f"compression is {value!r}, must be None, 'GZIP' or 'ZLIB'")
+    raise ValueError(f"compression is {value!r}; must be None, 'GZIP' or 'ZLIB'")
 
 
 def detect_compression(head: bytes) -> Compression:
@@ -120,12 +120,12 @@ class Inflater:
         """The next decompressed bytes, at least one and at most ``size``; ``b""`` at the end.
 
         Raises:
-            StreamError: If the data is damaged, ends early, or is followed by something else; after
+            StreamError: If the data is corrupt, ends early, or is followed by something else; after
                 all that can be had before that was given out.
         """
         while True:
             if self._error is not None:
-                raise StreamError(f"the {self._name} data is damaged: {self._error}")
+                raise StreamError(f"the {self._name} data is corrupt: {self._error}")
             if self._inflate.eof and not self._next_member():
                 return b""
             if not self._input:
@@ -143,7 +143,7 @@ class Inflater:
                 return piece
 
     def _decompress(self, size: int) -> bytes:
-        """Inflate some of the input; of damaged input, all that comes before the damage."""
+        """Inflate some of the input; of corrupt input, all that comes before the damage."""
         sound = self._inflate.copy()  # zlib throws away what a call gave if it ends in an error
         try:
             piece = self._inflate.decompress(self._input, size)

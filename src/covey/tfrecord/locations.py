@@ -40,7 +40,7 @@ class RecordLocations:
 
     def __init__(self, compression: str | None) -> None:
         self.members: Members = []
-        """To be filled by whoever reads a compressed file."""
+        """To be filled by a caller that reads a compressed file."""
         self._compression = compression
         # Of each block: where it begins, and where in it its records are, and their lengths.
         self._blocks: list[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]] = []

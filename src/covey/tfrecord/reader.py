@@ -48,11 +48,11 @@ _MOST_OFFSET = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A stretch of a file that was left out because it is damaged."""
+    """A stretch of a file that was left out because it is corrupt."""
 
     name: str
     record: int
-    """The number of the damaged record."""
+    """The number of the corrupt record."""
     offset: int
     """Where its frame begins (in the decompressed data, if compressed)."""
     bytes: int | None
@@ -67,7 +67,7 @@ class RecordReader:
         source: A path, or a binary file object, which is read from where it stands.
         compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` finds out from the bytes.
         verify: Whether to check the checksums. Without, lengths are still checked against the file.
-        on_error: ``"raise"``, or ``"skip"`` to go on after a damaged record as long as its length
+        on_error: ``"raise"``, or ``"skip"`` to go on after a corrupt record as long as its length
             is trustworthy; :attr:`skipped` then lists what was left out, and a warning counts it.
         max_record_bytes: The largest record that is accepted from compressed data or a file object,
             where the size of the file does not bound it.
@@ -93,12 +93,12 @@ class RecordReader:
         mmap: bool = True,
     ) -> None:
         if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error is {on_error!r}, must be 'raise' or 'skip'")
+            raise ValueError(f"on_error is {on_error!r}; must be 'raise' or 'skip'")
         if max_record_bytes < 0:
-            raise ValueError(f"max_record_bytes is {max_record_bytes}, must be 0 or more")
+            raise ValueError(f"max_record_bytes is {max_record_bytes}; must be 0 or more")
         if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
             raise TypeError(
-                f"the source is of type {type(source).__name__}, must be a path or a binary file"
+                f"the source is of type {type(source).__name__}; must be a path or a binary file"
             )
         asked = None if compression == "auto" else parse_compression(compression)
         self._verify = verify
@@ -154,7 +154,7 @@ class RecordReader:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"{self.name}: this reader is closed; open another")
+            raise ClosedError("this reader is closed; open another", path=self.name)
 
     def __iter__(self) -> Iterator[bytes]:
         """The records, from the first."""
@@ -184,7 +184,7 @@ class RecordReader:
             yield from self._scan(stream, verify, self._on_error)
         if self.skipped:
             warnings.warn(
-                f"{self.name}: left out {len(self.skipped)} damaged "
+                f"{self.name}: left out {len(self.skipped)} corrupt "
                 f"{'part' if len(self.skipped) == 1 else 'parts'}, the first at record "
                 f"{self.skipped[0].record}: {self.skipped[0].reason}",
                 SkippedRecordsWarning,
@@ -210,7 +210,7 @@ class RecordReader:
         """The record whose frame begins at a place that :meth:`places` gave.
 
         Raises:
-            CorruptRecordError: If no sound record begins there, whatever ``on_error`` says.
+            CorruptRecordError: If no valid record begins there, whatever ``on_error`` says.
         """
         offset, within = int(offset), int(within)
         if offset < 0 or within < 0:
@@ -235,10 +235,9 @@ class RecordReader:
     def _no_record(self, offset: int, within: int) -> CorruptRecordError:
         place = f"{offset} + {within}" if within else str(offset)
         return CorruptRecordError(
-            f"{self.name}: no record begins at byte {place}, the file ends before; "
-            "take places from the file's own index",
-            name=self.name,
-            record=-1,
+            f"no record begins at byte {place}, the file ends before; take places from the "
+            "file's own index",
+            path=self.name,
             offset=offset,
         )
 
@@ -269,7 +268,9 @@ class RecordReader:
             return read_regular
         if self._start is None:
             if self._passed or offset:
-                raise ClosedError(f"{self.name}: it cannot be seeked, so it can be read only once")
+                raise ClosedError(
+                    "it cannot be seeked, so it can be read only once", path=self.name
+                )
             self._passed = True
             head, self._peeked = [self._peeked], b""
             return lambda size: (head.pop() if head else b"") or file.read(size)
@@ -348,7 +349,7 @@ class RecordReader:
     def _window(
         self, stream: Stream, consumed: int, needed: int, record: int, offset: int
     ) -> tuple[memoryview, bool]:
-        """A stream's next window; what it cannot give is a damaged record."""
+        """A stream's next window; what it cannot give is a corrupt record."""
         self._check_open()
         try:
             return stream.window(consumed, needed)
@@ -383,20 +384,20 @@ class RecordReader:
             )
 
     def _skip(self, error: CorruptRecordError, length: int | None) -> None:
-        skipped = Skipped(self.name, error.record, error.offset, length, error.reason)
+        skipped = Skipped(self.name, error.record or 0, error.offset or 0, length, error.reason)
         self.skipped.append(skipped)
 
     def _error(self, record: int, offset: int, reason: str) -> CorruptRecordError:
-        number = f"record {record} at" if record >= 0 else "record at"
-        # Places in a compressed file are those of its members, record numbers count decompressed.
-        where = " of the decompressed data" if self.compression and record >= 0 else ""
+        # Locations in a compressed file are those of its members; record numbers count records of
+        # the decompressed data.
+        is_inside = self.compression is not None and record >= 0
         return CorruptRecordError(
-            f"{self.name}: {number} byte {offset}{where}: {reason}; "
-            "pass on_error='skip' to read what is sound",
-            name=self.name,
-            record=record,
+            reason,
+            path=self.name,
+            record=record if record >= 0 else None,
             offset=offset,
-            reason=reason,
+            remedy="pass on_error='skip' to read the valid records"
+            + (" (the offset is that in the decompressed data)" if is_inside else ""),
         )
 
 

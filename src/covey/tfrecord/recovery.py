@@ -1,4 +1,4 @@
-"""Reading all that is sound out of damaged TFRecord files, and saying what is not."""
+"""Reading all that is valid out of corrupt TFRecord files, and saying what is not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Damage:
     name: str
     """The file."""
     record: int
-    """The number of the damaged record: of those found before it, and those known to be lost."""
+    """The number of the corrupt record: of those found before it, and those known to be lost."""
     offset: int
     """Where it begins (in the decompressed data, as far as that can be had, if compressed)."""
     bytes: int | None
@@ -46,16 +46,16 @@ def salvage(
     max_record_bytes: int = 1 << 28,
     mmap: bool = True,
 ) -> Iterator[Block | Damage]:
-    """Read the sound records of a file, with a :class:`Damage` in the place of what is not sound.
+    """Read the valid records of a file, with a :class:`Damage` in the place of what is not sound.
 
     After wrong data the next record follows by the length, whose own checksum is right. After a
     wrong length the next sound frame is searched, byte by byte; how many records lie between is
-    unknown, and counted as one. A damaged member of GZIP loses its own records, and one stream, as
+    unknown, and counted as one. A corrupt member of GZIP loses its own records, and one stream, as
     others write it, all that follow.
 
     A record may hold frames itself, a TFRecord file say. They are not taken for records of this
-    one if anything tells that they lie within a damaged record: its length, or, where only its
-    header is damaged and it has less than a MiB, the checksum of its data. If nothing does, they
+    one if anything tells that they lie within a corrupt record: its length, or, where only its
+    header is corrupt and it has less than a MiB, the checksum of its data. If nothing does, they
     are given.
 
     Args:
@@ -79,10 +79,10 @@ def salvage(
     if compression != "auto":
         parse_compression(compression)
     if max_record_bytes < 0:
-        raise ValueError(f"max_record_bytes is {max_record_bytes}, must be 0 or more")
+        raise ValueError(f"max_record_bytes is {max_record_bytes}; must be 0 or more")
     if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
         raise TypeError(
-            f"the source is of type {type(source).__name__}, must be a path or a binary file"
+            f"the source is of type {type(source).__name__}; must be a path or a binary file"
         )
     return _salvage(source, compression, max_record_bytes, mmap)
 
@@ -215,7 +215,7 @@ class _Salvage:
         elif gap.lost:
             self._begin(segment.end, gap.reason)
         elif self._told < gap.member:  # a damage in it is reason enough for its checksum
-            reason = f"{gap.reason}; its records are sound by their own"
+            reason = f"{gap.reason}; its records are valid by their own"
             yield Damage(self._file.name, self._record, segment.end, 0, reason, lost=False)
 
     def _begin(self, at: int, reason: str) -> None:

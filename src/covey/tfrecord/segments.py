@@ -1,7 +1,7 @@
-"""The bytes of a file that may be damaged, in stretches: each as far as it goes without a gap.
+"""The bytes of a file that may be corrupt, in stretches: each as far as it goes without a gap.
 
-A plain file is one stretch, and so are ZLIB and GZIP that are sound. Where a member of GZIP is
-damaged the stretch ends, and the next one begins at the next member.
+A plain file is one stretch, and so are ZLIB and GZIP that are valid. Where a member of GZIP is
+corrupt the stretch ends, and the next one begins at the next member.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Corruption:
     lost: bool
     """Whether data is lost; if not, only what a member says of itself is wrong."""
     member: int
-    """Where the data of the damaged member begins."""
+    """Where the data of the corrupt member begins."""
     resume: int | None
     """The byte of the file at which the next stretch begins, if there is one."""
 
@@ -131,7 +131,7 @@ class CorruptFile:
     Args:
         source: A path, or a binary file object, which is read from where it stands.
         compression: As for :class:`covey.RecordReader`. ``"auto"`` also finds out about a file
-            whose first bytes are damaged, if it can be seeked.
+            whose first bytes are corrupt, if it can be seeked.
         map_files: As for :class:`covey.RecordReader`.
     """
 
@@ -196,7 +196,7 @@ class CorruptFile:
         return Segment(PieceStream(self._reader(0), _PIECE_BYTES, _nothing), 0, None)
 
     def _gap(self, error: str, member: int, inflated: int) -> Corruption:
-        """What follows the damaged member at byte ``member``."""
+        """What follows the corrupt member at byte ``member``."""
         if self.compression == "ZLIB":
             reason = f"{error}; nothing can be read of one ZLIB stream after that"
             return Corruption(reason, True, inflated, None)
@@ -248,7 +248,7 @@ class CorruptFile:
         return found
 
     def _guess(self, data: bytes) -> Compression:
-        """How a file is compressed whose beginning is damaged."""
+        """How a file is compressed whose beginning is corrupt."""
         member = find_member(self._read_at, 0, len(data))
         if member is None:
             in_zlib = not _holds_a_frame(data) and _holds_a_frame(_inflate(data))
@@ -314,7 +314,7 @@ def _is_member(read_at: ReadAt, at: int) -> bool:
     """Whether a GZIP member begins here, and is not three bytes that only look like it.
 
     It is one if it inflates to something that begins with a frame, or else, for records that go
-    on from the member before, if it is sound and nothing or another one follows it.
+    on from the member before, if it is valid and nothing or another one follows it.
     """
     inflate = zlib.decompressobj(31)
     piece = read_at(at, _TRIAL_INPUT)
@@ -339,7 +339,7 @@ def _is_member(read_at: ReadAt, at: int) -> bool:
 
 
 def _end_of_member(read_at: ReadAt, at: int) -> int:
-    """Where a member ends that is sound but for what stands at its end."""
+    """Where a member ends that is valid but for what stands at its end."""
     inflate = zlib.decompressobj(31)
     while piece := read_at(at, _TRIAL_INPUT):
         before = inflate.copy()
@@ -358,4 +358,4 @@ def _end_of_member(read_at: ReadAt, at: int) -> int:
 
 
 def _nothing() -> None:
-    """Close nothing: whoever has the file closes it."""
+    """Close nothing: a caller that has the file closes it."""

@@ -1,7 +1,7 @@
 """Where the bytes of a TFRecord file come from: a map of it, or pieces that are read.
 
 A stream hands out windows. Each begins where the last was consumed to and holds at least what the
-caller needs next, so that whoever looks for frames never has to care about pieces.
+caller needs next, so that a caller that looks for frames never has to care about pieces.
 """
 
 from __future__ import annotations

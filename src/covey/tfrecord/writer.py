@@ -64,7 +64,7 @@ class RecordWriter:
     ) -> None:
         self.compression = parse_compression(compression)
         if not 0 <= compression_level <= 9:
-            raise ValueError(f"compression_level is {compression_level}, must be 0 to 9")
+            raise ValueError(f"compression_level is {compression_level}; must be 0 to 9")
         if member_bytes < 1 or buffer_bytes < 1:
             raise ValueError("member_bytes and buffer_bytes must be 1 or more")
         if append and track_locations:
@@ -75,7 +75,7 @@ class RecordWriter:
         self._owned = isinstance(target, (str, os.PathLike))
         if not self._owned and not hasattr(target, "write"):
             raise TypeError(
-                f"the target is of type {type(target).__name__}, must be a path or a binary file"
+                f"the target is of type {type(target).__name__}; must be a path or a binary file"
             )
         if isinstance(target, (str, os.PathLike)):
             self.name = check_local(target)
@@ -149,9 +149,11 @@ class RecordWriter:
 
     def _check_open(self) -> None:
         if self._failure is not None:
-            raise ClosedError(f"{self.name}: this writer failed earlier: {self._failure}")
+            raise ClosedError(f"this writer failed earlier: {self._failure}", path=self.name)
         if self._closed:
-            raise ClosedError(f"{self.name}: this writer is closed; open another, with append=True")
+            raise ClosedError(
+                "this writer is closed; open another, with append=True", path=self.name
+            )
 
     def write(self, record: bytes) -> None:
         """Write one record."""

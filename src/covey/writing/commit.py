@@ -194,10 +194,11 @@ class Staging:
                     sync(self.directory)
                 except OSError as error:
                     raise CommittedError(
-                        f"{self.directory}: split {change.split.name!r} is written, but the files "
-                        f"of the old version could not all be replaced or deleted "
-                        f"({error.strerror or error}); the next write completes that: do not write "
-                        "the same examples again"
+                        f"split {change.split.name!r} is written, but the files of the old "
+                        f"version could not all be replaced or deleted ({error.strerror or error}); "
+                        "the next write completes that: do not write the same examples "
+                        "again",
+                        path=self.directory,
                     ) from error
 
     def _switch(self, change: Change, info: DatasetInfo, signals: DeferredSignals) -> None:
@@ -255,7 +256,7 @@ class Staging:
             path = self.directory / SHARD_INFO_FILE
             content = parse_json(read_file(path), str(path)) if path.exists() else {}
             if not isinstance(content, dict):
-                raise FormatError(f"{path}: it is not a dict; remove it with its dataset")
+                raise FormatError("it is not a dict; remove it with its dataset", path=path)
             content[change.split.name] = dict(change.lists_shards)
             late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False).encode()
         atomic_write_all(self.path, {**new, STALE: "\n".join(stale).encode()})
@@ -283,8 +284,9 @@ class Staging:
         new = next((each.name for each in others if each.name != change.split.name), None)
         if info is not None and info.name != change.name:
             raise DatasetError(
-                f"{self.directory}: another process has called the dataset {info.name!r}, not "
-                f"{change.name!r}; write it again"
+                f"another process has called the dataset {info.name!r}, not "
+                f"{change.name!r}; write it again",
+                path=self.directory,
             )
         now = read_sidecars(self.directory)
         # A split that was added since then did not know of this one: both must say the same.
@@ -292,8 +294,9 @@ class Staging:
         for name, text in change.sidecars.items():
             if is_new and now.get(name) != text.encode():
                 raise DatasetError(
-                    f"{self.directory}: another process has written split {new!r} in the meantime, "
-                    f"with other features or classes; write {change.split.name!r} again"
+                    f"another process has written split {new!r} in the meantime, with "
+                    f"other features or classes; write {change.split.name!r} again",
+                    path=self.directory,
                 )
             if now.get(name) not in (self._at_open.get(name), text.encode()):
                 raise DatasetError(

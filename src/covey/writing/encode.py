@@ -208,7 +208,7 @@ class ChunkEncoder:
             skips = self._rules.on_error == "skip"
             if skips and label is not None and not has_value(example, label):
                 # Else the first example without it would decide that there is none.
-                raise FeatureError(f"feature {label!r}: it is missing, and tells the class")
+                raise FeatureError("it is missing, and tells the class", feature=label)
             self.known.check_names(example)
             alone = Inference(self._rules.defaults)
             alone.add(example, number)
@@ -467,5 +467,5 @@ def _encode_there(numbers: range, first: int, known: Inference) -> _Result:
 def check_workers(workers: int) -> int:
     """Check the number of workers."""
     if type(workers) is not int or workers < 1:
-        raise DatasetError(f"workers is {workers!r}, must be a whole number, 1 or more")
+        raise DatasetError(option="workers", found=workers, allowed="an integer, 1 or more")
     return workers

@@ -40,7 +40,7 @@ class Rules:
     features: Features | None = None
     """As declared; None to infer them."""
     otherwise: Features | None = None
-    """Tried if those do not fit: the same, with a label whose classes may be new as a text."""
+    """Tried if those do not fit: the same, with a label whose classes may be new as a string."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] | None = None
     """What the parts of tuples are called."""
@@ -52,13 +52,13 @@ class Rules:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "skip"):
-            raise DatasetError(f"on_error is {self.on_error!r}, must be 'raise' or 'skip'")
+            raise DatasetError(option="on_error", found=self.on_error, allowed="'raise' or 'skip'")
         for option, value in (("key", self.key), ("label", self.label)):
             if value is not None and not isinstance(value, str):
-                raise DatasetError(f"{option} is {value!r}, must be the name of a feature")
+                raise DatasetError(f"{option} is {value!r}; must be the name of a feature")
         names = self.names or ()
         if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-            raise DatasetError(f"names are {names}, must be texts, each another")
+            raise DatasetError(f"names are {names}; must be strings, each another")
 
     @property
     def infers(self) -> bool:
@@ -91,7 +91,7 @@ def _is_pair(item: tuple[Any, ...]) -> bool:
 def _name_parts(item: Any, names: tuple[str, ...] | None) -> dict[str, Any]:
     if not isinstance(item, (tuple, list)):
         raise FeatureError(
-            f"it is of type {type(item).__name__}, must be a dict of values, or a pair of a key "
+            f"it is of type {type(item).__name__}; must be a dict of values, or a pair of a key "
             "and such a dict"
         )
     if names is None:
@@ -137,13 +137,13 @@ def _plain_key(key: Any) -> Key:
         try:
             key.encode()
         except UnicodeError:
-            raise FeatureError(f"its key {key!r} is no valid UTF-8; make it bytes") from None
+            raise FeatureError(f"its key {key!r} is not a valid UTF-8; make it bytes") from None
     elif isinstance(key, (int, np.integer)):
         if not -(2**63) <= key < 2**63:
-            raise FeatureError(f"its key {key} does not fit 64 bits; make it a text")
+            raise FeatureError(f"its key {key} does not fit 64 bits; make it a string")
     elif not isinstance(key, (str, bytes)):
         raise FeatureError(
-            f"its key {key!r} is of type {type(key).__name__}, must be a text, bytes or a whole "
+            f"its key {key!r} is of type {type(key).__name__}; must be a string, bytes or a whole "
             "number"
         )
     return key  # type: ignore[no-any-return]
@@ -166,9 +166,7 @@ def own(item: Any) -> Any:
 
 def source_failed(number: int, error: Exception) -> SourceError:
     """What to say if a source raised an error of its own."""
-    return SourceError(
-        f"example {number}: the source failed: {type(error).__name__}: {error}", name="<examples>"
-    )
+    return SourceError(f"example {number}: the source failed: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def normalize_input(examples: Any) -> Input:
     if isinstance(examples, (str, bytes, os.PathLike)):
         raise DatasetError(
             f"examples is the path {shown(os.fsdecode(examples))!r}; open it first: "
-            "covey.sources.open_source(path) reads folders of images, CSV, JSON, Parquet, NPZ and TFRecords"
+            "covey.sources.open_source(path) reads directories of images, CSV, JSON, Parquet, NPZ and TFRecords"
         )
     _refuse_containers(examples)
     if isinstance(examples, Mapping):

@@ -55,8 +55,9 @@ def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         while not _take(descriptor, directory):
             if time.monotonic() > deadline:
                 raise DatasetError(
-                    f"{directory}: {_find_holder(descriptor)} has held the lock of the dataset "
-                    f"for over {timeout:g} s; wait for it to end, or stop it"
+                    f"{_find_holder(descriptor)} has held the lock of the dataset for over "
+                    f"{timeout:g} s; wait for it to end, or stop it",
+                    path=directory,
                 )
             time.sleep(0.01)
         yield
@@ -90,8 +91,9 @@ def _take(descriptor: int, directory: Path) -> bool:
         return False
     except OSError as error:
         raise DatasetError(
-            f"{directory}: its file system has no locks ({error.strerror}), which writing needs; "
-            "write to another one and copy the dataset, or mount it with flock"
+            f"its file system has no locks ({error.strerror}), which writing needs; write "
+            "to another one and copy the dataset, or mount it with flock",
+            path=directory,
         ) from error
     return True
 
@@ -188,10 +190,12 @@ def reporting_failures(
         where = f" ({error.filename})" if error.filename else ""
         if is_committed():
             raise CommittedError(
-                f"{directory}: split {split!r} is written, but then: {error.strerror or error}"
-                f"{where}; do not write the same examples again"
+                f"split {split!r} is written, but then: {error.strerror or error}{where}; "
+                "do not write the same examples again",
+                path=directory,
             ) from error
         raise DatasetError(
-            f"{directory}: writing split {split!r} failed: {error.strerror or error}"
-            f"{where}; nothing was changed"
+            f"writing split {split!r} failed: {error.strerror or error}{where}; nothing "
+            "was changed",
+            path=directory,
         ) from error

@@ -1,6 +1,6 @@
 """Encoded chunks into a spool, in the features that fit all of them.
 
-Columns that are in memory already: their order is known at once, and nothing is put aside.
+Columns that are in memory already: their order is known at once, and nothing is spilled.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class Spooling:
     again.
 
     Args:
-        folder: Where spools put records aside.
+        directory: Where spools put records aside.
         memory_limit: How much they may hold.
         ordering: What records are sorted by.
         seed: Of the hashes.
         label: The feature that tells the class, if one was asked for.
-        may_number: Whether a label that is a text is to become a ClassLabel.
-        known_texts: The texts that have numbers already.
+        may_number: Whether a label that is a string is to become a ClassLabel.
+        known_texts: The strings that have numbers already.
     """
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         *,
         memory_limit: int,
         ordering: RecordOrder,
@@ -75,7 +75,7 @@ class Spooling:
         may_number: bool,
         known_texts: Sequence[str] = (),
     ) -> None:
-        self._folder = folder
+        self._directory = directory
         self._memory_limit = memory_limit
         self._ordering = ordering
         self._seed = seed
@@ -130,7 +130,7 @@ class Spooling:
         # Its order does not matter if it is not the last; and if it is, it is the right one.
         ordering = RecordOrder(by=self._ordering.by) if self._ordering.by_class else self._ordering
         spool = Spool(
-            self._folder,
+            self._directory,
             memory_limit=self._memory_limit,
             ordering=ordering,
             unique=bool(self._has_keys),
@@ -151,7 +151,7 @@ class Spooling:
         )
 
     def finish(self, features: Features) -> tuple[Spool, Features, Classes]:
-        """All records, in these features; a label that is a text becomes a ClassLabel."""
+        """All records, in these features; a label that is a string becomes a ClassLabel."""
         label = find_label(features, self._label, needed=self._ordering.by_class)
         if label is not None and self._may_number and self._texts:
             names = extend(self._known_texts, self._texts)
@@ -167,7 +167,7 @@ class Spooling:
     def _rewrite(self, features: Features, classes: Classes) -> Spool:
         """Bring all records into one spool."""
         target = Spool(
-            self._folder,
+            self._directory,
             memory_limit=self._memory_limit,
             ordering=self._ordering,
             unique=bool(self._has_keys),

@@ -67,7 +67,9 @@ class RemoteStaging:
         # A directory of the same name, for a dataset is called like its directory.
         name, version = dataset_name("/" + "/".join(self._url.split("/")[-2:]))
         named = version != "1.0.0" or self._url.endswith("/1.0.0")
-        self.folder = Path(self._temporary, name, version) if named else Path(self._temporary, name)
+        self.directory = (
+            Path(self._temporary, name, version) if named else Path(self._temporary, name)
+        )
         self._before: dict[str, tuple[int, int]] = {}
         self._small: dict[str, bytes] = {}
         """The files that describe the dataset, as they were."""
@@ -101,11 +103,11 @@ class RemoteStaging:
         if isinstance(error, CommittedError) and not self._committed:
             # It was committed to the local directory only.
             raise DatasetError(
-                f"{shown(self._url)}: writing split {self._split!r} failed: {error.__cause__}; "
-                "nothing was changed"
+                f"writing split {self._split!r} failed: {error.__cause__}; nothing was changed",
+                path=shown(self._url),
             ) from error
         if isinstance(error, CoveyError):
-            here, there = str(self.folder), shown(self._url)
+            here, there = str(self.directory), shown(self._url)
             error.args = tuple(
                 each.replace(here, there) if isinstance(each, str) else each for each in error.args
             )
@@ -122,7 +124,7 @@ class RemoteStaging:
 
     def _fetch(self) -> None:
         """Fetch what the writer looks at; of other files only their names."""
-        self.folder.mkdir(parents=True)
+        self.directory.mkdir(parents=True)
         self._state = self._info_state()
         try:
             names = [self._storage.name(path) for path in self._storage.list(self._url)]
@@ -141,7 +143,7 @@ class RemoteStaging:
             own = tuple(each for each in splits if each.name == self._split)
             fetched = referenced_files(DatasetInfo(info.name, splits=own)) - self._small.keys()
         for name in names:
-            with open(self.folder / name, "wb") as file:
+            with open(self.directory / name, "wb") as file:
                 file.write(self._small.get(name, b""))
                 if name in fetched:
                     with self._storage.open_stream(self._path(name)) as stream:
@@ -155,7 +157,7 @@ class RemoteStaging:
 
     def _snapshot(self) -> dict[str, tuple[int, int]]:
         """What tells that a file was changed."""
-        found = {path.name: path.stat() for path in self.folder.iterdir() if path.is_file()}
+        found = {path.name: path.stat() for path in self.directory.iterdir() if path.is_file()}
         return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found.items()}
 
     def _info_state(self) -> Stat | None:
@@ -185,7 +187,7 @@ class RemoteStaging:
                 brought.append(name)
                 source = copies.get(after[name])
                 if source is None or not self._copy(source, name):
-                    self._storage.upload(os.fspath(self.folder / name), self._path(name))
+                    self._storage.upload(os.fspath(self.directory / name), self._path(name))
             brought += sidecars
             self._replace_sidecars(sidecars)
         except BaseException:
@@ -206,9 +208,10 @@ class RemoteStaging:
                 self._storage.remove([self._path(name) for name in gone])
             except OSError as error:
                 raise CommittedError(
-                    f"{shown(self._url)}: split {self._split!r} is written, but files of the old "
-                    f"version could not all be replaced or deleted ({error}); the next write does "
-                    "that: do not write the same examples again"
+                    f"split {self._split!r} is written, but files of the old version could "
+                    f"not all be replaced or deleted ({error}); the next write does that: "
+                    "do not write the same examples again",
+                    path=shown(self._url),
                 ) from error
 
     def _order(self, changed: list[str]) -> tuple[list[str], list[str]]:
@@ -230,7 +233,7 @@ class RemoteStaging:
     def _replace_sidecars(self, names: list[str], gone: Sequence[str] = ()) -> None:
         self._remove_labels((*names, *gone))
         for name in names:
-            self._storage.upload(os.fspath(self.folder / name), self._path(name))
+            self._storage.upload(os.fspath(self.directory / name), self._path(name))
 
     def _remove_labels(self, names: Iterable[str]) -> None:
         """Delete files of class names that are about to be replaced.
@@ -244,7 +247,7 @@ class RemoteStaging:
     def _switch(self) -> None:
         """Replace ``dataset_info.json``; another process must not have done so."""
         self._check_unchanged()
-        path, text = self._path(INFO_FILE), (self.folder / INFO_FILE).read_bytes()
+        path, text = self._path(INFO_FILE), (self.directory / INFO_FILE).read_bytes()
         try:
             self._storage.replace(path, text, self._state)
         except BaseException as error:
@@ -256,9 +259,10 @@ class RemoteStaging:
             except OSError:
                 self._committed = None
                 raise DatasetError(
-                    f"{shown(self._url)}: {INFO_FILE} could not be written ({error}), nor read "
-                    f"again: it is unknown whether split {self._split!r} is written; run `covey "
-                    "info` to see"
+                    f"{INFO_FILE} could not be written ({error}), nor read again: it is "
+                    f"unknown whether split {self._split!r} is written; run `covey info` "
+                    "to see",
+                    path=shown(self._url),
                 ) from error
             if found != text and isinstance(error, FileChangedError):
                 raise self._is_changed() from error
@@ -272,8 +276,9 @@ class RemoteStaging:
 
     def _is_changed(self) -> DatasetError:
         return DatasetError(
-            f"{shown(self._url)}: another process has changed the dataset while split "
-            f"{self._split!r} was written; write it again"
+            f"another process has changed the dataset while split {self._split!r} was "
+            "written; write it again",
+            path=shown(self._url),
         )
 
     def _copy(self, source: str, target: str) -> bool:

@@ -71,7 +71,7 @@ def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
         return delete_obsolete(storage, location)
     directory = Path(location)
     if not directory.is_dir():
-        raise DatasetError(f"{path}: there is no such directory")
+        raise DatasetError("there is no such directory", path=path)
     with os_errors(directory):
         before = {*os.listdir(directory)}
         recover(directory)

@@ -42,7 +42,7 @@ class Sharding:
         named = {"shards": self.count, "records_per_shard": self.records, "shard_bytes": self.bytes}
         for name, value in named.items():
             if value is not None and (type(value) is not int or value < 1):
-                raise DatasetError(f"{name} is {value!r}, must be a whole number, 1 or more")
+                raise DatasetError(f"{name} is {value!r}; must be an integer, 1 or more")
 
     def check(self, ordered: OrderedRecords) -> None:
         """Refuse a number of shards that no reader would accept."""
@@ -138,7 +138,7 @@ class IndexSink(Protocol):
 def write_shards(
     parts: Iterator[Part],
     cuts: Cuts,
-    folder: Path,
+    directory: Path,
     index: IndexSink,
     *,
     first: int = 0,
@@ -147,12 +147,12 @@ def write_shards(
     executor: Executor | None = None,
     progress: Callable[[int, int], None] = lambda records, size: None,
 ) -> list[Shard]:
-    """Write shards into a folder, named by their number from ``first`` on, and sync them to disk.
+    """Write shards into a directory, named by their number from ``first`` on, and sync them to disk.
 
     Args:
         parts: The records in order.
         cuts: Where shards end.
-        folder: Where to.
+        directory: Where to.
         index: Is told where records lie.
         first: The number of the first shard.
         compression, compression_level: As for :class:`covey.RecordWriter`.
@@ -163,11 +163,11 @@ def write_shards(
     synced: list[Future[None]] = []
     writer: RecordWriter | None = None
     labels: list[NDArray[np.int64]] = []
-    # Waiting for the disk is no work: other threads do that, and take no worker's place.
+    # Waiting for the disk is not a work: other threads do that, and take no worker's place.
     disk = ThreadPoolExecutor(4, thread_name_prefix="covey-sync")
     try:
         for is_end, (block, classes) in cuts.split(parts):
-            path = folder / f"{first + len(shards):05d}"
+            path = directory / f"{first + len(shards):05d}"
             if writer is None:
                 # Blocks come large: a buffer would only be filled and emptied once more.
                 writer = RecordWriter(

@@ -45,10 +45,12 @@ class SplitWriter:
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**64:
-            raise DatasetError(f"seed is {self.seed!r}, must be a whole number of 64 bits")
+            raise DatasetError(option="seed", found=self.seed, allowed="an integer of 64 bits")
         if type(self.compression_level) is not int or not 0 <= self.compression_level <= 9:
             raise DatasetError(
-                f"compression_level is {self.compression_level!r}, must be a whole number, 0 to 9"
+                option="compression_level",
+                found=self.compression_level,
+                allowed="an integer, 0 to 9",
             )
         try:
             object.__setattr__(self, "compression", parse_compression(self.compression))
@@ -76,7 +78,7 @@ class SplitWriter:
             existing: What is there already.
             staging: Where to write.
             progress: Is told.
-            texts: More small files to be committed, by name.
+            strings: More small files to be committed, by name.
             shard_info: Whether to list the shards for datum's reader too; in a dataset that has
                 such a list it is always kept.
 
@@ -84,20 +86,22 @@ class SplitWriter:
             The shards of the split, and the number of examples of each class.
         """
         compression = self._compression(existing)
-        folder, rows = staging.path, staging.path / "rows.npy"
+        directory, rows = staging.path, staging.path / "rows.npy"
         old, new, checksum = self._write_shards(
-            ordered, classes, existing, folder, rows, compression, progress
+            ordered, classes, existing, directory, rows, compression, progress
         )
         existing = existing.with_new_token()
         names = index_names(existing.stem)
-        os.rename(rows, folder / names["rows"])
-        shards = _name_shards(old, new, existing, folder)
+        os.rename(rows, directory / names["rows"])
+        shards = _name_shards(old, new, existing, directory)
         index_files = [names["rows"], names["about"]]
         counts: dict[Any, int] = {}
         class_checksums: tuple[int, int] | None = None
         if classes.label is not None:
             table, class_checksums = write_classes(
-                folder / names["rows"], folder / names["by_class"], folder / names["classes"]
+                directory / names["rows"],
+                directory / names["by_class"],
+                directory / names["classes"],
             )
             counts = _counts(table, features, classes)
             index_files += [names["by_class"], names["classes"]]
@@ -117,13 +121,13 @@ class SplitWriter:
                 "seed": self.seed,
             },
         )
-        (folder / names["about"]).write_text(about.to_json(), encoding="utf-8")
+        (directory / names["about"]).write_text(about.to_json(), encoding="utf-8")
         for name in index_files:
-            sync(folder / name)
+            sync(directory / name)
         described = {**_texts(features), **(texts or {})}
         files = (*(shard.name for shard in shards), *index_files)
         listed = None
-        if shard_info or (existing.folder / SHARD_INFO_FILE).exists():
+        if shard_info or (existing.directory / SHARD_INFO_FILE).exists():
             listed = {shard.name: shard.records for shard in shards}
         staging.commit(
             Change(
@@ -149,7 +153,7 @@ class SplitWriter:
         old = about.compression if about is not None else None
         if self.compression not in (None, old):
             raise DatasetError(
-                f"{existing.folder}: compression is {self.compression}, but the shards of split "
+                f"{existing.directory}: compression is {self.compression}, but the shards of split "
                 f"{existing.split!r} have {old}; append without compression= to do as they do"
             )
         return old
@@ -159,7 +163,7 @@ class SplitWriter:
         ordered: OrderedRecords,
         classes: Classes,
         existing: TargetSplit,
-        folder: Path,
+        directory: Path,
         rows: Path,
         compression: str | None,
         progress: Progress,
@@ -183,7 +187,7 @@ class SplitWriter:
                 new = write_shards(
                     ordered_map(tasks, threads, self.workers + 2),
                     cuts,
-                    folder,
+                    directory,
                     index,
                     first=len(old),
                     compression=compression,
@@ -198,16 +202,16 @@ class SplitWriter:
 
 
 def _name_shards(
-    old: list[Shard], new: list[Shard], existing: TargetSplit, folder: Path
+    old: list[Shard], new: list[Shard], existing: TargetSplit, directory: Path
 ) -> tuple[Shard, ...]:
     """Give all shards of a split the names that they have together."""
     names = existing.version_info((*old, *new)).shard_names(existing.name)
     shards: list[Shard] = []
     for number, (name, shard) in enumerate(zip(names, (*old, *new), strict=True)):
         if number < len(old):
-            link_or_copy(existing.folder / shard.name, folder / name)
+            link_or_copy(existing.directory / shard.name, directory / name)
         else:
-            os.rename(folder / shard.name, folder / name)
+            os.rename(directory / shard.name, directory / name)
         shards.append(replace(shard, name=name))
     return tuple(shards)
 

@@ -1,4 +1,4 @@
-"""What is already in the folder that a split is to be written into."""
+"""What is already in the directory that a split is to be written into."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Mode = Literal["error", "overwrite", "append"]
 class TargetSplit:
     """A dataset, or the place for one."""
 
-    folder: Path
+    directory: Path
     name: str
     version: str
     split: str
@@ -58,12 +58,12 @@ class TargetSplit:
 
     @classmethod
     def look(
-        cls, folder: Path, split: str, mode: Mode, name: str | None, *, unique: bool = False
+        cls, directory: Path, split: str, mode: Mode, name: str | None, *, unique: bool = False
     ) -> TargetSplit:
-        """Look at a folder, and make sure that the split may be written.
+        """Look at a directory, and make sure that the split may be written.
 
         Args:
-            folder: Of the dataset.
+            directory: Of the dataset.
             split: The split.
             mode: What to do if it exists.
             name: Of the dataset, if the caller names it.
@@ -71,20 +71,23 @@ class TargetSplit:
                 that replaces another one always has them.
         """
         if mode not in ("error", "overwrite", "append"):
-            raise DatasetError(f"mode is {mode!r}, must be 'error', 'overwrite' or 'append'")
-        info = read_info(folder)
+            raise DatasetError(
+                option="mode", found=mode, allowed="'error', 'overwrite' or 'append'"
+            )
+        info = read_info(directory)
         if info is not None and name not in (None, info.name):
             raise DatasetError(
-                f"{folder}: the dataset is called {info.name!r} already, not {name!r}"
+                f"the dataset is called {info.name!r} already, not {name!r}", path=directory
             )
-        own, version = dataset_name(folder)
+        own, version = dataset_name(directory)
         if info is not None:
             own, version = info.name, info.version
-        existing = cls(folder, name or own, version, split, info, mode, DEFAULT_TEMPLATE)
+        existing = cls(directory, name or own, version, split, info, mode, DEFAULT_TEMPLATE)
         if existing.old is not None and mode == "error":
             raise DatasetExistsError(
-                f"{folder}: there is a split {split!r} already; pass mode='overwrite' to replace "
-                "it, or mode='append' to add to it"
+                f"there is a split {split!r} already; pass mode='overwrite' to replace it, "
+                "or mode='append' to add to it",
+                path=directory,
             )
         if unique or existing.old is not None or existing._in_the_way():
             existing = replace(existing, template=versioned_template(new_token()))
@@ -98,9 +101,9 @@ class TargetSplit:
 
     def _in_the_way(self) -> bool:
         """Whether files that no split has are to be replaced."""
-        if self.mode != "overwrite" or not self.folder.is_dir():
+        if self.mode != "overwrite" or not self.directory.is_dir():
             return False
-        names = (path.name for path in self.folder.iterdir())
+        names = (path.name for path in self.directory.iterdir())
         return any(parse_version_file(name, self.name, self.split)[0] for name in names)
 
     def version_info(self, shards: Sequence[Shard]) -> SplitInfo:
@@ -147,16 +150,16 @@ class TargetSplit:
             return
         own = set(self.old_files())
         # Then the small files are the dataset's, or of a first write that was not committed.
-        if read_info(self.folder) is not None or any(map(has_token, os.listdir(self.folder))):
+        if read_info(self.directory) is not None or any(map(has_token, os.listdir(self.directory))):
             own.update(name for name in names if ".tfrecord-" not in name)
         foreign = [
             name
             for name in names
-            if name not in own and not has_token(name) and (self.folder / name).exists()
+            if name not in own and not has_token(name) and (self.directory / name).exists()
         ]
         if foreign:
             raise DatasetExistsError(
-                f"{self.folder / foreign[0]}: there is such a file already, which belongs to no "
+                f"{self.directory / foreign[0]}: there is such a file already, which belongs to no "
                 "split of this dataset; move it away, or pass mode='overwrite' to replace it"
             )
 
@@ -165,7 +168,7 @@ class TargetSplit:
         splits = () if self.info is None else self.info.splits
         found = next((each for each in splits if each.name == split), None)
         stem = f"{self.name}-{split}" if found is None else found.stem(self.name)
-        return read_metadata(self.folder, stem)
+        return read_metadata(self.directory, stem)
 
     def base(self) -> tuple[Features | None, str | None]:
         """The features that the split must agree with, and their label.
@@ -177,11 +180,12 @@ class TargetSplit:
         splits = self.info.splits
         staying = [each.name for each in splits if each.name != self.split or self.appends]
         try:
-            known = features_from_tfds(self.folder)
+            known = features_from_tfds(self.directory)
         except FileNotFoundError:
             raise FormatError(
-                f"{self.folder}: there is a dataset_info.json but no features.json, so that "
-                "nothing tells how its records are to be read"
+                "there is a dataset_info.json but no features.json, so that nothing tells "
+                "how its records are to be read",
+                path=self.directory,
             ) from None
         abouts = [about for about in map(self.about, staying) if about is not None]
         if not abouts:
@@ -194,7 +198,7 @@ class TargetSplit:
         return features, abouts[0].label
 
     def old_texts(self, features: Features, label: str | None) -> tuple[str, ...]:
-        """The texts of the split that is there, by their numbers, if its label is a text."""
+        """The strings of the split that is there, by their numbers, if its label is a string."""
         if label is None or label not in features or not is_string(features[label]):
             return ()
         about = self.about(self.split)
@@ -202,7 +206,7 @@ class TargetSplit:
             return about.label_strings
         texts: set[str] = set()
         for name in self.old_shards():
-            with RecordReader(self.folder / name) as reader:
+            with RecordReader(self.directory / name) as reader:
                 for block in reader.blocks():
                     texts.update(read_strings(features, label, block))
         return tuple(sorted(texts))
@@ -213,12 +217,12 @@ class TargetSplit:
         Taken from its index if that is there and right, else from the shards themselves.
         """
         about = self.about(self.split)
-        files = ShardFiles(LocalStorage(), str(self.folder), self.old_shards())
+        files = ShardFiles(LocalStorage(), str(self.directory), self.old_shards())
         if about is not None and about.label == classes.label:
             with contextlib.suppress(FormatError):
                 if find_changed(files, about.shards) is None:
                     assert self.old is not None
-                    index = read_index(self.folder, self.old.stem(self.name), about)
+                    index = read_index(self.directory, self.old.stem(self.name), about)
                     return list(about.shards), index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
         index = Indexing(classes.features, labeller, progress=False).build(files)

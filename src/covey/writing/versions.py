@@ -128,8 +128,9 @@ def delete_obsolete(storage: Storage, location: str) -> list[str]:
     for name, state in zip(shards, found, strict=True):
         if state is None:
             raise DatasetError(
-                f"{storage.join(location, name)}: the shard is missing, so that files of old "
-                "versions are not deleted; write the split again, or restore the shard"
+                "the shard is missing, so that files of old versions are not deleted; "
+                "write the split again, or restore the shard",
+                path=storage.join(location, name),
             )
     splits = {each.name for each in info.splits}
     splits.update(filter(None, (split_of_version_file(name, info.name) for name in names)))

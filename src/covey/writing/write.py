@@ -124,16 +124,16 @@ def write(
 ) -> WriteResult:
     """Write examples as one split of a dataset, in the layout of TFDS, with an index.
 
-    The folder has either the old dataset or the new one, whatever happens in between; other splits
+    The directory has either the old dataset or the new one, whatever happens in between; other splits
     are not touched. The same examples give the same bytes, whatever ``memory`` and ``workers`` are.
 
     Args:
         examples: An iterable of dicts, or of (key, dict) pairs; a dict of columns; a pandas, polars
             or Arrow table; a tf.data, torch or Hugging Face dataset; or a :class:`covey.sources.Source`.
-        path: The folder of the dataset, made if there is none; or a URL that fsspec knows, to which
+        path: The directory of the dataset, made if there is none; or a URL that fsspec knows, to which
             all is brought that was written locally (see docs/remote.md).
         split: What these examples are: ``"train"``, ``"test"``, ...
-        label: The feature that tells the class of an example: a ClassLabel, a whole number or a
+        label: The feature that tells the class of an example: a ClassLabel, an integer or a
             text. By default the only ClassLabel, if there is one.
         features: How to store the examples; inferred from all of them by default. Splits of one
             dataset have the same features.
@@ -141,7 +141,7 @@ def write(
         names: What the parts of examples that are tuples are called: ``("image", "label")``.
         key: The feature that is an example's key, which decides its place in the shuffled order; by
             default the key it came with, or its number.
-        name: What the dataset is called; like its folder by default.
+        name: What the dataset is called; like its directory by default.
         description: What it is, for people.
         shuffle: False keeps the order of the examples.
         order: ``"class"`` lays each class together, for readers that stream and need them so.
@@ -154,7 +154,7 @@ def write(
         compression_level: How hard to compress, 0 to 9.
         mode: What to do if the split is there: ``"error"``, ``"overwrite"`` it, or ``"append"``
             shards to it.
-        memory_limit: About how many bytes of examples to hold before they are put aside on disk.
+        memory_limit: About how many bytes of examples to hold before they are spilled to disk.
         workers: How many threads or processes work; by default as many threads as there are cores
             for what is in memory, and one for what is fetched from Python.
         on_error: ``"skip"`` leaves out examples that cannot be read or do not fit, and lists them;
@@ -173,18 +173,20 @@ def write(
     started = time.perf_counter()
     check_split_name(split)
     if order not in (None, "class"):
-        raise DatasetError(f"order is {order!r}, must be None or 'class'")
+        raise DatasetError(option="order", found=order, allowed="None or 'class'")
     if type(memory_limit) is not int or memory_limit < 1:
         raise DatasetError(
-            f"memory_limit is {memory_limit!r}, must be a whole number of bytes, 1 or more"
+            option="memory_limit", found=memory_limit, allowed="an integer of bytes, 1 or more"
         )
     if not isinstance(shuffle, bool):
-        raise DatasetError(f"shuffle is {shuffle!r}, must be True or False")
+        raise DatasetError(option="shuffle", found=shuffle, allowed="True or False")
     if isinstance(names, str):
-        raise DatasetError(f"names is the text {names!r}, must be a list of them")
+        raise DatasetError(f"names is the text {names!r}; must be a list of them")
     if name is not None and not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
         raise DatasetError(
-            f"name is {name!r}, must be letters, digits and underscores, and begin with a letter"
+            option="name",
+            found=name,
+            allowed="letters, digits and underscores, and begin with a letter",
         )
     intake = normalize_input(examples)
     declared = intake.features if features is None else Features(features)
@@ -237,12 +239,12 @@ def _write(
     if is_remote(text):
         appends = mode == "append"
         with RemoteStaging(text, split, appends=appends, options=storage_options) as mirror:
-            written = job.write(intake, mirror.folder, split, mode, name, progress, unique=True)
+            written = job.write(intake, mirror.directory, split, mode, name, progress, unique=True)
             mirror.publish()
         return written
     # Absolute, for what makes the examples may change the current directory.
-    folder = Path(LocalStorage().clean(text))
-    return job.write(intake, folder, split, mode, name, progress)
+    directory = Path(LocalStorage().clean(text))
+    return job.write(intake, directory, split, mode, name, progress)
 
 
 @dataclass(frozen=True)
@@ -254,14 +256,14 @@ class _Job:
     workers: int
     output: SplitWriter
     numbers_texts: bool = False
-    """Whether a label that is a text becomes a ClassLabel: nobody declared it a text."""
+    """Whether a label that is a string becomes a ClassLabel: nobody declared it a string."""
     known_texts: tuple[str, ...] = ()
-    """The texts, or names of classes, that have numbers already."""
+    """The strings, or names of classes, that have numbers already."""
 
     def write(
         self,
         intake: Input,
-        folder: Path,
+        directory: Path,
         split: str,
         mode: Mode,
         name: str | None,
@@ -269,11 +271,11 @@ class _Job:
         *,
         unique: bool = False,
     ) -> WriteResult:
-        """Write a split into a local folder."""
-        with staged(folder, split) as staging:
-            with locked(folder):  # no other process changes it while it is looked at
+        """Write a split into a local directory."""
+        with staged(directory, split) as staging:
+            with locked(directory):  # no other process changes it while it is looked at
                 unique = unique or not staging.can_link
-                existing = TargetSplit.look(folder, split, mode, name, unique=unique)
+                existing = TargetSplit.look(directory, split, mode, name, unique=unique)
                 base = existing.base()
             with Progress(progress, intake.length, f"{existing.name} {split}") as bar:
                 return self._run(intake, existing, base, staging, bar)
@@ -301,13 +303,13 @@ class _Job:
         if ordered is None or ordered.records == 0:
             reasons = f"; the first of {len(left_out)}: {left_out[0].reason}" if left_out else ""
             raise DatasetError(
-                f"{existing.folder}: there are no examples to write as split "
+                f"{existing.directory}: there are no examples to write as split "
                 f"{existing.split!r}{reasons}"
             )
         job.output.sharding.check(ordered)
         shards, counts = job.output.write(ordered, features, classes, existing, staging, progress)
         return WriteResult(
-            path=str(existing.folder),
+            path=str(existing.directory),
             split=existing.split,
             shards=shards,
             records=sum(shard.records for shard in shards),

@@ -16,7 +16,7 @@ from covey.loader import Loader, StepReader
 
 __all__ = ["tensor", "to_tf"]
 
-# Small batches are handed over some at a time: a call of Python costs more than they do.
+# Small batches are returned some at a time: a call of Python costs more than they do.
 _BATCHES_AT_ONCE = 8
 _BYTES_AT_ONCE = 1 << 20
 
@@ -72,7 +72,7 @@ def dataset_of(loader: Loader, form: BatchSpec, at_once: int) -> Any:
 
 
 def batches_at_once(nbytes: int) -> int:
-    """How many batches of a size are handed over in one call."""
+    """How many batches of a size are returned in one call."""
     return max(1, min(_BATCHES_AT_ONCE, _BYTES_AT_ONCE // max(1, nbytes)))
 
 
@@ -81,7 +81,7 @@ class _StepFunction:
 
     TensorFlow keeps functions of Python for ever. So what makes batches ahead, with its files,
     threads and buffers, belongs to the dataset. If only TensorFlow itself still has that, in a
-    graph, it is begun anew.
+    graph, it is begun again.
     """
 
     def __init__(self, loader: Loader, follower: StepReader) -> None:

@@ -16,7 +16,7 @@ def map_examples(
 ) -> Any:
     """What ``dataset.unbatch().map(function).batch(rows)`` is, several times as fast.
 
-    What costs most there is that each example is handed over by itself. Here a batch is, and its
+    What costs most there is that each example is returned by itself. Here a batch is, and its
     graph has the function: several copies side by side, if these cannot know of each other, or else
     in a loop, one example after the other.
 

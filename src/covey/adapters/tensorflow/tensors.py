@@ -26,7 +26,7 @@ no_autograph: Any = tf.autograph.experimental.do_not_convert
 
 
 def tensor(value: Any) -> Any:
-    """A tensor: ragged or sparse if the array is, of strings if it has texts.
+    """A tensor: ragged or sparse if the array is, of strings if it has strings.
 
     Raises:
         FeatureError: If TensorFlow has nothing like it.
@@ -75,7 +75,7 @@ def parts_of(value: Any) -> list[NDArray[Any]]:
     """The arrays of a column."""
     if type(value) is np.ndarray and value.dtype.kind in "biufc":
         return [value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))]
-    if isinstance(value, StringArray):  # as bytes: texts are stored so
+    if isinstance(value, StringArray):  # as bytes: strings are stored so
         return [replace(value, text=False).to_numpy()]
     if isinstance(value, RaggedArray):
         return _ragged_parts(value)

@@ -37,7 +37,7 @@ def to_torch(loader: Loader) -> Batches:
     return Batches(loader)
 
 
-# Where the iterations over loaders are: whoever calls to_torch again goes on.
+# Where the iterations over loaders are: a caller that calls to_torch again goes on.
 _SHARED: weakref.WeakKeyDictionary[Loader, Shared] = weakref.WeakKeyDictionary()
 
 
@@ -117,7 +117,7 @@ class Batches(IterableDataset[Any]):
     def state_dict(self) -> dict[str, Any]:
         """What comes next: a JSON object that :meth:`load_state_dict` takes, and the loader.
 
-        It counts what was handed over. What workers make, only a ``StatefulDataLoader`` of
+        It counts what was returned. What workers make, only a ``StatefulDataLoader`` of
         torchdata can count, which asks for this in each of them; in the process that has a plain
         ``DataLoader`` with workers it is the beginning of the next epoch, and warns in the midst of
         one.
@@ -129,7 +129,7 @@ class Batches(IterableDataset[Any]):
             state, is_behind = progress.course.state(saved), progress.working > 0
         if is_behind:
             warnings.warn(
-                "workers are in the midst of an epoch, and what was handed over of it is not known "
+                "workers are in the midst of an epoch, and what was returned of it is not known "
                 "here: this is the state of the next epoch; use a StatefulDataLoader of torchdata, "
                 "or no workers",
                 stacklevel=2,
@@ -159,7 +159,7 @@ class Batches(IterableDataset[Any]):
             progress.course, progress.working = course, 0
 
     def _own(self) -> Shared:
-        """The progress of this process: a child that is no worker goes on by itself."""
+        """The progress of this process: a child that is not a worker goes on by itself."""
         if not self._shared.is_of(os.getpid()):
             self._shared = _SHARED[self.loader] = self._shared.copy()
         return self._shared

@@ -38,7 +38,7 @@ class Course:
     is_given: bool
     """Whether somebody has said where it begins."""
     at: int
-    """The batch that comes next, for whoever has all that were handed over."""
+    """The batch that comes next, for a caller that has all that were returned."""
     is_drained: bool
     """Whether those were all of an epoch, whose iteration has not ended yet."""
 
@@ -74,7 +74,7 @@ class Course:
         return epoch
 
     def emit(self, epoch: Epoch, steps: int, plan: Plan) -> None:
-        """So many batches of an epoch were handed over by now."""
+        """So many batches of an epoch were returned by now."""
         self.at = epoch.after(steps, plan)
         self.is_drained = steps == epoch.steps
 
@@ -95,5 +95,5 @@ def is_drained(state: Any) -> bool:
     """
     found = state.get("drained", False)
     if not isinstance(found, bool):
-        raise PlanError(f"the state of a loader is damaged: drained is {found!r}")
+        raise PlanError(f"the state of a loader is corrupt: drained is {found!r}")
     return found

@@ -52,7 +52,7 @@ class MPerClassSampler(Sampler[int]):
         world_size: int | None = None,
     ) -> None:
         super().__init__()
-        # Labels may be anything there, also texts and fractions.
+        # Labels may be anything there, also strings and fractions.
         found, numbers = np.unique(as_array(labels), return_inverse=True)
         self.labels: list[Any] = found.tolist()
         self.m_per_class = int(m)
@@ -62,7 +62,7 @@ class MPerClassSampler(Sampler[int]):
         if not self.labels:
             raise PlanError("there are no labels, and nothing to draw from")
         if self.m_per_class < 1 or length < 1:
-            raise PlanError(f"m is {m} and length_before_new_iter is {length}, must be 1 or more")
+            raise PlanError(f"m is {m} and length_before_new_iter is {length}; must be 1 or more")
         each = self.length_of_single_pass if self.batch_size is None else self.batch_size
         if self.batch_size is not None:
             self._check(self.batch_size, length)
@@ -76,13 +76,13 @@ class MPerClassSampler(Sampler[int]):
         )
         self.batches = PlanBatchSampler(plan.for_rank(*ranks(rank, world_size), "independent"))
         self.size = min(each, self.list_size)
-        self.skip = 0  # so many of the next batch were handed over before
+        self.skip = 0  # so many of the next batch were returned before
         self.last: ExampleDrawing | None = None  # the iteration that has drawn the last batch
 
     def _check(self, batch_size: int, length: int) -> None:
         if batch_size < 1 or batch_size % self.m_per_class:
             raise MPerClassError(
-                f"batch_size is {batch_size}, must be a multiple of m, which is {self.m_per_class}"
+                f"batch_size is {batch_size}; must be a multiple of m, which is {self.m_per_class}"
             )
         if batch_size > self.length_of_single_pass:
             raise MPerClassError(
@@ -91,7 +91,7 @@ class MPerClassSampler(Sampler[int]):
             )
         if batch_size > length:
             raise MPerClassError(
-                f"length_before_new_iter is {length}, must be at least batch_size, which is "
+                f"length_before_new_iter is {length}; must be at least batch_size, which is "
                 f"{batch_size}"
             )
 
@@ -128,7 +128,7 @@ class MPerClassSampler(Sampler[int]):
         """
         skip = state.get("skip", 0) if isinstance(state, Mapping) else 0
         if type(skip) is not int or not 0 <= skip < self.size:
-            raise PlanError(f"the state of a sampler is damaged: skip is {skip!r}")
+            raise PlanError(f"the state of a sampler is corrupt: skip is {skip!r}")
         self.batches.load_state_dict(state)
         self.last, self.skip = None, skip
 

@@ -23,7 +23,7 @@ class PlanBatchSampler(Sampler[list[int]]):
     """The batches of any plan, for ``DataLoader(dataset, batch_sampler=...)``.
 
     Each iteration is the next epoch; one that is left early is over. The state counts batches that
-    were drawn: a ``StatefulDataLoader`` of torchdata knows which of them were handed over.
+    were drawn: a ``StatefulDataLoader`` of torchdata knows which of them were returned.
 
     Args:
         plan: Which batches; that of a loader, ``loader.plan``, say.

@@ -56,7 +56,7 @@ class Progress(ctypes.Structure):
     def join(self, key: int, turn: int, workers: int) -> Epoch | None:
         """The epoch of an iteration that another of its workers has begun.
 
-        Two iterations may have the same key, if somebody seeds PyTorch anew: the second one begins
+        Two iterations may have the same key, if somebody seeds PyTorch again: the second one begins
         when all workers of the first have come.
         """
         for number in range(self.begun - 1, max(-1, self.begun - 1 - _REMEMBERED), -1):

@@ -14,7 +14,7 @@ from covey.schema.arrays import RaggedArray, StringArray
 def tensor(value: Any) -> Any:
     """A tensor with the memory of an array, which is copied only if PyTorch cannot use it.
 
-    Texts and byte strings become lists, and ragged arrays lists of tensors, as they would be with
+    Strings and byte strings become lists, and ragged arrays lists of tensors, as they would be with
     PyTorch's own collating. What PyTorch has no tensors for stays as it is.
 
     >>> tensor(np.arange(3))
@@ -32,7 +32,7 @@ def tensor(value: Any) -> Any:
 
 
 def _of_array(array: np.ndarray[Any, Any]) -> Any:
-    if not array.flags.writeable:  # of a tensor, whoever has it may write into it
+    if not array.flags.writeable:  # of a tensor, a caller that has it may write into it
         array = array.copy()
     try:
         return torch.from_numpy(array)
@@ -63,7 +63,7 @@ _SMALL = 1 << 20
 
 
 def sent(value: Any) -> Any:
-    """What a worker hands over: it becomes a tensor in the process that gets it."""
+    """What a worker returns: it becomes a tensor in the process that gets it."""
     made = tensor(value)
     is_small = isinstance(made, torch.Tensor) and made.nbytes <= _SMALL
     return _Sent(np.asarray(value)) if is_small and isinstance(value, np.ndarray) else made

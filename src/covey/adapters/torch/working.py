@@ -87,7 +87,7 @@ class Resumed(NamedTuple):
         _, first = states.load(plan, state)
         made = state.get("made")
         if type(made) is not int or made < 0:
-            raise PlanError(f"this is no state of a worker: it has made {made!r} batches")
+            raise PlanError(f"this is not a state of a worker: it has made {made!r} batches")
         here = {"workers": worker.num_workers, "world_size": plan.world_size, "mode": plan.mode}
         for name, expected in here.items():
             if state.get(name) != expected:
