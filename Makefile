@@ -10,13 +10,16 @@ FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench sanitize fuzz stubs clean
+.PHONY: help demo check test lint format bench sanitize fuzz stubs clean
 
 help: ## Say what there is to make.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Draw glyphs, write them as a dataset, read them back.
 	$(BIN)/python examples/glyphs.py
+
+check: $(VENV)/test.stamp $(VENV)/covey.stamp ## Run the unit tests, which need numpy only.
+	$(BIN)/python -m pytest tests/unit src/covey
 
 test: $(VENV)/test.stamp $(VENV)/covey.stamp build/tests/native_tests ## Run every test, with every framework.
 	$(BIN)/python -m pytest

@@ -11,7 +11,7 @@ from covey import CoveyError, Features, RecordReader
 from covey.errors import CorruptRecordError, ExampleError
 from covey.reading import read_batches
 
-FILES = sorted((Path(__file__).parent / "hostile").glob("*.tfrecord"))
+FILES = sorted((Path(__file__).parents[1] / "hostile").glob("*.tfrecord"))
 FEATURES = Features({"x": "int64"})
 
 

@@ -762,7 +762,7 @@ def test_very_many_missing_shards(tmp_path):
 
 
 def test_mutated_metadata(tmp_path):
-    worker = Path(__file__).parent / "hostile" / "mutate.py"
+    worker = Path(__file__).parents[1] / "hostile" / "mutate.py"
     done = subprocess.run(
         [sys.executable, str(worker), str(tmp_path)],
         env={**os.environ, "COVEY_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},

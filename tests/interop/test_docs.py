@@ -11,7 +11,7 @@ import pytest
 from covey.cli import main
 from covey.sources import KINDS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import covey
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
 compare_samplers = importlib.import_module("compare_samplers")

@@ -1081,7 +1081,7 @@ def test_without_skip_numbered_examples_that_fail_are_errors(tmp_path):
         ([{"x": 1}, {"y": 1}, {"x": 2}], {"features": {"x": "int64"}}),
         ([{"x": 1, "id": "a"}, {"x": 3}, {"x": 2, "id": "b"}], {"key": "id"}),
         ([(1, 2), (1,), (2, 2)], {"names": ("x", "y")}),
-        ([{"x": 1}, SourceError("a.csv:7: no", name="a.csv", line=7), {"x": 2}], {}),
+        ([{"x": 1}, SourceError("no", path="a.csv", line=7), {"x": 2}], {}),
     ],
     ids=["number", "none", "other", "no key", "short", "source"],
 )

@@ -509,7 +509,7 @@ def test_batches_are_split_over_replicas_both_ways(shuffled, blocks):
         [sys.executable, "-W", "error", "-c", REPLICAS, str(shuffled), str(blocks)],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1] / "helpers",
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["16", "16", "8", "12", "12", "12"] * 3

@@ -427,13 +427,13 @@ def test_two_processes_have_the_batches_of_one(directory, ds):
     code = (
         "import sys; from test_adapter_jax import be_rank; be_rank(int(sys.argv[1]), *sys.argv[2:])"
     )
-    environment = {**os.environ, "XLA_FLAGS": DEVICES}
+    environment = {**os.environ, "XLA_FLAGS": DEVICES, "PYTHONPATH": os.pathsep.join(sys.path)}
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-c", code]
         runs = [
             subprocess.Popen(
                 [*command, str(rank), str(directory / "numbers"), f"unix:{place}/address"],
-                cwd=Path(__file__).parent, env=environment, text=True,
+                cwd=Path(__file__).parents[1] / "helpers", env=environment, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
             for rank in range(2)

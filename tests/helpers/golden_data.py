@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from covey import ClassLabel, Features, Image, Ragged, RecordWriter, Sparse, Tensor
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 FEATURES = Features(
     {

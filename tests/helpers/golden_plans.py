@@ -9,7 +9,7 @@ from plan_cases import classes_of
 from covey.errors import SmallClassesWarning
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
 
-FOLDER = Path(__file__).parent / "golden" / "plans"
+FOLDER = Path(__file__).parents[1] / "golden" / "plans"
 
 FAR = [10**6, 10**12]
 
