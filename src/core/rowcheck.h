@@ -12,7 +12,7 @@
 namespace covey {
 
 // How records are reached, which says what may follow what.
-enum class Reach : std::uint8_t {
+enum class AddressMode : std::uint8_t {
   plain,     // `offset` is the place in the shard
   members,   // `offset` is that of a GZIP member, `within` the place in its data
   streamed,  // `offset` is 0, `within` the place in the data of the whole shard
@@ -28,8 +28,8 @@ class RowCheck {
  public:
   // `layout` says where the fields are; its rows are not looked at. `within` is where that field
   // is, if there is one.
-  RowCheck(const RowTable& layout, std::size_t within, Reach reach, std::vector<ShardExtent> shards)
-      : layout_(layout), within_(within), reach_(reach), shards_(std::move(shards)) {}
+  RowCheck(const RowTable& layout, std::size_t within, AddressMode reach, std::vector<ShardExtent> shards)
+      : layout_(layout), within_(within), mode_(reach), shards_(std::move(shards)) {}
 
   // Looks at the rows that follow. A fault's row counts from the first of these; its code is
   // `out_of_bounds`.
@@ -43,7 +43,7 @@ class RowCheck {
  private:
   RowTable layout_;
   std::size_t within_;
-  Reach reach_;
+  AddressMode mode_;
   std::vector<ShardExtent> shards_;
   std::size_t shard_ = 0;        // the shard that the next row is of
   std::uint64_t seen_ = 0;       // rows of it so far

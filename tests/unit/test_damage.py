@@ -140,7 +140,7 @@ def test_a_length_of_2_to_the_63_is_not_believed(tmp_path):
 def test_what_is_no_tfrecord_says_so(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"This is a string, not a TFRecord file.")
-    with pytest.raises(CorruptRecordError, match="this may be no TFRecord file"):
+    with pytest.raises(CorruptRecordError, match="this may not be a TFRecord file"):
         read(path)
 
 

@@ -336,7 +336,7 @@ def test_reasons_say_how_it_goes_on():
     )
     assert reason(b"text, and nothing but that") == (
         f"length checksum is {unmask(masked_crc(b'text, an')):#010x}, expected "
-        f"{unmask(int.from_bytes(b'd no', 'little')):#010x}, so this may be no TFRecord file"
+        f"{unmask(int.from_bytes(b'd no', 'little')):#010x}, so this may not be a TFRecord file"
     )
     assert reason(frame(b"one")[:-5]) == "the file ends after 14 of the record's 19 bytes"
     assert reason(frame(b"one") + b"!") == "the file ends after 1 of a header of 12"

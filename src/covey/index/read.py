@@ -149,21 +149,14 @@ def array_limits(about: IndexMetadata) -> dict[str, int]:
 
 def _row_check(about: IndexMetadata, dtype: np.dtype[Any]) -> _core.RowCheck:
     """Makes sure that records follow each other, within their shards."""
-    fields = dtype.fields
-    assert fields is not None
-    at = {name: int(field[1]) for name, field in fields.items()}
-    reach = _core.REACH_PLAIN
+    mode = _core.ADDRESS_PLAIN
     if about.compression is not None:
-        reach = _core.REACH_STREAMED if about.streamed else _core.REACH_MEMBERS
+        mode = _core.ADDRESS_STREAMED if about.streamed else _core.ADDRESS_MEMBERS
     return _core.RowCheck(
-        dtype.itemsize,
-        at["shard"],
-        at["length"],
-        at["offset"],
-        at.get("within", 0),
-        reach,
-        np.array([shard.records for shard in about.shards], np.uint64),
-        np.array([shard.bytes for shard in about.shards], np.uint64),
+        dtype,
+        mode=mode,
+        records=np.array([shard.records for shard in about.shards], np.uint64),
+        bytes=np.array([shard.bytes for shard in about.shards], np.uint64),
     )
 
 
@@ -201,7 +194,7 @@ def _load(
                     check.add(piece)
             except _core.Fault as fault:
                 raise FormatError(
-                    f"row {done + fault.args[1]} is of a record at byte {fault.args[2]}, "
+                    f"row {done + fault.row} is of a record at byte {fault.offset}, "
                     "which cannot be: it is another shard's, lies outside of it, or does "
                     "not follow the last",
                     path=path,

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _Frames = tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]
 
 # What the native core finds wrong with rows and shards, and not with the bytes of a record.
-_OF_INDEX = ("row", "changed", "index", "moved", "label", "out_of_bounds")
+_OF_INDEX = ("row", "changed", "index", "length_mismatch", "label", "out_of_bounds")
 
 
 class _MemberFaultError(Exception):
@@ -142,7 +142,7 @@ class Gatherer(ForkAware):
                 return self._from_maps(opened, ids, decode, _OF_INDEX)
 
             def decode_frames(frames: _Frames) -> list[_core.GrownColumn | None]:
-                grown = decoder.decode_places(*frames, check, dense)
+                grown = decoder.decode_buffers(*frames, check, dense)
                 self._check_labels(ids, None if label < 0 else dense[label])
                 return grown
 
@@ -233,7 +233,7 @@ class Gatherer(ForkAware):
         labels = self.labels(ids)
         for row in np.flatnonzero(found != labels)[:1].tolist():
             expected = int(labels[row]) % 2**64
-            raise _core.Fault("label", row, 0, int(found[row]) % 2**64, expected, 0)
+            raise _core.Fault("label", row, found=int(found[row]) % 2**64, expected=expected)
 
     # What goes wrong.
 
@@ -252,8 +252,8 @@ class Gatherer(ForkAware):
         return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
-        number = int(ids[fault.args[1]])
-        if fault.args[0] == "row":
+        number = int(ids[fault.row])
+        if fault.code == "row":
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
         for table in self.tables:
             table.index.check_read()
@@ -286,10 +286,9 @@ class Gatherer(ForkAware):
         explained: Sequence[str],
     ) -> None:
         """Return if the record of a fault was cached and is worth reading again; else raise."""
-        code, row = fault.args[:2]
-        if self._discard(opened, ids, row, discarded, code):
+        if self._discard(opened, ids, fault.row, discarded, fault.code):
             return
-        if code in explained:
+        if fault.code in explained:
             self._explain(fault, ids)
         raise fault
 
@@ -318,7 +317,7 @@ class Gatherer(ForkAware):
                 if opened.shards.still_holds(held):
                     return result
             except _core.Fault as fault:
-                if fault.args[0] == "unmapped":
+                if fault.code == "unmapped":
                     opened.map(opened.gather.missing(ids))
                 elif opened.shards.still_holds(held):
                     self._retry_or_raise(opened, ids, fault, discarded, explained)

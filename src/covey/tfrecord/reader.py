@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError, CorruptRecordError, SkippedRecordsWarning
-from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
+from covey.tfrecord.block import FRAME_BYTES, Block, checksum_reason, truncation_reason
 from covey.tfrecord.compression import (
     Compression,
     Inflater,
@@ -329,16 +329,18 @@ class RecordReader:
                     consumed += passed
                     if fault is None:
                         break
-                    error = self._mismatch(fault, record, position + consumed)
+                    error = self._error(record, position + consumed, checksum_reason(fault, record))
                     # After wrong data the next frame is known, after a wrong length it is not.
-                    if on_error == "raise" or fault[0] != "data_checksum":
+                    if on_error == "raise" or fault.code != "data_checksum":
                         raise error
                     length: int = struct.unpack_from("<Q", rest, passed)[0] + FRAME_BYTES
                     self._skip(error, length)
                     consumed += length
                     record += 1
+                if ended and consumed < len(window):
+                    reason = truncation_reason(len(window) - consumed, needed)
+                    raise self._error(record, position + consumed, reason)
                 if ended:
-                    self._check_end(len(window) - consumed, needed, record, position + consumed)
                     return
                 self._check_needed(stream, needed, record, position + consumed)
         except CorruptRecordError as error:
@@ -357,20 +359,6 @@ class RecordReader:
             raise self._error(record, offset, str(error)) from None
         except OSError as error:
             raise storage_error(error, self.name) from error
-
-    def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
-        code, _, _, found, expected, _ = fault
-        what = "data" if code == "data_checksum" else "length"
-        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
-        if what == "length" and record == 0:
-            reason += ", so this may be no TFRecord file"
-        return self._error(record, offset, reason)
-
-    def _check_end(self, left: int, needed: int, record: int, offset: int) -> None:
-        """Make sure that a file ends on a whole record."""
-        if left:
-            complete = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-            raise self._error(record, offset, f"the file ends after {left} of {complete}")
 
     def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
         """Make sure that a record which nothing else bounds is not too large."""

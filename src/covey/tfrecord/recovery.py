@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from covey import _core
-from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
+from covey.tfrecord.block import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Block,
+    checksum_reason,
+    truncation_reason,
+)
 from covey.tfrecord.compression import parse_compression
 from covey.tfrecord.segments import CorruptFile, Segment, begins_a_frame
 from covey.tfrecord.streams import WINDOW_BYTES
@@ -144,10 +150,10 @@ class _Salvage:
                 )
                 self._record += len(lengths)
                 at += passed
-            if fault is not None and fault[0] == "data_checksum":
-                at = yield from self._pass_data(segment, at, _mismatch(fault, self._record))
+            if fault is not None and fault.code == "data_checksum":
+                at = yield from self._pass_data(segment, at, checksum_reason(fault, self._record))
             elif fault is not None:
-                at = yield from self._pass_length(segment, at, _mismatch(fault, self._record))
+                at = yield from self._pass_length(segment, at, checksum_reason(fault, self._record))
             elif needed > FRAME_BYTES + max(self._most, segment.most(at, 0)):
                 at = yield from self._pass_claim(segment, at, needed)
             elif not segment.ended:
@@ -185,7 +191,7 @@ class _Salvage:
         yield from self._close(at)
         left = segment.most(at, 0)
         if left:
-            reason = _cut(left, needed)
+            reason = truncation_reason(left, needed)
         else:
             reason = (
                 f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
@@ -200,7 +206,9 @@ class _Salvage:
             yield from self._close(at)
         if self._open is None:
             left = segment.end - at
-            self._begin(at, _cut(left, needed) if segment.gap is None else segment.gap.reason)
+            self._begin(
+                at, truncation_reason(left, needed) if segment.gap is None else segment.gap.reason
+            )
         # Bytes may be missing before, so that more frames are here than its length says.
         return self._find(segment, at + 1, segment.end)
 
@@ -246,17 +254,3 @@ class _Salvage:
                 long_frames += 1
                 most = most if long_frames < _LONG_FRAMES else WINDOW_BYTES
             segment.move(begin, max(needed, _SEARCH_BYTES))
-
-
-def _mismatch(fault: _core.FaultArgs, record: int) -> str:
-    code, _, _, found, expected, _ = fault
-    what = "data" if code == "data_checksum" else "length"
-    reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
-    if what == "length" and record == 0:
-        reason += ", so this may be no TFRecord file"
-    return reason
-
-
-def _cut(left: int, needed: int) -> str:
-    complete = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-    return f"the file ends after {left} of {complete}"
