@@ -19,7 +19,7 @@ from covey.index import GUESS, Index, Indexing, IndexMetadata, find_or_build_ind
 from covey.labels import extend
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
-from covey.schema.merge import common_features
+from covey.schema.merge import unify
 from covey.splits import parse_split
 from covey.tfrecord.reader import OnError
 from covey.untrusted import reports_errors
@@ -199,7 +199,7 @@ def _features(abouts: Sequence[IndexMetadata], layout: Layout) -> Features:
     """The features that fit all splits."""
     full = [about.features for about in abouts if about.records] or [abouts[0].features]
     try:
-        return common_features(full)
+        return unify(*full)
     except FeatureError as error:
         raise DatasetError(
             f"the splits have different features ({error}); pass features= that fit all",

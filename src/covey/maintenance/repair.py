@@ -18,7 +18,7 @@ from covey.maintenance.dataset_files import check_threads, choose_splits, look, 
 from covey.maintenance.repair_split import Mode, SplitRepair
 from covey.maintenance.report import Problem, Problems, listing, many
 from covey.schema import Features
-from covey.schema.merge import common_features
+from covey.schema.merge import unify
 from covey.schema.survey import survey_kinds
 from covey.storage import is_remote, open_storage
 from covey.untrusted import reports_errors
@@ -226,7 +226,7 @@ def _common(jobs: list[SplitRepair], where: str) -> Features:
     try:
         if surveys:
             known.append(Features(survey_kinds(surveys)))
-        return common_features(known) if known else Features({})
+        return unify(*known) if known else Features({})
     except FeatureError as error:
         raise DatasetError(
             f"no features fit all records: {error}; pass features=", path=where

@@ -25,7 +25,7 @@ from covey.maintenance.salvage import Saving, ShardingAsBefore, SoundRecords, So
 from covey.maintenance.verify import known_features
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
-from covey.schema.merge import common_features
+from covey.schema.merge import unify
 from covey.schema.tfds import FEATURES_FILE
 from covey.shuffle.keys import RecordOrder
 from covey.storage import is_remote
@@ -232,4 +232,4 @@ def _agree(existing: TargetSplit, features: Features) -> Features:
                 f"{existing.directory}: feature {name!r} is {known} in the splits that are there, and "
                 f"{found} in what is to be saved; give another directory"
             )
-    return common_features([base, features])
+    return unify(base, features)
