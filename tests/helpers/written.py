@@ -141,7 +141,7 @@ def check_index(directory: Path, split: str = "train") -> None:
         assert part["offset"].tolist() == places["offset"].tolist()
         assert part["length"].tolist() == places["length"].tolist()
         if described.compression is not None:
-            assert part["within"].tolist() == places["within"].tolist()
+            assert part["inner_offset"].tolist() == places["inner_offset"].tolist()
         assert (shard.records, shard.bytes) == (len(part), path.stat().st_size)
         assert shard.fingerprint == fingerprint(path)
     assert (np.diff(rows["shard"].astype(int)) >= 0).all()

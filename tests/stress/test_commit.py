@@ -1551,6 +1551,6 @@ def test_append_to_an_index_with_lengths_past_the_end(tmp_path):
 
 def test_append_to_a_compressed_index_without_within(tmp_path):
     write(OLD, tmp_path / "birds", label="label", compression="GZIP")
-    without("within")(tmp_path / "birds" / "birds-train.index.npy")
+    without("inner_offset")(tmp_path / "birds" / "birds-train.index.npy")
     write(NEW, tmp_path / "birds", label="label", mode="append")
     check_index(tmp_path / "birds")

@@ -10,7 +10,7 @@ Four files beside the shards, each of which any Python reads::
     birds-train.index.json    the features, and for each shard what tells that it has changed
 
 ``offset`` is where the record's frame begins in the shard. In a compressed shard it is where the
-frame's GZIP member begins, and ``within`` is where the frame begins in that member's data; if the
+frame's GZIP member begins, and ``inner_offset`` is where the frame begins in that member's data; if the
 shard is one long stream, ``offset`` is 0.
 
 What the rows of an index do not say: features, classes, and shards as they were.
@@ -41,7 +41,7 @@ def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
     """The fields of an index row, of which only those are there that are needed."""
     fields: list[tuple[str, str]] = [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8")]
     if compressed:
-        fields.append(("within", "<u8"))
+        fields.append(("inner_offset", "<u8"))
     if labelled:
         fields.append(("label", "<i8"))
     return np.dtype(fields)
@@ -85,8 +85,8 @@ class IndexWriter:
         rows["shard"] = shard
         rows["length"] = places["length"]
         rows["offset"] = places["offset"]
-        if "within" in rows.dtype.names:
-            rows["within"] = places["within"]
+        if "inner_offset" in rows.dtype.names:
+            rows["inner_offset"] = places["inner_offset"]
         if "label" in rows.dtype.names:
             rows["label"] = labels
         self.add_rows(rows)
@@ -209,7 +209,7 @@ class IndexMetadata:
     """How the records were brought into order; empty if covey did not write them."""
     streamed: bool = False
     """Whether records of compressed shards can only be reached from the beginning: then ``offset``
-    is 0, and ``within`` counts through the whole shard."""
+    is 0, and ``inner_offset`` counts through the whole shard."""
 
     @property
     def class_names(self) -> tuple[str, ...] | None:

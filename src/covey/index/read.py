@@ -160,7 +160,7 @@ def _row_check(about: IndexMetadata, dtype: np.dtype[Any]) -> _core.RowCheck:
         at["shard"],
         at["length"],
         at["offset"],
-        at.get("within", 0),
+        at.get("inner_offset", 0),
         reach,
         np.array([shard.records for shard in about.shards], np.uint64),
         np.array([shard.bytes for shard in about.shards], np.uint64),

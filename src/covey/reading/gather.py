@@ -248,7 +248,7 @@ class Gatherer(ForkAware):
         shard = min(int(row["shard"]), len(shards) - 1)
         before = index.first_records[shard]
         streamed = index.about.streamed
-        offset = int(row["within"] if streamed else row["offset"])
+        offset = int(row["inner_offset"] if streamed else row["offset"])
         return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
@@ -407,10 +407,10 @@ class Gatherer(ForkAware):
             if self._members[number]:
                 begins[mine] = np.minimum(rows["offset"][mine], np.uint64(2**62))
                 ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
-                within[mine] = rows["within"][mine]
+                within[mine] = rows["inner_offset"][mine]
             else:
                 streamed = self.tables[number].index.about.streamed
-                at = rows["within" if streamed else "offset"][mine]
+                at = rows["inner_offset" if streamed else "offset"][mine]
                 begins[mine] = np.minimum(at, np.uint64(2**62))
                 ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
         return begins, ends, within
@@ -430,7 +430,9 @@ class Gatherer(ForkAware):
 
 
 # The fields of rows of several tables.
-_COMMON = np.dtype([("length", "<u4"), ("offset", "<u8"), ("within", "<u8"), ("label", "<i8")])
+_COMMON = np.dtype(
+    [("length", "<u4"), ("offset", "<u8"), ("inner_offset", "<u8"), ("label", "<i8")]
+)
 
 
 def _has_members(table: Table) -> bool:

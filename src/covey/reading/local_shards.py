@@ -419,7 +419,7 @@ def _end_of_records(table: Table, shard: Shard, number: int) -> int:
     """Where in the data of a shard the last record ends."""
     end = table.index.first_records[number + 1]
     last = table.index.rows[end - 1 : end] if shard.records else table.index.rows[:0]
-    return int((last["within"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
+    return int((last["inner_offset"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
 
 
 def _check_state(path: str, shard: Shard, stat: Stat | None) -> None:
