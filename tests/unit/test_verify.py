@@ -168,7 +168,7 @@ def test_files_that_tensorflow_compressed(tmp_path):
             for n in range(50):
                 writer.write(example(label=[n % 4], x=[b"abc" * n]))
     covey.build_index(tmp_path, label="label", progress=False)
-    assert about_of(tmp_path, "covey-all").streamed
+    assert about_of(tmp_path, "covey-all").single_stream
     assert check(tmp_path).problems == ()
     assert check(tmp_path).records == 150
 

@@ -207,7 +207,7 @@ class IndexMetadata:
     shards: tuple[Shard, ...]
     order: Mapping[str, Any]
     """How the records were brought into order; empty if covey did not write them."""
-    streamed: bool = False
+    single_stream: bool = False
     """Whether records of compressed shards can only be reached from the beginning: then ``offset``
     is 0, and ``inner_offset`` counts through the whole shard."""
 
@@ -229,7 +229,7 @@ class IndexMetadata:
             "label": self.label,
             "label_strings": self.label_strings,
             "compression": self.compression,
-            "streamed": self.streamed,
+            "single_stream": self.single_stream,
             "order": dict(self.order),
             "shards": [asdict(shard) for shard in self.shards],
             "features": features_to_json(self.features),
@@ -262,7 +262,7 @@ class IndexMetadata:
                 class_checksums=None if sums is None else _pair(sums),
                 shards=tuple(_shard(each, name) for each in _shards(content["shards"])),
                 order=_typed(content["order"], dict),
-                streamed=_typed(content["streamed"], bool),
+                single_stream=_typed(content["single_stream"], bool),
             )
         except (
             ValueError,
@@ -289,8 +289,8 @@ class IndexMetadata:
             raise FormatError(f"its label {self.label!r} is none of its features", path=name)
         if (self.label is None) != (self.class_checksums is None):
             raise FormatError("it has a label but no classes, or classes but no label", path=name)
-        if self.streamed and self.compression is None:
-            raise FormatError("its shards are streamed, but not compressed", path=name)
+        if self.single_stream and self.compression is None:
+            raise FormatError("its shards are single_stream, but not compressed", path=name)
         if self.records != sum(shard.records for shard in self.shards):
             raise FormatError(
                 f"its shards do not have its {self.records} records together", path=name

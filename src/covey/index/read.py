@@ -154,7 +154,7 @@ def _row_check(about: IndexMetadata, dtype: np.dtype[Any]) -> _core.RowCheck:
     at = {name: int(field[1]) for name, field in fields.items()}
     reach = _core.REACH_PLAIN
     if about.compression is not None:
-        reach = _core.REACH_STREAMED if about.streamed else _core.REACH_MEMBERS
+        reach = _core.REACH_STREAMED if about.single_stream else _core.REACH_MEMBERS
     return _core.RowCheck(
         dtype.itemsize,
         at["shard"],

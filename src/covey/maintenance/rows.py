@@ -57,7 +57,7 @@ class RowCheck:
 
     @property
     def _by_member(self) -> bool:
-        return self._about.compression is not None and not self._about.streamed
+        return self._about.compression is not None and not self._about.single_stream
 
     def pass_over(self, damage: Damage) -> None:
         """A part of the shard is corrupt."""

@@ -141,7 +141,7 @@ class ShardCheck:
         about, rows, number = self.index.about, self.index.rows, self._number(name)
         if about is None or rows is None or number is None:
             return None
-        by_member = about.compression is not None and not about.streamed
+        by_member = about.compression is not None and not about.single_stream
         said = about.compression or "no compression"
         if about.shards[number].records and (
             (compression is not None and about.compression is None)

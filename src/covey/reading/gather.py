@@ -247,8 +247,8 @@ class Gatherer(ForkAware):
         shards = index.about.shards
         shard = min(int(row["shard"]), len(shards) - 1)
         before = index.first_records[shard]
-        streamed = index.about.streamed
-        offset = int(row["inner_offset"] if streamed else row["offset"])
+        single_stream = index.about.single_stream
+        offset = int(row["inner_offset"] if single_stream else row["offset"])
         return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
@@ -409,8 +409,8 @@ class Gatherer(ForkAware):
                 ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
                 within[mine] = rows["inner_offset"][mine]
             else:
-                streamed = self.tables[number].index.about.streamed
-                at = rows["inner_offset" if streamed else "offset"][mine]
+                single_stream = self.tables[number].index.about.single_stream
+                at = rows["inner_offset" if single_stream else "offset"][mine]
                 begins[mine] = np.minimum(at, np.uint64(2**62))
                 ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
         return begins, ends, within
@@ -437,7 +437,7 @@ _COMMON = np.dtype(
 
 def _has_members(table: Table) -> bool:
     about = table.index.about
-    return about.compression is not None and not about.streamed
+    return about.compression is not None and not about.single_stream
 
 
 def _restore(tables: tuple[Table, ...], options: Mapping[str, Any]) -> Gatherer:

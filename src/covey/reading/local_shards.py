@@ -147,7 +147,7 @@ class LocalShards:
         (stat,) = storage.stat([path])
         _check_state(path, shard, stat)
         assert stat is not None
-        if not table.index.about.streamed:
+        if not table.index.about.single_stream:
             return _open_remote(storage, path, shard, stat)
         with storage.open_stream(path) as stream:
             if fingerprint_of(stream, shard.bytes) != shard.fingerprint:
@@ -176,7 +176,7 @@ class LocalShards:
             if fingerprint_of(file, shard.bytes) != shard.fingerprint:
                 raise _replaced(path)
             file.seek(0)
-            if table.index.about.streamed and detect_compression(file.read(_HEAD_BYTES)):
+            if table.index.about.single_stream and detect_compression(file.read(_HEAD_BYTES)):
                 file.seek(0)
                 unpacked, size = unpack(
                     file,

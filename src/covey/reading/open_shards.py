@@ -117,7 +117,7 @@ def _native(table: Table) -> tuple[Any, int, int, int, int, int, int, int]:
     fields = rows.dtype.fields
     assert fields is not None
     at = {name: int(field[1]) for name, field in fields.items()}
-    offset = at["inner_offset"] if about.streamed else at["offset"]
+    offset = at["inner_offset"] if about.single_stream else at["offset"]
     shards = len(about.shards)
     label = at.get("label", -1)
     return rows, len(rows), rows.dtype.itemsize, at["shard"], at["length"], offset, label, shards

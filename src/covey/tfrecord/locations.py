@@ -75,19 +75,19 @@ class RecordLocations:
     def table(self) -> NDArray[Any]:
         """All of them: an array of (offset, inner_offset, length)."""
         places = np.zeros(len(self), LOCATION_DTYPE)
-        self.fill(places, streamed=not self.can_skip())
+        self.fill(places, single_stream=not self.can_skip())
         return places
 
-    def fill(self, rows: NDArray[Any], *, streamed: bool) -> None:
+    def fill(self, rows: NDArray[Any], *, single_stream: bool) -> None:
         """Fill the fields ``offset``, ``length`` and, if it is there, ``inner_offset`` of rows.
 
         Args:
             rows: As many as there are records.
-            streamed: Whether to count through the whole of a file, as if it could only be read
+            single_stream: Whether to count through the whole of a file, as if it could only be read
                 from its beginning.
         """
         self._fill(rows)
-        if streamed:
+        if single_stream:
             rows["inner_offset"], rows["offset"] = rows["offset"].copy(), 0
         elif self._compression is not None and len(rows):
             before, offset = np.array(self.members, np.uint64).T

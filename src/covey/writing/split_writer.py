@@ -114,7 +114,7 @@ class SplitWriter:
             checksum=checksum,
             class_checksums=class_checksums,
             shards=shards,
-            streamed=compression == "ZLIB",
+            single_stream=compression == "ZLIB",
             order={
                 "by": self.ordering.by,
                 "class": self.ordering.by_class and not existing.appends,
