@@ -59,7 +59,7 @@ def index_paths(directory: Path, split: str = "train") -> dict[str, Path]:
 
 
 def about(directory: Path, split: str = "train") -> IndexMetadata:
-    path = index_paths(directory, split)["about"]
+    path = index_paths(directory, split)["metadata"]
     return IndexMetadata.from_json(path.read_bytes(), str(path))
 
 

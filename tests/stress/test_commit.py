@@ -819,7 +819,7 @@ def test_nothing_outside_of_the_dataset_changes(tmp_path, plant, action, monkeyp
     if action in READS:
         assert snapshot(directory) == before[1]
     assert "overwritten" not in (directory / "dataset_info.json").read_text()
-    assert "overwritten" not in index_paths(directory)["about"].read_text()
+    assert "overwritten" not in index_paths(directory)["metadata"].read_text()
 
 
 # Locks.

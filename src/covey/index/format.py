@@ -53,7 +53,7 @@ def index_names(stem: str) -> dict[str, str]:
         "rows": f"{stem}.index.npy",
         "by_class": f"{stem}.by_class.npy",
         "classes": f"{stem}.classes.npy",
-        "about": f"{stem}.index.json",
+        "metadata": f"{stem}.index.json",
     }
 
 

@@ -148,7 +148,7 @@ class ShardCheck:
             or (compression is None and by_member)
         ):
             problems.add(
-                self.index.names["about"],
+                self.index.names["metadata"],
                 f"it says {said}, but {name} has {compression or 'no compression'}, so that its "
                 "rows are of no use",
             )

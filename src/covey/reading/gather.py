@@ -69,7 +69,7 @@ class Gatherer(ForkAware):
         self._verify = verify
         self._cache_bytes = cache_bytes
         self._first_record = np.cumsum([0, *(len(each.index) for each in tables)]).tolist()
-        shards = [len(each.index.about.shards) for each in tables]
+        shards = [len(each.index.metadata.shards) for each in tables]
         self._first_shard = np.cumsum([0, *shards]).tolist()
         members = [_has_members(each) for each in tables]
         self._map_files = mmap
@@ -208,7 +208,7 @@ class Gatherer(ForkAware):
 
     def _check_shards(self, shards: NDArray[np.int64], table: int) -> NDArray[np.int64]:
         """Number shards through all tables; an index may say anything."""
-        count = len(self.tables[table].index.about.shards)
+        count = len(self.tables[table].index.metadata.shards)
         if len(shards) and shards.max() >= count:
             raise FormatError(
                 f"{self.tables[table].files.directory}: a row of the index is of shard "
@@ -244,10 +244,10 @@ class Gatherer(ForkAware):
         index = self.tables[table].index
         within = number - self._first_record[table]
         row = index.rows[within]
-        shards = index.about.shards
+        shards = index.metadata.shards
         shard = min(int(row["shard"]), len(shards) - 1)
         before = index.first_records[shard]
-        single_stream = index.about.single_stream
+        single_stream = index.metadata.single_stream
         offset = int(row["inner_offset"] if single_stream else row["offset"])
         return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
@@ -409,7 +409,7 @@ class Gatherer(ForkAware):
                 ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
                 within[mine] = rows["inner_offset"][mine]
             else:
-                single_stream = self.tables[number].index.about.single_stream
+                single_stream = self.tables[number].index.metadata.single_stream
                 at = rows["inner_offset" if single_stream else "offset"][mine]
                 begins[mine] = np.minimum(at, np.uint64(2**62))
                 ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
@@ -436,7 +436,7 @@ _COMMON = np.dtype(
 
 
 def _has_members(table: Table) -> bool:
-    about = table.index.about
+    about = table.index.metadata
     return about.compression is not None and not about.single_stream
 
 

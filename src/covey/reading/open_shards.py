@@ -65,7 +65,7 @@ class OpenShards:
         self._members: dict[tuple[int, int], Members] = {}
         self._mapping = threading.Lock()
         self._keep_open = _KEPT.reserve(self, len(self.shards))
-        size = sum(shard.bytes for table in tables for shard in table.index.about.shards)
+        size = sum(shard.bytes for table in tables for shard in table.index.metadata.shards)
         self._scattered = size > _memory() // 2
 
     def map(self, numbers: Sequence[int]) -> None:
@@ -102,7 +102,7 @@ class OpenShards:
         key = id(table), shard
         found = self._members.get(key)
         if found is None:
-            shards = table.index.about.shards
+            shards = table.index.metadata.shards
             first, end = table.index.first_records[shard : shard + 2]
             rows = table.index.rows[first:end]
             starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
@@ -113,7 +113,7 @@ class OpenShards:
 
 def _native(table: Table) -> tuple[Any, int, int, int, int, int, int, int]:
     """A table as the native core takes it."""
-    rows, about = table.index.rows, table.index.about
+    rows, about = table.index.rows, table.index.metadata
     fields = rows.dtype.fields
     assert fields is not None
     at = {name: int(field[1]) for name, field in fields.items()}
