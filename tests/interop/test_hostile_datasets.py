@@ -529,7 +529,7 @@ def test_metadata_that_is_not_a_file(birds, kind, name, entry):
     ("part", "kind"),
     [
         *((part, kind) for part in ("rows", "classes", "by_class") for kind in ("fifo", "device")),
-        *(("about", kind) for kind in SPECIAL),
+        *(("metadata", kind) for kind in SPECIAL),
     ],
 )
 def test_an_index_that_is_not_files(birds, kind, part):
@@ -693,7 +693,7 @@ def change_class_table(directory, change):
     by_class = np.load(directory / names["by_class"])
     change(by_class)
     np.save(directory / names["by_class"], by_class)
-    path = directory / names["about"]
+    path = directory / names["metadata"]
     about = IndexMetadata.from_json(path.read_bytes(), str(path))
     sums = (about.class_checksums[0], _core.crc32c(by_class))
     path.write_text(replace(about, class_checksums=sums).to_json())

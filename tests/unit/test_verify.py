@@ -168,13 +168,13 @@ def test_files_that_tensorflow_compressed(tmp_path):
             for n in range(50):
                 writer.write(example(label=[n % 4], x=[b"abc" * n]))
     covey.build_index(tmp_path, label="label", progress=False)
-    assert about_of(tmp_path, "covey-all").streamed
+    assert about_of(tmp_path, "covey-all").single_stream
     assert check(tmp_path).problems == ()
     assert check(tmp_path).records == 150
 
 
 def about_of(directory, stem):
-    return IndexMetadata.from_json((directory / index_names(stem)["about"]).read_bytes(), stem)
+    return IndexMetadata.from_json((directory / index_names(stem)["metadata"]).read_bytes(), stem)
 
 
 def test_only_the_splits_that_were_asked_for(directory):
@@ -451,16 +451,16 @@ def index_path(directory, what="rows", split="train"):
     return directory / index_names(f"birds-{split}")[what]
 
 
-@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
+@pytest.mark.parametrize("what", ["rows", "metadata", "classes", "by_class"])
 def test_a_flipped_byte_anywhere_in_the_index(directory, what):
     path = index_path(directory, what)
     data = path.read_bytes()
-    header = len(data) - index(directory, what).nbytes if what != "about" else len(data)
+    header = len(data) - index(directory, what).nbytes if what != "metadata" else len(data)
     rng = random.Random(what)
     for at in {*rng.sample(range(header), 60), *rng.sample(range(len(data)), 60)}:
         path.write_bytes(flip(data, 8 * at + rng.randrange(8)))
         report = check(directory, threads=1)
-        if report.is_sound and at < header and what != "about":
+        if report.is_sound and at < header and what != "metadata":
             # Some bytes of numpy's header may be others that mean the same.
             assert np.load(path).tobytes() == data[header:]
             continue
@@ -470,7 +470,7 @@ def test_a_flipped_byte_anywhere_in_the_index(directory, what):
             assert row in {each.record for each in report.problems}
 
 
-@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
+@pytest.mark.parametrize("what", ["rows", "metadata", "classes", "by_class"])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "longer", "text"])
 def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
     path = index_path(directory, what)
@@ -481,7 +481,7 @@ def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
         path.write_bytes(
             {"empty": b"", "cut": data[:-1], "longer": data + b"x", "text": b"hello"}[how]
         )
-    if (what, how) == ("about", "cut"):
+    if (what, how) == ("metadata", "cut"):
         return  # the last byte is that of the last line
     report = check(directory)
     assert path.name in {each.file for each in report.problems}
@@ -561,7 +561,7 @@ def test_rows_of_another_order(directory):
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-@pytest.mark.parametrize("field", ["offset", "within", "length", "label"])
+@pytest.mark.parametrize("field", ["offset", "inner_offset", "length", "label"])
 def test_wrong_rows_of_compressed_shards(tmp_path, compression, field):
     rng = np.random.default_rng(0)
     examples = {"x": rng.integers(0, 256, (300, 200), np.uint8), "label": np.arange(300) % 7}

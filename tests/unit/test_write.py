@@ -919,7 +919,7 @@ def test_the_index_finds_every_record(tmp_path, compression):
     for number in [0, 1, 499, 500, 999]:
         row = rows[number]
         with RecordReader(shard_paths(tmp_path)[row["shard"]]) as reader:
-            record = reader.read_at(row["offset"], row["within"] if compression else 0)
+            record = reader.read_at(row["offset"], row["inner_offset"] if compression else 0)
         assert len(record) == row["length"]
         assert tidy(features.decode(record)) == found[number]
 

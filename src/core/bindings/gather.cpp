@@ -88,7 +88,7 @@ RowFields row_fields(nb::handle dtype) {
   const auto label = find("label", 8);
   table.labelled = label.has_value();
   table.label = label.value_or(0);
-  result.within = find("within", 8);
+  result.inner_offset = find("inner_offset", 8);
   return result;
 }
 
@@ -170,12 +170,12 @@ void register_gather(nb::module_& m) {
   nb::class_<PyRowTable>(m, "RowTable", "The rows of the index of one split.")
       .def(
           "__init__",
-          [](PyRowTable* self, nb::handle rows, std::size_t shards, bool streamed) {
+          [](PyRowTable* self, nb::handle rows, std::size_t shards, bool single_stream) {
             const RowFields fields = row_fields(rows.attr("dtype"));
             RowTable table = fields.table;
-            if (streamed) {
-              check(fields.within.has_value(), "rows of a streamed shard need `within`");
-              table.offset = *fields.within;
+            if (single_stream) {
+              check(fields.inner_offset.has_value(), "rows need `inner_offset`");
+              table.offset = *fields.inner_offset;
             }
             View view(rows);
             table.rows = view.data();
@@ -183,9 +183,9 @@ void register_gather(nb::module_& m) {
             table.shards = shards;
             new (self) PyRowTable{std::move(view), table};
           },
-          nb::arg("rows"), nb::kw_only(), nb::arg("shards"), nb::arg("streamed"),
-          nb::sig("def __init__(self, rows: NDArray[Any], *, shards: int, streamed: bool) -> None"),
-          "`shards` is the number of shards. If `streamed`, records are addressed by `within`, the "
+          nb::arg("rows"), nb::kw_only(), nb::arg("shards"), nb::arg("single_stream"),
+          nb::sig("def __init__(self, rows: NDArray[Any], *, shards: int, single_stream: bool) -> None"),
+          "`shards` is the number of shards. If `single_stream`, records are addressed by `inner_offset`, the "
           "position in the decompressed shard.");
 
   nb::class_<ShardFile>(m, "ShardFile", "An open file of a shard, to be mapped.")

@@ -15,7 +15,7 @@ namespace covey {
 // The fields of an index row.
 struct RowFields {
   RowTable table;                     // byte offsets of the fields; no rows
-  std::optional<std::size_t> within;  // byte offset of `within`, if the rows have it
+  std::optional<std::size_t> inner_offset;  // byte offset of `inner_offset`, if the rows have it
 };
 
 // Reads the byte offsets from a numpy dtype, and checks the sizes.

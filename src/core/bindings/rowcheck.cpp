@@ -9,7 +9,7 @@ namespace covey {
 void register_rowcheck(nb::module_& m) {
   m.attr("ADDRESS_PLAIN") = static_cast<int>(AddressMode::plain);
   m.attr("ADDRESS_MEMBERS") = static_cast<int>(AddressMode::members);
-  m.attr("ADDRESS_STREAMED") = static_cast<int>(AddressMode::streamed);
+  m.attr("ADDRESS_SINGLE_STREAM") = static_cast<int>(AddressMode::single_stream);
 
   nb::class_<RowCheck>(m, "RowCheck", "Consistency check of the rows of an index.")
       .def(
@@ -19,13 +19,13 @@ void register_rowcheck(nb::module_& m) {
             check(mode >= 0 && mode <= 2, "mode must be 0, 1 or 2");
             check(records.shape(0) == bytes.shape(0), "records and bytes differ in length");
             const RowFields fields = row_fields(dtype);
-            check(fields.within || mode == static_cast<int>(AddressMode::plain),
-                  "rows of compressed shards need `within`");
+            check(fields.inner_offset || mode == static_cast<int>(AddressMode::plain),
+                  "rows of compressed shards need `inner_offset`");
             std::vector<ShardExtent> shards(records.shape(0));
             for (std::size_t i = 0; i < shards.size(); ++i) {
               shards[i] = {records.data()[i], bytes.data()[i]};
             }
-            new (self) RowCheck(fields.table, fields.within.value_or(0),
+            new (self) RowCheck(fields.table, fields.inner_offset.value_or(0),
                                 static_cast<AddressMode>(mode), std::move(shards));
           },
           nb::arg("dtype"), nb::kw_only(), nb::arg("mode"), nb::arg("records"), nb::arg("bytes"),

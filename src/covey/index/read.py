@@ -35,7 +35,7 @@ _MAX_HEADER_BYTES = 10_000
 class Index:
     """The index of a split: mapped files, or arrays in memory."""
 
-    about: IndexMetadata
+    metadata: IndexMetadata
     rows: NDArray[Any]
     """One per record; fields as :func:`covey.index.row_dtype` has them."""
     classes: NDArray[Any] | None
@@ -55,7 +55,7 @@ class Index:
     @cached_property
     def first_records(self) -> list[int]:
         """The number of the first record of each shard, and how many there are."""
-        return [0, *accumulate(shard.records for shard in self.about.shards)]
+        return [0, *accumulate(shard.records for shard in self.metadata.shards)]
 
     def check_read(self) -> None:
         """Make sure that what was read from it was still in its files. To be called afterwards.
@@ -79,8 +79,8 @@ class Index:
         # An index on disk is read again, so that a pickle is small. The files of an index in the
         # cache may have been removed to make room for others: then its arrays are pickled.
         if self.home is not None and self._is_on_disk(*self.home):
-            return _read_again, (self.home, self.about, self.mmap)
-        return Index, (self.about, self.rows, self.classes, self.by_class, None, self.skipped)
+            return _read_again, (self.home, self.metadata, self.mmap)
+        return Index, (self.metadata, self.rows, self.classes, self.by_class, None, self.skipped)
 
     def _is_on_disk(self, directory: str, stem: str) -> bool:
         names = index_names(stem)
@@ -103,7 +103,7 @@ def _read_again(home: tuple[str, str], about: IndexMetadata, mmap: bool) -> Inde
 
 def read_metadata(directory: Path, stem: str) -> IndexMetadata | None:
     """What an index says of itself, if there is one."""
-    path = directory / index_names(stem)["about"]
+    path = directory / index_names(stem)["metadata"]
     try:
         return IndexMetadata.from_json(read_file(path), str(path))
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def _row_check(about: IndexMetadata, dtype: np.dtype[Any]) -> _core.RowCheck:
     """Makes sure that records follow each other, within their shards."""
     mode = _core.ADDRESS_PLAIN
     if about.compression is not None:
-        mode = _core.ADDRESS_STREAMED if about.streamed else _core.ADDRESS_MEMBERS
+        mode = _core.ADDRESS_SINGLE_STREAM if about.single_stream else _core.ADDRESS_MEMBERS
     return _core.RowCheck(
         dtype,
         mode=mode,

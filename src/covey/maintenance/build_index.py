@@ -70,7 +70,7 @@ def build_index(
     >>> with RecordWriter("birds.tfrecord") as writer:
     ...     writer.write(Features({"species": "str"}).encode({"species": "owl"}))
     >>> made, = make_index("birds.tfrecord", label="species")
-    >>> made.is_new, len(made.index), made.index.about.label_strings
+    >>> made.is_new, len(made.index), made.index.metadata.label_strings
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
@@ -95,7 +95,7 @@ def _make(
     state = find_state(split)
     index = state.index
     is_new = force or from_dali is not False
-    if index is None or is_new or label not in (None, index.about.label):
+    if index is None or is_new or label not in (None, index.metadata.label):
         is_new = True
         index = _build(layout, split, state, label, common, from_dali)
     if is_new or not state.beside:  # a fresh one may lie in the cache only
@@ -145,7 +145,7 @@ def _build(
 def _put(split: SplitFiles, index: Index) -> None:
     """Write an index beside its shards."""
     storage, directory, names = split.files.storage, split.files.directory, index_names(split.stem)
-    written = [names["rows"], names["about"]]
+    written = [names["rows"], names["metadata"]]
     if index.classes is not None:
         written[1:1] = [names["classes"], names["by_class"]]
     if not storage.is_remote:
@@ -168,7 +168,7 @@ def _put(split: SplitFiles, index: Index) -> None:
 
 
 def _differences(split: SplitFiles, index: Index) -> tuple[str, ...]:
-    found = zip(index.about.shards, split.records or (), strict=False)
+    found = zip(index.metadata.shards, split.records or (), strict=False)
     return (
         *(
             f"{shard.name} has {shard.records:,} records, but the dataset says {said:,}"

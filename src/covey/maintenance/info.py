@@ -109,7 +109,7 @@ def _overview(layout: Layout, name: str, state: State) -> SplitOverview:
         compression = find_compression(storage, there[0])
     classes = None
     if index is not None and index.classes is not None and index.by_class is not None:
-        classes = ClassTable(index.classes, index.by_class, index.about.class_names)
+        classes = ClassTable(index.classes, index.by_class, index.metadata.class_names)
     return SplitOverview(
         name=name,
         records=records,

@@ -141,14 +141,14 @@ class ShardCheck:
         about, rows, number = self.index.about, self.index.rows, self._number(name)
         if about is None or rows is None or number is None:
             return None
-        by_member = about.compression is not None and not about.streamed
+        by_member = about.compression is not None and not about.single_stream
         said = about.compression or "no compression"
         if about.shards[number].records and (
             (compression is not None and about.compression is None)
             or (compression is None and by_member)
         ):
             problems.add(
-                self.index.names["about"],
+                self.index.names["metadata"],
                 f"it says {said}, but {name} has {compression or 'no compression'}, so that its "
                 "rows are of no use",
             )

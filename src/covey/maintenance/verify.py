@@ -103,7 +103,7 @@ class _Split:
         directory = stack.enter_context(local_index(self.files, stem))
         self.index = find_index(directory, stem, self._of_index, mmap=mmap)
         if self.index.about is not None:
-            check_features(layout, self.index.about, self.index.names["about"], self._of_index)
+            check_features(layout, self.index.about, self.index.names["metadata"], self._of_index)
 
     def check(self, progress: Any) -> ShardCheck:
         """How its shards are checked."""
@@ -115,7 +115,7 @@ class _Split:
             try:
                 label = None if features is None else find_label(features, label)
             except DatasetError as error:
-                self._of_index.add(self.index.names["about"], str(error))
+                self._of_index.add(self.index.names["metadata"], str(error))
                 label = None
         examples = Examples(features, label, texts)
         return ShardCheck(self.name, self.files, self.index, examples, progress, self._map_files)

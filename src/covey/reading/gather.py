@@ -69,7 +69,7 @@ class Gatherer(ForkAware):
         self._verify = verify
         self._cache_bytes = cache_bytes
         self._first_record = np.cumsum([0, *(len(each.index) for each in tables)]).tolist()
-        shards = [len(each.index.about.shards) for each in tables]
+        shards = [len(each.index.metadata.shards) for each in tables]
         self._first_shard = np.cumsum([0, *shards]).tolist()
         members = [_has_members(each) for each in tables]
         self._map_files = mmap
@@ -208,7 +208,7 @@ class Gatherer(ForkAware):
 
     def _check_shards(self, shards: NDArray[np.int64], table: int) -> NDArray[np.int64]:
         """Number shards through all tables; an index may say anything."""
-        count = len(self.tables[table].index.about.shards)
+        count = len(self.tables[table].index.metadata.shards)
         if len(shards) and shards.max() >= count:
             raise FormatError(
                 f"{self.tables[table].files.directory}: a row of the index is of shard "
@@ -244,11 +244,11 @@ class Gatherer(ForkAware):
         index = self.tables[table].index
         within = number - self._first_record[table]
         row = index.rows[within]
-        shards = index.about.shards
+        shards = index.metadata.shards
         shard = min(int(row["shard"]), len(shards) - 1)
         before = index.first_records[shard]
-        streamed = index.about.streamed
-        offset = int(row["within"] if streamed else row["offset"])
+        single_stream = index.metadata.single_stream
+        offset = int(row["inner_offset"] if single_stream else row["offset"])
         return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
@@ -406,10 +406,10 @@ class Gatherer(ForkAware):
             if self._members[number]:
                 begins[mine] = np.minimum(rows["offset"][mine], np.uint64(2**62))
                 ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
-                within[mine] = rows["within"][mine]
+                within[mine] = rows["inner_offset"][mine]
             else:
-                streamed = self.tables[number].index.about.streamed
-                at = rows["within" if streamed else "offset"][mine]
+                single_stream = self.tables[number].index.metadata.single_stream
+                at = rows["inner_offset" if single_stream else "offset"][mine]
                 begins[mine] = np.minimum(at, np.uint64(2**62))
                 ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
         return begins, ends, within
@@ -429,12 +429,14 @@ class Gatherer(ForkAware):
 
 
 # The fields of rows of several tables.
-_COMMON = np.dtype([("length", "<u4"), ("offset", "<u8"), ("within", "<u8"), ("label", "<i8")])
+_COMMON = np.dtype(
+    [("length", "<u4"), ("offset", "<u8"), ("inner_offset", "<u8"), ("label", "<i8")]
+)
 
 
 def _has_members(table: Table) -> bool:
-    about = table.index.about
-    return about.compression is not None and not about.streamed
+    about = table.index.metadata
+    return about.compression is not None and not about.single_stream
 
 
 def _restore(tables: tuple[Table, ...], options: Mapping[str, Any]) -> Gatherer:

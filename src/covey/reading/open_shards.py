@@ -64,7 +64,7 @@ class OpenShards:
         self._members: dict[tuple[int, int], Members] = {}
         self._mapping = threading.Lock()
         self._keep_open = _KEPT.reserve(self, len(self.shards))
-        size = sum(shard.bytes for table in tables for shard in table.index.about.shards)
+        size = sum(shard.bytes for table in tables for shard in table.index.metadata.shards)
         self._scattered = size > _memory() // 2
 
     def map(self, numbers: Sequence[int]) -> None:
@@ -109,7 +109,7 @@ class OpenShards:
         key = id(table), shard
         found = self._members.get(key)
         if found is None:
-            shards = table.index.about.shards
+            shards = table.index.metadata.shards
             first, end = table.index.first_records[shard : shard + 2]
             rows = table.index.rows[first:end]
             starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
@@ -119,8 +119,10 @@ class OpenShards:
 
 
 def _row_table(table: Table) -> _core.RowTable:
-    about = table.index.about
-    return _core.RowTable(table.index.rows, shards=len(about.shards), streamed=about.streamed)
+    metadata = table.index.metadata
+    return _core.RowTable(
+        table.index.rows, shards=len(metadata.shards), single_stream=metadata.single_stream
+    )
 
 
 def _memory() -> int:

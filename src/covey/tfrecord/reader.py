@@ -197,7 +197,7 @@ class RecordReader:
         return _core.VERIFY_ALL if verify_data else _core.VERIFY_LENGTHS
 
     def places(self) -> NDArray[Any]:
-        """Where every record is: an array of (offset, within, length), which :meth:`read_at` takes.
+        """Where every record is: an array of (offset, inner_offset, length), which :meth:`read_at` takes.
 
         :mod:`covey.tfrecord.locations` says what they mean.
         """
@@ -206,34 +206,34 @@ class RecordReader:
             places.add(block)
         return places.table()
 
-    def read_at(self, offset: int, within: int = 0) -> bytes:
+    def read_at(self, offset: int, inner_offset: int = 0) -> bytes:
         """The record whose frame begins at a place that :meth:`places` gave.
 
         Raises:
             CorruptRecordError: If no valid record begins there, whatever ``on_error`` says.
         """
-        offset, within = int(offset), int(within)
-        if offset < 0 or within < 0:
-            raise ValueError(f"the place is ({offset}, {within}), must not be negative")
+        offset, inner_offset = int(offset), int(inner_offset)
+        if offset < 0 or inner_offset < 0:
+            raise ValueError(f"the place is ({offset}, {inner_offset}), must not be negative")
         if self.compression is None:
-            offset, within = offset + within, 0
-        if offset + within > _MOST_OFFSET:
-            raise self._no_record(offset, within)
+            offset, inner_offset = offset + inner_offset, 0
+        if offset + inner_offset > _MOST_OFFSET:
+            raise self._no_record(offset, inner_offset)
         with closing(self._stream(offset)) as stream:
             passed = 0
-            while passed < within:
+            while passed < inner_offset:
                 window, ended = self._window(stream, 0, 1, -1, offset)
-                step = min(within - passed, len(window))
+                step = min(inner_offset - passed, len(window))
                 if step == 0 and ended:
                     break
                 passed += step
                 self._window(stream, step, 0, -1, offset)
             for block in self._scan(stream, self._level(), "raise", limit=1, first=-1, at=offset):
                 return next(iter(block))
-        raise self._no_record(offset, within)
+        raise self._no_record(offset, inner_offset)
 
-    def _no_record(self, offset: int, within: int) -> CorruptRecordError:
-        place = f"{offset} + {within}" if within else str(offset)
+    def _no_record(self, offset: int, inner_offset: int) -> CorruptRecordError:
+        place = f"{offset} + {inner_offset}" if inner_offset else str(offset)
         return CorruptRecordError(
             f"no record begins at byte {place}, the file ends before; take places from the "
             "file's own index",
