@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from covey import RecordReader, RecordWriter
 from covey.errors import CorruptRecordError
+from covey.results import SkippedRecord
 from covey.tfrecord import Block
-from covey.tfrecord.recovery import Damage, salvage
+from covey.tfrecord.recovery import salvage
 
 RECORDS = make_records(1, 30, [0, 8, 50, 200])
 MIB = 1 << 20
@@ -32,7 +33,7 @@ def read(source, **options):
     """The records that are found, and the damages."""
     found = list(salvage(source, **options))
     records = [record for each in found if isinstance(each, Block) for record in each]
-    return records, [each for each in found if isinstance(each, Damage)]
+    return records, [each for each in found if isinstance(each, SkippedRecord)]
 
 
 def places(damages):
@@ -75,7 +76,7 @@ def test_every_damage_is_named_at_its_place(cases):
 
 def test_damages_name_their_file(cases):
     def is_right(case):
-        return all(each.name == str(case.path) for each in salvage(case.path))
+        return all(each.path == str(case.path) for each in read(case.path)[1])
 
     assert wrong(cases, is_right) == []
 
@@ -102,7 +103,7 @@ def test_blocks_and_damages_cover_a_plain_file_without_a_gap(cases):
     def is_right(case):
         at = record = 0
         for each in salvage(case.path, compression=None):
-            if isinstance(each, Damage):
+            if isinstance(each, SkippedRecord):
                 begin, first, count, size = each.offset, each.record, 1, each.bytes
             else:
                 begin, first, count = each.position, each.first, len(each)
@@ -388,7 +389,7 @@ def test_a_file_object_is_read_from_where_it_stands():
 
 def test_a_record_over_the_limit_is_passed_over():
     file = io.BytesIO()
-    with RecordWriter(file, compression="GZIP", level=1) as writer:
+    with RecordWriter(file, compression="GZIP", compression_level=1) as writer:
         for record in (b"a", bytes(5 * MIB), b"c"):
             writer.write(record)
     file.seek(0)

@@ -6,10 +6,11 @@ import os
 import struct
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import BinaryIO
 
 from covey import _core
+from covey.results import SkippedRecord
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
 from covey.tfrecord.compression import parse_compression
 from covey.tfrecord.segments import CorruptFile, Segment, begins_a_frame
@@ -22,31 +23,14 @@ _SEARCH_BYTES = 1 << 20
 _LONG_FRAMES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A part of a file that is not sound."""
-
-    name: str
-    """The file."""
-    record: int
-    """The number of the corrupt record: of those found before it, and those known to be lost."""
-    offset: int
-    """Where it begins (in the decompressed data, as far as that can be had, if compressed)."""
-    bytes: int | None
-    """How much was passed over; None for all up to the end."""
-    reason: str
-    lost: bool = True
-    """Whether records are lost; if not, only what a GZIP member says of itself is wrong."""
-
-
 def salvage(
     source: str | os.PathLike[str] | BinaryIO,
     *,
     compression: str | None = "auto",
     max_record_bytes: int = 1 << 28,
     mmap: bool = True,
-) -> Iterator[Block | Damage]:
-    """Read the valid records of a file, with a :class:`Damage` in the place of what is not sound.
+) -> Iterator[Block | SkippedRecord]:
+    """Read the valid records of a file, with a :class:`SkippedRecord` in the place of what is not sound.
 
     After wrong data the next record follows by the length, whose own checksum is right. After a
     wrong length the next sound frame is searched, byte by byte; how many records lie between is
@@ -92,7 +76,7 @@ def _salvage(
     compression: str | None,
     most: int,
     mmap: bool,
-) -> Iterator[Block | Damage]:
+) -> Iterator[Block | SkippedRecord]:
     with closing(CorruptFile(source, compression, mmap=mmap)) as file:
         yield from _Salvage(file, most).read()
 
@@ -104,12 +88,12 @@ class _Salvage:
         self._file = file
         self._most = most
         self._record = 0
-        self._open: Damage | None = None
+        self._open: SkippedRecord | None = None
         """A damage whose end is not known yet."""
         self._told = -1
         """Where the last damage begins."""
 
-    def read(self) -> Iterator[Block | Damage]:
+    def read(self) -> Iterator[Block | SkippedRecord]:
         at: int | None = 0
         begin = 0
         while at is not None:
@@ -122,7 +106,7 @@ class _Salvage:
         if self._open is not None:
             yield self._open
 
-    def _read(self, segment: Segment) -> Iterator[Block | Damage]:
+    def _read(self, segment: Segment) -> Iterator[Block | SkippedRecord]:
         """All of a stretch."""
         at = segment.begin
         while True:
@@ -157,7 +141,9 @@ class _Salvage:
             else:
                 return
 
-    def _pass_data(self, segment: Segment, at: int, reason: str) -> Generator[Damage, None, int]:
+    def _pass_data(
+        self, segment: Segment, at: int, reason: str
+    ) -> Generator[SkippedRecord, None, int]:
         """Pass over a record whose data is wrong; return where to go on."""
         yield from self._close(at)
         self._begin(at, reason)
@@ -169,7 +155,9 @@ class _Salvage:
             yield from self._close(end)
         return end
 
-    def _pass_length(self, segment: Segment, at: int, reason: str) -> Generator[Damage, None, int]:
+    def _pass_length(
+        self, segment: Segment, at: int, reason: str
+    ) -> Generator[SkippedRecord, None, int]:
         """Pass over a record whose length is wrong, to wherever the next sound one is."""
         if self._open is None:
             self._begin(at, reason)
@@ -180,7 +168,9 @@ class _Salvage:
                 return at + length
         return self._find(segment, at + 1)
 
-    def _pass_claim(self, segment: Segment, at: int, needed: int) -> Generator[Damage, None, int]:
+    def _pass_claim(
+        self, segment: Segment, at: int, needed: int
+    ) -> Generator[SkippedRecord, None, int]:
         """Pass over a record that says it is longer than any can be, to the next sound one."""
         yield from self._close(at)
         left = segment.most(at, 0)
@@ -194,7 +184,9 @@ class _Salvage:
         self._begin(at, reason)
         return self._find(segment, at + 1)
 
-    def _pass_rest(self, segment: Segment, at: int, needed: int) -> Generator[Damage, None, int]:
+    def _pass_rest(
+        self, segment: Segment, at: int, needed: int
+    ) -> Generator[SkippedRecord, None, int]:
         """Pass over a record that the stretch does not hold the whole of."""
         if needed:
             yield from self._close(at)
@@ -204,7 +196,7 @@ class _Salvage:
         # Bytes may be missing before, so that more frames are here than its length says.
         return self._find(segment, at + 1, segment.end)
 
-    def _cross(self, segment: Segment) -> Iterator[Damage]:
+    def _cross(self, segment: Segment) -> Iterator[SkippedRecord]:
         """Go on from the end of a stretch to the next."""
         gap = segment.gap
         assert gap is not None
@@ -216,16 +208,16 @@ class _Salvage:
             self._begin(segment.end, gap.reason)
         elif self._told < gap.member:  # a damage in it is reason enough for its checksum
             reason = f"{gap.reason}; its records are valid by their own"
-            yield Damage(self._file.name, self._record, segment.end, 0, reason, lost=False)
+            yield SkippedRecord(self._record, reason, self._file.name, segment.end, 0, lost=False)
 
     def _begin(self, at: int, reason: str) -> None:
-        self._open = Damage(self._file.name, self._record, at, None, reason)
+        self._open = SkippedRecord(self._record, reason, self._file.name, at)
         self._record += 1
         self._told = at
 
-    def _close(self, at: int) -> Iterator[Damage]:
+    def _close(self, at: int) -> Iterator[SkippedRecord]:
         if self._open is not None:
-            yield replace(self._open, bytes=at - self._open.offset)
+            yield replace(self._open, bytes=at - (self._open.offset or 0))
             self._open = None
 
     def _find(self, segment: Segment, begin: int, end: int | None = None) -> int:
