@@ -13,8 +13,7 @@ from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.locations import Members
-from covey.tfrecord.recovery import salvage
-from covey.tfrecord.segments import CorruptFile
+from covey.tfrecord.segments import CorruptFile, salvage
 from covey.tfrecord.streams import RegularFile
 
 

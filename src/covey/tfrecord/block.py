@@ -102,3 +102,10 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     with reading(blocks):
         joined = _core.copy_frames([block.data for block in blocks], sources, offsets, lengths)
     return Block(*joined)
+
+
+def starts_with_frame(data: bytes | memoryview) -> bool:
+    """Return whether data begins with the header of a frame: a length and its checksum."""
+    if len(data) < HEADER_BYTES:
+        return False
+    return _core.scan_frames(data[:HEADER_BYTES], 1, _core.VERIFY_LENGTHS)[-1] is None

@@ -315,7 +315,7 @@ class RecordReader:
                     consumed += passed
                     if fault is None:
                         break
-                    error = self._mismatch(fault, record, position + consumed)
+                    error = self._error(record, position + consumed, checksum_reason(fault, record))
                     # After wrong data the next frame is known, after a wrong length it is not.
                     if on_error == "raise" or fault[0] != "data_checksum":
                         raise error
@@ -344,30 +344,16 @@ class RecordReader:
         except OSError as error:
             raise storage_error(error, self.name) from error
 
-    def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
-        code, _, _, found, expected, _ = fault
-        what = "data" if code == "data_checksum" else "length"
-        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
-        if what == "length" and record == 0:
-            reason += ", so this may be no TFRecord file"
-        return self._error(record, offset, reason)
-
     def _check_end(self, left: int, needed: int, record: int, offset: int) -> None:
         """Make sure that a file ends on a whole record."""
         if left:
-            complete = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-            raise self._error(record, offset, f"the file ends after {left} of {complete}")
+            raise self._error(record, offset, truncation_reason(left, needed))
 
     def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
         """Make sure that a record which nothing else bounds is not too large."""
         most = self._max_record_bytes
         if needed > most + FRAME_BYTES and not isinstance(stream, FileStream):
-            raise self._error(
-                record,
-                offset,
-                f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
-                f"{most}; pass a larger max_record_bytes if that is right",
-            )
+            raise self._error(record, offset, limit_reason(needed, most))
 
     def _skip(self, error: CorruptRecordError, length: int | None) -> None:
         self.skipped.append(
@@ -386,6 +372,30 @@ class RecordReader:
             remedy="pass on_error='skip' to read the valid records"
             + (" (the offset is that in the decompressed data)" if is_inside else ""),
         )
+
+
+def checksum_reason(fault: _core.FaultArgs, record: int) -> str:
+    """Return the reason of an error for a frame with a wrong checksum."""
+    code, _, _, found, expected, _ = fault
+    part = "data" if code == "data_checksum" else "length"
+    reason = f"{part} checksum is {found:#010x}, expected {expected:#010x}"
+    if part == "length" and record == 0:
+        reason += "; the file may not be a TFRecord file"
+    return reason
+
+
+def truncation_reason(left: int, needed: int) -> str:
+    """Return the reason of an error for a file that ends ``left`` bytes after a frame begins."""
+    frame = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
+    return f"the file ends after {left} of {frame}"
+
+
+def limit_reason(needed: int, limit: int) -> str:
+    """Return the reason of an error for a frame whose record exceeds ``max_record_bytes``."""
+    return (
+        f"the length of the record is {needed - FRAME_BYTES} bytes, over the limit of {limit}; "
+        "pass a larger max_record_bytes if it is correct"
+    )
 
 
 def _regular_file(file: BinaryIO, *, is_own: bool) -> io.FileIO | None:
