@@ -224,7 +224,7 @@ ADDRESS_PLAIN: int = 0
 
 ADDRESS_MEMBERS: int = 1
 
-ADDRESS_STREAMED: int = 2
+ADDRESS_SINGLE_STREAM: int = 2
 
 class RowCheck:
     """Consistency check of the rows of an index."""
@@ -303,9 +303,9 @@ def read_records(
 class RowTable:
     """The rows of the index of one split."""
 
-    def __init__(self, rows: NDArray[Any], *, shards: int, streamed: bool) -> None:
+    def __init__(self, rows: NDArray[Any], *, shards: int, single_stream: bool) -> None:
         """
-        `shards` is the number of shards. If `streamed`, records are addressed by `within`, the position in the decompressed shard.
+        `shards` is the number of shards. If `single_stream`, records are addressed by `inner_offset`, the position in the decompressed shard.
         """
 
 class ShardFile:

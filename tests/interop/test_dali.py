@@ -111,7 +111,7 @@ def test_the_shards_of_a_dataset(tmp_path):
     for path in export_dali(index, files):
         with open(path) as file:
             assert file.read() == tfrecord2idx(path.removesuffix(".idx"))
-    assert covey.verify(tmp_path, progress=False).is_sound
+    assert covey.verify(tmp_path, progress=False).is_valid
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])

@@ -855,7 +855,7 @@ def test_readers_do_not_wait_for_a_lock(tmp_path):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert len(covey.open(tmp_path)) == 40
-        assert covey.verify(tmp_path, progress=False).is_sound
+        assert covey.verify(tmp_path, progress=False).is_valid
     finally:
         os.close(lock)
 

@@ -11,7 +11,7 @@ from covey.cli.options import add_path, add_running, print_json, shows, storage_
 from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
-    from covey.maintenance.build_index import IndexResult
+    from covey.results import IndexResult
 
 WHAT = "make the index of a dataset, or of any TFRecord files, beside the shards"
 

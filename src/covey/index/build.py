@@ -25,11 +25,12 @@ from covey.index.format import BY_FILE, IndexMetadata, Shard, fingerprint, finge
 from covey.index.labels import KnownLabels, Label, Labeller, make_labeller
 from covey.index.read import Index
 from covey.labels import Classes, guess_label
+from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.survey import survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
-from covey.tfrecord import Block, RecordReader, Skipped
+from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.locations import RecordLocations
 from covey.tfrecord.reader import OnError
 from covey.tfrecord.streams import RegularFile
@@ -47,7 +48,7 @@ class Scanned:
     surveys: list[_core.Survey]
     compression: str | None
     records: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedRecord, ...]
     fingerprint: int
     """Of the file that was scanned."""
 

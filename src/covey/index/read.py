@@ -18,7 +18,7 @@ from covey import _core
 from covey.classes import CLASS_DTYPE, number_dtype
 from covey.errors import FileChangedError, FormatError, StorageError
 from covey.index.format import IndexMetadata, index_names, row_dtype
-from covey.tfrecord import Skipped
+from covey.results import SkippedRecord
 from covey.tfrecord.streams import RegularFile
 from covey.untrusted import read_file
 
@@ -44,7 +44,7 @@ class Index:
     """The numbers of the records, class after class."""
     home: tuple[str, str] | None = None
     """The directory and the stem of the files that it is mapped from."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRecord, ...] = ()
     """What was left out of it because it is corrupt, if that was asked for."""
     mmap: bool = True
     """Whether large arrays are mapped when it is read again."""

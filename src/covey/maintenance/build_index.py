@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,8 @@ from covey.index import BY_FILE, GUESS, Index, Indexing, index_names, write_inde
 from covey.index.dali import DaliIndexing, export_dali
 from covey.maintenance.dataset_files import choose_splits
 from covey.maintenance.index_state import State, find_state
+from covey.results import IndexResult
 from covey.untrusted import reports_errors
-
-
-@dataclass(frozen=True, eq=False)
-class IndexResult:
-    """The index of a split, beside its shards now."""
-
-    split: str
-    index: Index
-    is_new: bool
-    """Whether it was made; False if it was there, or in the cache, and right."""
-    exported: tuple[str, ...]
-    """DALI's index files that were written."""
-    differences: tuple[str, ...]
-    """The shards that do not have as many records as the dataset says, with both numbers."""
-    seconds: float
 
 
 @reports_errors

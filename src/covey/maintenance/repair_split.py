@@ -23,6 +23,7 @@ from covey.maintenance.metadata import differences
 from covey.maintenance.report import Problems
 from covey.maintenance.salvage import Saving, ShardingAsBefore, SoundRecords, SoundShard
 from covey.maintenance.verify import known_features
+from covey.results import WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
 from covey.schema.merge import unify
@@ -34,7 +35,6 @@ from covey.writing.locks import locked
 from covey.writing.publish import RemoteStaging
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
-from covey.writing.write import WriteResult
 
 Mode = Literal["error", "overwrite"]
 
@@ -148,7 +148,7 @@ class SplitRepair:
             label=self.label,
             classes=counts,
             features=features,
-            left_out=(),
+            skipped=(),
             seconds=time.perf_counter() - started,
         )
 

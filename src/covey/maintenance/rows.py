@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from covey.index import IndexMetadata
 from covey.maintenance.examples import CheckedBlock
 from covey.maintenance.report import Problems
+from covey.results import SkippedRecord
 from covey.tfrecord.block import HEADER_BYTES
 from covey.tfrecord.locations import Members
-from covey.tfrecord.recovery import Damage
 
 
 class RowCheck:
@@ -59,7 +59,7 @@ class RowCheck:
     def _by_member(self) -> bool:
         return self._about.compression is not None and not self._about.single_stream
 
-    def pass_over(self, damage: Damage) -> None:
+    def pass_over(self, damage: SkippedRecord) -> None:
         """A part of the shard is corrupt."""
         self._damaged = True
         self._lost = self._lost or damage.lost

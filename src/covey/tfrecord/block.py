@@ -115,7 +115,7 @@ def checksum_reason(fault: _core.Fault, record: int | None = None) -> str:
     part = fault.code.removesuffix("_checksum")
     reason = f"{part} checksum is {fault.found:#010x}, expected {fault.expected:#010x}"
     if part == "length" and record == 0:
-        reason += ", so this may not be a TFRecord file"
+        reason += "; the file may not be a TFRecord file"
     return reason
 
 
@@ -128,3 +128,18 @@ def truncation_reason(available: int, needed: int) -> str:
     """
     expected = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
     return f"the file ends after {available} of {expected}"
+
+
+def limit_reason(needed: int, limit: int) -> str:
+    """Return the reason of an error for a frame whose record exceeds ``max_record_bytes``."""
+    return (
+        f"the length of the record is {needed - FRAME_BYTES} bytes, over the limit of {limit}; "
+        "pass a larger max_record_bytes if it is correct"
+    )
+
+
+def starts_with_frame(data: bytes | memoryview) -> bool:
+    """Return whether data begins with the header of a frame: a length and its checksum."""
+    if len(data) < HEADER_BYTES:
+        return False
+    return _core.scan_frames(data[:HEADER_BYTES], 1, _core.VERIFY_LENGTHS)[-1] is None

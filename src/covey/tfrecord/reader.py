@@ -9,14 +9,20 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError, CorruptRecordError, SkippedRecordsWarning
-from covey.tfrecord.block import FRAME_BYTES, Block, checksum_reason, truncation_reason
+from covey.results import SkippedRecord
+from covey.tfrecord.block import (
+    FRAME_BYTES,
+    Block,
+    checksum_reason,
+    limit_reason,
+    truncation_reason,
+)
 from covey.tfrecord.compression import (
     Compression,
     Inflater,
@@ -44,20 +50,6 @@ PathOrFile = str | os.PathLike[str] | BinaryIO
 _PIECE_BYTES = 1 << 20
 _UNLIMITED = 2**63
 _MOST_OFFSET = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A stretch of a file that was left out because it is corrupt."""
-
-    name: str
-    record: int
-    """The number of the corrupt record."""
-    offset: int
-    """Where its frame begins (in the decompressed data, if compressed)."""
-    bytes: int | None
-    """How much was left out; None for all that follows."""
-    reason: str
 
 
 class RecordReader:
@@ -106,7 +98,7 @@ class RecordReader:
         self._max_record_bytes = max_record_bytes
         self._map_files = mmap
         self._closed = False
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedRecord] = []
         """What ``on_error="skip"`` has left out, since the last pass began."""
 
         self._path: str | None = None
@@ -364,16 +356,12 @@ class RecordReader:
         """Make sure that a record which nothing else bounds is not too large."""
         most = self._max_record_bytes
         if needed > most + FRAME_BYTES and not isinstance(stream, FileStream):
-            raise self._error(
-                record,
-                offset,
-                f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
-                f"{most}; pass a larger max_record_bytes if that is right",
-            )
+            raise self._error(record, offset, limit_reason(needed, most))
 
     def _skip(self, error: CorruptRecordError, length: int | None) -> None:
-        skipped = Skipped(self.name, error.record or 0, error.offset or 0, length, error.reason)
-        self.skipped.append(skipped)
+        self.skipped.append(
+            SkippedRecord(error.record or 0, error.reason, self.name, error.offset or 0, length)
+        )
 
     def _error(self, record: int, offset: int, reason: str) -> CorruptRecordError:
         # Locations in a compressed file are those of its members; record numbers count records of
