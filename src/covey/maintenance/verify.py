@@ -24,7 +24,8 @@ from covey.maintenance.metadata import check_directory, check_features, check_sp
 from covey.maintenance.report import Problems
 from covey.maintenance.shards import Shard, ShardCheck
 from covey.results import Report
-from covey.schema import ClassLabel, Feature, Features
+from covey.schema import Features
+from covey.schema.merge import add_classes
 from covey.untrusted import reports_errors
 
 
@@ -147,15 +148,7 @@ def known_features(layout: Layout, split: str, index: Found) -> Features | None:
             return None
         return about.features
     # The index says more than TFDS can; but a later split may have brought more classes.
-    grown: dict[str, Feature] = {}
-    for name, kind in about.features.items():
-        now = layout.features.get(name)
-        if not isinstance(kind, ClassLabel) or not isinstance(now, ClassLabel):
-            continue
-        # A file that a killed writer left behind may be of other classes.
-        if (now.names or ())[: len(kind.names or ())] == (kind.names or ()):
-            grown[name] = max((kind, now), key=lambda each: each.num_classes or 0)
-    return about.features.replace(grown)
+    return add_classes(about.features, layout.features)
 
 
 def _has_grown(files: ShardFiles, about: IndexMetadata) -> bool:
