@@ -9,13 +9,12 @@ import numpy as np
 
 from covey import _core
 from covey._progress import Progress
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FeatureError
 from covey.index.format import Shard
 from covey.labels import Classes, find_label, is_string, read_strings
-from covey.schema import ClassLabel, Features, Image, Tensor
-from covey.schema.columns import STRINGS, Shape
+from covey.schema import Features
+from covey.schema.merge import unify
 from covey.schema.tfds import features_from_tfds
-from covey.schema.types import REQUIRED, Feature
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.tfrecord import Block
@@ -147,71 +146,13 @@ def _agree(existing: TargetSplit, features: Features) -> Features:
             continue
         about = existing.about(split.name)
         known = features_from_tfds(existing.directory) if about is None else about.features
-        features = _fit_both(known, features, f"{existing.directory}: split {split.name!r}")
-    return features
-
-
-def _fit_both(known: Features, found: Features, where: str) -> Features:
-    kinds: dict[str, Feature] = {}
-    for name in dict.fromkeys((*known, *found)):
-        kind = _fit(known.get(name), found.get(name))
-        if kind is None:
+        try:
+            features = unify(known, features, allow_missing=True)
+        except FeatureError as error:
             raise DatasetError(
-                f"{where} has {name!r} as {known.get(name)}, these records as {found.get(name)}; "
-                "splits of one dataset have the same features: write another dataset"
-            )
-        kinds[name] = kind
-    same = [features for features in (known, found) if dict(features) == kinds]
-    return same[0] if same else Features(kinds)
-
-
-def _fit(known: Feature | None, found: Feature | None) -> Feature | None:
-    """What fits both, of which one may be missing; None if nothing does."""
-    if known == found:
-        return known
-    if known is None or found is None:
-        some = known or found
-        return _tensor(some, some, (None,), missing=True) if isinstance(some, Tensor) else None
-    if isinstance(known, ClassLabel) and found == Tensor("int64"):
-        return known
-    if isinstance(known, Image):
-        if isinstance(found, Image):
-            shape = _common(known.shape, found.shape)
-            return Image(shape) if known.dtype == found.dtype else None
-        return known if found in (Tensor("bytes"), Tensor("str")) else None
-    if not isinstance(known, Tensor) or not isinstance(found, Tensor):
-        return None
-    if known.encoding != "list":
-        return known if found == Tensor("bytes") else None
-    return _tensor(known, found, _common(known.shape, found.shape))
-
-
-def _tensor(a: Tensor, b: Tensor, shape: Shape, *, missing: bool = False) -> Tensor | None:
-    """Lists of values as both have them, in a shape of which the first dimension may be unknown."""
-    if (a.encoding, b.encoding) != ("list", "list"):
-        return None
-    dtype = a.dtype if a.dtype == b.dtype else _common_dtype(a.dtype, b.dtype)
-    if dtype is None:
-        return None
-    if None in shape and (None in shape[1:] or 0 in shape):
-        shape = (None,)
-    if missing or a.default is not REQUIRED or b.default is not REQUIRED:
-        shape = shape if None in shape else (None,)
-        return Tensor(dtype, shape, encoding="list", default=[])
-    return Tensor(dtype, shape, encoding="list")
-
-
-def _common(a: Shape, b: Shape) -> Shape:
-    if len(a) != len(b):
-        return (None,)
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
-
-
-def _common_dtype(a: str, b: str) -> str | None:
-    """The dtype of a list that holds both; None if they are not stored alike."""
-    kinds = {
-        "s" if each in STRINGS else "f" if each.startswith("float") else "i" for each in (a, b)
-    }
-    if len(kinds) > 1:
-        return None
-    return {"s": "bytes", "f": "float32", "i": "int64"}[kinds.pop()]
+                f"{error.reason} in split {split.name!r} and in these records",
+                path=existing.directory,
+                feature=error.feature,
+                remedy="splits of one dataset have the same features: write another dataset",
+            ) from None
+    return features

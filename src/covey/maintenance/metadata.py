@@ -18,8 +18,9 @@ from covey.index import IndexMetadata
 from covey.maintenance.dataset_files import stem_of_shard
 from covey.maintenance.report import Problems
 from covey.maintenance.shards import Shard
-from covey.schema import ClassLabel, Feature, Features
+from covey.schema import Features
 from covey.schema.datum import datum_features, datum_splits
+from covey.schema.merge import Difference, describe, differences
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 
 
@@ -134,27 +135,26 @@ def check_features(
     if layout.features is None or layout.kind != "dataset":
         return
     try:
-        found = differences(layout.features, about.features)
+        found = tfds_differences(layout.features, about.features)
     except CoveyError as error:
         problems.add(index_file, f"its features cannot be those of a dataset: {error}")
         return
-    for name, (known, indexed) in found.items():
+    for each in found:
         problems.add(
             FEATURES_FILE,
-            f"feature {name!r} is {_brief(known)}, but {_brief(indexed)} in {index_file}",
+            f"feature {each.name!r} is {describe(each.second)}, but {describe(each.first)} in "
+            f"{index_file}",
         )
 
 
-def differences(
-    known: Features, indexed: Features
-) -> dict[str, tuple[Feature | None, Feature | None]]:
-    """The features that TFDS finds, and those of an index, where they are not the same."""
+def tfds_differences(known: Features, indexed: Features) -> list[Difference]:
+    """Return where the features of an index differ from those that TFDS reads.
+
+    Labels may have got more classes after the index was written.
+    """
     if known == indexed:
-        return {}
-    indexed = _as_tfds_has_them(indexed)
-    names = dict.fromkeys((*indexed, *known))
-    both = {name: (known.get(name), indexed.get(name)) for name in names}
-    return {name: pair for name, pair in both.items() if not _agree(*pair)}
+        return []
+    return differences(_as_tfds_has_them(indexed), known, grow_classes=True)
 
 
 def _as_tfds_has_them(features: Features) -> Features:
@@ -171,27 +171,3 @@ def _as_tfds_has_them(features: Features) -> Features:
         return texts[name].encode()
 
     return features_from_tfds("", read)
-
-
-def _agree(known: Feature | None, indexed: Feature | None) -> bool:
-    """Whether a feature of an index is that of the dataset, which may have got classes since."""
-    if isinstance(indexed, ClassLabel) and isinstance(known, ClassLabel):
-        names, now = indexed.names, known.names
-        if names is None or now is None:
-            return names is now and (indexed.num_classes or 0) <= (known.num_classes or 0)
-        return names == now[: len(names)]
-    return indexed == known
-
-
-def _brief(kind: Feature | None) -> str:
-    """A feature in few words, however many classes it has."""
-    if kind is None:
-        return "missing"
-    if isinstance(kind, ClassLabel) and kind.names is None:
-        return f"a ClassLabel of {kind.num_classes} classes without names"
-    if isinstance(kind, ClassLabel):
-        few = ", ".join(map(repr, (kind.names or ())[:5]))
-        more = ", ..." if len(kind.names or ()) > 5 else ""
-        return f"a ClassLabel of {kind.num_classes} classes ({few}{more})"
-    text = str(kind)
-    return text if len(text) <= 120 else f"{text[:100]}..."

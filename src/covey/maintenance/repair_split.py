@@ -19,13 +19,14 @@ from covey.index import BY_FILE, IndexMetadata
 from covey.labels import Classes, extend, find_label, guess_label, is_string
 from covey.maintenance.examples import Examples
 from covey.maintenance.indexes import find_index, local_index
-from covey.maintenance.metadata import differences
+from covey.maintenance.metadata import tfds_differences
 from covey.maintenance.report import Problems
 from covey.maintenance.salvage import Saving, ShardingAsBefore, SoundRecords, SoundShard
 from covey.maintenance.verify import known_features
+from covey.results import WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
-from covey.schema.merge import common_features
+from covey.schema.merge import describe, differences, unify
 from covey.schema.tfds import FEATURES_FILE
 from covey.shuffle.keys import RecordOrder
 from covey.storage import is_remote
@@ -34,7 +35,6 @@ from covey.writing.locks import locked
 from covey.writing.publish import RemoteStaging
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
-from covey.writing.write import WriteResult
 
 Mode = Literal["error", "overwrite"]
 
@@ -148,7 +148,7 @@ class SplitRepair:
             label=self.label,
             classes=counts,
             features=features,
-            left_out=(),
+            skipped=(),
             seconds=time.perf_counter() - started,
         )
 
@@ -185,7 +185,7 @@ class SplitRepair:
         """What describes the features for TFDS, as it was: covey may not know all of it."""
         known, storage, directory = self._layout.features, self._layout.storage, self._layout.path
         try:
-            if known is None or self._layout.kind != "dataset" or differences(known, features):
+            if known is None or self._layout.kind != "dataset" or tfds_differences(known, features):
                 return {}
             names = [storage.name(each) for each in storage.list(directory)]
             wanted = [each for each in names if each.endswith(".labels.txt")]
@@ -225,11 +225,13 @@ def _agree(existing: TargetSplit, features: Features) -> Features:
     base, _ = existing.base()
     if base is None or base == features:
         return features
-    for name in dict.fromkeys((*base, *features)):
-        known, found = base.get(name), features.get(name)
-        if known != found and not (isinstance(known, ClassLabel) and isinstance(found, ClassLabel)):
+    for each in differences(base, features):
+        if not isinstance(each.first, ClassLabel) or not isinstance(each.second, ClassLabel):
             raise DatasetError(
-                f"{existing.directory}: feature {name!r} is {known} in the splits that are there, and "
-                f"{found} in what is to be saved; give another directory"
+                f"it is {describe(each.first)} in the other splits, and {describe(each.second)} in "
+                "the recovered records",
+                path=existing.directory,
+                feature=each.name,
+                remedy="pass another directory",
             )
-    return common_features([base, features])
+    return unify(base, features)

@@ -10,7 +10,7 @@ from typing import Any
 from covey.errors import FeatureError
 from covey.schema import Features
 from covey.schema.infer import Inference
-from covey.schema.ranges import integer_range, join_ranges
+from covey.schema.survey import integer_range, join_ranges
 from covey.tfrecord import Block
 
 

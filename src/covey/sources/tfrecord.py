@@ -26,6 +26,7 @@ from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import Item, Source, check_label, fault, find_label
 from covey.sources.splits import files_of_split
 from covey.tfrecord import Block, RecordReader
+from covey.tfrecord.block import starts_with_frame
 from covey.untrusted import read_file
 
 _NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
@@ -40,7 +41,7 @@ def begins_like_records(head: bytes) -> bool:
             head = zlib.decompressobj(47).decompress(head, 12)
         except zlib.error:
             return False
-    return len(head) >= 12 and _core.scan_frames(head[:12], 1, _core.VERIFY_LENGTHS)[-1] is None
+    return starts_with_frame(head)
 
 
 def _record_files(place: ProbedPath) -> list[str]:

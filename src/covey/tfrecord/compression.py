@@ -12,8 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO, Literal
 
-from covey import _core
-from covey.tfrecord.block import HEADER_BYTES
+from covey.tfrecord.block import HEADER_BYTES, starts_with_frame
 from covey.tfrecord.streams import StreamError
 
 Compression = Literal["GZIP", "ZLIB"] | None
@@ -52,7 +51,7 @@ def detect_compression(head: bytes) -> Compression:
     A plain TFRecord begins with a length and its checksum, which no compressed file does by chance;
     of anything else, what inflates into such a beginning is compressed.
     """
-    if not head or _begins_a_record(head):
+    if not head or starts_with_frame(head):
         return None
     if head[:3] == b"\x1f\x8b\x08":
         return "GZIP"
@@ -62,7 +61,7 @@ def detect_compression(head: bytes) -> Compression:
             inflated = zlib.decompressobj().decompress(head, 12)
         except zlib.error:
             return None
-        if len(inflated) < 12 or _begins_a_record(inflated):
+        if len(inflated) < 12 or starts_with_frame(inflated):
             return "ZLIB"
     return None
 
@@ -77,13 +76,6 @@ def read_head(file: BinaryIO, *, is_pipe: bool) -> bytes:
         if not piece or (is_pipe and len(head) >= HEADER_BYTES):
             break
     return head
-
-
-def _begins_a_record(head: bytes) -> bool:
-    if len(head) < 12:
-        return False
-    *_, fault = _core.scan_frames(head[:12], 1, _core.VERIFY_LENGTHS)
-    return fault is None
 
 
 class Inflater:

@@ -6,21 +6,22 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._progress import Progress, format_bytes
+from covey._progress import Progress
 from covey._threads import cpu_count
 from covey.dataset_info import check_split_name
-from covey.errors import DatasetError, FeatureError, escape
-from covey.index.format import Shard
+from covey.errors import DatasetError, FeatureError
 from covey.labels import Classes, find_label, is_string, number_column
+from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import count_rows
+from covey.schema.merge import describe, extends
 from covey.shuffle.keys import OrderedRecords, RecordOrder
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
@@ -30,7 +31,6 @@ from covey.writing.inputs import (
     Input,
     OnError,
     Rules,
-    SkippedExample,
     name_classes,
     normalize_input,
 )
@@ -47,52 +47,6 @@ from covey.writing.publish import RemoteStaging
 from covey.writing.shards import Sharding
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import Mode, TargetSplit
-
-
-@dataclass(frozen=True)
-class WriteResult:
-    """What was written.
-
-    ``str()`` of it is a summary to print.
-    """
-
-    path: str
-    split: str
-    shards: tuple[Shard, ...]
-    """All of the split, also those that were there before."""
-    records: int
-    bytes: int
-    """Of all shards."""
-    label: str | None
-    classes: Mapping[Any, int] = field(repr=False)
-    """Examples of each class, by its name, or its number if it has none."""
-    features: Features = field(repr=False)
-    left_out: tuple[SkippedExample, ...] = field(repr=False)
-    seconds: float
-    replaced: tuple[str, ...] = field(default=(), repr=False)
-    """The shards of the version that was replaced, which stay until the next write."""
-
-    def __str__(self) -> str:
-        rate = self.records / max(self.seconds, 1e-9)
-        lines = [
-            f"{self.path}: split {self.split!r}",
-            f"  examples  {self.records:,}",
-            f"  shards    {len(self.shards):,}",
-            f"  size      {format_bytes(self.bytes)}",
-        ]
-        if self.classes:
-            counts = sorted(self.classes.values())
-            lines.append(
-                f"  classes   {len(counts):,} of {self.label!r}, with {counts[0]:,} to "
-                f"{counts[-1]:,} examples each (median {counts[len(counts) // 2]:,})"
-            )
-        if self.left_out:
-            lines.append(f"  left out  {len(self.left_out):,}")
-        if self.replaced:
-            count = len(self.replaced)
-            lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
-        lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
-        return "\n".join(map(escape, lines))
 
 
 def write(
@@ -294,7 +248,7 @@ class _Job:
         if base is not None and existing.appends:
             texts = existing.old_texts(base, job.rules.label)
             job = replace(job, known_texts=texts or job.known_texts)
-        left_out: list[SkippedExample] = []
+        left_out: list[SkippedRecord] = []
         ordered: OrderedRecords | None
         if intake.columns is not None:
             ordered, features, classes = job._order_columns(intake)
@@ -317,7 +271,7 @@ class _Job:
             label=classes.label,
             classes=counts,
             features=features,
-            left_out=tuple(left_out),
+            skipped=tuple(left_out),
             seconds=0.0,
             replaced=existing.old_shards(),
         )
@@ -340,16 +294,17 @@ class _Job:
             # A source that names its classes: they find each other by name.
             return replace(job, rules=replace(job.rules, features=as_text), numbers_texts=True)
         for each in sorted(differing):
-            if not _agrees(base.get(each), declared.get(each)):
+            a, b = base.get(each), declared.get(each)
+            if not extends(a, b) and not extends(b, a):
                 raise DatasetError(
-                    f"feature {each!r} is {_brief(declared.get(each))}, but "
-                    f"{_brief(base.get(each))} in the splits that are there; leave features out to "
+                    f"feature {each!r} is {describe(b)}, but "
+                    f"{describe(a)} in the splits that are there; leave features out to "
                     "use theirs, or write another dataset"
                 )
         return job
 
     def _order_items(
-        self, intake: Input, staging: Staging, progress: Progress, left_out: list[SkippedExample]
+        self, intake: Input, staging: Staging, progress: Progress, left_out: list[SkippedRecord]
     ) -> tuple[OrderedRecords | None, Features, Classes]:
         """Examples that come one by one: encoded as they come, and put into a spool."""
         encoding = Encoding(intake, self.rules, self.workers)
@@ -410,19 +365,3 @@ def _by_name(features: Features | None, label: str, column: Any) -> Any:
         if not isinstance(number, str) and not 0 <= number < len(names):
             raise FeatureError(f"example {row}: feature {label!r}: class {number} has no name")
     return [each if isinstance(each, str) else names[each] for each in column]
-
-
-def _agrees(base: Any, declared: Any) -> bool:
-    """Whether a feature may be declared so in a dataset that has it already."""
-    if isinstance(base, ClassLabel) and isinstance(declared, ClassLabel):
-        if base.names is None or declared.names is None:
-            return base.names is declared.names
-        common = min(len(base.names), len(declared.names))
-        return base.names[:common] == declared.names[:common]
-    return bool(base == declared)
-
-
-def _brief(kind: Any) -> str:
-    """A feature in few words, however many classes it has."""
-    text = str(kind)
-    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
