@@ -102,7 +102,7 @@ def test_labels_that_do_not_fit_are_refused_where_they_come(ds):
 # Loops.
 
 
-@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "texts", "gzip"])
+@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "strings", "gzip"])
 def test_batches_are_those_of_the_loader(directory, kind):
     ds = make(directory / kind, kind)
     loader, other = ds.batches(3, 2, seed=4), ds.batches(3, 2, seed=4)

@@ -17,7 +17,7 @@ from written import write
 from covey import Image, Sparse, Tensor
 from covey.adapters.tensorflow import tensor, to_tf
 from covey.errors import FeatureError, PlanError
-from covey.loader import StepReader
+from covey.adapters.step_reader import StepReader
 from covey.schema import RaggedArray, SparseArray, StringArray
 
 
@@ -87,7 +87,7 @@ def test_large_batches_come_one_at_a_time(tmp_path):
 
 COLUMNS = {
     "text": ("str", "owl" * 3, tf.TensorSpec([None], tf.string)),
-    "texts": (Tensor("str", (2,)), ["owl", "ö"], tf.TensorSpec([None, 2], tf.string)),
+    "strings": (Tensor("str", (2,)), ["owl", "ö"], tf.TensorSpec([None, 2], tf.string)),
     "some": (Tensor("str", (None,)), ["owl"], tf.RaggedTensorSpec([None, None], tf.string, 1)),
     "rows": (
         Tensor("float32", (None, 2)),

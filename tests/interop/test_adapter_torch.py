@@ -154,7 +154,7 @@ def test_every_batch_has_exactly_p_classes_with_k_examples(ds):
         assert y.tolist() == LABELS[numbers((x, y))].tolist()
 
 
-@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "texts", "ragged", "gzip"])
+@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "strings", "ragged", "gzip"])
 def test_batches_are_those_of_the_loader(tmp_path, kind):
     def plain(value):
         if isinstance(value, dict):
@@ -500,7 +500,7 @@ def test_a_loader_that_pins_memory_gets_all_batches(ds):
         assert list(map(numbers, batches)) == epoch(loader.plan, 0)
 
 
-@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "ragged", "texts"])
+@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "ragged", "strings"])
 def test_all_tensors_of_a_batch_are_found_to_be_pinned(tmp_path, monkeypatch, kind):
     from torch.utils.data._utils.pin_memory import pin_memory
 

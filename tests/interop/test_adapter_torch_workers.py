@@ -157,7 +157,7 @@ def as_arrays(value):
     return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("kind", ["many", "ragged", "texts", "gzip", "where"])
+@pytest.mark.parametrize("kind", ["many", "ragged", "strings", "gzip", "where"])
 def test_workers_of_datasets_of_all_kinds(tmp_path, run, kind):
     run(iterate_kind, tmp_path / kind, kind)
 

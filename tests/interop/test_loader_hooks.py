@@ -37,7 +37,7 @@ def first(loader):
 
 
 @pytest.mark.parametrize(
-    "kind", ["numbers", "many", "nested", "ragged", "texts", "names", "files", "gzip", "where"]
+    "kind", ["numbers", "many", "nested", "ragged", "strings", "names", "files", "gzip", "where"]
 )
 def test_a_transform_gets_examples_as_the_dataset_gives_them(directory, kind):
     ds, seen = make(directory / f"as given {kind}", kind), []

@@ -94,7 +94,7 @@ def to_jax(loader: Loader, sharding: Any = None) -> Iterator[Any]:
     """
     sharding = _as_sharding(sharding)
     # What is overwritten when the next batch is asked for cannot be shared with it.
-    emit = partial(_hand_over, sharding=sharding, copy=loader.reuse_buffers)
+    emit = partial(_hand_over, sharding=sharding, copy=loader.options.reuse_buffers)
     if sharding is not None:
         batch = loader.state_dict()["batch"]
         _check_ranks(loader.plan, batch, sharding)

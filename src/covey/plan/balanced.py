@@ -101,6 +101,10 @@ class BalancedPlan(Plan):
             plan = plan.reweighted(batch, quotas)
         return plan
 
+    @property
+    def _rows_per_unit(self) -> int:  # type: ignore[override]
+        return self.examples_per_class
+
     def _quotas(self, class_weights: Weights) -> NDArray[np.uint64]:
         return quotas_of(parse_weights(class_weights, self._eligible), self.classes_per_batch)
 

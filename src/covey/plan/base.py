@@ -169,6 +169,29 @@ class Plan(ABC):
         """What this rank takes, as the native core has it, from a batch on."""
         return _core.Share(origin, self.rank, self.world_size, self.mode == "split")
 
+    def key(self, step: int, origin: int = 0) -> tuple[int, int, int, int]:
+        """Return what identifies the rows of this rank in a step, for random numbers.
+
+        Args:
+            step: Index of the step, counted from `origin`.
+            origin: Index of the batch of step 0.
+
+        Returns:
+            The seed; the index of the batch; the index in it of the first row of this rank; the
+            number of examples per class (1 without classes).
+        """
+        rows = self._rows_per_unit
+        if self.mode == "independent":
+            return self.seed, origin + step * self.world_size + self.rank, 0, rows
+        batch = origin + step
+        return self.seed, batch, self._units_of(batch) * self.rank // self.world_size * rows, rows
+
+    _rows_per_unit = 1
+
+    def _units_of(self, batch: int) -> int:
+        """Return the number of units of a batch: of what ranks share."""
+        return self._units
+
     @property
     def last_step(self) -> int:
         """The last step that there is: numbers of records in a row are below 2^62."""
@@ -192,28 +215,34 @@ class Plan(ABC):
         return f"<{type(self).__name__}: {told}{ranks}>"
 
 
-def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A integer that somebody passes.
+def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return an argument as an integer.
+
+    Args:
+        name: Name of the argument.
+        value: Its value; any type with ``__index__`` except bool.
+        minimum: Smallest valid value.
+        maximum: Largest valid value, if there is one.
 
     Raises:
-        PlanError: If it is none, or not within bounds.
+        PlanError: If it is not an integer, or not within the bounds.
     """
     try:
         number = operator.index(value)
     except TypeError:
-        number = least - 1
-    too_much = most is not None and number > most
-    if isinstance(value, (bool, np.bool_)) or number < least or too_much:
-        bound = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise PlanError(f"{name} is {value!r}; must be an integer, {bound}")
+        number = minimum - 1
+    is_large = maximum is not None and number > maximum
+    if isinstance(value, (bool, np.bool_)) or number < minimum or is_large:
+        bounds = f">= {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise PlanError(option=name, found=value, allowed=f"an integer {bounds}")
     return number
 
 
 def check_step(step: Any, plan: Plan) -> int:
-    """The number of a step; of one that can be reckoned with."""
+    """Return an argument as the index of a step of `plan`."""
     return check_int("step", step, 0, plan.last_step)
 
 
 def check_seed(seed: Any) -> int:
-    """A seed."""
+    """Return an argument as a seed."""
     return check_int("seed", seed, 0, 2**64 - 1)

@@ -49,6 +49,11 @@ class _EpochPlan(Plan):
             return batches
         return -(-batches // self.batches_per_step) * self.batches_per_step
 
+    def _units_of(self, batch: int) -> int:
+        first = batch % self.batches_per_epoch * self.batch_size
+        is_last = self.remainder == "keep" and first + self.batch_size > self.records
+        return self.records - first if is_last else self.batch_size
+
     def _are_alike(self, start: int, stop: int) -> bool:
         # Whether no epoch ends among them.
         first, end = start * self.batches_per_step, stop * self.batches_per_step

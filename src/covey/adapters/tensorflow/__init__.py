@@ -8,11 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from covey.adapters.step_reader import StepReader
 from covey.adapters.tensorflow.spec import BatchSpec, find_spec
 from covey.adapters.tensorflow.steps import from_steps
 from covey.adapters.tensorflow.tensors import tensor, tf
 from covey.errors import PlanError
-from covey.loader import Loader, StepReader
+from covey.loader import Loader
 
 __all__ = ["tensor", "to_tf"]
 
@@ -47,13 +48,13 @@ def to_tf(loader: Loader, *, element_spec: Any = None, at_once: int | None = Non
     >>> [tuple(each.shape) for each in ds.element_spec], int(ds.cardinality())
     ([(4,), (4,)], 8)
     """
-    if loader.reuse_buffers:
+    if loader.options.reuse_buffers:
         raise PlanError(
             "reuse_buffers is True, but tf.data keeps batches; pass reuse_buffers=False"
         )
     form = find_spec(loader, element_spec)
     if at_once is None:
-        is_cheap = loader.recipe.is_plain and form.is_fixed
+        is_cheap = loader.format.is_native and form.is_fixed
         at_once = batches_at_once(form.nbytes) if is_cheap else 1
     return dataset_of(loader, form, at_once)
 

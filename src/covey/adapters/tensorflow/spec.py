@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from covey.adapters.tensorflow.tensors import join, part_dtypes, parts_of, spec_of, tf
 from covey.errors import FeatureError
 from covey.loader import Loader
+from covey.loader.batch import BatchFormat
 from covey.schema import Image
 
 
@@ -92,20 +93,21 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
         loader: Its first and its last batch of an epoch are made, if others may differ from these.
         spec: What they are, if somebody says so.
     """
-    recipe = loader.recipe
-    lists_are_tuples = recipe.batch_transform is not None
+    format = loader.format
+    assert isinstance(format, BatchFormat)
+    lists_are_tuples = format.returns_tuples
     if spec is not None:
         return BatchSpec(spec, True, lists_are_tuples)
     plan = loader.plan
     first = plan.step_at(loader.epoch * plan.batches_per_epoch)
     last = first + max(1, plan.steps_per_epoch) - 1
     looked_at = {first}
-    if not recipe.is_plain or len(plan.batch(first)) != len(plan.batch(last)):
+    if not format.is_native or len(plan.batch(first)) != len(plan.batch(last)):
         looked_at.add(last)
     specs = []
     for step in sorted(looked_at):
         batch = loader.batch(step)
-        tell = partial(spec_of, relaxed=_unsized_images(recipe, batch))
+        tell = partial(spec_of, relaxed=_unsized_images(format, batch))
         specs.append(tf.nest.map_structure(tell, _tidy(batch, lists_are_tuples)))
     try:
         spec = tf.nest.map_structure(_common, specs[0], specs[-1])
@@ -113,7 +115,7 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
         raise FeatureError(
             f"the batches of the steps {first} and {last} are of different kinds: {error}"
         ) from None
-    return BatchSpec(spec, not recipe.is_plain, lists_are_tuples)
+    return BatchSpec(spec, not format.is_native, lists_are_tuples)
 
 
 def _common(left: Any, right: Any) -> Any:
@@ -123,18 +125,16 @@ def _common(left: Any, right: Any) -> Any:
     return common
 
 
-def _unsized_images(recipe: Any, batch: Any) -> dict[int, Image]:
+def _unsized_images(format: BatchFormat, batch: Any) -> dict[int, Image]:
     """Columns of images whose sizes may differ, by their identity, if no function changes them."""
-    if not recipe.has_images or recipe.image_size is not None:
-        return {}
-    if recipe.transform is not None or recipe.batch_transform is not None:
+    if not format.has_images or format.options.image_size is not None or format.has_hooks:
         return {}
     x = batch[0] if isinstance(batch, tuple) else batch
     found = {}
-    for name in recipe.names:
-        kind = recipe.features[name]
+    for name in format.names:
+        kind = format.features[name]
         if isinstance(kind, Image) and None in kind.shape:
-            found[id(recipe.features.find(x, name) if isinstance(x, Mapping) else x)] = kind
+            found[id(format.features.find(x, name) if isinstance(x, Mapping) else x)] = kind
     return found
 
 
