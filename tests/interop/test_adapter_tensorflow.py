@@ -15,9 +15,9 @@ from opened import opened
 from written import write
 
 from covey import Image, Sparse, Tensor
+from covey.adapters.step_reader import StepReader
 from covey.adapters.tensorflow import tensor, to_tf
 from covey.errors import FeatureError, PlanError
-from covey.adapters.step_reader import StepReader
 from covey.schema import RaggedArray, SparseArray, StringArray
 
 

@@ -86,21 +86,32 @@ class ContrastiveAugmenter(Augmenter):
         _check("sigma", self.sigma, 0, 100, pair=True)
 
     def augment(
-        self, x: Any, y: Any, examples_per_class: int, is_warmup: bool, *, step: int = 0
+        self,
+        x: Any,
+        y: Any,
+        examples_per_class: int,
+        is_warmup: bool,
+        *,
+        step: int = 0,
+        row: int = 0,
     ) -> tuple[NDArray[Any], Any]:
-        """Views of images, and their classes.
+        """Return views of images, and their class ids.
 
         Args:
-            x: (images, height, width, 1 or 3), or without the last; uint8, or floats from 0 to 1.
-            y: The class of each; None if they have none.
-            examples_per_class, is_warmup, step: As for :meth:`Augmenter.augment`.
+            x: Array of shape (images, height, width, 1 or 3) or (images, height, width), of uint8
+                or of floats from 0 to 1.
+            y: Class ids, or None.
+            examples_per_class: As for :meth:`Augmenter.augment`, like the others.
+            is_warmup: Return the images unchanged, except for their size.
+            step: Index of the batch.
+            row: Index of the first image in the batch of all ranks.
 
         Raises:
-            ValueError: If these are no such images.
+            ValueError: If x is not such an array.
         """
         if is_warmup:
-            calm = replace(self, crop=None, flip=0, jitter=0, grayscale=0, blur=0)
-            return calm.augment(x, y, examples_per_class, False, step=step)
+            plain = replace(self, crop=None, flip=0, jitter=0, grayscale=0, blur=0)
+            return plain.augment(x, y, examples_per_class, False, step=step, row=row)
         images = _images(x)
         if y is not None:
             y = np.asarray(y)
@@ -110,7 +121,8 @@ class ContrastiveAugmenter(Augmenter):
         views = self.views
         if views is None:
             views = 1 if _is_complete(y, per_class) else per_class
-        chances = _chances(self.seed, check_int("step", step, 0, 2**64 - 1), len(images) * views)
+        step = check_int("step", step, 0, 2**64 - 1)
+        chances = _chances(self.seed, step, check_int("row", row, 0) * views, len(images) * views)
         out = self._views(images, views, chances)
         y = None if y is None else y.repeat(views, 0)
         return out.reshape(out.shape[: np.ndim(x)]), y
@@ -258,9 +270,12 @@ def _is_complete(y: Any, per_class: int) -> bool:
     return bool((rows == rows[:, :1]).all())
 
 
-def _chances(seed: int, step: int, rows: int) -> dict[str, NDArray[Any]]:
-    """Random numbers from 0 up to 1 for each view: functions of seed, step and its place."""
-    bits = np.random.Philox(key=np.array([seed, step], np.uint64)).random_raw(rows * _NUMBERS)
+def _chances(seed: int, step: int, first: int, rows: int) -> dict[str, NDArray[Any]]:
+    """Return random numbers in [0, 1) for the views from `first` on, by option."""
+    # One value of the counter yields four numbers.
+    counter = np.array([first * _NUMBERS // 4, 0, 0, 0], np.uint64)
+    philox = np.random.Philox(key=np.array([seed, step], np.uint64), counter=counter)
+    bits = philox.random_raw(rows * _NUMBERS)
     numbers = (bits >> np.uint64(11)).reshape(rows, _NUMBERS) * 2.0**-53
     return dict(zip(_CHANCES, np.ascontiguousarray(numbers.T), strict=False))
 

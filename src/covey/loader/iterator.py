@@ -35,6 +35,9 @@ class Position(ForkAware):
         self._rlock = threading.RLock()
         return None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Position, (self.plan, self.batch)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock.

@@ -50,7 +50,10 @@ def to_tf(loader: Loader, *, element_spec: Any = None, at_once: int | None = Non
     """
     if loader.options.reuse_buffers:
         raise PlanError(
-            "reuse_buffers is True, but tf.data keeps batches; pass reuse_buffers=False"
+            "tf.data keeps batches",
+            option="reuse_buffers",
+            found=True,
+            allowed="False",
         )
     form = find_spec(loader, element_spec)
     if at_once is None:

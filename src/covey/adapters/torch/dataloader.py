@@ -154,6 +154,7 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
         DistributedSampler.__init__(self, dataset, plan.world_size, plan.rank, shuffle=False)
         EpochSampler.__init__(self, loader.position)
         self._loader = loader
+        self._dataset = dataset
         self._weights: tuple[Plan, list[Any]] = (plan, states.save_weights(plan))
         self.epoch_steps: EpochSteps | None = None
         """Steps of the iteration that began last."""
@@ -163,6 +164,9 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
 
     def __iter__(self) -> StepIterator:
         return StepIterator(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StepSampler, (self._loader, self._dataset)
 
     def item(self, batch: int) -> BatchRequest:
         """Return the request of a step."""
