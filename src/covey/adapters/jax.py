@@ -210,7 +210,7 @@ def _fit(sharding: Any, dimensions: int) -> Any:
 
 @lru_cache(maxsize=64)
 def _row_ranges(sharding: Any) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Return the row ranges of the devices of this process, for one row per device, and the rows."""
+    """Return the ranges of rows of this process, for one row per device, and all rows."""
     rows = len(sharding.device_set)
     indices = _fit(sharding, 1).devices_indices_map((rows,))
     ranges = {indices[device][0].indices(rows)[:2] for device in sharding.addressable_devices}
