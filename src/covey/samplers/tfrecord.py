@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.adapters.tensorflow import batches_at_once, dataset_of
+from covey.adapters.tensorflow import group_size, make_dataset
 from covey.adapters.tensorflow.map_examples import map_examples
 from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.tensors import tf
@@ -260,4 +260,4 @@ def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
     """The records of the batches of a plan."""
     nbytes = sum(map(len, dataset.raw[plan.batch(0)]))
     form = BatchSpec(tf.TensorSpec([len(plan.batch(0))], tf.string))
-    return dataset_of(dataset.raw.batches(plan, threads=threads), form, batches_at_once(nbytes))
+    return make_dataset(dataset.raw.batches(plan, threads=threads), form, group_size(nbytes))
