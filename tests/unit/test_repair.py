@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from written import about, check_index, files, index, info, records, shard_paths, write
 
 import covey
+from covey._progress import Progress
 from covey.compat.datum import Serializer, TFRecordWriter
 from covey.maintenance.repair import repair
-from covey.maintenance.repair_split import SplitRepair
 from covey.maintenance.verify import verify
 
 NAMES = ("crow", "owl", "wren")
@@ -183,7 +183,7 @@ def test_a_missing_shard(directory, new):
     mended = mend(directory, new)
     (lost,) = mended.lost
     assert (lost.file, lost.record) == (path.name, None)
-    assert lost.reason == "the shard is missing, with its 20 records"
+    assert lost.reason == "the shard is missing, with 20 records"
     assert len(shard_paths(new)) == 2
     assert is_sound(new)
 
@@ -208,7 +208,7 @@ def test_nothing_is_left(directory, new):
         for path in shard_paths(directory, split):
             path.write_bytes(b"nothing")
     with pytest.raises(
-        covey.errors.DatasetError, match="no valid record to save; the first: birds-train"
+        covey.errors.DatasetError, match="no valid records; the first problem is birds-train"
     ):
         mend(directory, new)
     assert not new.exists()
@@ -218,7 +218,7 @@ def test_shards_that_nothing_lists(directory, new):
     content = json.loads((directory / "dataset_info.json").read_text())
     del content["splits"]
     (directory / "dataset_info.json").write_text(json.dumps(content))
-    with pytest.raises(covey.errors.DatasetError, match="does not list, give them instead"):
+    with pytest.raises(covey.errors.DatasetError, match="no valid records; pass shards"):
         mend(directory, new)
     assert mend(f"{directory}/*.tfrecord*", new).records == 69
     assert is_sound(new)
@@ -254,11 +254,11 @@ def test_the_sound_records_of_damaged_files_are_saved(cases, tmp_path, part):
         new = tmp_path / str(number)
         survivors = [record for record in case.survivors if is_example(record)]
         if not survivors:
-            with pytest.raises(covey.errors.DatasetError, match="no valid record"):
+            with pytest.raises(covey.errors.DatasetError, match="no valid records"):
                 mend(case.path, new)
             continue
         mended = mend(case.path, new, threads=1)
-        first = next((each for each in mended.lost if not each.reason.endswith("Example")), None)
+        first = next((each for each in mended.lost if "Example" not in each.reason), None)
         place = None if first is None else (first.record, first.offset)
         only_checksums = case.first is not None and first is None
         if records(new) != survivors or (place != case.first and not only_checksums):
@@ -466,9 +466,9 @@ def test_the_same_directory_is_refused(directory, tmp_path):
     os.symlink(directory, tmp_path / "link")
     before = files(directory)
     for other in (directory, f"{directory}/", tmp_path / "link", directory / ".." / "birds"):
-        with pytest.raises(covey.errors.DatasetError, match="is what is to be repaired"):
+        with pytest.raises(covey.errors.DatasetError, match="outside the dataset"):
             mend(directory, other)
-    with pytest.raises(covey.errors.DatasetError, match="is what is to be repaired"):
+    with pytest.raises(covey.errors.DatasetError, match="outside the dataset"):
         mend(shard_paths(directory)[0], directory)
     assert files(directory) == before
 
@@ -505,13 +505,13 @@ def test_a_file_is_no_directory(directory, new):
 
 def test_a_shard_that_changes_meanwhile(directory, new, monkeypatch):
     path = shard_paths(directory)[1]
-    settle = SplitRepair.settle
+    begin = Progress.begin
 
-    def change_and_settle(self, features):
+    def change_and_begin(bar, title, total):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        settle(self, features)
+        begin(bar, title, total)
 
-    monkeypatch.setattr(SplitRepair, "settle", change_and_settle)
+    monkeypatch.setattr(Progress, "begin", change_and_begin)
     with pytest.raises(covey.errors.FileChangedError) as caught:
         mend(directory, new)
     assert caught.value.path == str(path)
