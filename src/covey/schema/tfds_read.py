@@ -168,14 +168,14 @@ class _Reader:
             return self._feature(node, path, lengths)
         except FeatureError as error:
             kind = node.class_name.rpartition(".")[2][:60]
-            raise FeatureError(f"{self._where(path)}, a {kind} of TFDS: {error}") from None
+            raise FeatureError(f"a {kind} of TFDS: {error}", **self._where(path)) from None
 
     def _open(self, json: Any, path: Path) -> _Node:
         """What a node is stored as, and the content that says more."""
         node = self._dict(json)
         name = node.get("pythonClassName", node.get("type"))
         if not isinstance(name, str):
-            raise FormatError(f"{self._where(path)}: there is no class of TFDS")
+            raise FormatError("there is no class of TFDS", **self._where(path))
         fields = [each for each in _MESSAGES.values() if each in node]
         kind: str | None = None
         if "type" in node:  # before 4.4
@@ -184,23 +184,24 @@ class _Reader:
                 kind = _MESSAGES.get(message.removeprefix("tensorflow_datasets."))
             content = node.get("content", {})
         elif len(fields) > 1:
-            raise FormatError(f"{self._where(path)}: it is several things: {', '.join(fields)}")
+            raise FormatError(f"it is several things: {', '.join(fields)}", **self._where(path))
         else:
             kind = fields[0] if fields else None
             content = node.get(kind or "", {})
         if kind == "jsonFeature":
             kind, content = None, self._dict(content).get("json", "")
         if isinstance(content, str):
-            content = parse_json(content, self._where(path))
+            content = parse_json(content, self.name)
         is_message = kind is not None
         package, _, last = name.rpartition(".")
         if kind is None and package.startswith("tensorflow_datasets."):
             kind = _CLASSES.get(last)
         if kind is None:
             raise FeatureError(
-                f"{self._where(path)}: it is a {name[:100]}, and nothing in the file tells what "
+                f"it is a {name[:100]}, and nothing in the file tells what "
                 f"that is stored as; covey knows {', '.join(_CLASSES)}, and classes of your own "
-                "whose to_json_content() gives the message of one of these"
+                "whose to_json_content() gives the message of one of these",
+                **self._where(path),
             )
         return _Node(kind, self._dict(content), name, is_message)
 
@@ -233,14 +234,14 @@ class _Reader:
         languages = node.get("languages")
         if not isinstance(languages, list) or not all(isinstance(each, str) for each in languages):
             raise FormatError(
-                f"{self._where(path)}: found {brief(languages)}, expected a list of languages"
+                f"found {brief(languages)}, expected a list of languages", **self._where(path)
             )
         return dict.fromkeys(languages, _text(node, lengths))
 
     def _image(self, node: _Node, path: Path) -> Feature:
         dtype, coding = node.get("dtype") or "uint8", node.get("encodingFormat") or "png"
         if coding not in FORMATS or not isinstance(dtype, str):
-            raise FormatError(f"{self._where(path)}: no image is {brief(coding)} of {brief(dtype)}")
+            raise FormatError(f"no image is {brief(coding)} of {brief(dtype)}", **self._where(path))
         shape = self._sizes(node, path) or (None, None, 3)
         if len(shape) != 3:
             return Tensor("bytes")
@@ -300,7 +301,7 @@ class _Reader:
         sizes = shape.get("dimensions", []) if isinstance(shape, dict) else shape
         if not isinstance(sizes, list) or len(sizes) > _MOST_DIMENSIONS:
             raise FormatError(
-                f"{self._where(path)}: the shape is not a list of up to {_MOST_DIMENSIONS} sizes"
+                f"the shape is not a list of up to {_MOST_DIMENSIONS} sizes", **self._where(path)
             )
         complete = [self._whole(size, path, -1) for size in sizes]
         return tuple(None if size == -1 else size for size in complete)
@@ -308,7 +309,7 @@ class _Reader:
     def _whole(self, value: Any, path: Path, missing: int) -> int:
         number = missing if value is None else parse_int64(value)
         if number is None or number < -1:
-            raise FormatError(f"{self._where(path)}: found {brief(value)}, expected a size")
+            raise FormatError(f"found {brief(value)}, expected a size", **self._where(path))
         return number
 
     def _dict(self, value: Any) -> dict[str, Any]:
@@ -316,8 +317,9 @@ class _Reader:
             raise FormatError(f"found {brief(value)}, expected a dict", path=self.name)
         return value
 
-    def _where(self, path: Path) -> str:
-        return f"{self.name}: feature {'/'.join(path)!r}"
+    def _where(self, path: Path) -> dict[str, Any]:
+        """Return the fields of an error about a feature."""
+        return {"path": self.name, "feature": "/".join(path) or None}
 
 
 def _text(node: _Node, lengths: Shape) -> Any:
