@@ -169,11 +169,8 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
             new, old = os.path.realpath(target), os.path.realpath(directory)
         inside = directory == layout.path and new.startswith((f"{old}/", f"{old}{os.sep}"))
         if new == old or inside:
-            raise DatasetError(
-                path=shown(target),
-                option="output",
-                allowed="a directory outside the dataset that is repaired",
-            )
+            allowed = "a directory outside the dataset that is repaired"
+            raise DatasetError(option="output", found=shown(target), allowed=allowed)
     for split in splits if is_local else ():
         try:
             TargetSplit.look(Path(os.path.abspath(target)), split, mode, None)

@@ -156,7 +156,7 @@ def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
             path=layout.path,
             option="split",
             found=split,
-            allowed=f"splits of this dataset, joined by '+': {', '.join(layout.splits) or 'none'}",
+            allowed=f"one of {', '.join(layout.splits) or 'no splits'}, or several joined by '+'",
         )
     return chosen
 
