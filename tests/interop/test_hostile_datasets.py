@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damages import frame
+from corrupt_files import frame
 from PIL import Image as Pillow
 from written import info, limit, shard_paths, write
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from damages import frame
+from corrupt_files import frame
 from written import files, index, replaced, shard_paths, write
 
 import covey

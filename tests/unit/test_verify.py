@@ -11,8 +11,7 @@ import zlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from damages import damaged_files, flip, frame
+from corrupt_files import corrupt_files, example, flip, frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import about, index, shard_paths, write
@@ -21,7 +20,7 @@ import covey
 from covey import _core
 from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
-from covey.index import Index, Indexing, IndexMetadata, ShardFiles, index_names, write_index
+from covey.index import Index, Indexing, ShardFiles, index_names, write_index
 from covey.maintenance.report import Problems
 from covey.maintenance.scan import OpenShard
 from covey.maintenance.verify import verify
@@ -164,21 +163,6 @@ def test_a_dataset_without_splits(tmp_path):
     assert check(tmp_path).is_valid
 
 
-def test_files_that_tensorflow_compressed(tmp_path):
-    for name, compression in (("a", "GZIP"), ("b", "ZLIB"), ("c", "")):
-        with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord"), compression) as writer:
-            for n in range(50):
-                writer.write(example(label=[n % 4], x=[b"abc" * n]))
-    covey.build_index(tmp_path, label="label", progress=False)
-    assert about_of(tmp_path, "covey-all").streamed
-    assert check(tmp_path).problems == ()
-    assert check(tmp_path).records == 150
-
-
-def about_of(directory, stem):
-    return IndexMetadata.from_json((directory / index_names(stem)["about"]).read_bytes(), stem)
-
-
 def test_only_the_splits_that_were_asked_for(directory):
     change(shard(directory), 30)
     assert check(directory, split="test").is_valid
@@ -209,7 +193,7 @@ def test_there_is_nothing_to_verify(tmp_path):
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    return damaged_files(tmp_path_factory.mktemp("damaged"))
+    return corrupt_files(tmp_path_factory.mktemp("corrupt"))
 
 
 NO_EXAMPLE = "it is not a tf.train.Example"
@@ -230,21 +214,6 @@ def test_every_damage_is_reported_at_its_record(cases):
         return found[: len(expected)] == expected and (found == expected or case.damages is None)
 
     assert [case.path.name for case in cases if not is_right(case)] == []
-
-
-def is_example(record):
-    try:
-        tf.train.Example.FromString(record)
-    except Exception:
-        return False
-    return True
-
-
-def test_records_that_are_no_examples_are_those_that_protobuf_refuses(cases):
-    for case in cases[::9]:
-        found = [p for p in check(case.path).problems if NO_EXAMPLE in p.reason]
-        refused = [record for record in case.survivors if not is_example(record)]
-        assert len(found) == len(refused), case.path.name
 
 
 def test_all_damaged_files_together(cases):
@@ -347,14 +316,6 @@ def put_records(directory, records, number=0):
 def records_of(path):
     with covey.RecordReader(path) as reader:
         return list(reader)
-
-
-def example(**features):
-    made = tf.train.Example()
-    for name, values in features.items():
-        kind = {int: "int64_list", float: "float_list", bytes: "bytes_list"}[type(values[0])]
-        getattr(made.features.feature[name], kind).value.extend(values)
-    return made.SerializeToString()
 
 
 MISFITS = {
@@ -725,7 +686,9 @@ def test_a_shard_that_is_missing(directory):
     path = shard(directory, 1)
     path.unlink()
     problem = only(check(directory))
-    assert problem == Problem(path.name, None, None, "the shard is missing, with 20 records", "train")
+    assert problem == Problem(
+        path.name, None, None, "the shard is missing, with 20 records", "train"
+    )
 
 
 def test_a_shard_that_cannot_be_read(directory, monkeypatch):
@@ -773,7 +736,8 @@ def test_a_number_of_bytes_that_is_wrong(directory):
     assert problem.file == "dataset_info.json"
     data = sum(map(len, (r for n in range(3) for r in records_of(shard(directory, n)))))
     assert (
-        f"is {size + 1:,} bytes, but the shards have {size:,}, and their records {data:,}" in problem.reason
+        f"is {size + 1:,} bytes, but the shards have {size:,}, and their records {data:,}"
+        in problem.reason
     )
     assert problem.split == "train"
     # TFDS counts the records without their frames, and older versions of it do not count at all.
