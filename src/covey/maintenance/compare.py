@@ -1,11 +1,11 @@
-"""Comparison of the index and the metadata of a dataset with its shards."""
+"""Comparison of an index with the shards, and of its features with those of TFDS."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,21 +17,13 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.classes import CLASS_DTYPE, class_table, number_dtype, sort_by_class
-from covey.dataset.layout import Layout, SplitFiles
-from covey.dataset_info import (
-    ENTRIES_FILE,
-    INFO_FILE,
-    SHARD_INFO_FILE,
-    has_token,
-    parse_version_file,
-)
+from covey.dataset.layout import Layout
 from covey.errors import CoveyError, FormatError
 from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
 from covey.index.read import ArrayFile
-from covey.maintenance.report import Problems, reason_of, shard_stem
+from covey.maintenance.report import Problems, reason_of
 from covey.maintenance.scan import ScannedRows, ScannedShard
 from covey.schema import ClassLabel, Feature, Features
-from covey.schema.datum import datum_features, datum_splits
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 
 # Rows whose checksum is computed at once.
@@ -308,108 +300,7 @@ def compare_classes(index: LoadedIndex, problems: Problems) -> None:
         )
 
 
-# The metadata.
-
-
-def compare_directory(
-    layout: Layout, splits: Sequence[str], problems: Problems, *, all_splits: bool
-) -> None:
-    """Compare the metadata files of a dataset with each other and with the files that exist.
-
-    Args:
-        layout: The dataset.
-        splits: Splits that are verified.
-        problems: List to which problems are added.
-        all_splits: Whether shards of other splits are compared too.
-    """
-    if layout.kind != "dataset":
-        return
-    names = [layout.storage.name(each) for each in layout.storage.list(layout.path)]
-    if FEATURES_FILE not in names:
-        problems.add(FEATURES_FILE, "the file is missing; TFDS cannot open the dataset")
-    if SHARD_INFO_FILE in names:
-        _compare_shard_info(layout, splits, problems)
-    if ENTRIES_FILE in names:
-        try:
-            datum_features(layout.storage, layout.path)
-        except CoveyError as error:
-            problems.add(ENTRIES_FILE, reason_of(error))
-    listed = {name for split in layout.splits.values() for name in split.files.names}
-    info = layout.info
-    stems = {layout.splits[split].stem for split in splits}
-    replaced = [] if info is None else [each.name for each in info.splits if each.token]
-    for name in names:
-        is_old = info is not None and any(
-            parse_version_file(name, info.name, split)[0] for split in replaced
-        )
-        if has_token(name) or is_old:
-            continue  # of a version that was replaced or not committed
-        stem = shard_stem(name)
-        if stem and (all_splits or stem in stems) and name not in listed:
-            problems.add(name, f"the file is named like a shard, but {INFO_FILE} does not list it")
-
-
-def _compare_shard_info(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
-    """Compare the list of shards for datum with that for TFDS."""
-    try:
-        found = datum_splits(layout.storage, layout.path) or {}
-    except FormatError as error:
-        problems.add(SHARD_INFO_FILE, reason_of(error))
-        return
-
-    def shown(count: int | None) -> str:
-        return "no entry" if count is None else f"{count:,} records"
-
-    for name in splits:
-        split = layout.splits[name]
-        if name not in found or split.records is None:
-            continue
-        expected = dict(zip(split.files.names, split.records, strict=True))
-        for shard in dict.fromkeys((*expected, *found[name])):
-            counts = found[name].get(shard), expected.get(shard)
-            if counts[0] != counts[1]:
-                problems.add(
-                    SHARD_INFO_FILE,
-                    f"split {name!r}: {shard} has {shown(counts[0])}, but {shown(counts[1])} in "
-                    f"{INFO_FILE}",
-                )
-
-
-def compare_split(
-    split: SplitFiles,
-    kind: str,
-    shards: Sequence[ScannedShard],
-    metadata: IndexMetadata | None,
-    problems: Problems,
-) -> None:
-    """Compare the metadata of a split, and the shards of its index, with the shards."""
-    file = SHARD_INFO_FILE if kind == "datum" else INFO_FILE
-    for shard, expected in zip(shards, split.records or (), strict=False):
-        if shard.stat is not None and shard.record_ids != expected:
-            corrupt = shard.record_ids - shard.records
-            among = f", {corrupt:,} of them corrupt" if corrupt else ""
-            problems.add(
-                shard.name,
-                f"the shard has {shard.record_ids:,} records{among}, but {expected:,} in {file}",
-            )
-    complete = all(shard.stat is not None and not shard.is_corrupt for shard in shards)
-    size = sum(shard.stat.size for shard in shards if shard.stat is not None)
-    data = sum(shard.data_bytes for shard in shards)
-    # covey stores the size of the files, TFDS that of the records without frames, or 0.
-    if complete and split.bytes and split.bytes not in (size, data):
-        problems.add(
-            file,
-            f"the size is {split.bytes:,} bytes, but the shards have {size:,}, and their records "
-            f"{data:,}",
-        )
-    if metadata is not None:
-        indexed = {shard.name for shard in metadata.shards}
-        for shard_info in metadata.shards:
-            if shard_info.name not in split.files.names:
-                problems.add(shard_info.name, "the shard is in the index, but not in the split")
-        for shard in shards:
-            if shard.name not in indexed and shard.stat is not None:
-                problems.add(shard.name, "the shard is not in the index")
+# The features.
 
 
 def compare_features(

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -135,7 +135,9 @@ def repair(
             for name in targets
         ]
         common = _common_features(splits, layout.path)
-        lost = tuple(problem for each in splits for problem in each.lost(common))
+        for each in splits:
+            each.choose_label(common)
+        lost = tuple(problem for each in splits for problem in each.lost)
         splits = [each for each in splits if each.records]
         if not splits:
             reason = f"; the first problem is {lost[0].file}: {lost[0].reason}" if lost else ""
@@ -251,24 +253,30 @@ class _SplitRepair:
         with ThreadPoolExecutor(self._threads, thread_name_prefix="covey-repair") as pool:
             return list(ordered_map(tasks, pool if self._threads > 1 else None, self._threads))
 
-    def lost(self, features: Features) -> Iterator[Problem]:
-        """Choose a label if the split has no features of its own; yield what is lost.
+    @property
+    def lost(self) -> list[Problem]:
+        """Records and shards that are not copied."""
+        missing = [
+            Problem(name, None, None, "the shard is missing", self.name)
+            for name in self._split.absent
+        ]
+        return [*(each for shard in self.shards for each in shard.problems.listed), *missing]
+
+    def choose_label(self, features: Features) -> None:
+        """Guess the label of a split without features of its own.
 
         Args:
             features: Features of all splits.
         """
-        if self.features is None:
-            self._label = guess_label(features)
-            if self._label is not None and is_string(features[self._label]):
-                found = self._scan(features)
-                if [shard.invalid for shard in found] == [shard.invalid for shard in self.shards]:
-                    self.shards = found
-                else:
-                    self._label = None  # not all of its strings are valid class names
-        for shard in self.shards:
-            yield from shard.problems.listed
-        for absent in self._split.absent:
-            yield Problem(absent, None, None, "the shard is missing", self.name)
+        if self.features is not None:
+            return
+        self._label = guess_label(features)
+        if self._label is not None and is_string(features[self._label]):
+            found = self._scan(features)
+            if [shard.invalid for shard in found] == [shard.invalid for shard in self.shards]:
+                self.shards = found
+            else:
+                self._label = None  # some of its values are not class names
 
     def write(
         self,
@@ -349,23 +357,16 @@ class _SplitRepair:
             return {each: storage.read(storage.join(directory, each)).decode() for each in names}
 
         copied: dict[str, str] = {}
-        try:
-            if (
-                known is not None
-                and self._layout.kind == "dataset"
-                and not feature_differences(known, features)
-            ):
+        with suppress(CoveyError, UnicodeError):
+            described = known if self._layout.kind == "dataset" else None
+            if described is not None and not feature_differences(described, features):
                 names = [storage.name(each) for each in storage.list(directory)]
                 labels = (each for each in names if each.endswith(".labels.txt"))
                 copied |= read((FEATURES_FILE, *labels))
-        except (CoveyError, UnicodeError):
-            pass
-        try:
+        with suppress(CoveyError, UnicodeError):
             if self._has(ENTRIES_FILE):
-                datum_features(storage, directory)
+                datum_features(storage, directory)  # raises if the file is corrupt
                 copied |= read((ENTRIES_FILE,))
-        except (CoveyError, UnicodeError):
-            pass
         return copied
 
 

@@ -115,13 +115,13 @@ class CheckedBlock:
     """The records of a block, compared with the features."""
 
     block: Block
-    invalid: list[tuple[int, str]]
-    """Rows that are not examples or do not match the features, in order, with the reason."""
     labels: NDArray[np.int64] | None
     """Class id of every row, if there is a label; 0 for invalid rows."""
-    strings: frozenset[str]
+    invalid: list[tuple[int, str]] = field(default_factory=list)
+    """Rows that are not examples or do not match the features, in order, with the reason."""
+    strings: set[str] = field(default_factory=set)
     """Class names of the valid rows, if the label is a string."""
-    surveys: list[_core.Survey]
+    surveys: list[_core.Survey] = field(default_factory=list)
     """Surveys of the valid rows, if the features are unknown."""
 
     def offset(self, row: int) -> int:
@@ -155,8 +155,7 @@ class ExampleCheck:
 
     def check(self, block: Block, file: str) -> CheckedBlock:
         """Check the records of a block, whose checksums are valid, of a file."""
-        found = CheckedBlock(block, [], self._no_labels(len(block), file), frozenset(), [])
-        strings: set[str] = set()
+        found = CheckedBlock(block, self._no_labels(len(block), file))
         for row, result in self._divide(block, 0):
             if isinstance(result, str):
                 found.invalid.append((row, result))
@@ -164,10 +163,10 @@ class ExampleCheck:
                 found.surveys.append(result)
             elif result is not None and found.labels is not None:
                 if isinstance(result, list):
-                    strings.update(result)
+                    found.strings.update(result)
                     result = [self._ids.get(name, -1) for name in result]
                 found.labels[row : row + len(result)] = result
-        return CheckedBlock(block, found.invalid, found.labels, frozenset(strings), found.surveys)
+        return found
 
     def _no_labels(self, rows: int, file: str) -> NDArray[np.int64] | None:
         if self._by_file:
@@ -280,7 +279,7 @@ class ShardScanner:
         progress: Function that is called with the number of records and bytes that were scanned.
         expected: Number of records of each shard by the metadata of the dataset, if it is known.
         mmap: Map local shards into memory; False reads them.
-        only_lost: Whether corruption without a loss is no problem; then all problems are listed.
+        only_lost: Report only what is lost, without a limit of problems per file.
     """
 
     split: str

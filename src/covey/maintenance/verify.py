@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -13,16 +13,21 @@ from typing import Any
 
 from covey._progress import Progress
 from covey._threads import ordered_map
-from covey.dataset.layout import Layout
-from covey.errors import DatasetError
+from covey.dataset.layout import Layout, SplitFiles
+from covey.dataset_info import (
+    ENTRIES_FILE,
+    INFO_FILE,
+    SHARD_INFO_FILE,
+    has_token,
+    parse_version_file,
+)
+from covey.errors import CoveyError, DatasetError, FormatError
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
 from covey.maintenance.compare import (
     compare_classes,
-    compare_directory,
     compare_features,
     compare_shard,
-    compare_split,
     open_index,
 )
 from covey.maintenance.report import (
@@ -30,12 +35,15 @@ from covey.maintenance.report import (
     choose_splits,
     find_readable_layout,
     reason_of,
+    shard_stem,
     shown_path,
     thread_count,
 )
 from covey.maintenance.scan import ExampleCheck, ScannedShard, ShardScanner
 from covey.results import Report
 from covey.schema import ClassLabel, Feature, Features
+from covey.schema.datum import datum_features, datum_splits
+from covey.schema.tfds import FEATURES_FILE
 from covey.untrusted import reports_errors
 
 
@@ -74,7 +82,7 @@ def verify(
     problems = Problems()
     layout = find_readable_layout(path, storage_options, problems)
     names = choose_splits(layout, split)
-    compare_directory(layout, names, problems, all_splits=split is None)
+    _compare_directory(layout, names, problems, all_splits=split is None)
     with ExitStack() as stack:
         known = [layout.splits[name].records for name in names]
         total = None if None in known else sum(sum(each or ()) for each in known)
@@ -158,7 +166,7 @@ class _SplitCheck:
     def finish(self) -> None:
         """Compare all shards with the metadata."""
         metadata = self._index.metadata
-        compare_split(self._split, self._layout.kind, self.shards, metadata, self._split_problems)
+        _compare_split(self._split, self._layout.kind, self.shards, metadata, self._split_problems)
         compare_classes(self._index, self._split_problems)
         self._index.check_read(self._index_problems)
 
@@ -220,3 +228,104 @@ def _has_grown(files: ShardFiles, metadata: IndexMetadata) -> bool:
     sizes = {shard.name: shard.bytes for shard in metadata.shards}
     stats = zip(files.names, files.storage.stat(files.paths), strict=True)
     return any(stat is not None and stat.size > sizes.get(name, -1) for name, stat in stats)
+
+
+def _compare_directory(
+    layout: Layout, splits: Sequence[str], problems: Problems, *, all_splits: bool
+) -> None:
+    """Compare the metadata files of a dataset with each other and with the files that exist.
+
+    Args:
+        layout: The dataset.
+        splits: Splits that are verified.
+        problems: List to which problems are added.
+        all_splits: Whether shards of other splits are compared too.
+    """
+    if layout.kind != "dataset":
+        return
+    names = [layout.storage.name(each) for each in layout.storage.list(layout.path)]
+    if FEATURES_FILE not in names:
+        problems.add(FEATURES_FILE, "the file is missing; TFDS cannot open the dataset")
+    if SHARD_INFO_FILE in names:
+        _compare_shard_info(layout, splits, problems)
+    if ENTRIES_FILE in names:
+        try:
+            datum_features(layout.storage, layout.path)
+        except CoveyError as error:
+            problems.add(ENTRIES_FILE, reason_of(error))
+    listed = {name for split in layout.splits.values() for name in split.files.names}
+    info = layout.info
+    stems = {layout.splits[split].stem for split in splits}
+    replaced = [] if info is None else [each.name for each in info.splits if each.token]
+    for name in names:
+        is_old = info is not None and any(
+            parse_version_file(name, info.name, split)[0] for split in replaced
+        )
+        if has_token(name) or is_old:
+            continue  # of a version that was replaced or not committed
+        stem = shard_stem(name)
+        if stem and (all_splits or stem in stems) and name not in listed:
+            problems.add(name, f"the file is named like a shard, but {INFO_FILE} does not list it")
+
+
+def _compare_shard_info(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
+    """Compare the list of shards for datum with that for TFDS."""
+    try:
+        found = datum_splits(layout.storage, layout.path) or {}
+    except FormatError as error:
+        problems.add(SHARD_INFO_FILE, reason_of(error))
+        return
+
+    def shown(count: int | None) -> str:
+        return "no entry" if count is None else f"{count:,} records"
+
+    for name in splits:
+        split = layout.splits[name]
+        if name not in found or split.records is None:
+            continue
+        expected = dict(zip(split.files.names, split.records, strict=True))
+        for shard in dict.fromkeys((*expected, *found[name])):
+            counts = found[name].get(shard), expected.get(shard)
+            if counts[0] != counts[1]:
+                problems.add(
+                    SHARD_INFO_FILE,
+                    f"split {name!r}: {shard} has {shown(counts[0])}, but {shown(counts[1])} in "
+                    f"{INFO_FILE}",
+                )
+
+
+def _compare_split(
+    split: SplitFiles,
+    kind: str,
+    shards: Sequence[ScannedShard],
+    metadata: IndexMetadata | None,
+    problems: Problems,
+) -> None:
+    """Compare the metadata of a split, and the shards of its index, with the shards."""
+    file = SHARD_INFO_FILE if kind == "datum" else INFO_FILE
+    for shard, expected in zip(shards, split.records or (), strict=False):
+        if shard.stat is not None and shard.record_ids != expected:
+            corrupt = shard.record_ids - shard.records
+            among = f", {corrupt:,} of them corrupt" if corrupt else ""
+            problems.add(
+                shard.name,
+                f"the shard has {shard.record_ids:,} records{among}, but {expected:,} in {file}",
+            )
+    complete = all(shard.stat is not None and not shard.is_corrupt for shard in shards)
+    size = sum(shard.stat.size for shard in shards if shard.stat is not None)
+    data = sum(shard.data_bytes for shard in shards)
+    # covey stores the size of the files, TFDS that of the records without frames, or 0.
+    if complete and split.bytes and split.bytes not in (size, data):
+        problems.add(
+            file,
+            f"the size is {split.bytes:,} bytes, but the shards have {size:,}, and their records "
+            f"{data:,}",
+        )
+    if metadata is not None:
+        indexed = {shard.name for shard in metadata.shards}
+        for shard_info in metadata.shards:
+            if shard_info.name not in split.files.names:
+                problems.add(shard_info.name, "the shard is in the index, but not in the split")
+        for shard in shards:
+            if shard.name not in indexed and shard.stat is not None:
+                problems.add(shard.name, "the shard is not in the index")
