@@ -17,7 +17,7 @@ from covey.dataset.layout import Layout, current_files, find_layout
 from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
-from covey.maintenance.index_state import find_state
+from covey.maintenance.info import find_index_state
 from covey.plan import Plan
 from covey.plan.base import check_int, check_seed
 from covey.samplers.streamed import stream
@@ -243,7 +243,7 @@ def _is_known(layout: Layout, split: str, label: Label | None) -> bool:
     if layout.features is not None and label is None and guess_label(layout.features) is not None:
         return True
     for name in {term.partition("[")[0] for term in split.split("+")}:
-        index = find_state(layout.splits[name]).index
+        index = find_index_state(layout.splits[name]).index
         if (
             index is None
             or index.metadata.label is None
