@@ -77,8 +77,8 @@ class OpenShard:
     """The identity of a local shard; None for a file in the cache."""
     cached: CachedFile | None = None
     """The blocks of a remote shard."""
-    mapped: tuple[int, int] | None = None
-    """The identity of the cache entry that is mapped."""
+    mapped: bytes | None = None
+    """The id of the cache entry that is mapped."""
 
     @property
     def is_decompressed(self) -> bool:
@@ -340,7 +340,7 @@ class OpenShards:
     def map_pinned(self, numbers: Sequence[int]) -> None:
         """Map remote shards whose cache entry is not the one that is mapped."""
         opened = [(number, self.open(number)) for number in numbers]
-        self.map([n for n, each in opened if each.cached and each.mapped != each.cached.identity])
+        self.map([n for n, each in opened if each.cached and each.mapped != each.cached.entry_id])
 
     def _map(self, numbers: Sequence[int], stack: ExitStack) -> None:
         files: list[tuple[int, bytes | None, int, int, int | None]] = []
@@ -366,7 +366,7 @@ class OpenShards:
             raise changed_error("the shard was truncated or extended", path_changed) from None
         for number in numbers:
             opened = self.open(number)
-            opened.mapped = None if opened.cached is None else opened.cached.identity
+            opened.mapped = None if opened.cached is None else opened.cached.entry_id
 
     def discard(self, shards: Offsets, begins: Offsets, ends: Offsets) -> list[int] | None:
         """Remove ranges of shards from the cache.

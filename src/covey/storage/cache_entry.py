@@ -8,7 +8,7 @@ removed by renaming it, so that open and mapped files stay valid.
 ::
 
     <cache>/blocks/<key>/data     size of the remote file, with holes for missing blocks
-    <cache>/blocks/<key>/map      16 bytes of magic, then 4 bytes per block
+    <cache>/blocks/<key>/map      16 bytes of magic, a random id of 16 bytes, 4 bytes per block
 
 The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that is 0.
 It is written after the block, and a block is used only if its checksum matches: blocks that a crash
@@ -41,6 +41,7 @@ BLOCK_BYTES = 1 << 16
 DATA = "data"
 _MAP = "map"
 _MAGIC = b"covey blocks 3\n\0"
+_HEADER_BYTES = len(_MAGIC) + 16
 _CHECKSUM = np.dtype("<u4")
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -157,12 +158,12 @@ class BlockEntry:
             raise CorruptCacheEntryError from None
         try:
             found = os.fstat(self.descriptor)
-            self.identity = found.st_dev, found.st_ino
-            """Identifies the ``data`` file among all that exist or are open."""
             with open(self._map, "rb", buffering=0) as file:
-                is_valid = file.read(len(_MAGIC)) == _MAGIC
+                header = file.read(_HEADER_BYTES)
                 sizes = found.st_size, os.fstat(file.fileno()).st_size
-            if not is_valid or sizes != (size, _map_offset(block_count(size))):
+            self.id = header[len(_MAGIC) :]
+            """Distinguishes the entry from earlier ones with the same path."""
+            if not header.startswith(_MAGIC) or sizes != (size, _map_offset(block_count(size))):
                 raise CorruptCacheEntryError
         except BaseException:
             self.close()
@@ -220,7 +221,7 @@ def create(directory: str, size: int) -> None:
     new = Path(tempfile.mkdtemp(prefix=NEW_PREFIX, dir=parent))
     try:
         with open(new / _MAP, "wb", opener=_open_private) as file:
-            file.write(_MAGIC + bytes(block_count(size) * _CHECKSUM.itemsize))
+            file.write(_MAGIC + uuid.uuid4().bytes + bytes(block_count(size) * _CHECKSUM.itemsize))
         with open(new / DATA, "wb", opener=_open_private) as file:
             file.truncate(size)
         os.rename(new, directory)
@@ -236,7 +237,7 @@ def stored_bytes(directory: str) -> int:
     """Return the approximate disk usage of the blocks of an entry."""
     try:
         with open(os.path.join(directory, _MAP), "rb", buffering=0) as file:
-            content = file.read()[len(_MAGIC) :]
+            content = file.read()[_HEADER_BYTES:]
     except (FileNotFoundError, NotADirectoryError):
         return 0
     whole = len(content) // _CHECKSUM.itemsize * _CHECKSUM.itemsize
@@ -250,7 +251,7 @@ def _open_private(path: str, flags: int) -> int:
 
 def _map_offset(block: int) -> int:
     """Return the offset of the checksum of a block in the map."""
-    return len(_MAGIC) + block * _CHECKSUM.itemsize
+    return _HEADER_BYTES + block * _CHECKSUM.itemsize
 
 
 def _checksum(block: bytes | memoryview) -> int:

@@ -92,7 +92,7 @@ class CachedFile(ForkAware):
         self._closed = False
         self._pins = 0
         self._entry: BlockEntry | None = None
-        self._identity = (-1, -1)
+        self._known_id = b""
         self._valid = np.zeros(block_count(self.size), np.bool_)
         """The blocks of the entry that are known to be valid."""
 
@@ -107,9 +107,9 @@ class CachedFile(ForkAware):
         return self._pinned_entry.descriptor
 
     @property
-    def identity(self) -> tuple[int, int]:
-        """The device and inode of that file."""
-        return self._pinned_entry.identity
+    def entry_id(self) -> bytes:
+        """The id of the pinned cache entry, which differs from those of earlier entries."""
+        return self._pinned_entry.id
 
     @property
     def _pinned_entry(self) -> BlockEntry:
@@ -150,8 +150,8 @@ class CachedFile(ForkAware):
         with self._lock:
             if self._entry is None:
                 self._entry = self._open_entry()
-                if self._entry.identity != self._identity:
-                    self._identity = self._entry.identity
+                if self._entry.id != self._known_id:
+                    self._known_id = self._entry.id
                     self._valid[:] = False
                 with suppress(OSError):
                     os.utime(self.directory)
