@@ -92,32 +92,34 @@ def range_call(path: str, begin: int, end: int, expected: Stat, *, check: bool =
     return call
 
 
+def check_size(size: int | None, path: str, limit: int) -> None:
+    """Raise StorageError if a file is too large to be read into memory."""
+    if size is not None and size > limit:
+        raise StorageError(
+            f"the file has {size:,} bytes or more; must be at most {limit:,}", path=path
+        )
+
+
 def read_call(path: str, name: str, limit: int) -> Call:
-    """Return the call that reads a small file, and raises StorageError if it is larger.
+    """Return the call that reads a small file.
 
     Args:
         path: The file in the filesystem.
         name: The file in messages.
-        limit: The maximum size in bytes. No more are held in memory.
+        limit: The maximum size in bytes. HTTP responses are not read beyond it; the size of other
+            files is checked before.
     """
-
-    def check(size: int | None) -> None:
-        if size is not None and size > limit:
-            raise StorageError(
-                f"the file has {size:,} bytes or more; must be at most {limit:,}", path=name
-            )
 
     async def call(driver: Any) -> bytes:
         if not is_http(driver):
-            check((await driver._info(path)).get("size"))
             data: bytes = await driver._cat_file(path)
             return data
         chunks = bytearray()
         async with await _request_http(driver, path) as response:
-            check(response.content_length)
+            check_size(response.content_length, name, limit)
             async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
                 chunks += chunk
-                check(len(chunks))
+                check_size(len(chunks), name, limit)
         return bytes(chunks)
 
     return call

@@ -16,9 +16,15 @@ from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.errors import UnsupportedOperationError
-from covey.storage.filesystem import REQUEST_TIMEOUT_S, Call, RemoteFilesystem, method_call
+from covey.storage.filesystem import REQUEST_TIMEOUT_S, Call, RemoteFilesystem, is_http, method_call
 from covey.storage.range_cache import CachedFile
-from covey.storage.range_requests import download_call, info_call, read_call, version_of
+from covey.storage.range_requests import (
+    check_size,
+    download_call,
+    info_call,
+    read_call,
+    version_of,
+)
 from covey.storage.readahead import RemoteStream
 from covey.storage.retry import Request, run_all, run_one
 from covey.untrusted import MAX_METADATA_BYTES
@@ -184,6 +190,8 @@ class RemoteStorage(Storage):
 
     def read(self, path: str) -> bytes:
         url = self._parse(path)
+        if not is_http(self._filesystem.filesystem):
+            check_size(self._stat_file(url).size, url.public, MAX_METADATA_BYTES)
         call = read_call(self._fs_path(url), url.public, MAX_METADATA_BYTES)
         data: bytes = self._run(url, "reading", call)
         return data
