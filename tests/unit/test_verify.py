@@ -524,7 +524,7 @@ def test_rows_of_another_order(directory):
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-@pytest.mark.parametrize("field", ["offset", "within", "length", "label"])
+@pytest.mark.parametrize("field", ["offset", "inner_offset", "length", "label"])
 def test_wrong_rows_of_compressed_shards(tmp_path, compression, field):
     rng = np.random.default_rng(0)
     examples = {"x": rng.integers(0, 256, (300, 200), np.uint8), "label": np.arange(300) % 7}
