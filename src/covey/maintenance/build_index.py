@@ -130,7 +130,7 @@ def _build(
 def _store(split: SplitFiles, index: Index) -> None:
     """Write an index beside its shards."""
     storage, directory, names = split.files.storage, split.files.directory, index_names(split.stem)
-    written = [names["rows"], names["about"]]
+    written = [names["rows"], names["metadata"]]
     if index.classes is not None:
         written[1:1] = [names["classes"], names["by_class"]]
     if not storage.is_remote:

@@ -88,11 +88,11 @@ def _load_index(directory: Path, stem: str, problems: Problems, mmap: bool) -> L
     try:
         metadata = read_metadata(directory, stem)
     except FormatError as error:
-        problems.add(names["about"], reason_of(error))
+        problems.add(names["metadata"], reason_of(error))
         return LoadedIndex(names)
     if metadata is None:
         if any((directory / names[each]).exists() for each in ("rows", "classes", "by_class")):
-            problems.add(names["about"], _MISSING)
+            problems.add(names["metadata"], _MISSING)
         return LoadedIndex(names)
 
     def load(which: str, dtype: np.dtype[Any], rows: int | None) -> NDArray[Any] | None:
@@ -172,7 +172,7 @@ def compare_shard(index: LoadedIndex, shard: ScannedShard) -> None:
             is_reachable = shard.compression is not None or not index.by_member
         if entry.records and not is_reachable:
             shard.problems.add(
-                index.names["about"],
+                index.names["metadata"],
                 f"the compression is {metadata.compression}, but that of {shard.name} is "
                 f"{shard.compression}; its rows are not compared",
             )

@@ -173,7 +173,7 @@ def _state_beside(split: SplitFiles) -> IndexState:
 def read_index_metadata(split: SplitFiles) -> IndexMetadata | None:
     """Read the metadata of the index beside the shards; None if there is no index."""
     storage = split.files.storage
-    path = storage.join(split.files.directory, index_names(split.stem)["about"])
+    path = storage.join(split.files.directory, index_names(split.stem)["metadata"])
     try:
         return IndexMetadata.from_json(storage.read(path), path)
     except FileNotFoundError:

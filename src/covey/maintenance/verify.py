@@ -139,7 +139,7 @@ class _SplitCheck:
         self._index = stack.enter_context(
             open_index(self.files, self._split.stem, self._index_problems, mmap=mmap)
         )
-        metadata, file = self._index.metadata, self._index.names["about"]
+        metadata, file = self._index.metadata, self._index.names["metadata"]
         if metadata is not None:
             compare_features(layout, metadata, file, self._index_problems)
         features = expected_features(layout, name, metadata)
