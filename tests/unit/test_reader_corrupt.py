@@ -98,7 +98,7 @@ def test_every_corruption_of_compressed_data_raises(tmp_path, compression):
         corrupt = valid.copy()
         corrupt[byte] ^= 0x55
         path.write_bytes(corrupt)
-        # The checksum of the compression or of the record fails; some bytes of the header are unused.
+        # A checksum of the compression or of the record fails; some header bytes are unused.
         if byte >= 10:
             with pytest.raises(CorruptRecordError, match=r"is corrupt|checksum is"):
                 read(path, compression=compression)
