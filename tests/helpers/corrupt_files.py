@@ -31,7 +31,7 @@ class Case:
     """The valid records, in order."""
     first: tuple[int, int] | None
     """Record id and offset (in the decompressed data) of the first corruption; None if valid."""
-    damages: list[tuple[int, int]] | None
+    corruptions: list[tuple[int, int]] | None
     """Record id and offset of every corruption; None if only the first is determined."""
     before: int
     """Number of records before ``first``, which an ordinary reader yields."""
@@ -49,15 +49,15 @@ class _Directory:
         data: bytes,
         compression: str | None,
         survivors: list[bytes],
-        damages: list[tuple[int, int]] | None,
+        corruptions: list[tuple[int, int]] | None,
         first: tuple[int, int] | None = None,
     ) -> None:
-        if damages is not None:
-            first = damages[0] if damages else None
+        if corruptions is not None:
+            first = corruptions[0] if corruptions else None
         before = len(survivors) if first is None else first[0]
         path = self.path / f"{len(self.cases):03}-{kind}.tfrecord"
         path.write_bytes(data)
-        self.cases.append(Case(kind, path, compression, survivors, first, damages, before))
+        self.cases.append(Case(kind, path, compression, survivors, first, corruptions, before))
 
 
 # The format, independent of covey.
@@ -174,20 +174,20 @@ def _expect(
         breaks: Offsets at which data is missing, and whether records may be lost there.
     """
     survivors: list[bytes] = []
-    damages: list[tuple[int, int]] = []
+    corruptions: list[tuple[int, int]] = []
     pending = list(breaks)
     at = record = 0
     for begin, end in [*_surviving(data, frames), (len(data), len(data))]:
-        within = [lost for place, lost in pending if place <= begin]
+        within = [lost for offset, lost in pending if offset <= begin]
         pending = pending[len(within) :]
         if begin > at or within:
-            damages.append((record, at))
+            corruptions.append((record, at))
             record += 1 if begin > at or any(within) else 0
         if end > begin:
             survivors.append(data[begin + 12 : end - 4])
             record += 1
             at = end
-    return survivors, damages
+    return survivors, corruptions
 
 
 def _inflate(data: bytes, window: int) -> tuple[bytes, str | None]:
@@ -220,12 +220,12 @@ class _Plain:
 
     def add(self, kind: str, data: bytes, *, several: bool = False) -> None:
         """Add a corrupt file; ``several`` if one range of it may be several corruptions."""
-        survivors, damages = _expect(data, self.frames)
+        survivors, corruptions = _expect(data, self.frames)
         kind = f"plain-{kind}"
-        if several and damages:
-            self.directory.add(kind, data, None, survivors, None, damages[0])
+        if several and corruptions:
+            self.directory.add(kind, data, None, survivors, None, corruptions[0])
         else:
-            self.directory.add(kind, data, None, survivors, damages)
+            self.directory.add(kind, data, None, survivors, corruptions)
 
     def patch(self, kind: str, begin: int, end: int, by: bytes, *, several: bool = False) -> None:
         self.add(kind, self.data[:begin] + by + self.data[end:], several=several)
@@ -315,10 +315,10 @@ def _add_whole_frames(plain: _Plain) -> None:
     for number in (0, 6, len(plain.records) - 2):
         low, middle, high = plain.begins[number : number + 3]
         frames = plain.data[low:high]
-        plain.patch("sound-records-twice", low, low, frames)
-        plain.patch("sound-records-gone", low, high, b"")
+        plain.patch("valid-records-twice", low, low, frames)
+        plain.patch("valid-records-gone", low, high, b"")
         swapped = plain.data[middle:high] + plain.data[low:middle]
-        plain.patch("sound-records-swapped", low, high, swapped)
+        plain.patch("valid-records-swapped", low, high, swapped)
 
 
 def _add_large(directory: _Directory) -> None:
@@ -336,8 +336,8 @@ def _add_neighbours(directory: _Directory) -> None:
     for numbers in ((0, 1), (4, 5, 6), (10, 11), tuple(range(12))):
         data = flip(plain.data, *(8 * (begins[n] + 12) for n in numbers))
         survivors = [r for n, r in enumerate(plain.records) if n not in numbers]
-        damages = [(n, begins[n]) for n in numbers]
-        directory.add("plain-neighbours-data", data, None, survivors, damages)
+        corruptions = [(n, begins[n]) for n in numbers]
+        directory.add("plain-neighbours-data", data, None, survivors, corruptions)
         if numbers[1:] != (1,):
             # After a corrupt length the number of records is unknown.
             data = flip(data, 8 * begins[numbers[0]])
@@ -357,18 +357,18 @@ def _add_nested(directory: _Directory) -> None:
             begin = sum(map(len, frames[:number]))
             end = begin + len(frames[number])
             survivors = records[:number] + records[number + 1 :]
-            damages = [(number, begin)]
+            corruptions = [(number, begin)]
             zeros = data[:begin] + bytes(12) + data[begin + 12 :]
-            for part, damaged in (
+            for part, corrupt in (
                 ("length", flip(data, 8 * begin)),
                 ("length-crc", flip(data, 8 * begin + 75)),
                 ("zeros", zeros),
                 ("data", flip(data, 8 * ((begin + end) // 2))),
                 ("data-crc", flip(data, 8 * end - 1)),
             ):
-                directory.add(f"plain-nested-{name}-{part}", damaged, None, survivors, damages)
+                directory.add(f"plain-nested-{name}-{part}", corrupt, None, survivors, corruptions)
             cut = data[: end - 6]
-            directory.add(f"plain-nested-{name}-cut", cut, None, records[:number], damages)
+            directory.add(f"plain-nested-{name}-cut", cut, None, records[:number], corruptions)
 
 
 def _add_claims(directory: _Directory) -> None:
@@ -379,8 +379,8 @@ def _add_claims(directory: _Directory) -> None:
         for number in (0, 4, 8):
             before = b"".join(frames[:number])
             data = before + header(claim) + b"".join(frames[number:])
-            damages = [(number, len(before))]
-            directory.add("plain-claim", data, None, records, damages)
+            corruptions = [(number, len(before))]
+            directory.add("plain-claim", data, None, records, corruptions)
     many = b"".join(header(n) for n in range(500, 4000))
     data = frames[0] + many + frames[1]
     directory.add("plain-headers-only", data, None, records[:2], None, (1, len(frames[0])))
@@ -404,10 +404,10 @@ def _add_others(directory: _Directory) -> None:
     for name, data in contents.items():
         directory.add(f"plain-no-records-{name}", data, None, [], [(0, 0)])
     for name, compression in (("plain", None), ("gzip", "GZIP"), ("zlib", "ZLIB")):
-        directory.add(f"{name}-sound-empty", b"", compression, [], [])
+        directory.add(f"{name}-valid-empty", b"", compression, [], [])
     for name, compress in (("gzip", _gzip), ("zlib", zlib.compress)):
         directory.add(f"{name}-no-records", compress(contents["text"]), name.upper(), [], [(0, 0)])
-        directory.add(f"{name}-sound-nothing", compress(b""), name.upper(), [], [])
+        directory.add(f"{name}-valid-nothing", compress(b""), name.upper(), [], [])
 
 
 # Compressed files.
@@ -450,15 +450,15 @@ class _Compressed:
                 breaks.append((len(had), lost))
                 if self.compression == "ZLIB":
                     break
-        survivors, damages = _expect(had, self.frames, breaks)
+        survivors, corruptions = _expect(had, self.frames, breaks)
         kind = f"{self.name}-{kind}"
         # The data after a corruption that zlib has not detected yet is not determined.
-        first = damages[0] if damages else None
-        only = damages if len(damages) == 0 or garbage else None
+        first = corruptions[0] if corruptions else None
+        only = corruptions if len(corruptions) == 0 or garbage else None
         self.directory.add(kind, data, self.compression, survivors, only, first)
 
-    def damage(self, kind: str, part: int, damaged: bytes) -> None:
-        self.add(kind, *self.parts[:part], damaged, *self.parts[part + 1 :])
+    def corrupt(self, kind: str, part: int, corrupt: bytes) -> None:
+        self.add(kind, *self.parts[:part], corrupt, *self.parts[part + 1 :])
 
 
 def _add_compressed(directory: _Directory, file: _Compressed) -> None:
@@ -470,14 +470,14 @@ def _add_compressed(directory: _Directory, file: _Compressed) -> None:
         size = len(part)
         for _ in range(6):
             bit = rng.randrange(8 * head, 8 * (size - tail))
-            file.damage("flip-data", number, flip(part, bit))
+            file.corrupt("flip-data", number, flip(part, bit))
         for at in range(size - tail, size, 3):
-            file.damage("flip-trailer", number, flip(part, 8 * at + rng.randrange(8)))
+            file.corrupt("flip-trailer", number, flip(part, 8 * at + rng.randrange(8)))
         middle = rng.randrange(head + 100, size - tail - 100)
-        file.damage("zeros", number, part[:middle] + bytes(64) + part[middle + 64 :])
-        file.damage("random", number, part[:middle] + rng.randbytes(64) + part[middle + 64 :])
-        file.damage("insert", number, part[:middle] + rng.randbytes(5) + part[middle:])
-        file.damage("delete", number, part[:middle] + part[middle + 5 :])
+        file.corrupt("zeros", number, part[:middle] + bytes(64) + part[middle + 64 :])
+        file.corrupt("random", number, part[:middle] + rng.randbytes(64) + part[middle + 64 :])
+        file.corrupt("insert", number, part[:middle] + rng.randbytes(5) + part[middle:])
+        file.corrupt("delete", number, part[:middle] + part[middle + 5 :])
         for cut in (head, head + 1, middle, size - tail, size - 1):
             file.add("cut", *parts[:number], part[:cut])
     if len(parts) > 1:
@@ -493,17 +493,17 @@ def _add_members(file: _Compressed) -> None:
     for number in range(len(parts)):
         part = parts[number]
         for bit in (0, 9, 17, 8 * 3 + 5):  # the two bytes of magic, the method, a reserved flag
-            file.damage("flip-header", number, flip(part, bit))
-        file.damage("zero-member", number, bytes(len(part)))
-        file.damage("random-member", number, rng.randbytes(len(part)))
-        file.damage("lost-header", number, part[10:])
-        file.damage("zero-time", number, part[:4] + b"\1\2\3\4" + part[8:])
+            file.corrupt("flip-header", number, flip(part, bit))
+        file.corrupt("zero-member", number, bytes(len(part)))
+        file.corrupt("random-member", number, rng.randbytes(len(part)))
+        file.corrupt("lost-header", number, part[10:])
+        file.corrupt("zero-time", number, part[:4] + b"\1\2\3\4" + part[8:])
     for number in range(len(parts) - 1):
         two = parts[number], parts[number + 1]
         before, after = parts[:number], parts[number + 2 :]
-        file.add("sound-members-swapped", *before, two[1], two[0], *after)
-        file.add("sound-member-twice", *before, two[0], *two, *after)
-        file.add("sound-members-gone", *before, *after)
+        file.add("valid-members-swapped", *before, two[1], two[0], *after)
+        file.add("valid-member-twice", *before, two[0], *two, *after)
+        file.add("valid-members-gone", *before, *after)
         # Zeros from the end of one, its checksum with it, into the next.
         zeros = bytes(40)
         file.add("zeros-over-both", *before, two[0][:-40] + zeros, zeros + two[1][40:], *after)
@@ -521,7 +521,7 @@ def corrupt_files(
     """
     made = _Directory(Path(directory), make)
     plain = _Plain(made, 1, 120, [0, 8, 30, 100, 250, 400])
-    plain.add("sound", plain.data)
+    plain.add("valid", plain.data)
     for add in (_add_flips, _add_cuts, _add_shifts, _add_pages, _add_whole_frames):
         add(plain)
     for build in (_add_large, _add_neighbours, _add_nested, _add_claims, _add_others):
@@ -533,6 +533,6 @@ def corrupt_files(
         ("zlib", 1, zlib.compress),
     ):
         file = _Compressed(made, name, parts, compress)
-        file.add("sound", *file.parts)
+        file.add("valid", *file.parts)
         _add_compressed(made, file)
     return made.cases

@@ -1,4 +1,4 @@
-"""Hostile datasets: what their files say leads to a result or a CoveyError, and to nothing else."""
+"""Hostile datasets: every command returns a result or raises a CoveyError."""
 
 import io
 import json
@@ -94,7 +94,7 @@ def test_path_inside(name):
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_shards_of_datum_stay_in_its_directory(tmp_path, name):
+def test_datum_shards_outside_the_directory(tmp_path, name):
     put_records(tmp_path / "secret.tfrecord")
     put_records(tmp_path / "birds" / "a" / "x.tfrecord")
     put_datum(tmp_path / "birds", [name])
@@ -103,19 +103,19 @@ def test_shards_of_datum_stay_in_its_directory(tmp_path, name):
             entry(tmp_path / "birds")
 
 
-def test_absolute_and_linked_shards_of_datum(tmp_path):
+def test_datum_shards_that_are_absolute_or_links(tmp_path):
     secret = put_records(tmp_path / "secret.tfrecord")
     put_datum(tmp_path / "birds", [str(secret)])
     with pytest.raises(FormatError, match="within its directory"):
         covey.open(tmp_path / "birds")
-    # A link is read, for caches keep files elsewhere.
+    # Links are followed: caches store files elsewhere.
     (tmp_path / "birds" / "x.tfrecord").symlink_to(secret)
     put_datum(tmp_path / "birds", ["x.tfrecord"])
     assert len(covey.open(tmp_path / "birds", progress=False)) == 30
 
 
 @pytest.mark.parametrize("split", ["../x", "a/b", "..", "", "/x"])
-def test_splits_of_datum_are_names(tmp_path, split):
+def test_datum_splits_with_invalid_names(tmp_path, split):
     put_records(tmp_path / "birds" / "x.tfrecord")
     put_datum(tmp_path / "birds", ["x.tfrecord"], split)
     with pytest.raises(FormatError, match="within its directory"):
@@ -123,7 +123,7 @@ def test_splits_of_datum_are_names(tmp_path, split):
 
 
 def png(width, height, depth=1):
-    """A PNG of zeros: it is small, however large its pixels are."""
+    """A small PNG of zeros with any number of pixels."""
 
     def chunk(kind, data):
         body = kind + data
@@ -194,7 +194,7 @@ def evil(tmp_path_factory):
     (root / "datum" / "shard_info.json").write_text(json.dumps(content))
     (root / f"plain{EVIL}").mkdir()
     (root / f"plain{EVIL}" / f"x{EVIL}.tfrecord").write_bytes(records)
-    # All of it again, but corrupt.
+    # Corrupt copies.
     for name in ("birds", "renamed", "datum", f"plain{EVIL}"):
         bad = shutil.copytree(root / name, root / f"bad-{name}")
         for path in bad.iterdir():
@@ -260,7 +260,7 @@ def test_no_control_character_is_printed_by_write(tmp_path, monkeypatch, capfd):
         check_output(said.out + said.err.replace("usage", ""))
 
 
-def test_what_the_encoding_lacks_is_escaped(evil):
+def test_characters_outside_the_encoding_are_escaped(evil):
     command = [sys.executable, "-m", "covey", "info", str(evil / "birds")]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, env=environment, check=True)
@@ -338,7 +338,7 @@ with covey.open(directory, decode_images=True) as ds:
 """
 
 
-def test_large_images_are_refused_by_their_headers(tmp_path):
+def test_large_images_are_rejected_by_their_headers(tmp_path):
     large = png(8000, 9000)
     assert len(large) < 200_000
     put_images(tmp_path / "images", [png(4, 4), large])
@@ -411,12 +411,12 @@ def test_max_pixels_of_a_sheet(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
-def test_max_pixels_that_is_none(birds, value):
+def test_invalid_max_pixels(birds, value):
     with pytest.raises(FeatureError, match=r"max_pixels is .*; must be an integer >= 1"):
         covey.open(birds, max_pixels=value)
 
 
-# Files that are too large, or not files.
+# Files that are too large, or not regular files.
 
 
 @pytest.mark.parametrize(
@@ -435,12 +435,12 @@ def test_max_pixels_that_is_none(birds, value):
     ],
     ids=range(10),
 )
-def test_json_that_is_refused(text):
+def test_invalid_json(text):
     with pytest.raises(FormatError, match=r"^here: "):
         parse_json(text, "here")
 
 
-def test_files_that_are_too_large(tmp_path):
+def test_too_large_files(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"x" * 100)
     assert read_file(path, 100) == b"x" * 100
@@ -480,7 +480,7 @@ def test_directories_that_link_to_each_other_are_read_once(tmp_path, monkeypatch
                 entry(path)
 
 
-def test_three_million_shards(birds):
+def test_too_many_shards(birds):
     content = json.loads((birds / "dataset_info.json").read_text())
     content["splits"][0]["shardLengths"] = ["1"] * 3_000_000
     (birds / "dataset_info.json").write_text(json.dumps(content))
@@ -495,7 +495,7 @@ def test_three_million_shards(birds):
         covey.open(birds)
 
 
-def test_shards_that_no_reader_accepts_are_not_written(tmp_path):
+def test_too_many_shards_are_not_written(tmp_path):
     columns = {"x": np.arange(MAX_SHARDS + 1)}
     with pytest.raises(DatasetError, match="there would be 100,001 shards"):
         write(columns, tmp_path / "x", records_per_shard=1)
@@ -532,7 +532,7 @@ def test_metadata_that_is_not_a_file(birds, kind, name, entry):
         *(("metadata", kind) for kind in SPECIAL),
     ],
 )
-def test_an_index_that_is_not_files(birds, kind, part):
+def test_index_that_is_not_a_file(birds, kind, part):
     name = index_names("birds-train")[part]
     make_special(birds / name, kind)
     assert covey.info(birds).splits[0].index == "corrupt"
@@ -561,7 +561,7 @@ def test_shards_that_are_not_files(birds, kind):
     assert repaired.records == 15
 
 
-def test_a_header_of_an_array_that_is_not_read(birds):
+def test_array_with_a_long_header(birds):
     path = birds / index_names("birds-train")["rows"]
     path.write_bytes(b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"))
     os.truncate(path, 8 << 30)
@@ -576,7 +576,7 @@ def test_a_header_of_an_array_that_is_not_read(birds):
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_paths_that_the_system_refuses(tmp_path, entry):
+def test_paths_that_the_system_rejects(tmp_path, entry):
     (tmp_path / "loop").symlink_to("loop")
     for path in ("x" * 5000, f"{tmp_path}/{'x' * 300}", f"{tmp_path}/loop/birds"):
         with pytest.raises(StorageError) as caught:
@@ -584,7 +584,7 @@ def test_paths_that_the_system_refuses(tmp_path, entry):
         assert path[:400] in str(caught.value)
 
 
-def test_records_that_cannot_be_read(tmp_path):
+def test_unreadable_records(tmp_path):
     file = put_records(tmp_path / "x.tfrecord")
     (tmp_path / "loop").symlink_to("loop")
     cases = [
@@ -661,7 +661,7 @@ def test_files_of_another_user(public, inner):
     subprocess.run(command, check=True, env=environment)
 
 
-def test_memory_that_is_not_there(birds, monkeypatch):
+def test_out_of_memory(birds, monkeypatch):
     def fail(*_):
         raise MemoryError
 
@@ -671,7 +671,7 @@ def test_memory_that_is_not_there(birds, monkeypatch):
     assert main(["info", str(birds)]) == 1
 
 
-def test_info_of_a_split_without_records(tmp_path, capsys):
+def test_info_of_an_empty_split(tmp_path, capsys):
     write(EXAMPLES, tmp_path / "birds", label="species")
     names = index_names("birds-train")
     for path in (tmp_path / "birds").glob("*"):
@@ -708,7 +708,7 @@ def swap(by_class):
 
 
 @pytest.mark.parametrize("change", [put_far, swap])
-def test_sample_of_a_class_table_that_disagrees(birds, capsys, change):
+def test_sample_of_an_inconsistent_class_table(birds, capsys, change):
     change_class_table(birds, change)
     assert main(["sample", str(birds), "-p", "3", "-k", "10"]) == 1
     said = capsys.readouterr()
@@ -726,7 +726,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("form", NAMES)
-def test_a_missing_shard_of_plain_files(tmp_path, form, capsys):
+def test_missing_shard_of_plain_files(tmp_path, form, capsys):
     directory = tmp_path / "files"
     paths = [put_records(directory / NAMES[form].format(number)) for number in (0, 1, 3)]
     missing = NAMES[form].format(2)
@@ -752,13 +752,13 @@ def test_a_missing_shard_of_plain_files(tmp_path, form, capsys):
     assert missing in capsys.readouterr().out
 
 
-def test_very_many_missing_shards(tmp_path):
+def test_many_missing_shards(tmp_path):
     put_records(tmp_path / "files" / "x-000000001-of-999999999.tfrecord")
     with pytest.raises(DatasetError, match="and 95 more"):
         covey.open(tmp_path / "files", progress=False)
 
 
-# Anything.
+# Random mutations.
 
 
 def test_mutated_metadata(tmp_path):

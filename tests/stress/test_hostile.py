@@ -1,4 +1,4 @@
-"""Hostile files: every one is refused with a clear error, quickly, and within little memory."""
+"""Hostile files raise the expected error, in bounded memory."""
 
 import contextlib
 import subprocess
@@ -15,18 +15,18 @@ FILES = sorted((Path(__file__).parents[1] / "hostile").glob("*.tfrecord"))
 FEATURES = Features({"x": "int64"})
 
 
-def test_there_are_hostile_files():
+def test_hostile_files_exist():
     assert len(FILES) >= 35
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_is_refused(path):
+def test_hostile_file_raises(path):
     is_example = path.stem.startswith("example-")
     expected = ExampleError if is_example else CorruptRecordError
     with pytest.raises(expected) as caught:
         list(read_batches(path, FEATURES, threads=1))
-    assert str(path) in str(caught.value)
-    assert "record " in str(caught.value)
+    assert caught.value.path == str(path)
+    assert caught.value.record is not None
     with RecordReader(path) as reader:
         if is_example:
             assert reader.count() == 1
@@ -38,7 +38,7 @@ def test_is_refused(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
 @pytest.mark.filterwarnings("ignore::covey.errors.SkippedRecordsWarning")
-def test_never_crashes_whatever_it_is_taken_for(path, compression):
+def test_no_crash_with_any_compression(path, compression):
     with RecordReader(path, compression=compression, on_error="skip") as reader:
         for record in reader:
             try:
@@ -71,6 +71,6 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits address space as Linux does")
-def test_no_giant_allocation():
+def test_memory_is_bounded():
     # 128 MiB more than covey has when it is loaded: a length that is believed would not fit.
     subprocess.run([sys.executable, "-c", LIMITED, *map(str, FILES)], check=True)

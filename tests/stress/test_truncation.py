@@ -179,7 +179,7 @@ def verify_all(directory, path, mmap):
         report = verify(directory, mmap=mmap, threads=2, progress=False)
         if not report.is_valid:
             assert all(problem.file == path.name for problem in report.problems)
-            raise CorruptRecordError(str(report), name=path.name, record=0, offset=0)
+            raise CorruptRecordError(str(report), path=path.name, record=0, offset=0)
         assert report.records == RECORDS
 
     yield action
@@ -192,7 +192,7 @@ def repair_all(directory, path, mmap):
         shutil.rmtree(target, ignore_errors=True)
         found = repair(directory, target, mmap=mmap, threads=2, progress=False)
         if found.lost:
-            raise CorruptRecordError(str(found), name=path.name, record=0, offset=0)
+            raise CorruptRecordError(str(found), path=path.name, record=0, offset=0)
         with opened(target) as ds:
             check_rows(ds[:], np.arange(RECORDS))
 

@@ -1,4 +1,4 @@
-"""covey.verify: whatever is wrong with a dataset is found, and named at its place."""
+"""covey.verify: every problem is found and located."""
 
 import dataclasses
 import errno
@@ -39,24 +39,24 @@ def birds(count=60, first=0):
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    """A dataset of two splits, in which no problems."""
-    directory = tmp_path_factory.mktemp("sound") / "birds"
+def valid(tmp_path_factory):
+    """A valid dataset of two splits."""
+    directory = tmp_path_factory.mktemp("valid") / "birds"
     write(birds(), directory, label="species", shards=3)
     write(birds(9), directory, "test")
     return directory
 
 
 @pytest.fixture
-def directory(sound, tmp_path):
-    return shutil.copytree(sound, tmp_path / "birds")
+def directory(valid, tmp_path):
+    return shutil.copytree(valid, tmp_path / "birds")
 
 
 def check(path, **options):
     return verify(path, progress=False, **options)
 
 
-def places(report):
+def locations(report):
     return [(each.file, each.record, each.offset) for each in report.problems]
 
 
@@ -81,16 +81,16 @@ def change(path, at, by=b"?"):
         file.write(by)
 
 
-# What is valid.
+# Valid datasets.
 
 
-def test_nothing_is_wrong_with_what_covey_writes(sound):
-    report = check(sound)
+def test_datasets_of_covey_are_valid(valid):
+    report = check(valid)
     assert report.is_valid
     assert report.problems == ()
     assert (report.files, report.records) == (4, 69)
     assert report.bytes == sum(
-        path.stat().st_size for split in ("train", "test") for path in shard_paths(sound, split)
+        path.stat().st_size for split in ("train", "test") for path in shard_paths(valid, split)
     )
     assert str(report).endswith("no problems")
     assert report.splits == ("train", "test")
@@ -98,7 +98,7 @@ def test_nothing_is_wrong_with_what_covey_writes(sound):
 
 @pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
 @pytest.mark.parametrize("label", [None, "species"])
-def test_nothing_is_wrong_however_it_is_written(tmp_path, compression, label):
+def test_datasets_with_any_options_are_valid(tmp_path, compression, label):
     examples = [{"size": n, "species": f"bird {n % 5}", "song": [1.0] * (n % 4)} for n in range(80)]
     kinds = {"size": "int64", "species": "str", "song": covey.Tensor("float32", (None,))}
     write(examples, tmp_path, label=label, features=kinds, shards=2, compression=compression)
@@ -107,7 +107,7 @@ def test_nothing_is_wrong_however_it_is_written(tmp_path, compression, label):
     assert report.records == 80
 
 
-def test_every_kind_of_feature_fits_itself(tmp_path):
+def test_every_feature_type_is_valid(tmp_path):
     kinds = {
         "box": {"corner": covey.Tensor("float32", (2,)), "name": "str"},
         "counts": covey.Ragged("int64", 2),
@@ -130,13 +130,13 @@ def test_every_kind_of_feature_fits_itself(tmp_path):
     assert check(tmp_path).problems == ()
 
 
-def test_a_split_that_has_got_more_classes_than_an_older_one(tmp_path):
+def test_later_split_with_more_classes(tmp_path):
     write(birds(3), tmp_path, label="species")
     write([{"size": 1, "song": [0.0, 0.0], "species": "finch"}], tmp_path, "test")
     assert check(tmp_path).problems == ()
 
 
-def test_shards_that_were_added_later(tmp_path):
+def test_appended_shards(tmp_path):
     write(birds(20), tmp_path, label="species", shards=2)
     more = [{"size": 1, "song": [0.0, 0.0], "species": name} for name in ("auk", "owl")]
     write(more, tmp_path, mode="append")
@@ -144,7 +144,7 @@ def test_shards_that_were_added_later(tmp_path):
     assert check(tmp_path).records == 22
 
 
-def test_files_without_records(tmp_path):
+def test_empty_files(tmp_path):
     (tmp_path / "a.tfrecord").write_bytes(b"")
     (tmp_path / "b.tfrecord.gz").write_bytes(gzip.compress(b""))
     assert check(tmp_path).problems == ()
@@ -154,7 +154,7 @@ def test_files_without_records(tmp_path):
     assert (report.problems, report.files, report.records) == ((), 2, 0)
 
 
-def test_a_dataset_without_splits(tmp_path):
+def test_dataset_without_splits(tmp_path):
     (tmp_path / "dataset_info.json").write_text('{"name": "birds", "version": "1.0.0"}')
     (tmp_path / "features.json").write_text(
         '{"pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",'
@@ -163,7 +163,7 @@ def test_a_dataset_without_splits(tmp_path):
     assert check(tmp_path).is_valid
 
 
-def test_only_the_splits_that_were_asked_for(directory):
+def test_split_option(directory):
     change(shard(directory), 30)
     assert check(directory, split="test").is_valid
     assert not check(directory, split="test + train").is_valid
@@ -175,20 +175,20 @@ def test_only_the_splits_that_were_asked_for(directory):
         assert "train, test" in caught.value.allowed
 
 
-def test_nothing_is_written(directory):
+def test_verify_writes_nothing(directory):
     before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
     check(directory)
     assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
 
-def test_there_is_nothing_to_verify(tmp_path):
+def test_missing_path(tmp_path):
     with pytest.raises(covey.errors.DatasetError, match="no such file"):
         check(tmp_path / "nowhere")
     with pytest.raises(covey.errors.DatasetError, match="no TFRecord file"):
         check(tmp_path)
 
 
-# Corrupt files: those that others have generated, with what is expected of each.
+# Corrupt files.
 
 
 @pytest.fixture(scope="module")
@@ -196,28 +196,30 @@ def cases(tmp_path_factory):
     return corrupt_files(tmp_path_factory.mktemp("corrupt"))
 
 
-NO_EXAMPLE = "it is not a tf.train.Example"
+NOT_AN_EXAMPLE = "it is not a tf.train.Example"
 
 
-def damages(report, name):
-    """Where records are corrupt; that the others are no Examples is another matter."""
+def corruptions(report, name):
+    """Locations of corrupt records, without records that are not Examples."""
     assert {each.file for each in report.problems} <= {name}
-    return [(p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.reason]
+    return [(p.record, p.offset) for p in report.problems if NOT_AN_EXAMPLE not in p.reason]
 
 
-def test_every_damage_is_reported_at_its_record(cases):
+def test_every_corruption_is_reported_at_its_record(cases):
     assert len(cases) >= 500
 
     def is_right(case):
-        found = damages(check(case.path, threads=1), case.path.name)
-        expected = case.damages if case.damages is not None else [case.first]
-        return found[: len(expected)] == expected and (found == expected or case.damages is None)
+        found = corruptions(check(case.path, threads=1), case.path.name)
+        expected = case.corruptions if case.corruptions is not None else [case.first]
+        return found[: len(expected)] == expected and (
+            found == expected or case.corruptions is None
+        )
 
     assert [case.path.name for case in cases if not is_right(case)] == []
 
 
-def test_all_damaged_files_together(cases):
-    """One directory, all CPU cores: every file's problems are those that it has alone."""
+def test_all_corrupt_files_in_one_directory(cases):
+    """The problems of each file are those that are found in it alone."""
     report = check(cases[0].path.parent)
     assert report.files == len(cases)
     found = {}
@@ -230,9 +232,9 @@ def test_all_damaged_files_together(cases):
 
 @pytest.fixture(scope="module")
 def indexed_cases(cases, tmp_path_factory):
-    """Corrupt plain files, each in the place of the sound one, beside the index of that."""
+    """Corrupt plain files, and the index of the valid file."""
     plain = [c for c in cases if c.kind.startswith(("plain-flip", "plain-zero-page", "plain-cut"))]
-    (complete,) = [case for case in cases if case.kind == "plain-sound"]
+    (complete,) = [case for case in cases if case.kind == "plain-valid"]
     directory = tmp_path_factory.mktemp("indexed")
     shutil.copy(complete.path, directory / "birds.tfrecord")
     files = ShardFiles(LocalStorage(), str(directory), ("birds.tfrecord",))
@@ -243,9 +245,9 @@ def indexed_cases(cases, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["gzip-members", "gzip-stored", "gzip-stream", "zlib"])
-def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path, kind):
-    """They are read in another way then: as far as they are valid, by their members."""
-    (complete,) = [case for case in cases if case.kind == f"{kind}-sound"]
+def test_corruption_of_compressed_files_with_an_index(cases, tmp_path, kind):
+    """With an index, the valid members are read first."""
+    (complete,) = [case for case in cases if case.kind == f"{kind}-valid"]
     path = tmp_path / "birds.tfrecord"
     shutil.copy(complete.path, path)
     files = ShardFiles(LocalStorage(), str(tmp_path), (path.name,))
@@ -259,23 +261,25 @@ def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path,
         report = check(path)
         alone = check(case.path)
         assert {each.file for each in report.problems} == {path.name}, case.path.name
-        found = [(p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.reason]
-        expected = [(p.record, p.offset) for p in alone.problems if NO_EXAMPLE not in p.reason]
+        found = [(p.record, p.offset) for p in report.problems if NOT_AN_EXAMPLE not in p.reason]
+        expected = [(p.record, p.offset) for p in alone.problems if NOT_AN_EXAMPLE not in p.reason]
         assert [each for each in found if each != (None, None)] == expected, case.path.name
 
 
-def test_damage_makes_no_row_of_the_index_wrong(indexed_cases):
+def test_corruption_makes_no_row_of_the_index_wrong(indexed_cases):
     directory, cases = indexed_cases
     assert len(cases) > 70
     for case in cases:
         shutil.copy(case.path, directory / "birds.tfrecord")
         report = check(directory / "birds.tfrecord")
         assert {each.file for each in report.problems} == {"birds.tfrecord"}, case.path.name
-        first = next((p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.reason)
+        first = next(
+            (p.record, p.offset) for p in report.problems if NOT_AN_EXAMPLE not in p.reason
+        )
         assert first == case.first
 
 
-def test_a_damaged_record_of_a_dataset(directory):
+def test_corrupt_record_of_a_dataset(directory):
     path = shard(directory, 1)
     row = index(directory)[index(directory)["shard"] == 1][7]
     change(path, int(row["offset"]) + 14)
@@ -286,7 +290,7 @@ def test_a_damaged_record_of_a_dataset(directory):
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_damage_in_compressed_shards_of_a_dataset(tmp_path, compression):
+def test_corrupt_compressed_shard_of_a_dataset(tmp_path, compression):
     rng = np.random.default_rng(0)
     examples = {"x": rng.integers(0, 256, (400, 200), np.uint8), "label": np.arange(400) % 7}
     write(examples, tmp_path, label="label", compression=compression)
@@ -297,18 +301,18 @@ def test_damage_in_compressed_shards_of_a_dataset(tmp_path, compression):
     first = report.problems[0]
     assert 190 < first.record < 210
     assert first.offset == (index(tmp_path)["length"][: first.record].astype(int) + 16).sum()
-    # What zlib can still give of it ends in that record.
+    # The data that zlib yields ends within that record.
     inflate = zlib.decompressobj(15 if compression == "ZLIB" else 31)
     data = path.read_bytes()
     if compression == "ZLIB":
         assert first.offset <= len(inflate.decompress(data[: len(data) // 2])) < first.offset + 300
 
 
-# Examples against features.
+# Examples and features.
 
 
-def put_records(directory, records, number=0):
-    """Put other records into the place of a shard's, with no trace in what describes it."""
+def replace_records(directory, records, number=0):
+    """Replace the records of a shard, but not its metadata."""
     path = shard(directory, number)
     path.write_bytes(b"".join(map(frame, records)))
 
@@ -318,8 +322,8 @@ def records_of(path):
         return list(reader)
 
 
-MISFITS = {
-    "no Example": (b"\xff\xff", NO_EXAMPLE),
+INVALID = {
+    "no Example": (b"\xff\xff", NOT_AN_EXAMPLE),
     "missing": (example(size=[1], species=[0]), "feature 'song': it is not there"),
     "count": (example(size=[1, 2], song=[1.0, 2.0], species=[0]), "it has 2 values, expected 1"),
     "kind": (example(size=[b"1"], song=[1.0, 2.0], species=[0]), "it holds a bytes list"),
@@ -327,12 +331,12 @@ MISFITS = {
 }
 
 
-@pytest.mark.parametrize("kind", MISFITS)
-def test_a_record_that_does_not_fit_the_features(directory, kind):
-    record, what = MISFITS[kind]
+@pytest.mark.parametrize("kind", INVALID)
+def test_record_that_does_not_match_the_features(directory, kind):
+    record, what = INVALID[kind]
     path = shard(directory, 2)
     records = records_of(path)
-    put_records(directory, [*records[:5], record, *records[6:]], 2)
+    replace_records(directory, [*records[:5], record, *records[6:]], 2)
     report = check(directory)
     (problem,) = [p for p in report.problems if p.file == path.name and p.record is not None]
     offset = sum(len(each) + 16 for each in records[:5])
@@ -343,28 +347,28 @@ def test_a_record_that_does_not_fit_the_features(directory, kind):
 
 @given(bad=st.sets(st.integers(0, 39), max_size=40))
 @settings(max_examples=25)
-def test_every_record_that_does_not_fit_is_found_and_no_other(tmp_path_factory, bad):
+def test_exactly_the_invalid_records_are_found(tmp_path_factory, bad):
     directory = tmp_path_factory.mktemp("misfits")
     write(birds(40), directory, label="species", shuffle=False)
     records = records_of(shard(directory))
-    wrong = [each for each, _ in MISFITS.values()]
-    put_records(directory, [wrong[n % 5] if n in bad else records[n] for n in range(40)])
+    wrong = [each for each, _ in INVALID.values()]
+    replace_records(directory, [wrong[n % 5] if n in bad else records[n] for n in range(40)])
     found = {p.record for p in check(directory).problems if p.offset is not None}
     assert found == bad
 
 
-def test_files_of_others_need_only_be_examples(tmp_path):
+def test_records_of_plain_files_must_be_examples(tmp_path):
     good = [example(a=[1]), example(a=[1, 2], b=[b"x"]), example()]
     (tmp_path / "x.tfrecord").write_bytes(b"".join(map(frame, good)))
     assert check(tmp_path).is_valid
     (tmp_path / "x.tfrecord").write_bytes(b"".join(map(frame, [*good, b"\x07"])))
     problem = only(check(tmp_path))
     assert (problem.file, problem.record) == ("x.tfrecord", 3)
-    assert NO_EXAMPLE in problem.reason
+    assert NOT_AN_EXAMPLE in problem.reason
 
 
 @pytest.mark.parametrize("name", ["x.tfrec", "deep/er/x.tfrecords", "x.tfrecord.gz"])
-def test_files_of_others_wherever_they_are(tmp_path, name):
+def test_paths_of_plain_files(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     data = b"".join(map(frame, [example(a=[1]), example(a=[2])]))
@@ -374,13 +378,13 @@ def test_files_of_others_wherever_they_are(tmp_path, name):
         assert (report.is_valid, report.files, report.records) == (True, 1, 2)
 
 
-def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
+def test_plain_files_match_the_features_of_their_index(tmp_path):
     path = tmp_path / "x.tfrecord"
     good = [example(a=[n], label=[n % 2]) for n in range(6)]
     path.write_bytes(b"".join(map(frame, good)))
     covey.build_index(path, progress=False)
     assert check(path).is_valid
-    # As long as before, so that the rows stay right.
+    # The length is kept, so that the rows stay valid.
     other = good[2].replace(b"label", b"lapel")
     path.write_bytes(b"".join(map(frame, [*good[:2], other, *good[3:]])))
     report = check(path)
@@ -388,7 +392,7 @@ def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
     assert any("'label': it is not there" in p.reason for p in report.problems)
 
 
-def test_features_that_were_found_out_are_not_those_of_records_that_came_later(tmp_path):
+def test_inferred_features_need_not_match_later_records(tmp_path):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(frame(example(a=[1], label=[1])))
     covey.build_index(path, progress=False)
@@ -401,9 +405,9 @@ def test_features_that_were_found_out_are_not_those_of_records_that_came_later(t
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True])
-def test_threads_that_cannot_be(sound, threads):
+def test_invalid_threads(valid, threads):
     with pytest.raises(covey.errors.DatasetError) as caught:
-        check(sound, threads=threads)
+        check(valid, threads=threads)
     assert (caught.value.option, caught.value.found) == ("threads", threads)
 
 
@@ -414,17 +418,17 @@ def index_path(directory, what="rows", split="train"):
     return directory / index_names(f"birds-{split}")[what]
 
 
-@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
-def test_a_flipped_byte_anywhere_in_the_index(directory, what):
+@pytest.mark.parametrize("what", ["rows", "metadata", "classes", "by_class"])
+def test_flipped_byte_of_the_index(directory, what):
     path = index_path(directory, what)
     data = path.read_bytes()
-    header = len(data) - index(directory, what).nbytes if what != "about" else len(data)
+    header = len(data) - index(directory, what).nbytes if what != "metadata" else len(data)
     rng = random.Random(what)
     for at in {*rng.sample(range(header), 60), *rng.sample(range(len(data)), 60)}:
         path.write_bytes(flip(data, 8 * at + rng.randrange(8)))
         report = check(directory, threads=1)
-        if report.is_valid and at < header and what != "about":
-            # Some bytes of numpy's header may be others that mean the same.
+        if report.is_valid and at < header and what != "metadata":
+            # Some bytes of numpy's header have no effect.
             assert np.load(path).tobytes() == data[header:]
             continue
         assert path.name in {each.file for each in report.problems}, at
@@ -433,9 +437,9 @@ def test_a_flipped_byte_anywhere_in_the_index(directory, what):
             assert row in {each.record for each in report.problems}
 
 
-@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
+@pytest.mark.parametrize("what", ["rows", "metadata", "classes", "by_class"])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "longer", "text"])
-def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
+def test_missing_or_invalid_file_of_the_index(directory, what, how):
     path = index_path(directory, what)
     data = path.read_bytes()
     if how == "missing":
@@ -444,8 +448,8 @@ def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
         path.write_bytes(
             {"empty": b"", "cut": data[:-1], "longer": data + b"x", "text": b"hello"}[how]
         )
-    if (what, how) == ("about", "cut"):
-        return  # the last byte is that of the last line
+    if (what, how) == ("metadata", "cut"):
+        return  # the last byte is a newline
     report = check(directory)
     assert path.name in {each.file for each in report.problems}
     if how == "missing":
@@ -453,7 +457,7 @@ def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
 
 
 def rewrite(directory, rows=None, classes=None, by_class=None, **changes):
-    """Write an index with other rows, or other things, as if it had been made so."""
+    """Replace arrays or metadata of an index, with valid checksums."""
     said = about(directory)
     rows = index(directory) if rows is None else rows
     classes = index(directory, "classes") if classes is None else classes
@@ -485,7 +489,7 @@ def fields_and_values():
 
 @pytest.mark.parametrize(("field", "value"), fields_and_values())
 @pytest.mark.parametrize("row", [0, 31, 59])
-def test_a_row_that_is_wrong_though_its_checksum_is_right(directory, field, value, row):
+def test_wrong_row_with_a_valid_checksum(directory, field, value, row):
     rows = index(directory)
     value = value if rows[field][row] != value else value + 1
     before = int(rows[field][row])
@@ -501,8 +505,8 @@ def test_a_row_that_is_wrong_though_its_checksum_is_right(directory, field, valu
 
 @given(st.data())
 @settings(max_examples=40)
-def test_all_wrong_rows_are_found(sound, tmp_path_factory, data):
-    directory = shutil.copytree(sound, tmp_path_factory.mktemp("rows") / "birds")
+def test_all_wrong_rows_are_found(valid, tmp_path_factory, data):
+    directory = shutil.copytree(valid, tmp_path_factory.mktemp("rows") / "birds")
     rows = index(directory)
     wrong = data.draw(st.sets(st.integers(0, 59), min_size=1))
     for row in wrong:
@@ -517,7 +521,7 @@ def test_all_wrong_rows_are_found(sound, tmp_path_factory, data):
     assert told == wrong
 
 
-def test_rows_of_another_order(directory):
+def test_rows_in_another_order(directory):
     rows = index(directory)
     rewrite(directory, rows[::-1].copy())
     assert any(each.record == 0 for each in check(directory).problems)
@@ -538,7 +542,7 @@ def test_wrong_rows_of_compressed_shards(tmp_path, compression, field):
     assert (problem.file, problem.record) == ("birds-train.index.npy", 201)
 
 
-def test_classes_that_do_not_have_their_records(directory):
+def test_wrong_class_counts(directory):
     table = index(directory, "classes")
     table["records"] = [19, 21, 20]
     table["first"] = [0, 19, 40]
@@ -551,7 +555,7 @@ def test_classes_that_do_not_have_their_records(directory):
     ]
 
 
-def test_a_class_that_is_missing_and_one_too_many(directory):
+def test_wrong_class_id(directory):
     table = index(directory, "classes")
     table["label"] = [0, 1, 7]
     rewrite(directory, classes=table)
@@ -563,8 +567,8 @@ def test_a_class_that_is_missing_and_one_too_many(directory):
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30)
-def test_records_by_class_in_another_order(sound, tmp_path_factory, seed):
-    directory = shutil.copytree(sound, tmp_path_factory.mktemp("order") / "birds")
+def test_wrong_records_by_class(valid, tmp_path_factory, seed):
+    directory = shutil.copytree(valid, tmp_path_factory.mktemp("order") / "birds")
     order = index(directory, "by_class")
     rng = np.random.default_rng(seed)
     a, b = rng.choice(60, 2, replace=False)
@@ -580,8 +584,8 @@ def test_records_by_class_in_another_order(sound, tmp_path_factory, seed):
     assert only(report).record is not None
 
 
-def test_labels_that_the_records_have_not(directory):
-    """All of the index agrees with itself, but not with the records."""
+def test_consistent_index_with_wrong_labels(directory):
+    """The index is consistent, but its labels are not those of the records."""
     rows = index(directory)
     rows["label"] = (rows["label"] + 1) % 3
     classes = class_table(rows["label"])
@@ -595,7 +599,7 @@ def test_labels_that_the_records_have_not(directory):
     assert len(report.problems) == 3  # one for each shard
 
 
-def test_texts_of_classes_that_are_not_those_of_the_records(tmp_path):
+def test_wrong_class_names_of_a_string_label(tmp_path):
     directory = tmp_path / "birds"
     write(
         birds(6),
@@ -610,7 +614,7 @@ def test_texts_of_classes_that_are_not_those_of_the_records(tmp_path):
     assert "a class that is not in the index" in report.problems[0].reason
 
 
-def test_an_index_of_other_shards(directory):
+def test_index_of_other_shards(directory):
     said = about(directory)
     other = dataclasses.replace(said.shards[1], name="birds-train.tfrecord-00009-of-00003")
     rewrite(directory, shards=(said.shards[0], other, said.shards[2]))
@@ -621,7 +625,7 @@ def test_an_index_of_other_shards(directory):
     ]
 
 
-def test_an_index_with_a_label_that_is_none(directory):
+def test_index_with_an_invalid_label(directory):
     rewrite(directory, label="song")
     assert (only_of(check(directory), "birds-train.index.json").reason) == (
         "label is 'song', which is Tensor(dtype='float32', shape=(2,), encoding='list'); must be a "
@@ -629,7 +633,7 @@ def test_an_index_with_a_label_that_is_none(directory):
     )
 
 
-def test_an_index_that_is_wrong_about_compression(directory):
+def test_index_with_a_wrong_compression(directory):
     rewrite(directory, compression=None)
     packed = gzip.compress(shard(directory, 1).read_bytes())
     shard(directory, 1).write_bytes(packed)
@@ -639,10 +643,10 @@ def test_an_index_that_is_wrong_about_compression(directory):
     assert "is GZIP" in found[0][1]
 
 
-# Shards that are not those of the index.
+# Changed shards.
 
 
-def test_a_shard_that_has_grown(directory):
+def test_longer_shard(directory):
     path = shard(directory)
     with open(path, "ab") as file:
         file.write(frame(records_of(path)[0]))
@@ -660,29 +664,29 @@ def test_a_shard_that_has_grown(directory):
 
 
 @pytest.mark.parametrize("between", [True, False])
-def test_a_shard_that_was_cut(directory, between):
+def test_truncated_shard(directory, between):
     path = shard(directory)
     row = index(directory)[15]
     os.truncate(path, int(row["offset"]) + (0 if between else 13))
     report = check(directory)
     whats = " ".join(each.reason for each in report.problems if each.file == path.name)
     assert "when it was indexed" in whats
-    assert (path.name, 15, int(row["offset"])) in places(report) or between
+    assert (path.name, 15, int(row["offset"])) in locations(report) or between
     count = 15 if between else 16
-    damaged = "" if between else ", 1 of them corrupt"
-    assert f"the shard has {count} records{damaged}, but 20 in dataset_info.json" in whats
+    among = "" if between else ", 1 of them corrupt"
+    assert f"the shard has {count} records{among}, but 20 in dataset_info.json" in whats
 
 
-def test_a_shard_that_was_replaced_by_one_of_the_same_size(directory):
+def test_replaced_shard_of_the_same_size(directory):
     path = shard(directory)
     records = records_of(path)
-    put_records(directory, records[::-1])
+    replace_records(directory, records[::-1])
     assert path.stat().st_size == about(directory).shards[0].bytes
     whats = [each.reason for each in check(directory).problems if each.file == path.name]
     assert whats == ["the shard was replaced after it was indexed"]
 
 
-def test_a_shard_that_is_missing(directory):
+def test_missing_shard(directory):
     path = shard(directory, 1)
     path.unlink()
     problem = only(check(directory))
@@ -691,7 +695,7 @@ def test_a_shard_that_is_missing(directory):
     )
 
 
-def test_a_shard_that_cannot_be_read(directory, monkeypatch):
+def test_unreadable_shard(directory, monkeypatch):
     path = shard(directory, 1)
 
     read = OpenShard.read
@@ -707,31 +711,31 @@ def test_a_shard_that_cannot_be_read(directory, monkeypatch):
     assert problem.reason == "the shard cannot be read: Input/output error"
 
 
-# What describes the dataset.
+# Metadata.
 
 
-def describe(directory, name="dataset_info.json"):
+def read_json(directory, name="dataset_info.json"):
     return json.loads((directory / name).read_text())
 
 
-def redescribe(directory, content, name="dataset_info.json"):
+def write_json(directory, content, name="dataset_info.json"):
     (directory / name).write_text(json.dumps(content))
 
 
-def test_numbers_of_records_that_are_wrong(directory):
-    info = describe(directory)
+def test_wrong_number_of_records(directory):
+    info = read_json(directory)
     info["splits"][0]["shardLengths"] = ["20", "19", "20"]
-    redescribe(directory, info)
+    write_json(directory, info)
     problem = only(check(directory))
     assert problem.file == shard(directory, 1).name
     assert problem.reason == "the shard has 20 records, but 19 in dataset_info.json"
 
 
-def test_a_number_of_bytes_that_is_wrong(directory):
-    info = describe(directory)
+def test_wrong_size(directory):
+    info = read_json(directory)
     size = int(info["splits"][0]["numBytes"])
     info["splits"][0]["numBytes"] = str(size + 1)
-    redescribe(directory, info)
+    write_json(directory, info)
     problem = only(check(directory))
     assert problem.file == "dataset_info.json"
     data = sum(map(len, (r for n in range(3) for r in records_of(shard(directory, n)))))
@@ -740,17 +744,17 @@ def test_a_number_of_bytes_that_is_wrong(directory):
         in problem.reason
     )
     assert problem.split == "train"
-    # TFDS counts the records without their frames, and older versions of it do not count at all.
+    # TFDS stores the size of the records without frames, or 0 in older versions.
     for right in (str(data), "0"):
         info["splits"][0]["numBytes"] = right
-        redescribe(directory, info)
+        write_json(directory, info)
         assert check(directory).is_valid
 
 
-def test_fewer_shards_than_there_are(directory):
-    info = describe(directory)
+def test_unlisted_shards(directory):
+    info = read_json(directory)
     info["splits"][0]["shardLengths"] = ["20", "20"]
-    redescribe(directory, info)
+    write_json(directory, info)
     report = check(directory)
     by_file = {each.file: each.reason for each in report.problems}
     assert by_file["birds-train.tfrecord-00000-of-00002"] == "the shard is missing, with 20 records"
@@ -759,18 +763,18 @@ def test_fewer_shards_than_there_are(directory):
         assert any(p.file == name and "named like a shard" in p.reason for p in report.problems)
 
 
-def test_a_split_that_nothing_describes(directory):
-    info = describe(directory)
+def test_unlisted_split(directory):
+    info = read_json(directory)
     del info["splits"][1]
-    redescribe(directory, info)
+    write_json(directory, info)
     problem = only(check(directory))
     assert problem.file == "birds-test.tfrecord-00000-of-00001"
     assert "dataset_info.json does not list it" in problem.reason
     assert check(directory, split="train").is_valid
 
 
-def test_features_that_are_others_in_the_index(directory):
-    content = describe(directory, "features.json")
+def test_features_differ_from_the_index(directory):
+    content = read_json(directory, "features.json")
     text = json.dumps(content).replace("int64", "int32", 1)
     (directory / "features.json").write_text(text)
     found = check(directory)
@@ -779,12 +783,12 @@ def test_features_that_are_others_in_the_index(directory):
     assert "int32" in found.problems[0].reason
 
 
-def test_features_without_a_file(directory):
+def test_missing_features(directory):
     (directory / "features.json").unlink()
     assert only(check(directory)).file == "features.json"
 
 
-def test_names_of_classes_that_are_missing_or_others(directory):
+def test_wrong_or_missing_class_names(directory):
     path = directory / "species.labels.txt"
     path.write_text("crow\nowl\n")
     report = check(directory)
@@ -798,8 +802,8 @@ def test_names_of_classes_that_are_missing_or_others(directory):
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"name": 7}'])
-def test_a_description_that_cannot_be_read(directory, name, content):
-    """The rest is checked all the same."""
+def test_corrupt_metadata(directory, name, content):
+    """The rest of the dataset is verified without it."""
     (directory / name).write_text(content)
     report = check(directory)
     assert only(report).file == name
@@ -817,7 +821,7 @@ def test_a_description_that_cannot_be_read(directory, name, content):
     assert len(check(directory).problems) > 2
 
 
-def test_a_version_of_a_dataset(directory, tmp_path):
+def test_versioned_dataset(directory, tmp_path):
     outer = tmp_path / "outer"
     outer.mkdir()
     shutil.move(directory, outer / "1.0.0")
@@ -826,12 +830,12 @@ def test_a_version_of_a_dataset(directory, tmp_path):
     assert only(check(outer)).file == "features.json"
 
 
-# What datum reads.
+# datum.
 
 
 @pytest.fixture
 def datum(tmp_path):
-    """A directory that covey, TFDS and datum read."""
+    """A dataset with metadata for covey, TFDS and datum."""
     items = [(f"bird {n}", {"size": n, "name": f"b{n}"}) for n in range(20)]
     writer = TFRecordWriter(lambda split: iter(items), Serializer(), tmp_path, "train", 20)
     writer.shards = 2
@@ -839,12 +843,12 @@ def datum(tmp_path):
     return tmp_path
 
 
-def test_what_datum_reads(datum):
+def test_wrong_shard_info(datum):
     assert check(datum).is_valid
-    content = describe(datum, "shard_info.json")
+    content = read_json(datum, "shard_info.json")
     name = sorted(content["train"])[1]
     content["train"][name] = 7
-    redescribe(datum, content, "shard_info.json")
+    write_json(datum, content, "shard_info.json")
     problem = only(check(datum))
     assert problem.file == "shard_info.json"
     assert (
@@ -855,21 +859,21 @@ def test_what_datum_reads(datum):
 
 @pytest.mark.parametrize("name", ["shard_info.json", "datum_to_type_and_shape_mapping.json"])
 @pytest.mark.parametrize("content", ["{", "[]", '{"train": 5}'])
-def test_what_datum_cannot_read(datum, name, content):
+def test_corrupt_datum_metadata(datum, name, content):
     (datum / name).write_text(content)
     assert only(check(datum)).file == name
 
 
-def test_a_directory_that_only_datum_describes(datum):
+def test_dataset_of_datum(datum):
     (datum / "dataset_info.json").unlink()
     (datum / "features.json").unlink()
     assert check(datum).is_valid
     assert check(datum).records == 20
-    content = describe(datum, "shard_info.json")
+    content = read_json(datum, "shard_info.json")
     name = sorted(content["train"])[1]
     content["train"][name] = 9
     content["train"]["nowhere.tfrecord"] = 2
-    redescribe(datum, content, "shard_info.json")
+    write_json(datum, content, "shard_info.json")
     found = {each.file: each.reason for each in check(datum).problems}
     assert found[name] == "the shard has 10 records, but 9 in shard_info.json"
     assert found["nowhere.tfrecord"] == "the shard is missing, with 2 records"
@@ -882,7 +886,7 @@ def test_a_directory_that_only_datum_describes(datum):
 # Reports.
 
 
-def test_a_report_as_a_text(directory):
+def test_report_as_string(directory):
     change(shard(directory), 30)
     said = str(check(directory))
     first, header, line = said.splitlines()
@@ -892,8 +896,8 @@ def test_a_report_as_a_text(directory):
     assert line.split()[:3] == ["birds-train.tfrecord-00000-of-00003", "0", "0"]
 
 
-def test_a_long_report_is_cut(directory):
-    put_records(directory, [b"\xff"] * 70)
+def test_long_report(directory):
+    replace_records(directory, [b"\xff"] * 70)
     report = check(directory)
     lines = str(report).splitlines()
     assert len(report.problems) > 70
@@ -902,7 +906,7 @@ def test_a_long_report_is_cut(directory):
     assert len(report.to_dict()["problems"]) == len(report.problems)
 
 
-def test_problems_of_one_file_are_listed_up_to_a_limit():
+def test_limit_of_problems_per_file():
     problems = Problems()
     for n in range(20_000):
         problems.add("a", "wrong", record=n)
@@ -910,7 +914,7 @@ def test_problems_of_one_file_are_listed_up_to_a_limit():
     assert (len(problems.listed), problems.unlisted) == (10_001, 10_000)
 
 
-def test_a_report_as_json(directory):
+def test_report_as_json(directory):
     change(shard(directory), 30)
     report = check(directory)
     content = json.loads(json.dumps(report.to_dict()))

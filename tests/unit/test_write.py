@@ -1058,7 +1058,7 @@ def test_skip_leaves_out_and_lists(tmp_path, workers, features):
     assert [each.record for each in written.skipped] == [7, 50, 100]
     assert "50 cannot be read" in written.skipped[1].reason
     assert "'x'" in written.skipped[0].reason
-    assert "left out  3" in str(written)
+    assert "skipped   3" in str(written)
     check_index(tmp_path)
 
 

@@ -129,11 +129,9 @@ def repair(
         check_split_name(name)
     _check_target(layout, target, list(targets.values()), mode)
     declared = None if features is None else Features(features)
+    count = thread_count(threads)
     with Progress(progress, None, "reading") as bar:
-        splits = [
-            _SplitRepair(layout, name, declared, bar, thread_count(threads), mmap)
-            for name in targets
-        ]
+        splits = [_SplitRepair(layout, name, declared, bar, count, mmap) for name in targets]
         common = _common_features(splits, layout.path)
         for each in splits:
             each.choose_label(common)
@@ -237,7 +235,7 @@ class _SplitRepair:
     @property
     def records(self) -> int:
         """Number of valid records."""
-        return sum(map(_valid_records, self.shards))
+        return sum(shard.valid for shard in self.shards)
 
     def _scan(self, features: Features | None) -> list[ScannedShard]:
         scanner = ShardScanner(
@@ -330,14 +328,14 @@ class _SplitRepair:
         )
 
     def _writer(self) -> SplitWriter:
-        compressions = [shard.compression for shard in self.shards if _valid_records(shard)]
+        compressions = [shard.compression for shard in self.shards if shard.valid]
         order = {} if self._metadata is None else self._metadata.order
         by, by_class, seed = order.get("by"), order.get("class"), order.get("seed")
         return SplitWriter(
             # Recorded in the index; the records stay in their order.
             ordering=RecordOrder(by_class is True, "hash" if by == "hash" else "position"),
             seed=seed if type(seed) is int and by == "hash" else 0,
-            sharding=_SameShards(ends=tuple(accumulate(map(_valid_records, self.shards)))),
+            sharding=_SameShards(ends=tuple(accumulate(shard.valid for shard in self.shards))),
             compression=max(set(compressions), key=compressions.count),
             compression_level=6,
             workers=self._threads,
@@ -408,10 +406,6 @@ def _merge_features(existing: TargetSplit, features: Features) -> Features:
     return unify(base, features)
 
 
-def _valid_records(shard: ScannedShard) -> int:
-    return shard.records - len(shard.invalid)
-
-
 class _ValidRecords(OrderedRecords):
     """The valid records of a split, in their order.
 
@@ -423,16 +417,16 @@ class _ValidRecords(OrderedRecords):
     def __init__(self, files: ShardFiles, shards: list[ScannedShard]) -> None:
         self._files = files
         self._shards = shards
-        self.records = sum(map(_valid_records, shards))
+        self.records = sum(each.valid for each in shards)
         self.bytes = sum(each.data_bytes - each.invalid_bytes for each in shards)
         self.bytes += FRAME_BYTES * self.records
 
     def tasks(self) -> Iterator[Callable[[], Part]]:
         for path, shard in zip(self._files.paths, self._shards, strict=True):
-            expected = _valid_records(shard)
+            expected = shard.valid
             for block in self._blocks(path, shard) if expected else ():
                 expected -= len(block)
-                yield partial(_unlabelled, block)
+                yield partial(_part, block)
             if expected:
                 raise _changed(path)
 
@@ -456,8 +450,8 @@ class _ValidRecords(OrderedRecords):
         raise AssertionError("the shards are not sorted by class again")
 
 
-def _unlabelled(block: Block) -> Part:
-    return block, None
+def _part(block: Block) -> Part:
+    return block, None  # the writer reads the classes
 
 
 def _changed(path: str) -> FileChangedError:

@@ -234,6 +234,11 @@ class ScannedShard:
     fingerprint: int | None = None
     """Fingerprint of the file, if the rows were requested."""
 
+    @property
+    def valid(self) -> int:
+        """Number of valid records."""
+        return self.records - len(self.invalid)
+
 
 class ScannedRows:
     """Locations and classes of the records of a shard, from which the index builder fills rows."""

@@ -1,4 +1,4 @@
-"""Corrupt files: what is wrong is said exactly, and what is valid can be had."""
+"""RecordReader on corrupt files."""
 
 import gzip
 import warnings
@@ -39,19 +39,19 @@ def read_skipping(path, **options):
 
 def flipped(path):
     """A file with one byte flipped, for every byte: (record, begin, length, byte)."""
-    sound = build(path)
+    valid = build(path)
     for number, (begin, length) in enumerate(frames()):
         for byte in range(begin, begin + length + 16):
-            damaged = sound.copy()
-            damaged[byte] ^= 0x40
-            path.write_bytes(damaged)
+            corrupt = valid.copy()
+            corrupt[byte] ^= 0x40
+            path.write_bytes(corrupt)
             yield number, begin, length, byte
 
 
-def test_every_flipped_byte_is_found_at_its_record(tmp_path):
+def test_every_flipped_byte_is_located(tmp_path):
     path = tmp_path / "x"
     for number, begin, _, byte in flipped(path):
-        # Not "auto": a corrupt first header would also be no sign of a plain file.
+        # Not "auto": a corrupt first header prevents the detection.
         with pytest.raises(CorruptRecordError) as caught:
             read(path, compression=None)
         assert (caught.value.record, caught.value.offset) == (number, begin)
@@ -60,13 +60,13 @@ def test_every_flipped_byte_is_found_at_its_record(tmp_path):
         assert str(path) in str(caught.value)
 
 
-def test_skipping_goes_on_where_the_length_is_sound(tmp_path):
+def test_skip_resumes_after_a_valid_length(tmp_path):
     path = tmp_path / "x"
     for number, begin, length, byte in flipped(path):
         records, skipped = read_skipping(path, compression=None)
         assert len(skipped) == 1
         assert (skipped[0].record, skipped[0].offset) == (number, begin)
-        if byte < begin + 12:  # nothing tells where the next record is
+        if byte < begin + 12:  # the next record is not known
             assert records == RECORDS[:number]
             assert skipped[0].bytes is None
         else:
@@ -74,12 +74,12 @@ def test_skipping_goes_on_where_the_length_is_sound(tmp_path):
             assert skipped[0].bytes == length + 16
 
 
-def test_every_truncation_is_found(tmp_path):
+def test_every_truncation_is_located(tmp_path):
     path = tmp_path / "x"
-    sound = build(path)
-    begins = [begin for begin, _ in frames()] + [len(sound)]
-    for size in range(len(sound)):
-        path.write_bytes(sound[:size])
+    valid = build(path)
+    begins = [begin for begin, _ in frames()] + [len(valid)]
+    for size in range(len(valid)):
+        path.write_bytes(valid[:size])
         complete = max(i for i, begin in enumerate(begins) if begin <= size)
         if size in begins:
             assert read(path) == RECORDS[:complete]
@@ -91,19 +91,18 @@ def test_every_truncation_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_every_damage_to_compressed_data_is_found(tmp_path, compression):
+def test_every_corruption_of_compressed_data_raises(tmp_path, compression):
     path = tmp_path / "x"
-    sound = build(path, compression=compression)
-    for byte in range(len(sound)):
-        damaged = sound.copy()
-        damaged[byte] ^= 0x55
-        path.write_bytes(damaged)
-        # Either the compression notices, or the record's own checksum does first; only bytes of the
-        # header that mean nothing to the data may change unpunished.
+    valid = build(path, compression=compression)
+    for byte in range(len(valid)):
+        corrupt = valid.copy()
+        corrupt[byte] ^= 0x55
+        path.write_bytes(corrupt)
+        # A checksum of the compression or of the record fails; some header bytes are unused.
         if byte >= 10:
             with pytest.raises(CorruptRecordError, match=r"is corrupt|checksum is"):
                 read(path, compression=compression)
-        path.write_bytes(sound[:byte])
+        path.write_bytes(valid[:byte])
         if byte:
             with pytest.raises(CorruptRecordError, match="ends before its end mark"):
                 read(path, compression=compression)
@@ -111,12 +110,12 @@ def test_every_damage_to_compressed_data_is_found(tmp_path, compression):
         assert records == RECORDS[: len(records)]
 
 
-def test_skipping_warns_once_and_counts(tmp_path):
+def test_skip_warns_once(tmp_path):
     path = tmp_path / "x"
-    damaged = build(path)
-    damaged[12] ^= 1
-    damaged[21 + 16 + 12] ^= 1
-    path.write_bytes(damaged)
+    corrupt = build(path)
+    corrupt[12] ^= 1
+    corrupt[21 + 16 + 12] ^= 1
+    path.write_bytes(corrupt)
     with RecordReader(path, on_error="skip") as reader:
         with pytest.warns(SkippedRecordsWarning, match="left out 2 corrupt parts") as caught:
             assert list(reader) == [b"", b"4"]
@@ -124,7 +123,7 @@ def test_skipping_warns_once_and_counts(tmp_path):
         assert [each.record for each in reader.skipped] == [0, 2]
 
 
-def test_a_length_of_2_to_the_63_is_not_believed(tmp_path):
+def test_impossible_lengths(tmp_path):
     from covey import _core
 
     path = tmp_path / "x"
@@ -137,18 +136,18 @@ def test_a_length_of_2_to_the_63_is_not_believed(tmp_path):
             read(path)
 
 
-def test_what_is_no_tfrecord_says_so(tmp_path):
+def test_not_a_tfrecord_file(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"This is a string, not a TFRecord file.")
     with pytest.raises(CorruptRecordError, match="may not be a TFRecord file"):
         read(path)
 
 
-def test_reading_at_a_wrong_place(tmp_path):
+def test_read_at_a_wrong_offset(tmp_path):
     path = tmp_path / "x"
-    sound = build(path)
+    valid = build(path)
     with RecordReader(path) as reader:
-        for offset in (3, len(sound)):
+        for offset in (3, len(valid)):
             with pytest.raises(CorruptRecordError) as caught:
                 reader.read_at(offset)
             assert (caught.value.path, caught.value.offset) == (str(path), offset)
@@ -156,11 +155,11 @@ def test_reading_at_a_wrong_place(tmp_path):
             reader.read_at(-1)
 
 
-def test_skipping_never_makes_read_at_give_another_record(tmp_path):
+def test_read_at_raises_in_spite_of_skip(tmp_path):
     path = tmp_path / "x"
-    damaged = build(path)
-    damaged[12] ^= 1
-    path.write_bytes(damaged)
+    corrupt = build(path)
+    corrupt[12] ^= 1
+    path.write_bytes(corrupt)
     with RecordReader(path, on_error="skip") as reader:
         with pytest.warns(SkippedRecordsWarning):
             places = reader.places()
@@ -169,52 +168,52 @@ def test_skipping_never_makes_read_at_give_another_record(tmp_path):
             reader.read_at(0)
         assert caught.value.offset == 0
         assert reader.read_at(places["offset"][0]) == b""
-        assert len(reader.skipped) == 1  # still that of the last pass
-        for place in (2**62, 2**70):
+        assert len(reader.skipped) == 1  # that of the last pass
+        for at in (2**62, 2**70):
             with pytest.raises(CorruptRecordError, match="no record begins at byte"):
-                reader.read_at(place)
+                reader.read_at(at)
 
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
-def test_many_damaged_records_take_no_more_memory(tmp_path, compression):
+def test_many_corrupt_records(tmp_path, compression):
     path = tmp_path / "x"
     with RecordWriter(path) as writer:
         for _ in range(3000):
             writer.write(b"r" * 20)
-    damaged = bytearray(path.read_bytes())
-    damaged[12::36] = b"!" * 3000
-    path.write_bytes(gzip.compress(damaged) if compression else damaged)
+    corrupt = bytearray(path.read_bytes())
+    corrupt[12::36] = b"!" * 3000
+    path.write_bytes(gzip.compress(corrupt) if compression else corrupt)
     with RecordReader(path, on_error="skip") as reader, warnings.catch_warnings():
         warnings.simplefilter("ignore", SkippedRecordsWarning)
         assert list(reader) == []
         assert [each.record for each in reader.skipped] == list(range(3000))
 
 
-def test_what_comes_before_damaged_compression_is_read(tmp_path):
+def test_data_before_corrupt_compression_is_read(tmp_path):
     path = tmp_path / "x"
     records = [b"%06d" % i * 20 for i in range(3000)]
     with RecordWriter(path, compression="GZIP", member_bytes=10**9) as writer:
         for record in records:
             writer.write(record)
-    damaged = bytearray(path.read_bytes())
-    place = len(damaged) * 3 // 4
-    damaged[place] ^= 0x10
-    path.write_bytes(damaged)
+    corrupt = bytearray(path.read_bytes())
+    at = len(corrupt) * 3 // 4
+    corrupt[at] ^= 0x10
+    path.write_bytes(corrupt)
     found, skipped = read_skipping(path)
-    sound = [record for record in found if record in set(records)]
-    assert found == sound
-    assert len(found) > 2000  # about three quarters, whatever the size of a window
+    valid = [record for record in found if record in set(records)]
+    assert found == valid
+    assert len(found) > 2000  # about three quarters, independent of the window size
     assert skipped
 
 
-def test_a_damaged_plain_file_is_not_taken_for_zlib(tmp_path):
+def test_corrupt_plain_file_is_not_zlib(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"\x08\x1d" + bytes(60))
     with RecordReader(path) as reader:
         assert reader.compression is None
 
 
-def test_unknown_policy(tmp_path):
+def test_invalid_on_error(tmp_path):
     build(tmp_path / "x")
     with pytest.raises(ValueError, match="on_error is 'ignore'"):
         RecordReader(tmp_path / "x", on_error="ignore")
