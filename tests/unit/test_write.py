@@ -384,10 +384,10 @@ def test_a_declared_text_stays_a_text(tmp_path, form):
     check_index(tmp_path)
 
 
-@pytest.mark.parametrize("order", [None, "class"])
+@pytest.mark.parametrize("order", [False, True])
 def test_a_nested_label(tmp_path, order):
     examples = [{"is": {"a": "ab"[i % 2]}, "x": i} for i in range(10)]
-    assert write(examples, tmp_path, label="is/a", order=order).classes == {"a": 5, "b": 5}
+    assert write(examples, tmp_path, label="is/a", sort_by_class=order).classes == {"a": 5, "b": 5}
     check_index(tmp_path)
 
 
@@ -439,7 +439,7 @@ def test_memory_and_workers_do_not_change_a_byte(tmp_path, many, memory_limit, w
     assert files(tmp_path) == many
 
 
-@pytest.mark.parametrize("options", [{"order": "class"}, {"shuffle": False}, {"key": "id"}])
+@pytest.mark.parametrize("options", [{"sort_by_class": True}, {"shuffle": False}, {"key": "id"}])
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_nor_do_they_with_other_options(tmp_path, options, compression):
     options = {**options, "label": "species", "compression": compression, "records_per_shard": 499}
@@ -548,7 +548,7 @@ def test_order_by_class(tmp_path, form, memory_limit):
     columns = {"x": list(range(2000)), "species": labels}
     rows = [{"x": x, "species": species} for x, species in enumerate(labels)]
     examples = rows if form == "examples" else columns
-    options = {"label": "species", "order": "class", "shards": 5, "memory_limit": memory_limit}
+    options = {"label": "species", "sort_by_class": True, "shards": 5, "memory_limit": memory_limit}
     written = write(examples, tmp_path, **options)
     found = column(tmp_path, "species")
     assert found == sorted(found)
@@ -561,7 +561,7 @@ def test_order_by_class(tmp_path, form, memory_limit):
 @pytest.mark.parametrize("options", [{"shards": 2}, {"shard_bytes": 4000}])
 def test_shards_end_where_classes_end(tmp_path, options):
     labels = [0] * 90 + [1] * 10 + [2] * 110 + [3] * 5
-    write({"label": labels}, tmp_path, label="label", order="class", **options)
+    write({"label": labels}, tmp_path, label="label", sort_by_class=True, **options)
     rows = index(tmp_path)
     for first, second in itertools.pairwise(range(int(rows["shard"].max()) + 1)):
         ends, begins = rows[rows["shard"] == first], rows[rows["shard"] == second]
@@ -571,19 +571,19 @@ def test_shards_end_where_classes_end(tmp_path, options):
 
 def test_shards_end_where_classes_end_even_if_unequal(tmp_path):
     labels = [0] * 10 + [1, 2]
-    written = write({"label": labels}, tmp_path, label="label", order="class", shards=3)
+    written = write({"label": labels}, tmp_path, label="label", sort_by_class=True, shards=3)
     assert [shard.records for shard in written.shards] == [10, 1, 1]
 
 
 def test_more_shards_than_classes_cut_through_them(tmp_path):
-    written = write({"label": [0] * 10}, tmp_path, label="label", order="class", shards=2)
+    written = write({"label": [0] * 10}, tmp_path, label="label", sort_by_class=True, shards=2)
     assert [shard.records for shard in written.shards] == [5, 5]
 
 
 @pytest.mark.parametrize("examples", [[{"x": 1}], {"x": [1, 2]}])
 def test_order_by_class_needs_a_label(tmp_path, examples):
     with pytest.raises(covey.CoveyError, match="order is 'class', but no feature tells the class"):
-        write(examples, tmp_path / "birds", order="class")
+        write(examples, tmp_path / "birds", sort_by_class=True)
     assert not (tmp_path / "birds").exists()
 
 
@@ -592,7 +592,7 @@ def test_order_by_class_needs_a_label(tmp_path, examples):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"order": "class"}, {"shuffle": False}, {"workers": 2}],
+    [{}, {"sort_by_class": True}, {"shuffle": False}, {"workers": 2}],
     ids=["hash", "class", "kept", "workers"],
 )
 @pytest.mark.parametrize("memory_limit", [20_000, 1 << 30])
@@ -605,7 +605,7 @@ def test_duplicate_keys(tmp_path, options, memory_limit):
     assert not (tmp_path / "birds").exists()
 
 
-@pytest.mark.parametrize("options", [{}, {"order": "class"}, {"shuffle": False}])
+@pytest.mark.parametrize("options", [{}, {"sort_by_class": True}, {"shuffle": False}])
 def test_duplicate_keys_of_columns(tmp_path, options):
     columns = {"id": [*map(str, range(300)), "17"], "label": [0] * 300 + [1]}
     with pytest.raises(DuplicateKeyError, match=r"examples 17 and 300.*'17'"):
@@ -1215,7 +1215,7 @@ def visible(directory):
     return {name: data for name, data in files(directory).items() if not name.startswith(".covey-")}
 
 
-@pytest.mark.parametrize("options", [{}, {"order": "class"}, {"workers": 2}, {"shards": 300}])
+@pytest.mark.parametrize("options", [{}, {"sort_by_class": True}, {"workers": 2}, {"shards": 300}])
 def test_few_files_are_open_at_once(tmp_path, options, monkeypatch):
     monkeypatch.setattr("covey.writing.encode._CHUNK_EXAMPLES", 4)  # every chunk becomes a run
     pairs = [(i, {"x": i, "label": i % 7}) for i in range(1200)]

@@ -80,7 +80,7 @@ class Change:
     """The staged shards and index files, by their final names."""
     sidecars: Mapping[str, str]
     """The files that describe the features of all splits, by name."""
-    lists_shards: Mapping[str, int] | None
+    listed_shards: Mapping[str, int] | None
     """The entry of the split in datum's ``shard_info.json``, if there is to be one."""
     keeps: bool
     """Whether records of the old dataset stay: then new sidecar files describe these as well."""
@@ -253,12 +253,12 @@ class Staging:
         early = {name: text for name, text in changed.items() if name in now and change.keeps}
         late = {name: text for name, text in changed.items() if name in now and not change.keeps}
         stale = [] if change.keeps else self._stale_labels(change)
-        if change.lists_shards is not None:
+        if change.listed_shards is not None:
             path = self.directory / SHARD_INFO_FILE
             content = parse_json(read_file(path), str(path)) if path.exists() else {}
             if not isinstance(content, dict):
                 raise FormatError("it is not a dict; remove it with its dataset", path=path)
-            content[change.split.name] = dict(change.lists_shards)
+            content[change.split.name] = dict(change.listed_shards)
             late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False).encode()
         atomic_write_all(self.path, {**new, STALE: "\n".join(stale).encode()})
         for directory, texts in ((BEFORE, early), (AFTER, late)):
