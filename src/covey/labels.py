@@ -50,9 +50,10 @@ def find_label(features: Features, label: str | None, *, needed: bool = False) -
         labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
         if needed and len(labels) != 1:
             raise DatasetError(
-                "sort_by_class is True, but there is no label feature",
-                option="label",
-                remedy="pass the name of a feature",
+                "there is no label feature",
+                option="sort_by_class",
+                found=True,
+                remedy="pass label=",
             )
         return labels[0] if len(labels) == 1 else None
     if label not in features:

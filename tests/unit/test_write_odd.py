@@ -514,7 +514,9 @@ def test_a_class_too_large_is_named(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
 def test_order_by_class_without_one_is_one_error(tmp_path, form):
-    with pytest.raises(DatasetError, match=r"order is 'class', .* pass label="):
+    with pytest.raises(
+        DatasetError, match="sort_by_class is True; there is no label feature; pass label="
+    ):
         write(as_form(form, {"x": [1]}), tmp_path, sort_by_class=True)
 
 
@@ -587,7 +589,7 @@ def test_descriptions_stay_until_there_is_another(tmp_path):
 
 def test_an_overwritten_dataset_keeps_its_name_or_says_so(tmp_path):
     write([{"x": 1}], tmp_path, name="owls")
-    with pytest.raises(DatasetError, match="called 'owls' already, not 'wrens'"):
+    with pytest.raises(DatasetError, match="name is 'wrens'; the name of the dataset is 'owls'"):
         write([{"x": 2}], tmp_path, name="wrens", mode="overwrite")
     assert column(tmp_path, "x") == [1]
 

@@ -160,7 +160,7 @@ def normalize_input(examples: Any) -> Input:
         return _from_source(examples)
     if isinstance(examples, (str, bytes, os.PathLike)):
         raise DatasetError(
-            f"examples is the path {shown(os.fsdecode(examples))!r}",
+            f"it is the path {shown(os.fsdecode(examples))!r}",
             option="examples",
             remedy="open it with covey.open_source(path), which reads directories of images, CSV, "
             "JSON, Parquet, NPZ and TFRecords",
@@ -182,7 +182,7 @@ def normalize_input(examples: Any) -> Input:
     if hasattr(examples, "__iter__") or hasattr(examples, "__next__"):
         return Input(items=examples, length=_length(examples), class_names=names)
     raise DatasetError(
-        f"examples is of type {type(examples).__name__}",
+        f"it is of type {type(examples).__name__}",
         option="examples",
         allowed="an iterable of dicts, a dict of columns, a table, a tf.data, torch or Hugging "
         "Face dataset, or a covey Source",
@@ -205,12 +205,12 @@ def _reject_containers(examples: Any) -> None:
     """Raise an error for objects that contain examples, but are not supported themselves."""
     reason = remedy = ""
     if isinstance(examples, Mapping) and any(hasattr(v, "column_names") for v in examples.values()):
-        reason = f"examples has several splits: {', '.join(map(str, examples))}"
+        reason = f"it has several splits: {', '.join(map(str, examples))}"
         remedy = f"write each one, as in examples[{next(iter(examples))!r}]"
     elif hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
-        reason, remedy = "examples is a polars LazyFrame", "call collect() on it"
+        reason, remedy = "it is a polars LazyFrame", "call collect() on it"
     elif hasattr(examples, "collate_fn") and hasattr(examples, "dataset"):
-        reason, remedy = "examples is a torch DataLoader of batches", "pass its dataset"
+        reason, remedy = "it is a torch DataLoader of batches", "pass its dataset"
     if reason:
         raise DatasetError(reason, option="examples", remedy=remedy)
 

@@ -77,9 +77,10 @@ class TargetSplit:
         info = read_info(directory)
         if info is not None and name not in (None, info.name):
             raise DatasetError(
-                f"the name of the dataset is {info.name!r}, not {name!r}",
+                f"the name of the dataset is {info.name!r}",
                 path=directory,
                 option="name",
+                found=name,
             )
         own, version = dataset_name(directory)
         if info is not None:
