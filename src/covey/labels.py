@@ -15,6 +15,8 @@ from covey.schema.columns import STRINGS, Column
 from covey.schema.types import Feature
 from covey.tfrecord import Block
 
+Positions = Sequence[int] | NDArray[np.uint64]
+
 LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
 """Common names of label features; the first one that exists is used."""
 
@@ -132,19 +134,17 @@ class ClassIds:
         self.has_strings = False
         """Whether any label was a string."""
 
-    def read(
-        self, features: Features, label: str, block: Block, examples: Sequence[int]
-    ) -> NDArray[np.int64]:
+    def read(self, only: Features, block: Block, examples: Positions) -> NDArray[np.int64]:
         """Return the class ids of records, provisional if the label is a string.
 
         Args:
-            features: Features of the records.
-            label: Label feature.
+            only: The label feature alone.
             block: The records.
             examples: Positions of the examples in the source, for errors.
         """
-        column = leaf(features.decode_batch(block, [label]))
-        if not is_string(features[label]):
+        ((label, feature),) = only.items()
+        column = leaf(only.decode_batch(block))
+        if not is_string(feature):
             return _check_ids(label, column)
         self.has_strings = True
         ids = self._ids
@@ -195,7 +195,7 @@ def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return (*first, *sorted(set(found).difference(first)))
 
 
-def decode_strings(column: Iterable[Any], examples: Sequence[int] | None = None) -> list[str]:
+def decode_strings(column: Iterable[Any], examples: Positions | None = None) -> list[str]:
     """Return the labels of a column as strings.
 
     Args:
@@ -210,7 +210,7 @@ def decode_strings(column: Iterable[Any], examples: Sequence[int] | None = None)
         if isinstance(value, str):
             strings.append(value)
             continue
-        example = row if examples is None else examples[row]
+        example = row if examples is None else int(examples[row])
         if not isinstance(value, bytes):
             raise FeatureError(
                 f"the label is {value!r}, of type {type(value).__name__}; other labels are strings",
@@ -227,7 +227,7 @@ def decode_strings(column: Iterable[Any], examples: Sequence[int] | None = None)
 
 
 def read_strings(
-    features: Features, label: str, block: Block, examples: Sequence[int] | None = None
+    features: Features, label: str, block: Block, examples: Positions | None = None
 ) -> list[str]:
     """Return the strings of the label feature in the records of a block."""
     return decode_strings(leaf(features.decode_batch(block, [label])), examples)
@@ -275,7 +275,7 @@ def number_column(
     unknown = next((row for row, string in enumerate(strings) if string not in ids), None)
     if unknown is not None:
         raise FeatureError(
-            f"{strings[unknown]!r} is not one of the {len(names)} class names",
+            f"there is no class {strings[unknown]!r} among the {len(names)} names",
             example=unknown,
             feature=label,
         )

@@ -301,7 +301,7 @@ class Spool:
     def _read(self, part: _SortedPart) -> Part:
         if not self.is_labelled:
             return part.copy(), None
-        labels = np.ascontiguousarray(part.rows["label"])
+        labels = part.all_rows["label"][part.order]
         return part.copy(), labels if self.final_ids is None else self.final_ids[labels]
 
     def _sorted(self) -> Iterator[_SortedPart]:

@@ -53,7 +53,9 @@ class _Group:
 
     features: Features
     label: str | None
-    """Label feature of the class ids in the rows."""
+    """Name of the label feature of the class ids in the rows."""
+    only_label: Features | None
+    """The label feature alone."""
     spool: Spool
 
 
@@ -134,9 +136,8 @@ class RecordSorter:
             )
         rows = make_rows(chunk.positions, block.lengths, chunk.keys, self._options.seed)
         group = self._find_group(chunk.features)
-        if group.label is not None:
-            examples = chunk.positions.tolist()
-            rows["label"] = self._class_ids.read(chunk.features, group.label, block, examples)
+        if group.only_label is not None:
+            rows["label"] = self._class_ids.read(group.only_label, block, chunk.positions)
         group.spool.add(block, rows, chunk.keys)
 
     def _find_group(self, features: Features) -> _Group:
@@ -154,7 +155,8 @@ class RecordSorter:
         if order.by_class and (label is None or is_string(features[label])):
             order = RecordOrder(by=order.by)  # the class ids are not final
         spool = self._new_spool(order, f"{len(self._groups)}-")
-        self._groups.append(_Group(features, label, spool))
+        only_label = None if label is None else features.select([label])
+        self._groups.append(_Group(features, label, only_label, spool))
         return self._groups[-1]
 
     def _new_spool(self, order: RecordOrder, prefix: str) -> Spool:
