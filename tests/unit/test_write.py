@@ -1233,7 +1233,7 @@ def visible(directory):
 
 @pytest.mark.parametrize("options", [{}, {"sort_by_class": True}, {"workers": 2}, {"shards": 300}])
 def test_few_files_are_open_at_once(tmp_path, options, monkeypatch):
-    monkeypatch.setattr("covey.writing.encode._CHUNK_EXAMPLES", 4)  # every chunk becomes a run
+    monkeypatch.setattr("covey.writing.encode.CHUNK_EXAMPLES", 4)  # every chunk becomes a run
     pairs = [(i, {"x": i, "label": i % 7}) for i in range(1200)]
     with files_at_most(64):
         write(iter(pairs), tmp_path, label="label", memory_limit=3_000, **options)

@@ -195,7 +195,8 @@ def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_
         features = None
     with (
         tempfile.TemporaryDirectory() as directory,
-        mock.patch("covey.writing.encode._CHUNK_EXAMPLES", at_once),
+        mock.patch("covey.writing.encode.CHUNK_EXAMPLES", at_once),
+        mock.patch("covey.writing.parallel.CHUNK_EXAMPLES", at_once),
     ):
         if features is None:
             with pytest.raises(FeatureError):

@@ -1,7 +1,7 @@
 """External merge sort of records, with bounded memory.
 
-A spool holds records in an arena of large buffers, up to a limit. Then it sorts them and spills them
-to disk as a run. At the end, the runs are merged. The order does not depend on the limit.
+A spool holds records in an arena of large buffers, up to a limit. Then it sorts them and spills
+them to disk as a run. At the end, the runs are merged. The order does not depend on the limit.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from covey.shuffle.keys import OrderedRecords
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
 from covey.writing.commit import Staging, staged
-from covey.writing.encode import encode_examples
 from covey.writing.inputs import Input, SkippedExample, name_classes, normalize_input
 from covey.writing.locks import interrupted, locked
 from covey.writing.options import (
@@ -41,6 +40,7 @@ from covey.writing.order import (
     fill_columns,
     flatten,
 )
+from covey.writing.parallel import encode_examples
 from covey.writing.publish import RemoteStaging
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
