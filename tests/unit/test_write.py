@@ -205,7 +205,7 @@ def test_a_hugging_face_dataset_knows_its_classes(tmp_path):
     assert (written.label, written.classes) == ("label", {"wren": 1, "owl": 2})
 
 
-def test_a_source_brings_its_label(tmp_path):
+def test_a_source_has_a_label(tmp_path):
     (tmp_path / "birds.csv").write_text("name,label\na,owl\nb,wren\nc,owl\n")
     written = write(covey.sources.open_source(tmp_path / "birds.csv"), tmp_path / "data")
     assert (written.label, written.classes) == ("label", {"owl": 2, "wren": 1})
@@ -226,7 +226,7 @@ def test_nested_columns(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["arrow", "pandas"])
-def test_nulls_are_no_numbers(tmp_path, form):
+def test_missing_values_are_rejected(tmp_path, form):
     import pandas
     import pyarrow
 
@@ -240,7 +240,7 @@ def test_nulls_are_no_numbers(tmp_path, form):
 
 
 @pytest.mark.parametrize("examples", [5, None, "birds.csv", b"birds", [1, 2], [[1, 2]], ["ab"]])
-def test_what_is_no_examples_is_refused(tmp_path, examples):
+def test_invalid_examples(tmp_path, examples):
     with pytest.raises(covey.CoveyError, match="example"):
         write(examples, tmp_path / "birds")
     assert not (tmp_path / "birds").exists()
@@ -346,7 +346,7 @@ def test_defaults_of_declared_features(tmp_path):
 # Labels.
 
 
-def test_texts_become_classes_sorted_by_name(tmp_path):
+def test_strings_become_classes_sorted_by_name(tmp_path):
     written = write(birds(23), tmp_path, label="species")
     assert written.features["species"].names == tuple(sorted(SPECIES))
     assert (tmp_path / "species.labels.txt").read_text().split() == sorted(SPECIES)
@@ -374,7 +374,7 @@ def test_kinds_of_labels(tmp_path, form, labels, classes):
 
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_a_declared_text_stays_a_text(tmp_path, form):
+def test_a_declared_string_remains_a_string(tmp_path, form):
     labels = ["b", "a", "b"]
     examples = [{"label": label} for label in labels] if form == "examples" else {"label": labels}
     written = write(examples, tmp_path, label="label", features={"label": "str"}, shuffle=False)
@@ -392,7 +392,7 @@ def test_a_nested_label(tmp_path, order):
 
 
 @pytest.mark.parametrize("names", [["", "b"], ["a\nb", "b"], [" a", "a"], ["a\r", "b"]])
-def test_class_names_that_no_labels_file_can_hold(tmp_path, names):
+def test_invalid_class_names(tmp_path, names):
     with pytest.raises(covey.CoveyError, match="label"):
         write([{"label": name} for name in names], tmp_path / "birds", label="label")
     assert not (tmp_path / "birds").exists()
@@ -406,7 +406,7 @@ def test_class_names_that_no_labels_file_can_hold(tmp_path, names):
         ("y", "must be a ClassLabel"),
     ],
 )
-def test_labels_that_tell_no_class(tmp_path, label, reason):
+def test_invalid_labels(tmp_path, label, reason):
     with pytest.raises(DatasetError, match=reason):
         write([{"x": 0.5, "y": ["a", "b"]}], tmp_path / "birds", label=label)
     assert not (tmp_path / "birds").exists()
@@ -445,7 +445,7 @@ def test_memory_and_workers_do_not_change_a_byte(tmp_path, many, memory_limit, w
 
 @pytest.mark.parametrize("options", [{"sort_by_class": True}, {"shuffle": False}, {"key": "id"}])
 @pytest.mark.parametrize("compression", [None, "GZIP"])
-def test_nor_do_they_with_other_options(tmp_path, options, compression):
+def test_memory_and_workers_with_other_options(tmp_path, options, compression):
     options = {**options, "label": "species", "compression": compression, "records_per_shard": 499}
     for name, memory_limit, workers in [("a", 1 << 30, 1), ("b", 20_000, 2)]:
         write(
@@ -469,7 +469,7 @@ def test_processes_do_not_change_a_byte(tmp_path, workers):
     assert files(tmp_path / "numbered") == files(tmp_path / "list")
 
 
-def test_what_cannot_be_sent_to_processes_is_read_in_threads(tmp_path):
+def test_a_source_that_cannot_be_pickled_is_read_in_threads(tmp_path):
     class Local(Numbered):
         """A class that another process does not find."""
 
@@ -506,7 +506,7 @@ def test_shuffle_false_keeps_the_order(tmp_path, memory_limit, workers):
 
 
 @pytest.mark.parametrize("kind", [str, int, str.encode])
-def test_keys_decide_the_order(tmp_path, kind):
+def test_keys_determine_the_order(tmp_path, kind):
     pairs = [
         (str(i).encode() if kind == str.encode else kind(i), {"x": i, "label": "abc"[i % 3]})
         for i in range(500)
@@ -547,7 +547,7 @@ def test_keys_of_different_types_are_different(tmp_path):
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
 @pytest.mark.parametrize("memory_limit", [20_000, 1 << 30])
-def test_order_by_class(tmp_path, form, memory_limit):
+def test_sort_by_class(tmp_path, form, memory_limit):
     labels = [SPECIES[i % 5] for i in range(2000)]
     columns = {"x": list(range(2000)), "species": labels}
     rows = [{"x": x, "species": species} for x, species in enumerate(labels)]
@@ -585,7 +585,7 @@ def test_more_shards_than_classes_cut_through_them(tmp_path):
 
 
 @pytest.mark.parametrize("examples", [[{"x": 1}], {"x": [1, 2]}])
-def test_order_by_class_needs_a_label(tmp_path, examples):
+def test_sort_by_class_needs_a_label(tmp_path, examples):
     with pytest.raises(covey.CoveyError, match="there is no label feature; pass label="):
         write(examples, tmp_path / "birds", sort_by_class=True)
     assert not (tmp_path / "birds").exists()
@@ -624,12 +624,12 @@ def test_duplicate_keys_when_features_change(tmp_path):
 
 
 @pytest.mark.parametrize("key", [0.5, None, 2**64, ("a",)])
-def test_keys_that_are_none(tmp_path, key):
+def test_invalid_keys(tmp_path, key):
     with pytest.raises(FeatureError, match="key"):
         write([(key, {"x": 1})], tmp_path / "birds")
 
 
-def test_some_keys_are_no_keys(tmp_path):
+def test_some_examples_without_keys(tmp_path):
     with pytest.raises(FeatureError, match="have keys, others do not"):
         write([("a", {"x": 1}), {"x": 2}], tmp_path / "birds")
 
@@ -701,7 +701,7 @@ def test_one_example_larger_than_a_shard(tmp_path):
 # Splits.
 
 
-def test_another_split_leaves_the_first_alone(tmp_path):
+def test_another_split_does_not_change_the_first(tmp_path):
     write(birds(50), tmp_path, label="species", shards=2)
     before, times = files(tmp_path), {path: path.stat() for path in tmp_path.iterdir()}
     write(birds(20), tmp_path, "test", shards=2)
@@ -717,7 +717,7 @@ def test_another_split_leaves_the_first_alone(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_another_split_brings_new_classes(tmp_path, form):
+def test_another_split_adds_classes(tmp_path, form):
     write([{"label": "owl"}, {"label": "wren"}], tmp_path, label="label")
     labels = ["wren", "crow", "jay", "owl"]
     examples = [{"label": label} for label in labels] if form == "examples" else {"label": labels}
@@ -730,7 +730,7 @@ def test_another_split_brings_new_classes(tmp_path, form):
     check_index(tmp_path, "test")
 
 
-def test_a_third_split_knows_the_classes_of_the_second(tmp_path):
+def test_a_third_split_has_the_classes_of_the_second(tmp_path):
     for split, labels in [("a", ["x"]), ("b", ["z"]), ("c", ["y", "z"])]:
         written = write({"label": labels}, tmp_path, split, label="label", shuffle=False)
     assert written.features["label"].names == ("x", "z", "y")
@@ -758,7 +758,7 @@ def test_another_split_may_not_rename_the_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("split", ["", "a/b", "all", "..", "a b", "-", 5])
-def test_names_that_no_split_can_have(tmp_path, split):
+def test_invalid_split_names(tmp_path, split):
     with pytest.raises(covey.errors.FormatError, match="name of a split"):
         write([{"x": 1}], tmp_path / "birds", split)
     assert not (tmp_path / "birds").exists()
@@ -767,7 +767,7 @@ def test_names_that_no_split_can_have(tmp_path, split):
 # Modes.
 
 
-def test_a_split_that_is_there_is_an_error(tmp_path):
+def test_an_existing_split_is_an_error(tmp_path):
     write([{"x": 1}], tmp_path)
     before = files(tmp_path)
     with pytest.raises(DatasetExistsError, match=r"'train' exists.*overwrite.*append"):
@@ -808,15 +808,6 @@ def test_a_third_version_deletes_the_first_after_the_retention_time(tmp_path, mo
     check_index(directory)
 
 
-def test_overwrite_leaves_other_splits_alone(tmp_path):
-    write(birds(20), tmp_path, "test", label="species")
-    test = read(tmp_path, "test")
-    write(birds(20), tmp_path)
-    written = write([{**birds(1)[0], "species": "emu"}], tmp_path, mode="overwrite")
-    assert written.classes == {"emu": 1}
-    assert read(tmp_path, "test") == test
-
-
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize("form", ["examples", "columns"])
 def test_append_adds_whole_shards_under_new_names(tmp_path, compression, form):
@@ -851,14 +842,14 @@ def test_append_to_nothing_is_a_first_write(tmp_path):
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
-def test_append_may_tell_classes_that_nothing_told_before(tmp_path):
+def test_append_may_add_a_label(tmp_path):
     write([{"x": 1, "y": 5}], tmp_path)
     assert write([{"x": 2, "y": 5}], tmp_path, mode="append", label="x").classes == {1: 1, 2: 1}
     check_index(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_append_to_texts(tmp_path, form):
+def test_append_to_string_labels(tmp_path, form):
     write([{"label": "b"}], tmp_path, label="label", features={"label": "str"})
     second = [{"label": "a"}] if form == "examples" else {"label": ["a"]}
     assert write(second, tmp_path, mode="append").classes == {"b": 1, "a": 1}
@@ -867,7 +858,7 @@ def test_append_to_texts(tmp_path, form):
 
 
 @pytest.mark.parametrize("gone", ["index.npy", "index.json", "by_class.npy", "classes.npy"])
-def test_append_without_an_index_makes_one(tmp_path, gone):
+def test_append_without_an_index_builds_one(tmp_path, gone):
     write(birds(9), tmp_path, label="species")
     (tmp_path / f"{info(tmp_path).name}-train.{gone}").unlink()
     write(birds(9, first=9), tmp_path, mode="append", label="species")
@@ -875,7 +866,7 @@ def test_append_without_an_index_makes_one(tmp_path, gone):
     check_index(tmp_path)
 
 
-def test_append_after_a_shard_was_replaced_makes_a_new_index(tmp_path):
+def test_append_after_a_shard_was_replaced_rebuilds_the_index(tmp_path):
     write({"x": [1, 2]}, tmp_path / "birds", label="x")
     write({"x": [7, 7, 9]}, tmp_path / "other" / "birds", label="x")
     (path,) = shard_paths(tmp_path / "birds")
@@ -894,7 +885,7 @@ def test_append_keeps_the_compression(tmp_path):
         write([{"x": 3}], tmp_path, mode="append", compression="ZLIB")
 
 
-def test_shards_in_a_directory_of_their_own_are_replaced_or_refused_but_not_broken(tmp_path):
+def test_shards_in_a_subdirectory_are_replaced_or_rejected(tmp_path):
     write([{"x": 1}], tmp_path)
     (path,) = shard_paths(tmp_path)
     (tmp_path / "shards").mkdir()
@@ -948,7 +939,7 @@ def test_without_a_label_there_are_no_classes(tmp_path):
 # What is returned.
 
 
-def test_written_tells_what_is_there(tmp_path):
+def test_write_result(tmp_path):
     written = write(birds(50), tmp_path / "birds", label="species", shards=2)
     paths = shard_paths(tmp_path / "birds")
     assert (written.path, written.split) == (str(tmp_path / "birds"), "train")
@@ -965,7 +956,7 @@ def test_written_tells_what_is_there(tmp_path):
     assert "5 of 'species'" in str(written)
 
 
-def test_progress_is_told_or_not(tmp_path, capfd):
+def test_progress_option(tmp_path, capfd):
     covey.write([{"x": 1}], tmp_path, split="a", progress=False)
     covey.write([{"x": 1}], tmp_path, split="b")
     assert capfd.readouterr() == ("", "")
@@ -1003,7 +994,7 @@ def test_a_generator_that_raises(tmp_path, there, count, options):
     assert not (tmp_path / "new").exists()
 
 
-def test_interrupting_leaves_nothing_behind(tmp_path):
+def test_an_interrupt_leaves_no_files(tmp_path):
     def interrupted():
         yield from birds(20)
         raise KeyboardInterrupt
@@ -1041,7 +1032,7 @@ def test_an_example_that_lacks_a_feature(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_of_several_errors_is_told(tmp_path, workers):
+def test_the_first_of_several_errors_is_raised(tmp_path, workers):
     def examples():
         yield from [{"x": 1}] * 10
         yield {"x": "no"}
@@ -1054,7 +1045,7 @@ def test_the_first_of_several_errors_is_told(tmp_path, workers):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("features", [None, {"x": "int64", "label": "str"}])
-def test_skip_leaves_out_and_lists(tmp_path, workers, features):
+def test_skipped_examples_are_listed(tmp_path, workers, features):
     source = Numbered(200, bad=(7, 100), failing=(50,))
     options = {"features": features, "label": "label", "workers": workers}
     written = write(source, tmp_path, on_error="skip", **options)
@@ -1066,7 +1057,7 @@ def test_skip_leaves_out_and_lists(tmp_path, workers, features):
     check_index(tmp_path)
 
 
-def test_without_skip_numbered_examples_that_fail_are_errors(tmp_path):
+def test_indexed_examples_that_fail_are_errors(tmp_path):
     for source, reason in [
         (Numbered(99, bad=(60,)), "example 60: feature 'x'"),
         (Numbered(99, failing=(50,)), "example 50: .*OSError: 50 cannot be read"),
@@ -1089,7 +1080,7 @@ def test_without_skip_numbered_examples_that_fail_are_errors(tmp_path):
     ],
     ids=["number", "none", "other", "no key", "short", "source"],
 )
-def test_skip_whatever_is_wrong_with_an_example(tmp_path, examples, options):
+def test_skip_every_kind_of_invalid_example(tmp_path, examples, options):
     written = write(examples, tmp_path, on_error="skip", shuffle=False, **options)
     assert column(tmp_path, "x") == [1, 2]
     assert [each.example for each in written.left_out] == [1]
@@ -1148,12 +1139,12 @@ def test_options_that_do_not_match_the_examples(tmp_path, options, feature):
     assert not (tmp_path / "new").exists()
 
 
-def test_options_that_there_are_not(tmp_path):
+def test_unknown_options(tmp_path):
     with pytest.raises(TypeError, match="shard_count"):
         write([{"x": 1}], tmp_path, shard_count=3)
 
 
-def test_a_file_where_the_directory_should_be(tmp_path):
+def test_the_path_is_a_file(tmp_path):
     (tmp_path / "birds").write_text("no")
     for path in [tmp_path / "birds", tmp_path / "birds" / "train"]:
         with pytest.raises(DatasetError, match="birds: it is a file; must be a directory"):
@@ -1249,7 +1240,7 @@ def test_no_files_stay_open(tmp_path):
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_images_stay_the_bytes_they_were(tmp_path):
+def test_images_keep_their_bytes(tmp_path):
     from io import BytesIO
 
     from PIL import Image as Pillow
@@ -1263,7 +1254,7 @@ def test_images_stay_the_bytes_they_were(tmp_path):
     assert example_label(read(tmp_path)[0], "image") == out.getvalue()
 
 
-def test_a_source_joins_a_dataset_by_the_names_of_its_classes(tmp_path):
+def test_a_source_is_matched_by_class_names(tmp_path):
     write([{"x": 1, "label": name} for name in ("wren", "owl")], tmp_path / "birds", label="label")
     np.savez(tmp_path / "more.npz", x=[5, 6], label=["crow", "owl"])
     more = covey.sources.open_source(tmp_path / "more.npz", label="label")
@@ -1272,7 +1263,7 @@ def test_a_source_joins_a_dataset_by_the_names_of_its_classes(tmp_path):
     assert written.classes == {"owl": 1, "crow": 1}
 
 
-def test_a_source_of_named_items_joins_too(tmp_path):
+def test_a_source_of_items_is_matched_by_class_names(tmp_path):
     write([{"x": 1, "label": name} for name in ("wren", "owl")], tmp_path / "birds", label="label")
     (tmp_path / "more.csv").write_text("x,label\n5,crow\n6,owl\n")
     written = write(covey.sources.open_source(tmp_path / "more.csv"), tmp_path / "birds", "test")

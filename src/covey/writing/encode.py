@@ -1,6 +1,6 @@
 """Encode examples into records, with features that are declared or inferred.
 
-Inference runs on one thread. Workers, which are other threads or processes, encode with the features
+Inference runs on one thread. Workers (threads or processes) encode with the features that were
 inferred so far. They return the examples that do not match these exactly, from which the one thread
 widens the features.
 """
