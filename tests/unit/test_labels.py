@@ -11,7 +11,7 @@ from written import write
 import covey
 from covey import ClassLabel, CoveyError, Features, Tensor
 from covey.errors import DatasetError
-from covey.index.labels import class_of_file
+from covey.filenames import strip_record_suffixes
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ BIRDS = ["wren", "owl", "jay", "owl", "wren", "owl"]
 
 
 @pytest.mark.parametrize("kind", ["int64", "str", "bytes"])
-def test_a_feature_tells_the_class(directory, kind):
+def test_a_label_feature(directory, kind):
     names = {"wren": 7, "owl": -3, "jay": 2**40}
     make = {"int64": names.get, "str": str, "bytes": str.encode}[kind]
     examples = [{"x": n, "bird": make(bird)} for n, bird in enumerate(BIRDS)]
@@ -56,7 +56,7 @@ def test_a_feature_tells_the_class(directory, kind):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "bool", "uint64"])
 @pytest.mark.parametrize("mmap", [True, False])
-def test_whole_numbers_of_any_size_are_classes(directory, dtype, mmap):
+def test_integers_of_any_size_are_class_ids(directory, dtype, mmap):
     features = {"x": "int64", "bird": dtype}
     put(directory / "a.tfrecord", [{"x": n, "bird": n % 2} for n in range(50)], features)
     ds = opened(directory, label="bird", features=features, mmap=mmap)
@@ -65,10 +65,10 @@ def test_whole_numbers_of_any_size_are_classes(directory, dtype, mmap):
     assert numbers(ds.where(label=1)) == list(range(1, 50, 2))
 
 
-def test_a_number_that_can_be_no_class(directory):
+def test_an_invalid_class_id(directory):
     features = {"bird": "uint64"}
     put(directory / "a.tfrecord", [{"bird": 1}, {"bird": 2**63}], features)
-    with pytest.raises(CoveyError, match=r"9223372036854775808.*below 2\*\*63"):
+    with pytest.raises(CoveyError, match=r"9223372036854775808.*must be < 2\*\*63"):
         opened(directory, label="bird", features=features)
 
 
@@ -99,14 +99,14 @@ def test_nested_labels(directory):
         ("nix", "label is 'nix', but there is no such feature; there are f, v, x"),
         ("", "label is '', but there is no such feature"),
         ("@function", "label is '@function', but there is no such feature"),
-        ("f", "label is 'f', which is .*float32.*must be a ClassLabel, an integer or a string"),
-        ("v", "label is 'v', which is .*must be a ClassLabel, an integer or a string"),
+        ("f", "label is 'f'; must be a ClassLabel, an integer or a string; .*float32"),
+        ("v", "label is 'v'; must be a ClassLabel, an integer or a string"),
         (5, "label is 5; must be the name of a feature, a function"),
         (b"x", "label is b'x'; must be the name of a feature, a function"),
         (["x"], "must be the name of a feature, a function"),
     ],
 )
-def test_no_label(directory, label, message):
+def test_invalid_label_features(directory, label, message):
     features = {"x": "int64", "f": "float32", "v": Tensor("int64", (2,))}
     put(directory / "a.tfrecord", [{"x": 1, "f": 0.5, "v": [1, 2]}], features)
     with pytest.raises(DatasetError, match=message):
@@ -132,11 +132,11 @@ def test_a_label_that_only_the_first_record_lacks(directory):
         opened(directory, label="bird")
 
 
-def test_bytes_that_are_no_text_are_named(directory):
+def test_labels_that_are_not_utf8(directory):
     examples = [{"bird": b"owl", "pad": b"p" * 200} for _ in range(20_000)]
     examples[19_998]["bird"] = b"\xff"
     put(directory / "a.tfrecord", examples, {"bird": "bytes", "pad": "bytes"})
-    with pytest.raises(CoveyError, match=r"a.tfrecord: \w+ 19998.*no valid UTF-8"):
+    with pytest.raises(CoveyError, match=r"a.tfrecord: \w+ 19998.*not valid UTF-8"):
         opened(directory, label="bird")
 
 
@@ -144,7 +144,7 @@ def test_bytes_that_are_no_text_are_named(directory):
 
 
 @pytest.mark.parametrize("name", ["label", "Label", "labels", "class", "CLASSES", "target"])
-def test_a_feature_that_is_called_so(directory, name):
+def test_a_feature_with_a_common_label_name(directory, name):
     put(directory / "a.tfrecord", [{name: 3, "x": 1}], {name: "int64", "x": "int64"})
     ds = opened(directory)
     assert (ds.label, ds.labels.tolist()) == (name, [3])
@@ -160,7 +160,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("unfit", UNFIT)
-def test_a_feature_that_is_called_so_but_cannot_be_one(directory, unfit):
+def test_a_common_label_name_of_an_invalid_feature(directory, unfit):
     with covey.RecordWriter(directory / "a.tfrecord") as writer:
         for record in UNFIT[unfit]:
             writer.write(record)
@@ -169,7 +169,7 @@ def test_a_feature_that_is_called_so_but_cannot_be_one(directory, unfit):
     assert ds.label is None
 
 
-def test_nothing_tells_the_class(directory):
+def test_no_label_feature(directory):
     put(directory / "a.tfrecord", [{"x": 1}], {"x": "int64"})
     ds = opened(directory)
     assert ds.label is None
@@ -211,14 +211,14 @@ def test_a_function_of_a_dataset_of_covey(tmp_path):
 
 
 @pytest.mark.parametrize("value", [None, 1.0, True, b"x", np.array(3), [1], 2**63, -(2**63) - 1])
-def test_a_function_that_gives_no_class(directory, value):
+def test_a_function_that_returns_no_class(directory, value):
     put_numbers(directory / "a.tfrecord", range(3))
     with pytest.raises(DatasetError, match=r"a.tfrecord: record 0: the label function gave"):
         opened(directory, label=lambda example: value)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_function_that_gives_numbers_and_texts(directory, threads):
+def test_a_function_that_returns_integers_and_strings(directory, threads):
     for part in range(4):
         put_numbers(directory / f"{part}.tfrecord", range(part, part + 2))
     with pytest.raises(DatasetError, match=r"record \d: the label function gave"):
@@ -227,7 +227,7 @@ def test_a_function_that_gives_numbers_and_texts(directory, threads):
         )
 
 
-def test_an_error_of_a_function_is_the_callers(directory):
+def test_an_error_of_a_function_is_not_wrapped(directory):
     put_numbers(directory / "a.tfrecord", range(3))
     with pytest.raises(ZeroDivisionError):
         opened(directory, label=lambda example: 1 // int(example["x"]))
@@ -280,7 +280,7 @@ def test_a_class_for_each_file_of_different_compression(directory):
     ],
 )
 def test_names_of_files_as_classes(file, name):
-    assert class_of_file(file) == name
+    assert strip_record_suffixes(file) == name
 
 
 # Numbers of strings.
@@ -293,7 +293,9 @@ def test_names_of_files_as_classes(file, name):
     st.integers(1, 4),
     st.sampled_from([1, 3]),
 )
-def test_texts_have_the_same_numbers_in_any_order(tmp_path_factory, words, random, shards, threads):
+def test_strings_have_the_same_class_ids_in_any_order(
+    tmp_path_factory, words, random, shards, threads
+):
     shuffled = random.sample(words, len(words))
     directory = tmp_path_factory.mktemp("texts")
     for shard in range(shards):
@@ -306,7 +308,7 @@ def test_texts_have_the_same_numbers_in_any_order(tmp_path_factory, words, rando
     assert found == [word.decode() for word in ds[:]["word"].tolist()]
 
 
-def test_splits_share_one_numbering(directory):
+def test_splits_share_class_ids(directory):
     parts = {"train": ["wren", "owl"], "test": ["jay", "wren"], "val": ["tit", "owl", "auk"]}
     for split, birds in parts.items():
         put(directory / f"{split}.tfrecord", [{"label": bird} for bird in birds], {"label": "str"})
@@ -327,7 +329,7 @@ def test_splits_share_one_numbering(directory):
             assert ds[[birds.index(bird)]]["label"].tolist() == [bird.encode()]
 
 
-def test_the_first_of_joined_splits_keeps_its_numbers(directory):
+def test_the_first_of_joined_splits_keeps_its_class_ids(directory):
     put(directory / "train.tfrecord", [{"label": "wren"}, {"label": "owl"}], {"label": "str"})
     put(directory / "test.tfrecord", [{"label": "jay"}, {"label": "wren"}], {"label": "str"})
     assert opened(directory, split="train").labels.tolist() == [1, 0]
@@ -335,7 +337,7 @@ def test_the_first_of_joined_splits_keeps_its_numbers(directory):
     assert opened(directory, split="test+train").labels.tolist() == [0, 1, 1, 2]
 
 
-def test_splits_of_covey_share_one_numbering(tmp_path):
+def test_splits_of_covey_share_class_ids(tmp_path):
     features = {"bird": "str"}
     for split, birds in {"train": ["wren", "owl"], "test": ["jay", "wren"]}.items():
         write([{"bird": bird} for bird in birds], tmp_path, split, features=features,
@@ -387,7 +389,7 @@ def test_a_dataset_without_a_label_gets_one(tmp_path):
     assert opened(tmp_path).label is None
 
 
-def test_texts_keep_the_numbers_that_they_were_given(tmp_path):
+def test_strings_keep_their_class_ids(tmp_path):
     directory = tmp_path / "set"
     features = {"bird": "str"}
     write([{"bird": "wren"}], directory, features=features, label="bird")
@@ -456,12 +458,12 @@ def test_the_examples_of_some_classes(birds, label, expected):
         [None],
     ],
 )
-def test_no_such_class(birds, label):
+def test_an_unknown_class(birds, label):
     with pytest.raises((DatasetError, TypeError)):
         birds.where(label=label)
 
 
-def test_what_classes_are_called_finds_them(directory):
+def test_classes_are_found_by_name(directory):
     put_numbers(directory / "a.tfrecord", range(6))
     ds = opened(directory)
     assert ds.classes.names == ("0", "1", "2")

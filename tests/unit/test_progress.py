@@ -58,18 +58,18 @@ def run(capsys, show):
     return capsys.readouterr().err
 
 
-def test_a_log_hears_of_what_takes_long_only(capsys):
+def test_a_log_has_lines_of_long_operations_only(capsys):
     assert run(capsys, None) == ""
 
 
-def test_a_log_that_asks_has_lines(capsys):
+def test_a_log_with_progress_has_lines(capsys):
     told = run(capsys, True)
     assert "\r" not in told
     assert "writing: 100%" in told.splitlines()[-1]
     assert "400/400" in told.splitlines()[-1]
 
 
-def test_nobody_is_told_who_does_not_want_it(capsys):
+def test_progress_can_be_disabled(capsys):
     assert run(capsys, False) == ""
 
 
@@ -84,5 +84,5 @@ def test_a_notebook_without_widgets_has_a_plain_bar(capsys, monkeypatch):
     ("size", "text"),
     [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (3e8, "300 MB"), (2.5e15, "2500.0 TB")],
 )
-def test_bytes_as_people_write_them(size, text):
+def test_format_bytes(size, text):
     assert format_bytes(size) == text

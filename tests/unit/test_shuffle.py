@@ -47,7 +47,7 @@ def expected(block, rows, ordering):
 
 
 def through_a_spool(directory, block, rows, ordering, memory_limit, cuts=(), **options):
-    spool = Spool(directory, memory_limit=memory_limit, ordering=ordering, **options)
+    spool = Spool(directory, memory_limit=memory_limit, order=ordering, **options)
     for begin, end in itertools.pairwise(sorted({0, len(block), *cuts})):
         spool.add(block[begin:end], rows[begin:end])
     return spool
@@ -79,20 +79,18 @@ def test_a_spool_is_sorted(tmp_path_factory, lengths, high, labels, ordering, me
 
 
 @pytest.mark.parametrize("ordering", [RecordOrder(), RecordOrder(by_class=True)])
-def test_many_runs_are_merged_in_several_levels(tmp_path, ordering, monkeypatch):
-    monkeypatch.setattr(
-        "covey.shuffle.external_sort._LEAST_WINDOW", 700
-    )  # windows of a few records
+def test_many_runs_are_merged_in_several_levels(tmp_path, ordering):
     block, rows = make(np.arange(600) % 50, labels=np.arange(600) % 5)
     with files_at_most(16):
-        spool = through_a_spool(tmp_path, block, rows, ordering, 1, range(600))
+        # Windows of a few records.
+        spool = through_a_spool(tmp_path, block, rows, ordering, 1, range(600), window_bytes=700)
         assert len(list(tmp_path.glob("*.frames"))) == 600
         assert run(spool) == expected(block, rows, ordering)
 
 
 @settings(max_examples=40)
 @given(high=words, memory_limit=st.sampled_from([1, 3000]))
-def test_ties_in_the_first_word_are_decided_by_the_second(tmp_path_factory, high, memory_limit):
+def test_equal_first_words_are_sorted_by_the_second(tmp_path_factory, high, memory_limit):
     block, rows = make([10] * 60, high)
     rows["low"] = rows["low"][::-1].copy()
     directory = tmp_path_factory.mktemp("ties")
@@ -130,11 +128,11 @@ keys = st.lists(st.one_of(st.text(max_size=3), st.integers(0, 9)), min_size=2, m
 
 @given(keys=keys, by_class=st.booleans(), by=st.sampled_from(["hash", "position"]))
 @pytest.mark.parametrize("memory_limit", [1, 2000, 1 << 20])
-def test_keys_that_are_there_twice(tmp_path_factory, keys, by_class, by, memory_limit):
+def test_duplicate_keys_in_a_spool(tmp_path_factory, keys, by_class, by, memory_limit):
     block, rows = make([3] * len(keys), labels=np.arange(len(keys)) % 4)
     rows["high"], rows["low"] = hash_keys(keys, 0)
     ordering, directory = RecordOrder(by_class=by_class, by=by), tmp_path_factory.mktemp("keys")
-    spool = Spool(directory, memory_limit=memory_limit, ordering=ordering, unique=True)
+    spool = Spool(directory, memory_limit=memory_limit, order=ordering, unique=True)
     for begin in range(0, len(keys), 3):
         part = slice(begin, begin + 3)
         spool.add(block[part], rows[part], keys[part])
@@ -198,7 +196,7 @@ def test_cuts_by_bytes(lengths, size):
 
 @pytest.mark.parametrize("ahead", [1, 2, 7])
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_results_come_in_order(threads, ahead):
+def test_results_are_in_order(threads, ahead):
     tasks = [lambda i=i: i for i in range(50)]
     if threads is None:
         assert list(ordered_map(tasks, None, ahead)) == list(range(50))
@@ -207,7 +205,7 @@ def test_results_come_in_order(threads, ahead):
         assert list(ordered_map(tasks, pool, ahead)) == list(range(50))
 
 
-def test_not_more_runs_ahead_than_asked_for():
+def test_the_number_of_tasks_in_flight_is_limited():
     begun = []
     with ThreadPoolExecutor(2) as pool:
         for number in ordered_map((lambda i=i: begun.append(i) or i for i in range(50)), pool, 3):
@@ -220,7 +218,7 @@ def fail():
 
 
 @pytest.mark.parametrize("threads", [None, 2])
-def test_errors_come_after_what_was_before_them(threads):
+def test_errors_are_raised_after_the_results_before_them(threads):
     pool = None if threads is None else ThreadPoolExecutor(threads)
 
     def tasks():
@@ -237,7 +235,7 @@ def test_errors_come_after_what_was_before_them(threads):
         pool.shutdown()
 
 
-def test_the_first_error_is_told():
+def test_the_first_error_is_raised():
     def tasks():
         yield fail
         raise KeyError("the tasks")
@@ -246,7 +244,7 @@ def test_the_first_error_is_told():
         list(ordered_map(tasks(), pool, 8))
 
 
-def test_who_leaves_early_cancels_what_nobody_wants():
+def test_closing_cancels_the_remaining_tasks():
     hold, begun = threading.Event(), []
 
     def work(number):
@@ -263,7 +261,7 @@ def test_who_leaves_early_cancels_what_nobody_wants():
     assert len(begun) <= 2
 
 
-def test_spools_leave_no_file_open(tmp_path):
+def test_spools_close_their_files(tmp_path):
     block, rows = make([10] * 50)
     before = len(os.listdir("/proc/self/fd"))
     spool = through_a_spool(tmp_path, block, rows, RecordOrder(), 1, range(50))

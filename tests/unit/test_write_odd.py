@@ -17,7 +17,8 @@ import covey
 from covey import ClassLabel, Features, Ragged, Sparse, Tensor
 from covey.compat.datum import Serializer, TFRecordWriter
 from covey.errors import DatasetError, FeatureError, FormatError
-from covey.writing.shards import Sharding
+from covey.writing.options import WriteOptions
+from covey.writing.shards import plan_cuts
 
 NAMED = {"label": ClassLabel(names=["a", "b"])}
 
@@ -84,13 +85,13 @@ REUSING = [
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("features", [None, {"x": Tensor("int64", (3,))}])
 @pytest.mark.parametrize("source", REUSING)
-def test_a_source_may_use_its_arrays_again(tmp_path, source, features, workers):
+def test_a_source_may_reuse_its_arrays(tmp_path, source, features, workers):
     write(source(50), tmp_path, features=features, shuffle=False, workers=workers)
     assert column(tmp_path, "x") == [[number] * 3 for number in range(50)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_also_nested_ones(tmp_path, workers):
+def test_a_source_may_reuse_nested_arrays(tmp_path, workers):
     def examples():
         inner = {"x": np.zeros(2), "names": [""]}
         for number in range(50):
@@ -103,7 +104,7 @@ def test_also_nested_ones(tmp_path, workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_also_in_tuples(tmp_path, workers):
+def test_a_source_may_reuse_arrays_in_tuples(tmp_path, workers):
     def examples():
         x = np.zeros(2, np.float32)
         for number in range(50):
@@ -127,7 +128,7 @@ def test_ragged_integers_then_others(tmp_path, last, workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ragged_numbers_that_only_float64_holds_are_refused(tmp_path, workers):
+def test_ragged_float64_is_rejected(tmp_path, workers):
     examples = [{"x": [[], [7]]}] * 9 + [{"x": [[2**40 + 1], [0.5]]}]
     with pytest.raises(FeatureError, match=r"'x'.*float64"):
         write(iter(examples), tmp_path / "birds", workers=workers)
@@ -135,7 +136,7 @@ def test_ragged_numbers_that_only_float64_holds_are_refused(tmp_path, workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_big_integers_that_a_worker_passes_over(tmp_path, workers):
+def test_large_integers_that_a_worker_encodes(tmp_path, workers):
     late = [{"x": value, "y": 1} for value in [0, 2**24 + 1, 0.5]]
     examples = [{"y": 1}] * 60 + late
     written = write(iter(examples), tmp_path, defaults={"x": 0}, shuffle=False, workers=workers)
@@ -180,7 +181,7 @@ def as_read(value, kind):
     at_once=st.sampled_from([1, 2, 3, 4096]),
     memory_limit=st.sampled_from([1, 1 << 20]),
 )
-def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_once, memory_limit):
+def test_features_inferred_while_encoding_fit_all_examples(mixture, workers, at_once, memory_limit):
     examples, defaults = mixture
     options = {
         "defaults": defaults,
@@ -194,8 +195,8 @@ def test_what_is_found_on_the_way_is_what_all_examples_are(mixture, workers, at_
         features = None
     with (
         tempfile.TemporaryDirectory() as directory,
-        mock.patch("covey.writing.encode._CHUNK_EXAMPLES", at_once),
-        mock.patch("covey.writing.encode._PART_EXAMPLES", at_once),
+        mock.patch("covey.writing.encode.CHUNK_EXAMPLES", at_once),
+        mock.patch("covey.writing.parallel.CHUNK_EXAMPLES", at_once),
     ):
         if features is None:
             with pytest.raises(FeatureError):
@@ -243,7 +244,7 @@ def test_skip_is_the_same_for_any_workers(tmp_path, case):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_skip_keeps_what_fits_those_before(tmp_path, workers):
+def test_skip_keeps_examples_that_fit(tmp_path, workers):
     examples = SKIPPING["strings among the first numbers"]
     assert left_out(examples, tmp_path, workers=workers) == [1, 2, 3, 4, 5]
     assert column(tmp_path, "x") == [1, *range(50)]
@@ -267,7 +268,7 @@ def test_skip_loses_no_new_class(tmp_path, mode, workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_the_example_that_does_not_fit_is_blamed_and_not_a_new_class(tmp_path, workers):
+def test_the_error_names_the_invalid_example_not_a_new_class(tmp_path, workers):
     write({"x": [1, 2], "label": ["a", "b"]}, tmp_path, label="label")
     examples = [{"x": 0, "label": each} if each else {"x": "bad", "label": "a"} for each in GROWING]
     with pytest.raises(FeatureError, match=r"^example 7: feature 'x'"):
@@ -275,7 +276,7 @@ def test_the_example_that_does_not_fit_is_blamed_and_not_a_new_class(tmp_path, w
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_numbers_and_new_names_of_classes(tmp_path, workers):
+def test_class_ids_beside_new_class_names(tmp_path, workers):
     write({"label": ["a", "b"]}, tmp_path, label="label")
     examples = [{"label": label} for label in [1, "new"] * 8]
     write(iter(examples), tmp_path, "test", shuffle=False, workers=workers)
@@ -289,18 +290,18 @@ BAD_KEYS = [1.5, None, 2**70, "\ud800", ("a",)]
 
 @pytest.mark.parametrize("features", [None, {"x": "int64"}])
 @pytest.mark.parametrize("key", BAD_KEYS)
-def test_a_bad_key_is_named_with_its_example(tmp_path, key, features):
+def test_an_invalid_key_is_reported_with_its_example(tmp_path, key, features):
     for place in [0, 2]:
         pairs = [(f"bird {i}", {"x": i}) for i in range(5)]
         pairs[place] = (key, {"x": place})
-        with pytest.raises(FeatureError, match=f"^example {place}: its key"):
+        with pytest.raises(FeatureError, match=f"^example {place}: the key"):
             write(pairs, tmp_path / "birds", features=features)
     assert not (tmp_path / "birds").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("features", [None, {"x": "int64"}])
-def test_bad_keys_are_left_out(tmp_path, features, workers):
+def test_invalid_keys_are_skipped(tmp_path, features, workers):
     keys = ["a", *BAD_KEYS, "b", "c"]
     pairs = [(key, {"x": number}) for number, key in enumerate(keys)]
     found = left_out(pairs, tmp_path, features=features, workers=workers)
@@ -309,7 +310,7 @@ def test_bad_keys_are_left_out(tmp_path, features, workers):
 
 
 @pytest.mark.parametrize("key", [1.5, "\ud800"])
-def test_a_feature_that_is_a_bad_key(tmp_path, key):
+def test_a_feature_that_is_an_invalid_key(tmp_path, key):
     examples = [{"x": 1, "id": "a"}, {"x": 2, "id": key}, {"x": 3, "id": "c"}]
     features = {"x": "int64", "id": "bytes"}
     with pytest.raises(FeatureError, match=r"^example 1: "):
@@ -370,7 +371,7 @@ def test_arrow_batches_of_anything(tmp_path, kind):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_torch_stream_that_knows_its_length(tmp_path, workers):
+def test_a_torch_iterable_dataset_with_a_length(tmp_path, workers):
     import torch
 
     class Rows(torch.utils.data.IterableDataset):
@@ -393,7 +394,7 @@ def hugging_face(labels=(0, 1, 1)):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_hugging_face_stream_knows_its_classes(tmp_path, workers):
+def test_a_hugging_face_stream_has_class_names(tmp_path, workers):
     written = write(hugging_face().to_iterable_dataset(), tmp_path, workers=workers)
     assert written.features["label"] == ClassLabel(names=("wren", "owl"))
     assert (written.label, written.classes) == ("label", {"wren": 1, "owl": 2})
@@ -421,11 +422,11 @@ def dataset_dict():
     ("make", "advice"),
     [
         (lazy_frame, r"LazyFrame; call collect\(\)"),
-        (data_loader, "gives batches; give its dataset"),
-        (dataset_dict, r"several splits, train, test; .*examples\['train'\]"),
+        (data_loader, "DataLoader of batches; pass its dataset"),
+        (dataset_dict, r"several splits: train, test; .*examples\['train'\]"),
     ],
 )
-def test_what_is_around_examples_is_refused_with_advice(tmp_path, make, advice):
+def test_containers_of_examples_are_rejected(tmp_path, make, advice):
     with pytest.raises(DatasetError, match=advice):
         write(make(), tmp_path / "birds")
     assert not (tmp_path / "birds").exists()
@@ -475,7 +476,7 @@ def test_ragged_tensors_in_tuples(tmp_path):
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
 @pytest.mark.parametrize("known", ["declared", "appended"])
-def test_numbers_beside_names_are_those_of_classes(tmp_path, form, known):
+def test_integers_beside_names_are_class_ids(tmp_path, form, known):
     examples, options = as_form(form, {"label": [1, "a", "b"]}), {"features": NAMED}
     if known == "appended":
         write({"label": ["a", "b"]}, tmp_path, label="label")
@@ -488,7 +489,7 @@ def test_numbers_beside_names_are_those_of_classes(tmp_path, form, known):
 @pytest.mark.parametrize("form", ["examples", "columns"])
 @pytest.mark.parametrize("wrong", [None, 7, 10**9, 0.5, ["a"]])
 @pytest.mark.parametrize("known", ["declared", "appended"])
-def test_what_is_no_class_is_named_with_its_example(tmp_path, form, known, wrong):
+def test_an_invalid_class_is_reported_with_its_example(tmp_path, form, known, wrong):
     examples, options = as_form(form, {"label": ["a", wrong, "b"]}), {"features": NAMED}
     if known == "appended":
         write({"label": ["a", "b"]}, tmp_path, label="label")
@@ -500,44 +501,46 @@ def test_what_is_no_class_is_named_with_its_example(tmp_path, form, known, wrong
 
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_an_unknown_class_is_named_with_its_example(tmp_path, form):
+def test_an_unknown_class_is_reported_with_its_example(tmp_path, form):
     with pytest.raises(FeatureError, match="example 1: feature 'label': there is no class 'q'"):
         write(as_form(form, {"label": ["a", "q"]}), tmp_path, features=NAMED)
 
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_a_class_too_large_is_named(tmp_path, form):
+def test_a_class_id_that_is_too_large(tmp_path, form):
     with pytest.raises(FeatureError, match=r"'label'.* 9223372036854775808"):
         write(as_form(form, {"label": [2**63]}), tmp_path, label="label")
 
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_order_by_class_without_one_is_one_error(tmp_path, form):
-    with pytest.raises(DatasetError, match=r"order is 'class', .* pass label="):
-        write(as_form(form, {"x": [1]}), tmp_path, order="class")
+def test_sort_by_class_without_a_label_is_one_error(tmp_path, form):
+    with pytest.raises(
+        DatasetError, match="sort_by_class is True; there is no label feature; pass label="
+    ):
+        write(as_form(form, {"x": [1]}), tmp_path, sort_by_class=True)
 
 
 @pytest.mark.parametrize("name", ["x ", " x", "x\ny", "x\r", ""])
 @pytest.mark.parametrize("form", ["examples", "columns"])
-def test_declared_names_that_no_file_can_hold(tmp_path, form, name):
+def test_invalid_declared_class_names(tmp_path, form, name):
     features = {"label": ClassLabel(names=[name, "y"])}
-    with pytest.raises(FeatureError, match=r"'label': .* cannot be the name of a class") as caught:
+    with pytest.raises(FeatureError, match=r"'label': .* is not a valid class name") as caught:
         write(as_form(form, {"label": [0, 1]}), tmp_path / "birds", features=features)
     assert repr(name) in str(caught.value)
     assert not (tmp_path / "birds").exists()
 
 
 @pytest.mark.parametrize("cell", ["x ", '"x\ny"'])
-def test_cells_that_no_file_can_hold_as_names(tmp_path, cell):
+def test_invalid_class_names_of_a_table(tmp_path, cell):
     (tmp_path / "birds.csv").write_text(f"a,label\n1,{cell}\n2,y\n")
-    with pytest.raises(FeatureError, match="cannot be the name of a class"):
+    with pytest.raises(FeatureError, match="is not a valid class name"):
         write(covey.sources.open_source(tmp_path / "birds.csv"), tmp_path / "birds")
     assert not (tmp_path / "birds").exists()
 
 
-def test_labels_whose_names_would_be_in_one_file(tmp_path):
+def test_labels_whose_class_names_have_the_same_file(tmp_path):
     features = {"a": {"b": ClassLabel(names=["x"])}, "a-b": ClassLabel(names=["y"])}
-    with pytest.raises(DatasetError, match="two labels would be in one file"):
+    with pytest.raises(DatasetError, match="two labels would have the same file"):
         write([{"a": {"b": 0}, "a-b": 0}], tmp_path / "birds", features=features)
     assert not (tmp_path / "birds").exists()
 
@@ -545,13 +548,13 @@ def test_labels_whose_names_would_be_in_one_file(tmp_path):
 # Names.
 
 
-def test_names_that_are_there_twice(tmp_path):
-    with pytest.raises(DatasetError, match="names are"):
+def test_duplicate_names(tmp_path):
+    with pytest.raises(DatasetError, match="names is"):
         write([(1, 2)], tmp_path / "birds", names=("a", "a"))
     assert not (tmp_path / "birds").exists()
 
 
-def test_names_that_are_no_texts(tmp_path):
+def test_names_that_are_not_strings(tmp_path):
     """The same for both forms: taken, or refused by an error that says what a name is."""
     found = []
     for form in ["examples", "columns"]:
@@ -562,19 +565,19 @@ def test_names_that_are_no_texts(tmp_path):
     assert found in ([Features({"1": "int64"})] * 2, ["refused"] * 2)
 
 
-def test_a_split_name_that_is_too_long_leaves_nothing_behind(tmp_path):
+def test_a_split_name_that_is_too_long_leaves_no_files(tmp_path):
     with pytest.raises(FormatError, match="over 100 bytes"):
         write([{"x": 1}], tmp_path / "birds", "a" * 300)
     assert files(tmp_path) == {}
 
 
-def test_a_directory_name_that_is_too_long_for_its_files_leaves_nothing_behind(tmp_path):
+def test_a_directory_name_that_is_too_long_leaves_no_files(tmp_path):
     with pytest.raises(DatasetError, match="File name too long"):
         write([{"x": 1}], tmp_path / "new" / ("a" * 250))
     assert files(tmp_path) == {}
 
 
-def test_descriptions_stay_until_there_is_another(tmp_path):
+def test_a_description_remains_until_it_is_replaced(tmp_path):
     write([{"x": 1}], tmp_path, description="one")
     write([{"x": 1}], tmp_path, "test")
     assert info(tmp_path).description == "one"
@@ -584,9 +587,9 @@ def test_descriptions_stay_until_there_is_another(tmp_path):
     assert info(tmp_path).description == "three"
 
 
-def test_an_overwritten_dataset_keeps_its_name_or_says_so(tmp_path):
+def test_an_overwritten_dataset_keeps_its_name(tmp_path):
     write([{"x": 1}], tmp_path, name="owls")
-    with pytest.raises(DatasetError, match="called 'owls' already, not 'wrens'"):
+    with pytest.raises(DatasetError, match="name is 'wrens'; the name of the dataset is 'owls'"):
         write([{"x": 2}], tmp_path, name="wrens", mode="overwrite")
     assert column(tmp_path, "x") == [1]
 
@@ -595,7 +598,7 @@ def test_an_overwritten_dataset_keeps_its_name_or_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("below", ["", "train"])
-def test_a_link_to_nothing(tmp_path, below):
+def test_a_broken_link(tmp_path, below):
     (tmp_path / "birds").symlink_to(tmp_path / "nothing")
     what = "birds: it is a broken symbolic link; must be a directory"
     with pytest.raises(DatasetError, match=what):
@@ -611,14 +614,14 @@ def test_a_link_to_a_directory_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize("progress", [None, True])
-def test_nobody_to_show_progress_to(tmp_path, progress, monkeypatch):
+def test_progress_without_stderr(tmp_path, progress, monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     covey.write([{"x": 1}], tmp_path, split="train", progress=progress)
     assert column(tmp_path, "x") == [1]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_examples_that_go_to_another_directory(tmp_path, workers, monkeypatch):
+def test_examples_that_change_the_current_directory(tmp_path, workers, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -635,7 +638,7 @@ def test_examples_that_go_to_another_directory(tmp_path, workers, monkeypatch):
     assert os.listdir(tmp_path / "there") == []
 
 
-def test_the_other_writer_stays_where_it_is_too(tmp_path, monkeypatch):
+def test_a_datum_generator_that_changes_the_current_directory(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path)
 
@@ -659,8 +662,9 @@ class Huge:
     bytes = 1 << 50
 
 
-def test_there_are_no_more_shares_than_records():
-    assert Sharding(bytes=1).plan(Huge(), by_class=False).ends.tolist() == [1 << 49, 1 << 50]
+def test_there_are_no_more_shards_than_records():
+    options = WriteOptions(split="train", shard_bytes=1)
+    assert plan_cuts(Huge(), options).ends.tolist() == [1 << 49, 1 << 50]
 
 
 def test_one_large_record_in_shards_of_a_byte(tmp_path):
@@ -669,7 +673,7 @@ def test_one_large_record_in_shards_of_a_byte(tmp_path):
     check_index(tmp_path)
 
 
-def test_columns_of_other_features_are_refused():
+def test_columns_of_other_features_are_rejected():
     kinds = [Features({"x": kind}) for kind in ["int8", "int64", "str", Tensor("int64", (2,))]]
     values = [np.ones(3, np.int8), np.ones(3, np.int64), ["a"] * 3, np.ones((3, 2), np.int64)]
     rows = [kind.check_columns({"x": x}) for kind, x in zip(kinds, values, strict=True)]

@@ -14,8 +14,8 @@ import contextlib
 import hashlib
 import io
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from covey._files import replacing
 from covey.errors import (
     DatasetError,
     FeatureError,
@@ -292,13 +293,8 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
 
 def _save(path: Path, stream: BinaryIO, limit: int) -> None:
     """Write at most so many bytes of a stream to a file, which is replaced as a whole."""
-    descriptor, beside = tempfile.mkstemp(prefix=INDEX_TEMPORARY, dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            while limit and (piece := stream.read(min(limit, 1 << 20))):
-                file.write(piece)
-                limit -= len(piece)
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    name = f"{INDEX_TEMPORARY}{secrets.token_hex(8)}"
+    with replacing(path, temporary=name, durable=False) as temporary, open(temporary, "xb") as file:
+        while limit and (piece := stream.read(min(limit, 1 << 20))):
+            file.write(piece)
+            limit -= len(piece)

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +16,7 @@ import numpy as np
 from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
-from covey.dataset_info import ENTRIES_FILE, SHARD_INFO_FILE, check_split_name
+from covey.dataset_info import check_split_name
 from covey.errors import (
     CoveyError,
     DatasetError,
@@ -27,6 +25,7 @@ from covey.errors import (
     FormatError,
     StorageError,
 )
+from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import Classes, extend, find_label, guess_label, is_string
 from covey.maintenance.compare import feature_differences
@@ -47,7 +46,7 @@ from covey.schema.datum import datum_features
 from covey.schema.merge import unify
 from covey.schema.survey import survey_kinds
 from covey.schema.tfds import FEATURES_FILE
-from covey.shuffle.keys import ClassSizes, OrderedRecords, Part, RecordOrder
+from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
 from covey.storage import is_remote
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
@@ -55,9 +54,10 @@ from covey.untrusted import reports_errors
 from covey.urls import shown
 from covey.writing.commit import staged
 from covey.writing.locks import locked
+from covey.writing.options import WriteOptions
 from covey.writing.publish import RemoteStaging
 from covey.writing.recovery import clean_up
-from covey.writing.shards import Cuts, Sharding
+from covey.writing.shards import Cuts
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
 
@@ -173,7 +173,7 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
             raise DatasetError(option="output", found=shown(target), allowed=allowed)
     for split in splits if is_local else ():
         try:
-            TargetSplit.look(Path(os.path.abspath(target)), split, mode, None)
+            TargetSplit.inspect(Path(os.path.abspath(target)), split, mode, None)
         except NotADirectoryError:
             raise DatasetError("it is a file; must be a directory", path=shown(target)) from None
 
@@ -299,20 +299,19 @@ class _SplitRepair:
         with staged(directory, split) as staging:
             unique = is_remote(target) or not staging.can_link
             with locked(directory):
-                existing = TargetSplit.look(directory, split, mode, None, unique=unique)
+                existing = TargetSplit.inspect(directory, split, mode, None, unique=unique)
                 features = _merge_features(existing, features)
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin(f"writing {split}", self.records)
-            shards, counts = self._writer().write(
+            writer = SplitWriter(self._options(split), existing, staging, self._bar)
+            shards, counts = writer.write(
                 _ValidRecords(self._split.files, self.shards),
                 features,
                 Classes(features, self._label, extend(known or (), strings)),
-                existing,
-                staging,
-                self._bar,
-                texts=self._sidecars(features),
-                shard_info=self._has(SHARD_INFO_FILE),
+                cuts=self._cuts(),
+                sidecars=self._sidecars(features),
+                list_shards=self._has(SHARD_INFO_FILE),
             )
         return WriteResult(
             path=target,
@@ -327,20 +326,25 @@ class _SplitRepair:
             seconds=time.perf_counter() - started,
         )
 
-    def _writer(self) -> SplitWriter:
+    def _options(self, split: str) -> WriteOptions:
         compressions = [shard.compression for shard in self.shards if shard.valid]
         order = {} if self._metadata is None else self._metadata.order
         by, by_class, seed = order.get("by"), order.get("class"), order.get("seed")
-        return SplitWriter(
-            # Recorded in the index; the records stay in their order.
-            ordering=RecordOrder(by_class is True, "hash" if by == "hash" else "position"),
+        # The order is recorded in the index; the records stay in their order.
+        return WriteOptions(
+            split=split,
+            shuffle=by == "hash",
+            sort_by_class=by_class is True,
             seed=seed if type(seed) is int and by == "hash" else 0,
-            sharding=_SameShards(ends=tuple(accumulate(shard.valid for shard in self.shards))),
             compression=max(set(compressions), key=compressions.count),
-            compression_level=6,
             workers=self._threads,
             description="" if self._layout.info is None else self._layout.info.description,
         )
+
+    def _cuts(self) -> Cuts:
+        """Return the ends of the old shards, without those that have no valid record."""
+        ends = np.unique(np.cumsum([shard.valid for shard in self.shards]))
+        return Cuts("records", ends[ends > 0])
 
     def _has(self, name: str) -> bool:
         if self._layout.kind == "TFRecords":
@@ -391,7 +395,7 @@ def _find_label(features: Features | None, metadata: IndexMetadata | None) -> st
 
 def _merge_features(existing: TargetSplit, features: Features) -> Features:
     """Return features that match the existing splits, too."""
-    base, _ = existing.base()
+    base, _ = existing.known_schema()
     if base is None or base == features:
         return features
     for name in dict.fromkeys((*base, *features)):
@@ -458,15 +462,3 @@ def _changed(path: str) -> FileChangedError:
     return FileChangedError(
         "the shard was changed while it was repaired", path=path, remedy="repair the dataset again"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _SameShards(Sharding):
-    """The shards of the old dataset, without those that have no valid record."""
-
-    ends: tuple[int, ...] = ()
-    """Number of valid records up to the end of each shard."""
-
-    def plan(self, ordered: OrderedRecords, *, by_class: bool) -> Cuts:
-        ends = np.unique(np.array(self.ends, np.int64))
-        return Cuts("records", ends[ends > 0])

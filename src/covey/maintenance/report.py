@@ -11,8 +11,9 @@ from typing import Any
 
 from covey._threads import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
-from covey.dataset_info import INFO_FILE, DatasetInfo, newest_versions
+from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
+from covey.filenames import INFO_FILE, newest_versions
 from covey.index import ShardFiles
 from covey.results import Problem
 from covey.schema import Features

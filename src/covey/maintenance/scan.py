@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._threads import ordered_map
 from covey.errors import CorruptRecordError, CoveyError, FileChangedError
+from covey.filenames import strip_record_suffixes
 from covey.index import BY_FILE, ShardFiles
 from covey.index.format import fingerprint_of
-from covey.index.labels import class_of_file
 from covey.labels import decode_strings, is_string
 from covey.maintenance.report import Problems, reason_of
 from covey.results import SkippedRecord
@@ -170,7 +170,7 @@ class ExampleCheck:
 
     def _no_labels(self, rows: int, file: str) -> NDArray[np.int64] | None:
         if self._by_file:
-            return np.full(rows, self._ids.get(class_of_file(file), -1), np.int64)
+            return np.full(rows, self._ids.get(strip_record_suffixes(file), -1), np.int64)
         return None if self._path is None else np.zeros(rows, np.int64)
 
     def _divide(self, block: Block, row: int) -> Iterator[tuple[int, Any]]:

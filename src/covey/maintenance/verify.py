@@ -14,14 +14,8 @@ from typing import Any
 from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.dataset.layout import Layout, SplitFiles
-from covey.dataset_info import (
-    ENTRIES_FILE,
-    INFO_FILE,
-    SHARD_INFO_FILE,
-    has_token,
-    parse_version_file,
-)
 from covey.errors import CoveyError, DatasetError, FormatError
+from covey.filenames import ENTRIES_FILE, INFO_FILE, SHARD_INFO_FILE, has_token, parse_version_file
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
 from covey.maintenance.compare import (

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, cast
 
+from covey._files import replacing, sync
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
 from covey.untrusted import check_regular, open_file, os_errors, read_file
@@ -270,30 +271,12 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
 
 
 def _replace(path: str, create: Callable[[str], object]) -> None:
-    """Create a temporary file in the same directory, flush it to disk, and rename it to a path."""
+    """Replace a file by one that `create` writes; it is on disk before it is visible."""
     directory, name = os.path.split(path)
     os.makedirs(directory, exist_ok=True)
-    temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.new")
-    try:
+    with replacing(path, temporary=f".{name}.{uuid.uuid4().hex}.new") as temporary:
         create(temporary)
-        _sync(temporary)
-        os.replace(temporary, path)
-    finally:
-        # It remains after an error, and if both names were links to the same file.
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-    _sync(directory)
-
-
-def _sync(path: str) -> None:
-    """Flush a file, or the entries of a directory, to disk."""
-    if os.name == "nt" and os.path.isdir(path):  # not supported
-        return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(directory)
 
 
 def _is_true(check: Callable[[], bool]) -> bool:
