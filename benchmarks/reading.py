@@ -31,11 +31,11 @@ MANY = 10_000_000
 
 def index_anew(paths: list[str], features: covey.Features | None) -> None:
     """Look through all records, verify them, find their classes; keep nothing."""
-    from covey.index import Indexing, ShardFiles
+    from covey.index import IndexBuilder, ShardFiles
     from covey.storage import LocalStorage
 
     files = ShardFiles(LocalStorage(), str(FOLDER), tuple(os.path.basename(p) for p in paths))
-    index = Indexing(features, "label", threads=2, progress=False).build(files)
+    index = IndexBuilder(features, "label", threads=2, progress=False).build(files)
     if len(index) == 0 or index.classes is None or len(index.classes) != 1000:
         raise SystemExit("the index is not what it should be")
 
@@ -220,7 +220,7 @@ def touched_members(
 def make_many(directory: Path) -> None:
     """A dataset of ten million records that is an index only: its one shard is never read."""
     from covey import _core
-    from covey.classes import class_table, number_dtype, sort_by_class
+    from covey.classes import class_table, id_dtype, sort_by_class
     from covey.dataset_info import DatasetInfo, SplitInfo
     from covey.index import Index, IndexMetadata, row_dtype, write_index
     from covey.index.format import Shard, fingerprint
@@ -232,7 +232,7 @@ def make_many(directory: Path) -> None:
     rows["offset"] = np.arange(MANY, dtype=np.uint64) * 32
     rows["label"] = np.random.default_rng(0).integers(0, 100_000, MANY)
     classes = class_table(rows["label"])
-    by_class = np.zeros(MANY, number_dtype(MANY))
+    by_class = np.zeros(MANY, id_dtype(MANY))
     sort_by_class(rows["label"], classes, by_class)
     split = SplitInfo("train", (MANY,), MANY * 32)
     (name,) = split.shard_names("many")

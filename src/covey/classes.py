@@ -39,7 +39,7 @@ class ClassTable:
     def of(cls, labels: NDArray[np.int64], names: Sequence[str] | None = None) -> ClassTable:
         """The classes of records that have these labels."""
         table = class_table(labels)
-        by_class = np.zeros(len(labels), number_dtype(len(labels)))
+        by_class = np.zeros(len(labels), id_dtype(len(labels)))
         sort_by_class(labels, table, by_class)
         return cls(table, by_class, names)
 
@@ -213,6 +213,6 @@ def _parts(classes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         yield np.ascontiguousarray(classes[begin : begin + _ROWS_AT_ONCE])
 
 
-def number_dtype(records: int) -> np.dtype[Any]:
+def id_dtype(records: int) -> np.dtype[Any]:
     """What the numbers of so many records are stored as."""
     return np.dtype(np.uint32 if records < 2**32 else np.uint64)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from written import write
 
 import covey
-from covey.index import Indexing, ShardFiles, read_index, read_metadata
+from covey.index import IndexBuilder, ShardFiles, read_index, read_metadata
 from covey.index.dali import _masked_checksums, export_dali, import_dali
 from covey.schema import Features
 from covey.storage import LocalStorage, open_storage
@@ -52,7 +52,7 @@ def files(tmp_path):
 
 
 def build(files, **options):
-    return Indexing(progress=False, **options).build(files)
+    return IndexBuilder(progress=False, **options).build(files)
 
 
 def take(files, directory=None, **options):

@@ -824,7 +824,7 @@ def test_indexes_are_evicted_least_recently_used_first(tmp_path, cache, scans, m
 @pytest.mark.parametrize("held_bytes", [16 << 20, 0], ids=["in memory", "mapped"])
 def test_a_dataset_whose_index_was_evicted_can_be_pickled(tmp_path, cache, monkeypatch, held_bytes):
     monkeypatch.setenv("COVEY_CACHE_BYTES", str(200_000))
-    monkeypatch.setattr(read, "_HELD_BYTES", held_bytes)
+    monkeypatch.setattr(read, "_MAX_READ_BYTES", held_bytes)
     for name in ("a", "b"):
         put_numbers(tmp_path / name / "0.tfrecord", range(3000))
     ds = opened(tmp_path / "a")

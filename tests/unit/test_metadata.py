@@ -219,11 +219,11 @@ def split_text(**changes):
 
 
 HOSTILE = {
-    "no json": ("{", "no JSON"),
-    "no utf-8": (b"\xff\xfe\xfd", "no JSON"),
-    "deep": ("[" * 100_000, "no JSON"),
-    "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is not a number"),
-    "many digits": ('{"x": ' + "9" * 10_000 + "}", "no JSON"),
+    "no json": ("{", "not valid JSON"),
+    "no utf-8": (b"\xff\xfe\xfd", "not valid JSON"),
+    "deep": ("[" * 100_000, "not valid JSON"),
+    "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is not a JSON number"),
+    "many digits": ('{"x": ' + "9" * 10_000 + "}", "not valid JSON"),
     "list": ("[]", "expected a dict"),
     "no name": ('{"version": "1.0.0"}', "name of a dataset"),
     "name with a path": (info_text(name="../x"), "stays within its directory"),

@@ -21,7 +21,7 @@ import covey
 from covey import _core
 from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
-from covey.index import Index, Indexing, IndexMetadata, ShardFiles, index_names, write_index
+from covey.index import Index, IndexBuilder, IndexMetadata, ShardFiles, index_names, write_index
 from covey.maintenance.report import LISTED, Problem, Problems
 from covey.maintenance.shard_reader import read_shard
 from covey.maintenance.verify import verify
@@ -267,7 +267,7 @@ def indexed_cases(cases, tmp_path_factory):
     shutil.copy(complete.path, directory / "birds.tfrecord")
     files = ShardFiles(LocalStorage(), str(directory), ("birds.tfrecord",))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
-    made = Indexing(features=anything, label=None, progress=False).build(files)
+    made = IndexBuilder(features=anything, label=None, progress=False).build(files)
     write_index(directory, "birds.tfrecord", made)
     return directory, [each for each in plain if "large" not in each.kind and each.first]
 
@@ -280,7 +280,7 @@ def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path,
     shutil.copy(complete.path, path)
     files = ShardFiles(LocalStorage(), str(tmp_path), (path.name,))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
-    made = Indexing(features=anything, label=None, progress=False).build(files)
+    made = IndexBuilder(features=anything, label=None, progress=False).build(files)
     write_index(tmp_path, path.name, made)
     mine = [case for case in cases if case.kind.startswith(f"{kind}-") and case.first]
     assert len(mine) > 15

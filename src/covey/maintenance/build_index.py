@@ -13,8 +13,8 @@ from typing import Any
 
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import DatasetError, ExampleError, FeatureError
-from covey.index import BY_FILE, GUESS, Index, Indexing, index_names, write_index
-from covey.index.dali import DaliIndexing, export_dali
+from covey.index import BY_FILE, GUESS, Index, IndexBuilder, index_names, write_index
+from covey.index.dali import DaliIndexBuilder, export_dali
 from covey.maintenance.dataset_files import choose_splits
 from covey.maintenance.index_state import State, find_state
 from covey.untrusted import reports_errors
@@ -74,7 +74,7 @@ def build_index(
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
-    common = Indexing(mmap=mmap, threads=threads, progress=progress)
+    common = IndexBuilder(mmap=mmap, threads=threads, progress=progress)
     return tuple(
         _make(layout, name, label, common, force, from_dali, to_dali)
         for name in choose_splits(layout, split)
@@ -85,7 +85,7 @@ def _make(
     layout: Layout,
     name: str,
     label: str | None,
-    common: Indexing,
+    common: IndexBuilder,
     force: bool,
     from_dali: str | bool,
     to_dali: str | bool,
@@ -112,7 +112,7 @@ def _build(
     split: SplitFiles,
     state: State,
     label: str | None,
-    common: Indexing,
+    common: IndexBuilder,
     from_dali: str | bool,
 ) -> Index:
     about = state.about
@@ -122,7 +122,7 @@ def _build(
         indexing = replace(indexing, features=about.features, order=order)
     if from_dali is not False:
         directory = from_dali if isinstance(from_dali, str) else None
-        indexing = DaliIndexing(
+        indexing = DaliIndexBuilder(
             indexing.features,
             indexing.label,
             order=indexing.order,
@@ -175,5 +175,5 @@ def _differences(split: SplitFiles, index: Index) -> tuple[str, ...]:
             for shard, said in found
             if shard.records != said
         ),
-        *(f"{name} is missing" for name in split.absent),
+        *(f"{name} is missing" for name in split.missing),
     )

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from covey.dataset.layout import SplitFiles
 from covey.errors import DatasetError, FormatError, StorageError
 from covey.index import (
     Index,
-    Indexing,
     IndexMetadata,
     ShardFiles,
-    cached_location,
     find_changed,
-    find_or_build_index,
+    find_index,
     index_names,
 )
 
@@ -49,17 +46,13 @@ def find_state(split: SplitFiles) -> State:
     else:
         state = State("missing") if about is None else _state(about, files)
     try:
-        index, directory = find_or_build_index(files, split.stem, _OnlyFound(), keep=False)
-    except _NothingFoundError:
-        return state
+        found = find_index(files, split.stem)
     except DatasetError as error:  # a shard was changed, and covey had written it
         return State("stale", str(error), about=state.about)
+    if found.index is None:
+        return state
     # One beside the shards may be corrupt, and the one of the cache is used.
-    if files.storage.is_remote:
-        beside = directory != cached_location(files, split.stem, _OnlyFound())
-    else:
-        beside = directory == Path(files.directory)
-    return State("fresh", index=index, about=index.metadata, beside=beside)
+    return State("fresh", index=found.index, about=found.metadata, beside=found.is_beside)
 
 
 def _about_beside(split: SplitFiles) -> IndexMetadata | None:
@@ -77,17 +70,5 @@ def _state(about: IndexMetadata, files: ShardFiles) -> State:
         return State("stale", "it is of other shards than those of the split", about=about)
     changed = find_changed(files, about.shards)
     if changed is not None:
-        return State("stale", changed, about=about)
+        return State("stale", f"{changed.path}: {changed.reason}", about=about)
     return State("damaged", "its files do not fit together", about=about)
-
-
-class _NothingFoundError(Exception):
-    """There is no index that can be used."""
-
-
-@dataclass(frozen=True)
-class _OnlyFound(Indexing):
-    """Indexing that indexes nothing."""
-
-    def build(self, files: ShardFiles) -> Index:
-        raise _NothingFoundError

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.classes import CLASS_DTYPE, class_table, number_dtype
+from covey.classes import CLASS_DTYPE, class_table, id_dtype
 from covey.errors import FormatError
 from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
 from covey.index.read import ArrayFile
@@ -70,7 +70,7 @@ def find_index(directory: Path, stem: str, problems: Problems, *, mmap: bool = T
     found = []
     wanted = (
         ("classes", CLASS_DTYPE, None),
-        ("by_class", number_dtype(about.records), about.records),
+        ("by_class", id_dtype(about.records), about.records),
     )
     for (name, kind, count), checksum in zip(wanted, about.class_checksums, strict=True):
         array = arrays.load(names[name], kind, count)

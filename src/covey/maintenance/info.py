@@ -120,7 +120,7 @@ def _overview(layout: Layout, name: str, state: State) -> SplitOverview:
                 for name, path in zip(split.files.names, paths, strict=True)
                 if path not in there
             ),
-            *split.absent,
+            *split.missing,
         ),
         bytes=sum(stat.size for stat in stats.values() if stat is not None),
         compression=compression,

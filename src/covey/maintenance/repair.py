@@ -155,7 +155,7 @@ def repair(
             *(
                 Problem(absent, None, None, "the shard is missing", name)
                 for name in splits
-                for absent in layout.splits[name].absent
+                for absent in layout.splits[name].missing
             ),
         )
         jobs = [job for job in jobs if job.records]

@@ -14,7 +14,7 @@ from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.locations import Members
 from covey.tfrecord.recovery import Damage, salvage
 from covey.tfrecord.segments import CorruptFile
-from covey.tfrecord.streams import RegularFile
+from covey.untrusted import RegularFile
 
 
 class OpenShard:

@@ -162,10 +162,9 @@ class ShardCheck:
             return
         # All of it was read: that it was only copied, or touched, is nothing to tell.
         indexed = replace(self.index.about.shards[number], version="")
-        changed = changed_state(shard.path, indexed, stat)
+        changed = changed_state(indexed, stat)
         if changed is not None:
-            what = changed.removeprefix(f"{shard.path}: ")
-            found.problems.add(name, f"{what} since the index was made")
+            found.problems.add(name, f"{changed} since the index was made")
         # If it is corrupt, another fingerprint is not a wonder.
         elif not found.damaged and shard.fingerprint(indexed.bytes) != indexed.fingerprint:
             found.problems.add(

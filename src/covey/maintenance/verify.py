@@ -96,7 +96,7 @@ class _Split:
         self._layout = layout
         self._of_index = Problems(name)
         self._of_split = Problems(name)
-        for absent in layout.splits[name].absent:
+        for absent in layout.splits[name].missing:
             self._of_split.add(absent, "the shard is missing")
         self._shards: list[Shard] = []
         stem = layout.splits[name].stem

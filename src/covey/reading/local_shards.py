@@ -15,15 +15,21 @@ from numpy.typing import NDArray
 
 from covey.errors import FileChangedError, StorageError
 from covey.index import Index, ShardFiles, changed_state
-from covey.index.format import FINGERPRINT_BYTES, Shard, fingerprint, fingerprint_of
+from covey.index.format import (
+    FINGERPRINT_BYTES,
+    FileIdentity,
+    Shard,
+    fingerprint,
+    fingerprint_of,
+)
 from covey.reading.decompressed import release, unpack
 from covey.reading.faults import changed
-from covey.reading.open_files import FilePool, Identity
+from covey.reading.open_files import FilePool
 from covey.storage import LocalBlocks, Stat, Storage, cache_limit, fetch_many
 from covey.storage.local import local_stat
 from covey.tfrecord.block import FRAME_BYTES
 from covey.tfrecord.compression import detect_compression
-from covey.tfrecord.streams import RegularFile
+from covey.untrusted import RegularFile
 
 # How often remote blocks that are removed at once are fetched again.
 _TRIES = 8
@@ -58,7 +64,7 @@ class LocalShard:
     size: int
     blocks: LocalBlocks | None
     """If it is remote: what fetches it, and knows whether it was begun again."""
-    identity: Identity | None = None
+    identity: FileIdentity | None = None
     """Of the shard itself; None of a file in the cache."""
     unpacked: bool = False
     """Whether it lies in the cache as long as it is used."""
@@ -173,7 +179,11 @@ class LocalShards:
             found = file.stat()
             # Not the version: a file that was only touched, or copied, has another one.
             _check_state(path, shard, Stat(found.st_size, ""))
-            if fingerprint_of(file, shard.bytes) != shard.fingerprint:
+            # The index was validated with the same file, unless that was in another process.
+            verified = table.index.verified.get(shard.name)
+            if (verified is None or not verified.is_of(file)) and (
+                fingerprint_of(file, shard.bytes) != shard.fingerprint
+            ):
                 raise _replaced(path)
             file.seek(0)
             if table.index.metadata.single_stream and detect_compression(file.read(_HEAD_BYTES)):
@@ -188,7 +198,7 @@ class LocalShards:
                 )
                 file.close()
                 return LocalShard(unpacked, size, None, unpacked=True)
-            identity = Identity(found, shard.fingerprint)
+            identity = FileIdentity(found, shard.fingerprint)
         except BaseException:
             file.close()
             raise
@@ -423,14 +433,14 @@ def _end_of_records(table: Table, shard: Shard, number: int) -> int:
 
 
 def _check_state(path: str, shard: Shard, stat: Stat | None) -> None:
-    what = changed_state(path, shard, stat)
+    what = changed_state(shard, stat)
     if what is not None:
         raise changed(what, path)
 
 
 def _replaced(path: str) -> FileChangedError:
-    return changed(f"{path}: the shard is not the one that was indexed, it was replaced", path)
+    return changed("the shard is not the one that was indexed", path)
 
 
 def _overwritten(path: str) -> FileChangedError:
-    return changed(f"{path}: the shard was truncated or overwritten", path)
+    return changed("the shard was truncated or overwritten", path)

@@ -3,52 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
-import time
 from collections import OrderedDict
 
 from covey._fork import ForkAware
-from covey.index.format import fingerprint_of
-from covey.tfrecord.streams import RegularFile
-
-# A file that is modified twice within this time may have the same modification time both times.
-_TIME_GRANULARITY_NS = 1_000_000_000
-
-
-class Identity:
-    """What tells whether a file is the one that was opened, and unchanged.
-
-    Args:
-        found: The state of the file when it was opened.
-        fingerprint: How it began and ended.
-    """
-
-    def __init__(self, found: os.stat_result, fingerprint: int) -> None:
-        self.fingerprint = fingerprint
-        self._size = found.st_size
-        self._file = found.st_dev, found.st_ino
-        self._modified = found.st_mtime_ns
-        self._is_settled = _is_settled(found)
-
-    def is_of(self, file: RegularFile) -> bool:
-        """Whether a file is that one. A file that was only touched, or extended, still is."""
-        found = file.stat()
-        is_same = (found.st_dev, found.st_ino) == self._file
-        is_untouched = found.st_mtime_ns == self._modified
-        if is_same and is_untouched and self._is_settled and found.st_size >= self._size:
-            return True
-        # Some network filesystems give a file another number each time.
-        if found.st_size < self._size or not (is_same or is_untouched):
-            return False
-        if fingerprint_of(file, self._size) != self.fingerprint:
-            return False
-        self._modified, self._is_settled = found.st_mtime_ns, _is_settled(found)
-        return True
-
-
-def _is_settled(found: os.stat_result) -> bool:
-    """Whether a later modification will have another time."""
-    return abs(time.time_ns() - found.st_mtime_ns) > _TIME_GRANULARITY_NS
+from covey.untrusted import RegularFile
 
 
 def max_open_files() -> int:

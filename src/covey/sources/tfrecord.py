@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +25,12 @@ from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import Item, Source, check_label, fault, find_label
 from covey.sources.splits import files_of_split
 from covey.tfrecord import Block, RecordReader
+from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import read_file
 
 _NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
 # Rows that are decoded at once.
 _ROWS = 256
-
-
-def begins_like_records(head: bytes) -> bool:
-    """Whether a file that begins so holds records: a length, and the checksum of it."""
-    if head[:2] == b"\x1f\x8b" or head[:1] == b"\x78":
-        try:
-            head = zlib.decompressobj(47).decompress(head, 12)
-        except zlib.error:
-            return False
-    return len(head) >= 12 and _core.scan_frames(head[:12], 1, _core.VERIFY_LENGTHS)[-1] is None
 
 
 def _record_files(place: ProbedPath) -> list[str]:

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 try:
     import fcntl
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
-from covey.untrusted import check_regular, open_file, os_errors, read_file
+from covey.untrusted import RegularFile, check_regular, os_errors, read_file
 from covey.urls import local_path, shown
 
 _builtin_list = list
@@ -143,11 +143,11 @@ class LocalStorage(Storage):
                 continue
 
     def open_stream(self, path: str) -> BinaryIO:
-        return io.BufferedReader(cast("io.RawIOBase", open_file(self.clean(path))))
+        return io.BufferedReader(RegularFile(self.clean(path)))
 
     def open_blocks(self, path: str) -> FileBlocks:
         path = self.clean(path)
-        with open_file(path) as file:
+        with RegularFile(path) as file:
             return FileBlocks(path, os.fstat(file.fileno()).st_size)
 
 

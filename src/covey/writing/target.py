@@ -23,7 +23,7 @@ from covey.dataset_info import (
 )
 from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.index import (
-    Indexing,
+    IndexBuilder,
     IndexMetadata,
     KnownLabels,
     ShardFiles,
@@ -225,7 +225,7 @@ class TargetSplit:
                     index = read_index(self.directory, self.old.stem(self.name), about)
                     return list(about.shards), index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
-        index = Indexing(classes.features, labeller, progress=False).build(files)
+        index = IndexBuilder(classes.features, labeller, progress=False).build(files)
         return [replace(shard, version="") for shard in index.metadata.shards], index.rows
 
 
