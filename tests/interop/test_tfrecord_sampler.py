@@ -143,7 +143,7 @@ def test_examples_decoded_by_covey_are_those_of_its_batches(dataset):
 
 
 def test_covey_decodes_nothing_without_a_label(shuffled):
-    with pytest.raises(ValueError, match=r"nothing tells the classes of these examples.*label="):
+    with pytest.raises(ValueError, match=r"the shards have no known label.*label="):
         TFRecordDatasetSampler(shuffled, None)
 
 

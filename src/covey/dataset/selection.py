@@ -114,7 +114,7 @@ def parse_ids(key: Any, length: int) -> Ids:
 
 
 def _out_of_range(position: int, length: int) -> IndexError:
-    return IndexError(f"record {position} is out of range; there are {length} records")
+    return IndexError(f"there is no record {position}; there are {length}")
 
 
 def _describe(key: Any) -> str:

@@ -13,7 +13,7 @@ from covey.adapters import Framework
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Weights
 from covey.samplers.base import Augmenting, Sampler
-from covey.samplers.inputs import Ids, Rows, classes_of, labelled, parse_class_list, parse_slice
+from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 
 
 class MemorySampler(Sampler):
@@ -28,7 +28,7 @@ class MemorySampler(Sampler):
 
     def __init__(
         self,
-        x: Rows,
+        x: ExampleRows,
         make_plan: Callable[[int, int], Plan],
         share: tuple[int, int, Mode],
         *arguments: Any,
@@ -125,8 +125,7 @@ class MultiShotMemorySampler(MemorySampler):
         framework: Framework | None = None,
         **options: Any,
     ) -> None:
-        rows, self._y = labelled(x, y, load_example_fn)
-        self._classes = classes_of(self._y)
+        rows, self._y, self._classes = labelled(x, y, load_example_fn)
         draw = partial(
             BalancedPlan,
             self._classes,

@@ -12,7 +12,7 @@ from covey.errors import PlanError
 from covey.plan import Mode, ShuffledPlan
 from covey.plan.base import check_int
 from covey.samplers.base import Augmenting
-from covey.samplers.inputs import Ids, Rows, parse_slice
+from covey.samplers.inputs import ExampleRows, Ids, parse_slice
 from covey.samplers.memory import MemorySampler
 
 
@@ -70,7 +70,7 @@ class SingleShotMemorySampler(MemorySampler):
                 found=augmenter,
                 allowed="a function: it makes the examples of a class",
             )
-        rows = Rows(x, "x")
+        rows = ExampleRows(x, "x")
         super().__init__(
             rows,
             partial(_draw, len(rows), seed),

@@ -17,7 +17,7 @@ from covey.adapters.tensorflow.tensors import no_autograph, tf
 from covey.errors import DatasetError, FeatureError
 from covey.plan import BalancedPlan
 from covey.plan.base import check_int
-from covey.samplers.inputs import classes_of, parse_class_list
+from covey.samplers.inputs import parse_class_list, parse_classes
 
 # Examples that are taken from a dataset at once.
 _ROWS_AT_ONCE = 256
@@ -73,7 +73,7 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     wanted = _Wanted(parse_class_list(class_list), total_examples_per_class)
     stored = _Stored(ds, _label_of(ds, label_output), wanted)
     plan = BalancedPlan(
-        classes_of(stored.labels),
+        parse_classes(stored.labels),
         classes_per_batch,
         examples_per_class_per_batch,
         seed,
