@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
+from covey._locks import locked
 from covey._progress import Progress
 from covey.dataset.layout import Layout, SplitFiles
 from covey.dataset_info import ENTRIES_FILE, SHARD_INFO_FILE
@@ -30,7 +31,6 @@ from covey.schema.tfds import FEATURES_FILE
 from covey.shuffle.keys import RecordOrder
 from covey.storage import is_remote
 from covey.writing.commit import staged
-from covey.writing.locks import locked
 from covey.writing.publish import RemoteStaging
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit

@@ -35,12 +35,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covey._files import atomic_write, atomic_write_all, sync, unlink_file
-from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, SplitInfo, staging_name
-from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
-from covey.schema.tfds import features_from_tfds, features_to_tfds
-from covey.untrusted import parse_json, read_file
-from covey.writing import versions
-from covey.writing.locks import (
+from covey._locks import (
     COMMIT_TIMEOUT_S,
     LOCK_TIMEOUT_S,
     DeferredSignals,
@@ -50,6 +45,11 @@ from covey.writing.locks import (
     try_lock,
     unlock,
 )
+from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, SplitInfo, staging_name
+from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
+from covey.schema.tfds import features_from_tfds, features_to_tfds
+from covey.untrusted import parse_json, read_file
+from covey.writing import versions
 from covey.writing.recovery import (
     AFTER,
     BEFORE,

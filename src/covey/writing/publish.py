@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from covey._locks import DeferredSignals, interrupted
 from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, dataset_name
 from covey.errors import (
     CommittedError,
@@ -36,7 +37,6 @@ from covey.errors import (
 from covey.index import index_names
 from covey.storage import Stat, open_storage
 from covey.urls import shown
-from covey.writing.locks import DeferredSignals, interrupted
 from covey.writing.recovery import is_sidecar
 from covey.writing.versions import referenced_files
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._locks import interrupted, locked
 from covey._progress import Progress, format_bytes
 from covey._threads import cpu_count
 from covey.dataset_info import check_split_name
@@ -34,7 +35,6 @@ from covey.writing.inputs import (
     name_classes,
     normalize_input,
 )
-from covey.writing.locks import interrupted, locked
 from covey.writing.order import (
     ColumnOrder,
     Spooling,
