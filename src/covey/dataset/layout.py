@@ -28,7 +28,6 @@ from covey.dataset_info import (
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.index import ShardFiles
 from covey.schema import Features
-from covey.schema.datum import datum_features, datum_splits
 from covey.schema.tfds import features_from_tfds
 from covey.splits import SplitTerm, split_of_file
 from covey.storage import Storage, open_storage
@@ -285,6 +284,8 @@ def _features(storage: Storage, directory: str) -> Features | None:
 
 def _datum(storage: Storage, directory: str) -> Layout | None:
     """Return the layout of a directory that datum wrote; None if it is not one."""
+    from covey.schema.datum import datum_features, datum_splits  # rarely needed
+
     found = datum_splits(storage, directory)
     if found is None:
         return None
