@@ -1,4 +1,4 @@
-"""Create, replace and remove files of a dataset, without following symbolic links."""
+"""Create, replace and remove files, without following symbolic links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from covey.errors import FormatError
@@ -31,37 +32,56 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+@contextmanager
+def replacing(
+    path: str | os.PathLike[str], *, temporary: str | None = None, durable: bool = True
+) -> Iterator[str]:
+    """Yield the path of a temporary file that replaces a file at the end of the block.
+
+    The file is replaced by one rename. A symbolic link is replaced, not followed. If the block
+    raises, the temporary file is deleted.
+
+    Args:
+        path: File to be created or replaced.
+        temporary: Name of the temporary file; by default one of :func:`temporary_name`.
+        durable: Whether to sync the content to disk before the rename.
+    """
+    target = os.path.join(os.path.dirname(path), temporary or temporary_name())
+    try:
+        yield target
+        if durable:
+            sync(target)
+        os.replace(target, path)
+    finally:
+        # It exists if the block failed, or if both names were links to the same file.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)
+
+
 def atomic_write(path: Path, data: bytes) -> None:
-    """Replace a file by one rename; a symbolic link is replaced, not followed."""
+    """Replace a file by one rename."""
     atomic_write_all(path.parent, {path.name: data})
 
 
 def atomic_write_all(directory: Path, files: Mapping[str, bytes], first: str = "") -> None:
-    """Replace files one by one, once there is room for all of them.
+    """Replace files one by one, after all of them were written to temporary files.
 
     Args:
-        directory: Of the files.
-        files: Their content, by name.
-        first: Files whose names end so are removed before the others are replaced.
+        directory: Directory of the files.
+        files: Content of the files, by name.
+        first: Suffix of files that are deleted before the other files are replaced.
     """
-    temporaries: dict[str, Path] = {}
-    try:
-        for name, data in files.items():
-            temporaries[name] = directory / temporary_name()
-            _write_new(temporaries[name], data)
+    with contextlib.ExitStack() as stack:
+        # The stack renames in reverse order; a failed write undoes all of them.
+        for name in sorted(files, key=lambda name: not (first and name.endswith(first))):
+            temporary = stack.enter_context(replacing(directory / name, durable=False))
+            _write_new(temporary, files[name])
         for name in files if first else ():
             if name.endswith(first):
                 unlink_file(directory / name)
-        for name in sorted(files, key=lambda name: bool(first) and name.endswith(first)):
-            os.replace(temporaries[name], directory / name)
-    except BaseException:
-        for temporary in temporaries.values():
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def _write_new(path: str, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
     with open(descriptor, "wb") as file:
         file.write(data)
@@ -75,7 +95,9 @@ def read_regular(path: Path) -> bytes:
     with open(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-            raise FormatError("it is not a regular file of at most 256 MiB; remove it", path=path)
+            raise FormatError(
+                "it is not a regular file of at most 256 MiB", path=path, remedy="remove it"
+            )
         return file.read(_MAX_BYTES)
 
 
@@ -91,7 +113,7 @@ def differs(path: Path, data: bytes) -> bool:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; copy it where the file system has no hard links."""
+    """Create a hard link to a file, or a copy if the file system has no hard links."""
     try:
         os.link(os.path.realpath(source), target)  # a symbolic link may be relative
     except OSError:
@@ -100,14 +122,14 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def unlink_file(path: Path) -> None:
-    """Remove a file, or a symbolic link itself; leave anything else where it is."""
+    """Remove a file or a symbolic link; do nothing if the path is a directory or missing."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             os.unlink(path)
 
 
 def remove_any(path: Path) -> None:
-    """Remove a directory, a file, or a symbolic link itself, as far as that is possible."""
+    """Remove a directory, a file or a symbolic link, as far as permissions allow."""
     with contextlib.suppress(OSError, RecursionError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
             shutil.rmtree(path, ignore_errors=True)
@@ -116,10 +138,10 @@ def remove_any(path: Path) -> None:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until a file, or the names in a directory, are on disk."""
-    if os.name != "posix" and os.path.isdir(path):
-        return  # directories cannot be opened there
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file, or the names in a directory, to disk."""
+    if os.name == "nt" and os.path.isdir(path):
+        return  # Windows cannot open directories
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -2,7 +2,7 @@
 
 The locks are ``flock`` on the directories themselves: they leave no file, and end with their
 process. Some network file systems keep them on one machine; :mod:`covey.writing.commit` therefore
-never removes a staging directory of another machine that is not a day old.
+never removes a staging directory of another machine before it is a day old.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
 LOCK_TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 600.0
-"""The same at the end of a write, which may have taken hours."""
+"""Timeout at the end of a write, which may have taken hours."""
 
 _DIRECTORY = (
     os.O_RDONLY
@@ -39,7 +39,7 @@ _DIRECTORY = (
 
 @contextmanager
 def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold the lock of a dataset directory, which every writer takes to look at it or commit.
+    """Hold the lock of a dataset directory, which writers take to read it or to commit.
 
     Raises:
         DatasetError: If another process holds it for longer than ``timeout`` seconds, or the file
@@ -56,8 +56,9 @@ def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise DatasetError(
                     f"{_find_holder(descriptor)} has held the lock of the dataset for over "
-                    f"{timeout:g} s; wait for it to end, or stop it",
+                    f"{timeout:g} s",
                     path=directory,
+                    remedy="wait for it to end, or stop it",
                 )
             time.sleep(0.01)
         yield
@@ -91,15 +92,15 @@ def _take(descriptor: int, directory: Path) -> bool:
         return False
     except OSError as error:
         raise DatasetError(
-            f"its file system has no locks ({error.strerror}), which writing needs; write "
-            "to another one and copy the dataset, or mount it with flock",
+            f"the file system does not support locks ({error.strerror}), which writers need",
             path=directory,
+            remedy="write to another one and copy the dataset, or mount it with flock",
         ) from error
     return True
 
 
 def _find_holder(descriptor: int) -> str:
-    """Return which process holds the lock of a directory, where the system tells."""
+    """Return the process that holds the lock of a directory, if the system reports it."""
     found = os.fstat(descriptor)
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -113,14 +114,14 @@ def _find_holder(descriptor: int) -> str:
 
 
 def owner() -> str:
-    """Return what a staging directory says of its writer."""
+    """Return the content of the owner file of a staging directory."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 class DeferredSignals:
-    """Holds SIGINT and SIGTERM back in the main thread, and delivers them at the end of the block.
+    """Defers SIGINT and SIGTERM in the main thread, and delivers them at the end of the block.
 
-    Only signals with a handler in Python are held back: any other ends the process at once.
+    Only signals with a handler in Python are deferred: any other ends the process at once.
     """
 
     def __init__(self) -> None:
@@ -140,7 +141,7 @@ class DeferredSignals:
         self._pending.append(number)
 
     def deliver(self) -> None:
-        """Deliver the signals that have been held back."""
+        """Deliver the deferred signals."""
         while self._pending:
             number = self._pending.pop(0)
             self._handlers[number](number, None)
@@ -159,19 +160,19 @@ class DeferredSignals:
 def interrupted(
     where: str, split: str, committed: bool | None, *, undone: bool = True
 ) -> KeyboardInterrupt:
-    """Return an interrupt that says whether the split was written.
+    """Return an interrupt that reports whether the split was written.
 
     Args:
-        where: The dataset.
-        split: The split.
-        committed: Whether it was written; None if that is unknown.
-        undone: If not, whether the dataset is exactly as it was.
+        where: Path or URL of the dataset.
+        split: Name of the split.
+        committed: Whether the split was written; None if that is unknown.
+        undone: Whether the dataset is unchanged, if the split was not written.
     """
     state = "is not written, nothing was changed" if undone else "is not written"
     if committed:
         state = "is written"
     elif committed is None:
-        state = "may be written or not; run `covey info` to see"
+        state = "may be written or not; run `covey info`"
     return KeyboardInterrupt(f"{where}: interrupted; split {split!r} {state}")
 
 
@@ -179,7 +180,7 @@ def interrupted(
 def reporting_failures(
     directory: Path, split: str, is_committed: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Say in errors and interrupts whether the split was written."""
+    """Report in errors and interrupts whether the split was written."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -190,9 +191,10 @@ def reporting_failures(
         where = f" ({error.filename})" if error.filename else ""
         if is_committed():
             raise CommittedError(
-                f"split {split!r} is written, but then: {error.strerror or error}{where}; "
-                "do not write the same examples again",
+                f"split {split!r} is written, but a later step failed: "
+                f"{error.strerror or error}{where}",
                 path=directory,
+                remedy="do not write the same examples again",
             ) from error
         raise DatasetError(
             f"writing split {split!r} failed: {error.strerror or error}{where}; nothing "

@@ -1,4 +1,4 @@
-"""How far a write is: a bar in terminals and notebooks, a line now and then in logs."""
+"""Progress bar on standard error: a bar in terminals and notebooks, occasional lines in logs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any, TextIO
 
 from covey.errors import escape
 
-# A log gets a line this often, in seconds; a terminal ten times a second.
-_LOG_SECONDS = 30.0
+# Interval between two lines of a log.
+_LOG_INTERVAL_S = 30.0
 
 
 class Progress:
-    """Shows examples, bytes, their rate and the time left, on standard error.
+    """Progress bar of examples and bytes, with their rate and the remaining time.
 
     Args:
-        show: True, False, or None: only where somebody looks, or a log is long in the making.
-        total: Examples, if known.
-        title: What is going on.
+        show: Whether to show it. None shows it in terminals and notebooks, and in a log if the
+            operation takes longer than 30 seconds.
+        total: Number of examples, if known.
+        title: Title of the bar.
     """
 
     def __init__(self, show: bool | None, total: int | None, title: str) -> None:
@@ -30,19 +31,17 @@ class Progress:
             return
         terminal = sys.stderr.isatty()
         notebook = "ipykernel" in sys.modules
-        log = not terminal and not notebook
-        # With show=None a log hears only of what takes long; with True also of the end.
-        self._is_log = log
+        self._is_log = not terminal and not notebook
         self._bar = _bar_class(notebook)(
             total=total,
             desc=escape(title),
             unit=" examples",
             unit_scale=True,
             dynamic_ncols=terminal and _columns() > 0,
-            mininterval=_LOG_SECONDS if log else 0.1,
-            delay=_LOG_SECONDS if log and show is None else 0,
-            file=_Lines(sys.stderr) if log else sys.stderr,
-            leave=None if not log else True,
+            mininterval=_LOG_INTERVAL_S if self._is_log else 0.1,
+            delay=_LOG_INTERVAL_S if self._is_log and show is None else 0,
+            file=_Lines(sys.stderr) if self._is_log else sys.stderr,
+            leave=True if self._is_log else None,
         )
 
     def __enter__(self) -> Progress:
@@ -58,18 +57,23 @@ class Progress:
             self._bar.close()
 
     def begin(self, title: str, total: int | None) -> None:
-        """Count again, for the next part of the work."""
+        """Start the next phase at zero.
+
+        Args:
+            title: Title of the phase.
+            total: Number of examples, if known.
+        """
         if self._bar is not None:
             self._bytes = 0
             self._bar.set_postfix_str("", refresh=False)
-            if self._is_log:  # it hears of it when the next line is due
+            if self._is_log:  # without a line of its own
                 self._bar.n, self._bar.total = 0, total
             else:
                 self._bar.reset(total=total)
             self._bar.set_description(escape(title), refresh=not self._is_log)
 
     def add(self, examples: int, size: int) -> None:
-        """Tell of so many examples more, and of the bytes of their records."""
+        """Add processed examples, and the bytes of their records."""
         if self._bar is None:
             return
         self._bytes += size
@@ -79,7 +83,7 @@ class Progress:
 
 
 def _columns() -> int:
-    """How wide the terminal is; some, of other programs, say nothing about it."""
+    """Return the width of the terminal; 0 if it is unknown."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
@@ -93,14 +97,14 @@ def _bar_class(notebook: bool) -> Any:
         try:
             importlib.import_module("ipywidgets")
             from tqdm.notebook import tqdm  # type: ignore[import-untyped]
-        except ImportError:  # a plain bar does in a notebook too
+        except ImportError:  # notebooks show a plain bar as well
             return std.tqdm
         return tqdm
     return std.tqdm
 
 
 class _Lines:
-    """A file in which each state of the bar is a line of its own."""
+    """File that writes each state of the bar as a line."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -115,7 +119,7 @@ class _Lines:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes as people write them.
+    """Return a size in bytes with a decimal unit.
 
     >>> format_bytes(330_000_000)
     '330 MB'

@@ -1,4 +1,4 @@
-"""Work that runs ahead of a caller that wants its results, in order."""
+"""Executors that return results in order, and threads that do not delay the exit of the process."""
 
 from __future__ import annotations
 
@@ -15,57 +15,61 @@ T = TypeVar("T")
 
 
 def cpu_count() -> int:
-    """How many threads can run at once: what is used where nobody says how many."""
+    """Return the number of CPUs that this process may use, the default number of threads."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def ordered_map(
-    tasks: Iterable[Callable[[], T]], executor: Executor | None, ahead: int
+    tasks: Iterable[Callable[[], T]], executor: Executor | None, in_flight: int
 ) -> Generator[T, None, None]:
-    """The results of tasks, in their order, with up to ``ahead`` of them under way.
+    """Yield the results of tasks in order, with a limited number of tasks in flight.
 
-    A task that fails, or an iterable that does, is heard of after the results that come before it.
-    Without an executor, tasks are run one by one as they are wanted.
+    An exception of a task, or of the iterable, is raised after the results before it.
 
-    >>> list(run_ahead([lambda: 1, lambda: 2], None, 4))
+    Args:
+        tasks: Functions to call.
+        executor: Executor of the tasks. None calls each one when its result is requested.
+        in_flight: Maximum number of tasks in flight.
+
+    >>> list(ordered_map([lambda: 1, lambda: 2], None, 4))
     [1, 2]
     """
     if executor is None:
         for task in tasks:
             yield task()
         return
-    waiting: deque[Future[T]] = deque()
+    futures: deque[Future[T]] = deque()
     failure: Exception | None = None
-    coming = iter(tasks)
+    iterator = iter(tasks)
     try:
         while failure is None:
             try:
-                task = next(coming)
+                task = next(iterator)
             except StopIteration:
                 break
             except Exception as error:
                 failure = error
                 break
-            waiting.append(executor.submit(task))
+            futures.append(executor.submit(task))
             del task
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            if len(futures) > in_flight:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
         if failure is not None:
             raise failure
     finally:
-        # Also when the consumer leaves early: nothing is done that nobody wants.
-        for future in waiting:
+        # Also if the consumer stops early.
+        for future in futures:
             future.cancel()
 
 
 class DaemonThreads(Executor):
-    """Threads that do what is submitted, but need not have done it when the interpreter ends.
+    """Executor whose threads end with the interpreter, even if a task is not complete.
 
-    Those of ``concurrent.futures`` would be waited for until all is done.
+    The interpreter waits for the threads of ``concurrent.futures`` when it exits.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -83,11 +87,11 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads, after what was submitted and not cancelled.
+        """Stop the threads after the tasks that were submitted and not cancelled.
 
-        One of the threads, where the garbage collector may come along, does not wait for itself.
+        It does not wait if it runs in one of the threads: the garbage collector may call it there.
         """
-        # Once: when the interpreter ends, a loop that is freed late finds no modules any more.
+        # Only once: at interpreter exit, modules that a second call needs may be gone.
         threads, self.threads = self.threads, []
         for _ in threads:
             self._tasks.put(None)
@@ -99,7 +103,7 @@ class DaemonThreads(Executor):
 def _work(tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
     while (task := tasks.get()) is not None:
         _run(*task)
-        del task  # it holds what it is about, and the next may be long in coming
+        del task  # its arguments would live until the next task
 
 
 def _run(future: Future[Any], task: Callable[[], Any]) -> None:
@@ -109,35 +113,33 @@ def _run(future: Future[Any], task: Callable[[], Any]) -> None:
         future.set_result(task())
     except BaseException as error:
         future.set_exception(error)
-        del future, task  # the error has this frame, which must not have the error
+        del future, task  # the error refers to this frame, which must not refer to the error
 
 
 class SerialExecutor:
-    """Another thread that does what it is told, in order, a few steps behind.
+    """Thread that runs tasks in order, with a limited number of tasks in flight.
 
-    An error of it is raised by the next call. Leaving the ``with`` waits for all that is under way.
+    An exception of a task is raised by a later call of :meth:`submit` or :meth:`wait`.
     """
 
-    def __init__(self, steps: int = 4) -> None:
-        self._steps = steps
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="covey-behind")
-        self._waiting: deque[Future[Any]] = deque()
+    def __init__(self, in_flight: int = 4) -> None:
+        self._in_flight = in_flight
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="covey-serial")
+        self._futures: deque[Future[Any]] = deque()
 
-    def __enter__(self) -> SerialExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def do(self, task: Callable[..., object], *arguments: Any) -> None:
-        """Have something done, after what was asked for before."""
-        self._waiting.append(self._thread.submit(task, *arguments))
-        self._wait(self._steps)
+    def submit(self, task: Callable[..., object], *arguments: Any) -> None:
+        """Run a task after those before it; wait while too many are in flight."""
+        self._futures.append(self._thread.submit(task, *arguments))
+        self._wait(self._in_flight)
 
     def wait(self) -> None:
-        """Wait until all is done."""
+        """Wait until all tasks are complete."""
         self._wait(0)
 
-    def _wait(self, left: int) -> None:
-        while len(self._waiting) > left:
-            self._waiting.popleft().result()
+    def close(self) -> None:
+        """Cancel the tasks that have not started, and wait for the one that has."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _wait(self, remaining: int) -> None:
+        while len(self._futures) > remaining:
+            self._futures.popleft().result()

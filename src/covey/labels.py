@@ -1,4 +1,4 @@
-"""The classes of examples: which feature tells them, and the numbers that strings stand for."""
+"""Label features and the class ids of records."""
 
 from __future__ import annotations
 
@@ -15,37 +15,63 @@ from covey.schema.columns import STRINGS, Column
 from covey.schema.types import Feature
 from covey.tfrecord import Block
 
+LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
+"""Common names of label features; the first one that exists is used."""
+
 
 def is_string(feature: Feature) -> bool:
-    """Whether a feature is a single text, or bytes."""
+    """Return whether a feature is a single string or byte string."""
     return isinstance(feature, Tensor) and feature.dtype in STRINGS and feature.shape == ()
 
 
+def _is_integer(feature: Feature) -> bool:
+    if not isinstance(feature, Tensor) or feature.shape != () or feature.dtype in STRINGS:
+        return False
+    return np.dtype(feature.dtype).kind in "iub"
+
+
+def can_be_label(feature: Feature) -> bool:
+    """Return whether a feature is a ClassLabel, a single integer or a single string."""
+    return isinstance(feature, ClassLabel) or is_string(feature) or _is_integer(feature)
+
+
 def find_label(features: Features, label: str | None, *, needed: bool = False) -> str | None:
-    """The feature that tells the class: the one asked for, or the only one that is a ClassLabel."""
+    """Return the label feature: the requested one, or the only ClassLabel.
+
+    Args:
+        features: Features of the records.
+        label: Name of the requested feature.
+        needed: Whether records are sorted by class, which needs a label.
+
+    Raises:
+        DatasetError: If the feature does not exist, or cannot be a label.
+    """
     if label is None:
-        labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+        labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
         if needed and len(labels) != 1:
-            raise DatasetError("order is 'class', but no feature tells the class; pass label=")
+            raise DatasetError(
+                "there is no label feature",
+                option="sort_by_class",
+                found=True,
+                remedy="pass label=",
+            )
         return labels[0] if len(labels) == 1 else None
     if label not in features:
         raise DatasetError(
-            f"label is {label!r}, but there is no such feature; there are {', '.join(features)}"
+            option="label", found=label, allowed=f"one of the features {', '.join(features)}"
         )
-    kind = features[label]
-    if not (isinstance(kind, ClassLabel) or is_string(kind) or _is_integer(kind)):
+    if not can_be_label(features[label]):
         raise DatasetError(
-            f"label is {label!r}, which is {kind}; must be a ClassLabel, an integer or a string"
+            f"feature {label!r} is {features[label]}",
+            option="label",
+            found=label,
+            allowed="a ClassLabel, an integer or a string",
         )
     return label
 
 
-# What people call the feature that holds the class; the first that is there is taken.
-LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
-
-
 def guess_label(features: Features) -> str | None:
-    """The feature that most likely tells the class: the only ClassLabel, or what is called so.
+    """Return the most likely label feature: the only ClassLabel, or one with a common name.
 
     >>> guess_label(Features({"Image": "bytes", "Class": "int64"}))
     'Class'
@@ -54,24 +80,17 @@ def guess_label(features: Features) -> str | None:
     if found is not None:
         return found
     lowered = {name.lower(): name for name in features}
-    named = (lowered[name] for name in LABEL_NAMES if name in lowered)
-    kinds = ((name, features[name]) for name in named)
-    return next((name for name, kind in kinds if is_string(kind) or _is_integer(kind)), None)
-
-
-def _is_integer(kind: Feature) -> bool:
-    if not isinstance(kind, Tensor) or kind.shape != () or kind.dtype in STRINGS:
-        return False
-    return np.dtype(kind.dtype).kind in "iub"
+    names = (lowered[name] for name in LABEL_NAMES if name in lowered)
+    return next((name for name in names if can_be_label(features[name])), None)
 
 
 class Classes:
-    """The class of every record, as a number.
+    """Class ids of records.
 
     Args:
-        features: Of the records.
-        label: The feature that tells it; None if none does.
-        strings: If it is a string, all of them, in the order of their numbers.
+        features: Features of the records.
+        label: Label feature; None if the records are unlabelled.
+        texts: Strings of a label that is stored as a string, by class id.
     """
 
     def __init__(self, features: Features, label: str | None, texts: Iterable[str] = ()) -> None:
@@ -79,45 +98,95 @@ class Classes:
         self.label = label
         self._only = features if label is None else features.select([label])
         self.texts = tuple(texts) if label is not None and is_string(features[label]) else None
-        self._numbers = {text: i for i, text in enumerate(self.texts or ())}
+        self._ids = {text: class_id for class_id, text in enumerate(self.texts or ())}
 
     def of(self, block: Block) -> NDArray[np.int64] | None:
-        """The classes of records."""
+        """Return the class ids of the records of a block; None if they are unlabelled."""
         if self.label is None:
             return None
         column = leaf(self._only.decode_batch(block))
         if self.texts is None:
-            numbers = np.asarray(column)
-            if numbers.dtype == np.uint64 and numbers.size and numbers.max() >= 2**63:
-                raise FeatureError(
-                    f"{numbers.max()} cannot be the number of a class; it must be below 2**63",
-                    feature=self.label,
-                )
-            return numbers.astype(np.int64)
-        texts = decode_strings(column)
-        unknown = next((text for text in texts if text not in self._numbers), None)
+            return _check_ids(self.label, column)
+        strings = decode_strings(column)
+        unknown = next((string for string in strings if string not in self._ids), None)
         if unknown is not None:
             raise FeatureError(
-                f"{unknown!r} is none of the {len(self.texts)} classes that have numbers",
-                feature=self.label,
+                f"{unknown!r} is not one of the {len(self.texts)} classes", feature=self.label
             )
-        return np.array([self._numbers[text] for text in texts], np.int64)
+        return np.array([self._ids[string] for string in strings], np.int64)
+
+
+class ClassIds:
+    """Class ids that are assigned while records are written.
+
+    The strings of a label are known only after the last record. Until then they have provisional
+    ids, in the order of their first occurrence.
+
+    Args:
+        known: Strings that have class ids already, by id. These ids are final.
+    """
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self._known = tuple(known)
+        self._ids = {string: class_id for class_id, string in enumerate(self._known)}
+        self.has_strings = False
+        """Whether any label was a string."""
+
+    def read(
+        self, features: Features, label: str, block: Block, examples: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """Return the class ids of records, provisional if the label is a string.
+
+        Args:
+            features: Features of the records.
+            label: Label feature.
+            block: The records.
+            examples: Positions of the examples in the source, for errors.
+        """
+        column = leaf(features.decode_batch(block, [label]))
+        if not is_string(features[label]):
+            return _check_ids(label, column)
+        self.has_strings = True
+        ids = self._ids
+        strings = decode_strings(column, examples)
+        return np.array([ids.setdefault(string, len(ids)) for string in strings], np.int64)
+
+    def strings(self) -> tuple[str, ...]:
+        """Return all strings, by final class id."""
+        return extend(self._known, self._ids)
+
+    def final_ids(self) -> NDArray[np.int64]:
+        """Return the final class ids, by provisional id."""
+        final = {string: class_id for class_id, string in enumerate(self.strings())}
+        return np.array([final[string] for string in self._ids], np.int64)
+
+
+def _check_ids(label: str, column: Any) -> NDArray[np.int64]:
+    ids = np.asarray(column)
+    if ids.dtype == np.uint64 and ids.size and ids.max() >= 2**63:
+        raise FeatureError(f"{ids.max()} is not a valid class id; must be < 2**63", feature=label)
+    return ids.astype(np.int64)
 
 
 def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:
-    """A ClassLabel of strings that were found, which must be fit to be names."""
+    """Return a ClassLabel.
+
+    Raises:
+        FeatureError: If a name cannot be a line of the file of class names.
+    """
     for name in names:
         if not name or name != name.strip() or "\n" in name or "\r" in name:
             raise FeatureError(
-                f"label {label!r}: {name!r} cannot be the name of a class, which is a line of a "
-                "file: not empty, without spaces around it, without line breaks; clean it up, or "
-                "declare the feature as a string"
+                f"{name!r} is not a valid class name; must be a line of a file: not empty, "
+                "without surrounding white space and line breaks",
+                feature=label,
+                remedy="change it, or declare the feature as a string",
             )
     return ClassLabel(names=names)
 
 
 def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
-    """Names that are known, and after them, sorted, those that are new.
+    """Return the known names, followed by the new names in sorted order.
 
     >>> extend(["wren"], {"owl", "crow", "wren"})
     ('wren', 'crow', 'owl')
@@ -126,102 +195,114 @@ def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return (*first, *sorted(set(found).difference(first)))
 
 
-def decode_strings(column: Any, numbers: Sequence[int] | None = None) -> list[str]:
-    """A column of strings; bytes must be UTF-8.
+def decode_strings(column: Iterable[Any], examples: Sequence[int] | None = None) -> list[str]:
+    """Return the labels of a column as strings.
 
     Args:
-        column: The strings.
-        numbers: Of the examples they are of, for messages; from 0 by default.
+        column: Strings, or byte strings in UTF-8.
+        examples: Positions of the examples in the source, for errors; from 0 by default.
+
+    Raises:
+        FeatureError: If a value is not a string, or not UTF-8.
     """
-    texts: list[str] = []
+    strings: list[str] = []
     for row, value in enumerate(column):
-        number = row if numbers is None else numbers[row]
-        if not isinstance(value, (str, bytes)):
+        if isinstance(value, str):
+            strings.append(value)
+            continue
+        example = row if examples is None else examples[row]
+        if not isinstance(value, bytes):
             raise FeatureError(
-                f"example {number}: its label is {value!r}, of type {type(value).__name__}, where "
-                "others are strings"
+                f"the label is {value!r}, of type {type(value).__name__}; other labels are strings",
+                example=example,
             )
         try:
-            texts.append(value if isinstance(value, str) else value.decode())
+            strings.append(value.decode())
         except UnicodeDecodeError:
             raise FeatureError(
-                f"example {number}: its label {value!r} is not a valid UTF-8, so it cannot be the "
-                "name of a class"
+                f"the label {value!r} is not valid UTF-8, so it cannot be a class name",
+                example=example,
             ) from None
-    return texts
+    return strings
 
 
 def read_strings(
-    features: Features, label: str, block: Block, numbers: Sequence[int] | None = None
+    features: Features, label: str, block: Block, examples: Sequence[int] | None = None
 ) -> list[str]:
-    """The strings of a label in records."""
-    return decode_strings(leaf(features.decode_batch(block, [label])), numbers)
+    """Return the strings of the label feature in the records of a block."""
+    return decode_strings(leaf(features.decode_batch(block, [label])), examples)
 
 
 def number_column(
     features: Features, label: str, column: Any, *, may_grow: bool, known: Iterable[str] = ()
 ) -> tuple[Features, Any, NDArray[np.int64], tuple[str, ...]]:
-    """The classes of a whole column, which may be numbers or strings.
+    """Assign class ids to a column of labels, which are integers or strings.
 
     Args:
-        features: Of the dataset.
-        label: The feature that tells the class.
-        column: Its values.
-        may_grow: Whether strings may become new classes of a ClassLabel.
-        known: The strings that have numbers already.
+        features: Features of the dataset.
+        label: Label feature.
+        column: Values of the label.
+        may_grow: Whether new strings become classes of a ClassLabel.
+        known: Strings that have class ids already, by id.
 
     Returns:
-        The features, with the classes that were found; the column as it is to be stored; the class
-        of each row; and, if the strings themselves are stored, all of them.
+        The features, with the new classes; the column as it is stored; the class id of each row;
+        and, if strings are stored, all strings by class id.
     """
-    kind = features[label]
-    if not _has_texts(column):
-        if is_string(kind):
-            raise FeatureError(f"feature {label!r} is a string, but its column has {column[:3]!r}")
-        return features, column, _numbers_of(label, column), ()
+    feature = features[label]
+    if not _has_strings(column):
+        if is_string(feature):
+            raise FeatureError(
+                f"the feature is a string, but its column has {column[:3]!r}", feature=label
+            )
+        return features, column, _integer_ids(label, column), ()
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
-    if isinstance(kind, ClassLabel) and kind.names:  # numbers beside names are those of classes
+    if isinstance(feature, ClassLabel) and feature.names:  # integers beside names are class ids
         values = [
-            kind.names[each] if type(each) is int and 0 <= each < len(kind.names) else each
-            for each in values
+            feature.names[value]
+            if type(value) is int and 0 <= value < len(feature.names)
+            else value
+            for value in values
         ]
-    texts = decode_strings(values)
-    stored = is_string(kind) and not may_grow
+    strings = decode_strings(values)
+    is_stored = is_string(feature) and not may_grow
     names = tuple(known)
-    if not names and isinstance(kind, ClassLabel):
-        names = kind.names or ()
-    if stored or may_grow:
-        names = extend(names, texts)
-    place = {name: i for i, name in enumerate(names)}
-    unknown = next((row for row, text in enumerate(texts) if text not in place), None)
+    if not names and isinstance(feature, ClassLabel):
+        names = feature.names or ()
+    if is_stored or may_grow:
+        names = extend(names, strings)
+    ids = {name: class_id for class_id, name in enumerate(names)}
+    unknown = next((row for row, string in enumerate(strings) if string not in ids), None)
     if unknown is not None:
         raise FeatureError(
-            f"example {unknown}: feature {label!r}: there is no class {texts[unknown]!r} among the "
-            f"{len(names)} names"
+            f"{strings[unknown]!r} is not one of the {len(names)} class names",
+            example=unknown,
+            feature=label,
         )
-    numbers = np.array([place[text] for text in texts], np.int64)
-    if stored:
-        return features, column, numbers, names
+    labels = np.array([ids[string] for string in strings], np.int64)
+    if is_stored:
+        return features, column, labels, names
     if may_grow:
         features = features.replace({label: make_label(label, names)})
-    return features, numbers, numbers, ()
+    return features, labels, labels, ()
 
 
-def _numbers_of(label: str, column: Any) -> NDArray[np.int64]:
-    complete = Column(label, "int64")
+def _integer_ids(label: str, column: Any) -> NDArray[np.int64]:
+    integers = Column(label, "int64")
     try:
-        numbers, _ = complete.coerce_batch(column, len(column))
+        ids, _ = integers.coerce_batch(column, len(column))
     except FeatureError:
         for row, value in enumerate(column):
             try:
-                complete.coerce(value)
+                integers.coerce(value)
             except FeatureError as error:
-                raise FeatureError(f"example {row}: feature {label!r}: {error}") from None
+                error.example, error.feature = row, label
+                raise
         raise
-    return np.asarray(numbers, np.int64)
+    return np.asarray(ids, np.int64)
 
 
-def _has_texts(column: Any) -> bool:
+def _has_strings(column: Any) -> bool:
     if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
         return False
     values = column.tolist() if isinstance(column, np.ndarray) else column

@@ -217,7 +217,7 @@ def test_splits_of_the_source_are_chosen_by_name():
 
 def test_shards_order_and_compression():
     make_npz(20)
-    options = ["--order", "class", "--no-shuffle", "--shards", "4", "--compression", "gzip"]
+    options = ["--sort-by-class", "--no-shuffle", "--shards", "4", "--compression", "gzip"]
     assert main(["write", "birds.npz", "data", "-q", "--compression-level", "1", *options]) == 0
     assert [int(example["label"]) for example in read()] == [n // 5 for n in range(20)]
     shards = sorted(name for name in os.listdir("data") if ".tfrecord" in name)
@@ -233,7 +233,7 @@ def test_sizes_and_names():
         "flock",
         "--description",
         "Birds.",
-        "--shard-size",
+        "--shard-bytes",
         "500",
         "--memory-limit",
         "1M",

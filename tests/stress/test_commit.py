@@ -697,7 +697,7 @@ def test_repair_in_place_completes_and_undoes(tmp_path, fresh):
     assert fresh(be_killed_while_encoding, tmp_path / "birds") == -signal.SIGKILL
     assert main(["repair", str(tmp_path / "birds"), "--quiet"]) == 0
     assert os.listdir(tmp_path / "birds") == []
-    with pytest.raises(DatasetError, match="there is no such directory"):
+    with pytest.raises(DatasetError, match="the directory does not exist"):
         covey.repair(tmp_path / "nothing")
 
 
@@ -1038,7 +1038,7 @@ def test_a_split_that_goes_while_another_is_added(tmp_path):
     def replace():
         write([{"x": "text"}], tmp_path, mode="overwrite")
 
-    with pytest.raises(DatasetError, match="another process has changed it"):
+    with pytest.raises(DatasetError, match="another process has changed this file"):
         write(while_writing([{"x": 2}] * 3, replace), tmp_path, "test")
     assert read(tmp_path) == [{"x": "text"}]
     assert not list(tmp_path.glob(".*"))
@@ -1059,7 +1059,7 @@ def test_two_names_for_a_new_dataset(tmp_path):
     def other():
         write([{"x": 2}], tmp_path, "test", name="bbb")
 
-    with pytest.raises(DatasetError, match="has called the dataset 'bbb', not 'aaa'"):
+    with pytest.raises(DatasetError, match="has named the dataset 'bbb', not 'aaa'"):
         write(while_writing([{"x": 1}] * 3, other), tmp_path, name="aaa")
     assert read(tmp_path, "test") == [{"x": 2}]
     assert [split.name for split in info(tmp_path).splits] == ["test"]

@@ -169,13 +169,13 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(directory, cache, monk
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("where", ["mkdir", "mkstemp"])
+@pytest.mark.parametrize("where", ["mkdir", "_open_private"])
 def test_a_cache_that_cannot_be_written_is_named(birds, cache, monkeypatch, where):
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "no space left")
 
     with directory_server(birds) as url:
-        owner = {"mkdir": store.Path, "mkstemp": store.tempfile}[where]
+        owner = store.Path if where == "mkdir" else store
         monkeypatch.setattr(owner, where, fail)
         with pytest.raises(StorageError, match=f"^{cache}: .*no space left.*COVEY_CACHE") as caught:
             covey.open(f"{url}?sig=Zq7secret", split="train", progress=False)

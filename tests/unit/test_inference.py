@@ -13,8 +13,9 @@ from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import FeatureError
 from covey.schema.infer import Inference
-from covey.writing.encode import ChunkEncoder, integer_range, join_ranges
-from covey.writing.inputs import Rules
+from covey.schema.ranges import integer_range, join_ranges
+from covey.writing.encode import ExampleEncoder
+from covey.writing.options import WriteOptions, WriteSchema
 
 
 def infer(*values):
@@ -323,20 +324,25 @@ def test_examples_that_are_passed_over_come_to_the_same(mixture, sizes, late):
     assert found_by_workers(parts, defaults, late) == found_at_once(examples, defaults)
 
 
+class Chunks(list):
+    """A sink of encoded chunks."""
+
+    add = list.append
+
+    def integer_range(self, name):
+        ranges = (integer_range(chunk.features, chunk.block, name) for chunk in self)
+        return join_ranges((0, 0), *ranges)
+
+
 @settings(max_examples=200)
 @given(mixture=mixtures())
 def test_features_found_while_encoding_are_those_of_all(mixture):
     examples, defaults = mixture
-    chunks = []
-
-    def integers(name):
-        ranges = (integer_range(chunk.features, chunk.block, name) for chunk in chunks)
-        return join_ranges((0, 0), *ranges)
-
-    encoder = ChunkEncoder(Rules(defaults=defaults), integers=integers)
+    options = WriteOptions(split="train", defaults=defaults)
+    encoder = ExampleEncoder(options, WriteSchema(), Chunks())
     try:
-        chunks.extend(encoder.chunks(examples))
-        found = features_of(encoder.known)
+        encoder.encode(examples)
+        found = encoder.final_features()
     except FeatureError:
         found = None
     assert found == found_at_once(examples, defaults)

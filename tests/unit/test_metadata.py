@@ -11,15 +11,9 @@ from tensorflow_datasets.core import naming
 from tensorflow_datasets.core.proto import dataset_info_generated_pb2 as proto
 
 from covey import Features, RecordWriter
-from covey.dataset_info import (
-    DEFAULT_TEMPLATE,
-    DatasetInfo,
-    SplitInfo,
-    check_split_name,
-    dataset_name,
-    shard_name,
-)
+from covey.dataset_info import DatasetInfo, SplitInfo, check_split_name, dataset_name
 from covey.errors import FormatError
+from covey.filenames import DEFAULT_TEMPLATE, shard_name
 from covey.schema.tfds import features_to_tfds
 
 FEATURES = Features({"x": "int64"})
@@ -55,7 +49,7 @@ def test_shards_are_named_as_tfds_names_them(count):
 
 
 def test_shard_outside():
-    with pytest.raises(ValueError, match="number is 8; must be from 0 to 7"):
+    with pytest.raises(ValueError, match="shard is 8; must be from 0 to 7"):
         shard_name("birds", "train", 8, 8)
 
 
@@ -253,7 +247,7 @@ HOSTILE = {
     "large length": (split_text(shardLengths=[2**63]), "is not a number of records"),
     "long length": (split_text(shardLengths=["9" * 5000]), "is not a number of records"),
     "negative bytes": (split_text(numBytes="-5"), "-5 is not a number of records or bytes"),
-    "template of number": (split_text(filepathTemplate=7), "is not a text"),
+    "template of number": (split_text(filepathTemplate=7), "is not a string"),
     "upwards": (split_text(filepathTemplate="../{SHARD_INDEX}"), "within its directory"),
     "upwards inside": (
         split_text(filepathTemplate="a/../../{SHARD_INDEX}"),
@@ -266,7 +260,7 @@ HOSTILE = {
     "null byte": (split_text(filepathTemplate="\0{SHARD_INDEX}"), "within its directory"),
     "unknown variable": (split_text(filepathTemplate="{HOME}{SHARD_INDEX}"), "variable 'HOME'"),
     "attribute": (split_text(filepathTemplate="{SPLIT.x}{SHARD_INDEX}"), "variable 'SPLIT.x'"),
-    "open brace": (split_text(filepathTemplate="{SPLIT{SHARD_INDEX}"), "is not a text with"),
+    "open brace": (split_text(filepathTemplate="{SPLIT{SHARD_INDEX}"), "is not a string with"),
     "one name": (split_text(filepathTemplate="{SPLIT}"), "gives all shards one name"),
 }
 

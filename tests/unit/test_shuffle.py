@@ -47,7 +47,7 @@ def expected(block, rows, ordering):
 
 
 def through_a_spool(directory, block, rows, ordering, memory_limit, cuts=(), **options):
-    spool = Spool(directory, memory_limit=memory_limit, ordering=ordering, **options)
+    spool = Spool(directory, memory_limit=memory_limit, order=ordering, **options)
     for begin, end in itertools.pairwise(sorted({0, len(block), *cuts})):
         spool.add(block[begin:end], rows[begin:end])
     return spool
@@ -79,13 +79,11 @@ def test_a_spool_is_sorted(tmp_path_factory, lengths, high, labels, ordering, me
 
 
 @pytest.mark.parametrize("ordering", [RecordOrder(), RecordOrder(by_class=True)])
-def test_many_runs_are_merged_in_several_levels(tmp_path, ordering, monkeypatch):
-    monkeypatch.setattr(
-        "covey.shuffle.external_sort._LEAST_WINDOW", 700
-    )  # windows of a few records
+def test_many_runs_are_merged_in_several_levels(tmp_path, ordering):
     block, rows = make(np.arange(600) % 50, labels=np.arange(600) % 5)
     with files_at_most(16):
-        spool = through_a_spool(tmp_path, block, rows, ordering, 1, range(600))
+        # Windows of a few records.
+        spool = through_a_spool(tmp_path, block, rows, ordering, 1, range(600), window_bytes=700)
         assert len(list(tmp_path.glob("*.frames"))) == 600
         assert run(spool) == expected(block, rows, ordering)
 
@@ -134,7 +132,7 @@ def test_keys_that_are_there_twice(tmp_path_factory, keys, by_class, by, memory_
     block, rows = make([3] * len(keys), labels=np.arange(len(keys)) % 4)
     rows["high"], rows["low"] = hash_keys(keys, 0)
     ordering, directory = RecordOrder(by_class=by_class, by=by), tmp_path_factory.mktemp("keys")
-    spool = Spool(directory, memory_limit=memory_limit, ordering=ordering, unique=True)
+    spool = Spool(directory, memory_limit=memory_limit, order=ordering, unique=True)
     for begin in range(0, len(keys), 3):
         part = slice(begin, begin + 3)
         spool.add(block[part], rows[part], keys[part])

@@ -17,7 +17,8 @@ import covey
 from covey import ClassLabel, Features, Ragged, Sparse, Tensor
 from covey.compat.datum import Serializer, TFRecordWriter
 from covey.errors import DatasetError, FeatureError, FormatError
-from covey.writing.shards import Sharding
+from covey.writing.options import WriteOptions
+from covey.writing.shards import plan_cuts
 
 NAMED = {"label": ClassLabel(names=["a", "b"])}
 
@@ -513,8 +514,10 @@ def test_a_class_too_large_is_named(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["examples", "columns"])
 def test_order_by_class_without_one_is_one_error(tmp_path, form):
-    with pytest.raises(DatasetError, match=r"order is 'class', .* pass label="):
-        write(as_form(form, {"x": [1]}), tmp_path, order="class")
+    with pytest.raises(
+        DatasetError, match="sort_by_class is True; there is no label feature; pass label="
+    ):
+        write(as_form(form, {"x": [1]}), tmp_path, sort_by_class=True)
 
 
 @pytest.mark.parametrize("name", ["x ", " x", "x\ny", "x\r", ""])
@@ -586,7 +589,7 @@ def test_descriptions_stay_until_there_is_another(tmp_path):
 
 def test_an_overwritten_dataset_keeps_its_name_or_says_so(tmp_path):
     write([{"x": 1}], tmp_path, name="owls")
-    with pytest.raises(DatasetError, match="called 'owls' already, not 'wrens'"):
+    with pytest.raises(DatasetError, match="name is 'wrens'; the name of the dataset is 'owls'"):
         write([{"x": 2}], tmp_path, name="wrens", mode="overwrite")
     assert column(tmp_path, "x") == [1]
 
@@ -660,7 +663,8 @@ class Huge:
 
 
 def test_there_are_no_more_shares_than_records():
-    assert Sharding(bytes=1).plan(Huge(), by_class=False).ends.tolist() == [1 << 49, 1 << 50]
+    options = WriteOptions(split="train", shard_bytes=1)
+    assert plan_cuts(Huge(), options).ends.tolist() == [1 << 49, 1 << 50]
 
 
 def test_one_large_record_in_shards_of_a_byte(tmp_path):

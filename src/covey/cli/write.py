@@ -127,7 +127,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     order.add_argument("--seed", type=int, default=0, help="of the shuffled order (default: 0)")
     order.add_argument("--no-shuffle", action="store_true", help="keep the order of SOURCE")
     order.add_argument(
-        "--order", choices=("class",), help="lay classes together, for readers that need them so"
+        "--sort-by-class",
+        action="store_true",
+        help="store the examples of each class together, for readers that stream them",
     )
 
     files = parser.add_argument_group("files")
@@ -135,7 +137,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shards.add_argument("--shards", metavar="N", type=positive, help="how many, of each split")
     shards.add_argument("--records-per-shard", metavar="N", type=positive)
     shards.add_argument(
-        "--shard-size", metavar="SIZE", type=size, default=256 << 20, help="(default: 256M)"
+        "--shard-bytes", metavar="SIZE", type=size, default=256 << 20, help="(default: 256M)"
     )
     files.add_argument(
         "--compression",
@@ -239,10 +241,10 @@ def _look(options: argparse.Namespace) -> bool:
     try:
         with _directory(options) as directory:
             found = [
-                TargetSplit.look(directory, split, options.mode, options.name)
+                TargetSplit.inspect(directory, split, options.mode, options.name)
                 for split in _splits(options)
             ]
-            return all(each.base()[0] is None for each in found)
+            return all(each.known_schema()[0] is None for each in found)
     except NotADirectoryError:
         raise DatasetError(
             "it is a file; must be a directory", path=shown(options.target)
@@ -347,11 +349,11 @@ def _write(source: Source, split: str, options: argparse.Namespace) -> WriteResu
             name=options.name,
             description=options.description,
             shuffle=not options.no_shuffle,
-            order=options.order,
+            sort_by_class=options.sort_by_class,
             seed=options.seed,
             shards=options.shards,
             records_per_shard=options.records_per_shard,
-            shard_bytes=options.shard_size,
+            shard_bytes=options.shard_bytes,
             compression=None if options.compression == "none" else options.compression.upper(),
             compression_level=options.compression_level,
             mode=options.mode,

@@ -18,8 +18,9 @@ from covey._progress import Progress
 from covey.compat.datum_schema import SchemaTracker, shape_of
 from covey.compat.datum_split import RawSplit
 from covey.compat.serializer import Serializer
-from covey.dataset_info import ENTRIES_FILE, check_split_name
+from covey.dataset_info import check_split_name
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
+from covey.filenames import ENTRIES_FILE
 from covey.schema import Features
 from covey.schema.datum import (
     DatumEntry,
@@ -32,10 +33,8 @@ from covey.schema.datum import (
     read_shard_info,
     save_shard_info,
 )
-from covey.shuffle.keys import RecordOrder
 from covey.urls import check_local
-from covey.writing.shards import Sharding
-from covey.writing.split_writer import SplitWriter
+from covey.writing.options import WriteOptions
 
 __all__ = ["CountWarning", "Serializer", "TFRecordWriter"]
 
@@ -145,9 +144,7 @@ class TFRecordWriter:
         with Progress(self.progress, self.total_examples, f"caching {self.split}") as shown:
             raw = RawSplit(
                 self._directory,
-                self.split,
-                output=self._output(),
-                memory_limit=self.memory_limit,
+                self._options(),
                 progress=shown.add,
             )
             try:
@@ -172,13 +169,16 @@ class TFRecordWriter:
         self._cache = raw, account
         self._finalizer = weakref.finalize(self, raw.abort)
 
-    def _output(self) -> SplitWriter:
-        return SplitWriter(
-            ordering=RecordOrder(),
+    def _options(self) -> WriteOptions:
+        # Without compression, which datum's reader does not support.
+        return WriteOptions(
+            split=self.split,
             seed=self.seed,
-            sharding=Sharding(self.shards, self.records_per_shard, self.shard_bytes),
-            compression=None,  # datum's reader knows none
-            compression_level=0,
+            shards=self.shards,
+            records_per_shard=self.records_per_shard,
+            shard_bytes=self.shard_bytes,
+            mode="overwrite",
+            memory_limit=self.memory_limit,
             workers=1,
         )
 

@@ -21,6 +21,7 @@ from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.tfrecord import Block
 from covey.writing.commit import Staging
+from covey.writing.options import WriteOptions
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
 
@@ -34,35 +35,34 @@ class RawSplit:
 
     Args:
         directory: Of the dataset; made if there is none.
-        split: The split.
-        output: How it is to be laid out.
-        memory_limit: How many bytes of records to hold before they are spilled to disk.
+        options: Options of the write.
         progress: Is told of the records and bytes that were taken in.
     """
 
     def __init__(
         self,
         directory: Path,
-        split: str,
+        options: WriteOptions,
         *,
-        output: SplitWriter,
-        memory_limit: int,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self.directory = directory
-        self.split = split
+        self.split = options.split
         self.records = 0
         self.bytes = 0
         """Of the records alone, without their frames."""
-        self._output = output
+        self._options = options
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
-        self._staging = Staging(directory, split)
+        self._staging = Staging(directory, options.split)
         with reporting_failures(self.directory, self.split):
             self._staging.open()
         self._spool = Spool(
-            self._staging.path, memory_limit=memory_limit, ordering=output.ordering, unique=True
+            self._staging.path,
+            memory_limit=options.memory_limit,
+            order=options.order,
+            unique=True,
         )
 
     def add(self, key: Key, record: bytes) -> None:
@@ -81,7 +81,7 @@ class RawSplit:
         block, keys = Block(*self._frames.take()), self._keys
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
-        rows = make_rows(positions, block.lengths, keys, self._output.seed)
+        rows = make_rows(positions, block.lengths, keys, self._options.seed)
         with reporting_failures(self.directory, self.split):
             self._spool.add(block, rows, keys)
         self._progress(len(block), block.data.nbytes)
@@ -108,20 +108,14 @@ class RawSplit:
         self.flush()
         with reporting_failures(self.directory, self.split, lambda: self._staging.committed):
             with locked(self.directory):  # no other process changes it while it is looked at
-                existing = TargetSplit.look(
+                existing = TargetSplit.inspect(
                     self.directory, self.split, "overwrite", None, unique=not self._staging.can_link
                 )
             features = _agree(existing, features)
             classes = self._classes(features, label)
-            shards, _ = self._output.write(
-                self._spool,
-                features,
-                classes,
-                existing,
-                self._staging,
-                progress,
-                texts=texts,
-                shard_info=True,
+            writer = SplitWriter(self._options, existing, self._staging, progress)
+            shards, _ = writer.write(
+                self._spool, features, classes, sidecars=texts, list_shards=True
             )
         return shards
 
@@ -130,7 +124,7 @@ class RawSplit:
         if label is None or not is_string(features[label]):
             return Classes(features, label)
         texts: set[str] = set()
-        for block, _ in self._spool.look():
+        for block, _ in self._spool.blocks():
             texts.update(read_strings(features, label, block))
         return Classes(features, label, sorted(texts))
 
@@ -145,7 +139,7 @@ def _agree(existing: TargetSplit, features: Features) -> Features:
     for split in splits:
         if split.name == existing.split:
             continue
-        about = existing.about(split.name)
+        about = existing.index_metadata(split.name)
         known = features_from_tfds(existing.directory) if about is None else about.features
         features = _fit_both(known, features, f"{existing.directory}: split {split.name!r}")
     return features

@@ -16,16 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.dataset_info import (
-    ALL_REPLACED,
-    INFO_FILE,
-    DatasetInfo,
-    drop_replaced,
-    has_token,
-    is_staging,
-    parse_version,
-)
+from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_version
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
+from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
 from covey.index import ShardFiles
 from covey.schema import Features
 from covey.schema.tfds import features_from_tfds
@@ -35,12 +28,6 @@ from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import RegularFile, os_errors
 from covey.urls import shown
 
-# Names of TFRecord files. Local files with other names are recognized by their content.
-_RECORD_FILE = re.compile(
-    r"\.(tfrecords?|tfrec)([-.]?\d+(-of-\d+)?)?(\.(gz|gzip|zlib|z))?$", re.IGNORECASE
-)
-# Sidecar files of shards.
-_SIDECAR_FILE = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
 # Shards whose names contain their number and count.
 _NUMBERED = re.compile(
     r"(?P<before>.*[-_.])(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(?P<after>[^/]*)"
@@ -159,7 +146,7 @@ def _remote(storage: Storage, url: str, text: str) -> Layout:
 
     Many servers cannot list directories, and HTTP reads a path to find out if it is a directory.
     """
-    is_named = _RECORD_FILE.search(storage.name(url)) and not text.endswith("/")
+    is_named = is_record_file(storage.name(url)) and not text.endswith("/")
     if is_named and storage.stat([url]) != [None]:
         return files_layout(storage, [url], text)
     described = _described(storage, url)
@@ -222,7 +209,7 @@ def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
         except FileNotFoundError:
             return None
 
-    files = [each for each in paths if not _SIDECAR_FILE.search(each)]
+    files = [each for each in paths if not has_sidecar_suffix(each)]
     current = drop_replaced(files, read)
     if files and not current:
         raise DatasetError(ALL_REPLACED, path=files[0])
@@ -326,10 +313,10 @@ def _inner_dataset(storage: Storage, directory: str, files: Sequence[str]) -> st
 
 def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
     """Return the TFRecord files among the files of a directory."""
-    found = [each for each in files if not _SIDECAR_FILE.search(each)]
+    found = [each for each in files if not has_sidecar_suffix(each)]
     if storage.is_remote:
-        return [each for each in found if _RECORD_FILE.search(storage.name(each))]
-    return [each for each in found if _RECORD_FILE.search(storage.name(each)) or _has_records(each)]
+        return [each for each in found if is_record_file(storage.name(each))]
+    return [each for each in found if is_record_file(storage.name(each)) or _has_records(each)]
 
 
 def _has_records(path: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
+from covey.filenames import strip_record_suffixes
 from covey.index.format import BY_FILE
 from covey.labels import Classes, find_label, is_string, read_strings
 from covey.schema import Features
@@ -19,11 +19,6 @@ from covey.tfrecord import Block
 
 LabelFunction = Callable[[Mapping[str, Any]], int | str]
 Label = str | LabelFunction | None
-
-# The shard number and the format in a file name.
-_SUFFIXES = re.compile(
-    r"([-_.]\d+-of-\d+)?(\.(tfrecords?|tfrec|gz|gzip|zlib)([-_.]?\d+-of-\d+)?)*$", re.IGNORECASE
-)
 
 
 @runtime_checkable
@@ -164,7 +159,7 @@ class FileLabels:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.label: str | None = BY_FILE
-        classes = [class_of_file(name) for name in names]
+        classes = [strip_record_suffixes(name) for name in names]
         self._names = tuple(sorted(set(classes)))
         ids = {name: number for number, name in enumerate(self._names)}
         self._shards = [ids[name] for name in classes]
@@ -174,15 +169,6 @@ class FileLabels:
 
     def finish(self) -> tuple[None, tuple[str, ...]]:
         return None, self._names
-
-
-def class_of_file(name: str) -> str:
-    """Return the class that a file name stands for: the name without format and shard number.
-
-    >>> class_of_file("owl.tfrecord.gz"), class_of_file("sea/gull-00001-of-00004.tfrec")
-    ('owl', 'sea/gull')
-    """
-    return _SUFFIXES.sub("", name) or name
 
 
 def label_reader(

@@ -13,8 +13,8 @@ import contextlib
 import hashlib
 import io
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from covey._files import replacing
 from covey.errors import (
     DatasetError,
     FeatureError,
@@ -320,14 +321,16 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
 
 
 def _save(path: Path, stream: BinaryIO, limit: int) -> None:
-    """Write at most ``limit`` bytes of a stream to a file, which is replaced atomically."""
-    descriptor, temporary = tempfile.mkstemp(prefix=INDEX_TEMPORARY, dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            while limit and (chunk := stream.read(min(limit, 1 << 20))):
-                file.write(chunk)
-                limit -= len(chunk)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Write at most ``limit`` bytes of a stream to a private file, which is replaced atomically."""
+    name = f"{INDEX_TEMPORARY}{secrets.token_hex(8)}"
+    with (
+        replacing(path, temporary=name, durable=False) as temporary,
+        open(temporary, "xb", opener=_open_private) as file,
+    ):
+        while limit and (chunk := stream.read(min(limit, 1 << 20))):
+            file.write(chunk)
+            limit -= len(chunk)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -208,7 +208,7 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
             )
     for split in splits if storage is not None else ():
         try:
-            TargetSplit.look(Path(os.path.abspath(target)), split, mode, None)
+            TargetSplit.inspect(Path(os.path.abspath(target)), split, mode, None)
         except NotADirectoryError:
             raise DatasetError("it is a file; must be a directory", path=shown(target)) from None
 

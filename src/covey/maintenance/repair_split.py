@@ -14,23 +14,23 @@ from typing import Any, Literal
 from covey._locks import locked
 from covey._progress import Progress
 from covey.dataset.layout import Layout, SplitFiles
-from covey.dataset_info import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.errors import CoveyError, DatasetError
+from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata
 from covey.labels import Classes, extend, find_label, guess_label, is_string
 from covey.maintenance.examples import Examples
 from covey.maintenance.indexes import find_index, local_index
 from covey.maintenance.metadata import differences
 from covey.maintenance.report import Problems
-from covey.maintenance.salvage import Saving, ShardingAsBefore, SoundRecords, SoundShard
+from covey.maintenance.salvage import Saving, SoundRecords, SoundShard, cuts_as_before
 from covey.maintenance.verify import known_features
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
 from covey.schema.merge import common_features
 from covey.schema.tfds import FEATURES_FILE
-from covey.shuffle.keys import RecordOrder
 from covey.storage import is_remote
 from covey.writing.commit import staged
+from covey.writing.options import WriteOptions
 from covey.writing.publish import RemoteStaging
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
@@ -125,19 +125,18 @@ class SplitRepair:
         with staged(directory, split) as staging:
             unique = is_remote(target) or not staging.can_link
             with locked(directory):
-                existing = TargetSplit.look(directory, split, mode, None, unique=unique)
+                existing = TargetSplit.inspect(directory, split, mode, None, unique=unique)
                 features = _agree(existing, features)
             classes = Classes(features, self.label, self._texts())
             self._shown.begin(f"writing {split}", self.records)
-            shards, counts = self._output().write(
+            writer = SplitWriter(self._options(split), existing, staging, self._shown)
+            shards, counts = writer.write(
                 SoundRecords(self._there.files, self.shards),
                 features,
                 classes,
-                existing,
-                staging,
-                self._shown,
-                texts={**self._described(features), **self._datum()},
-                shard_info=self._has(SHARD_INFO_FILE),
+                cuts=cuts_as_before(self.shards),
+                sidecars={**self._described(features), **self._datum()},
+                list_shards=self._has(SHARD_INFO_FILE),
             )
         return WriteResult(
             path=target,
@@ -158,20 +157,17 @@ class SplitRepair:
         found = {text for shard in self.shards for text in shard.texts}
         return extend(known or (), found)
 
-    def _output(self) -> SplitWriter:
+    def _options(self, split: str) -> WriteOptions:
         compressions = [shard.compression for shard in self.shards if shard.records]
         order = {} if self._about is None else self._about.order
         by, by_class, seed = order.get("by"), order.get("class"), order.get("seed")
-        ends = [0]
-        for shard in self.shards:
-            ends.append(ends[-1] + shard.records)
-        return SplitWriter(
-            # The records stay in the order they are in, whatever that is.
-            ordering=RecordOrder(by_class is True, "hash" if by == "hash" else "position"),
+        # The order of the records is only recorded: they keep it.
+        return WriteOptions(
+            split=split,
+            shuffle=by == "hash",
+            sort_by_class=by_class is True,
             seed=seed if type(seed) is int and by == "hash" else 0,
-            sharding=ShardingAsBefore(ends=tuple(ends)),
             compression=max(set(compressions), key=compressions.count),
-            compression_level=6,
             workers=self._threads,
             description="" if self._layout.info is None else self._layout.info.description,
         )
@@ -222,7 +218,7 @@ def _label(features: Features | None, about: IndexMetadata | None) -> str | None
 
 def _agree(existing: TargetSplit, features: Features) -> Features:
     """The features of the splits that are there already, which must be the same."""
-    base, _ = existing.base()
+    base, _ = existing.known_schema()
     if base is None or base == features:
         return features
     for name in dict.fromkeys((*base, *features)):

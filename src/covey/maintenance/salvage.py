@@ -23,7 +23,7 @@ from covey.storage import Stat
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
 from covey.tfrecord.recovery import Damage
-from covey.writing.shards import Cuts, Sharding
+from covey.writing.shards import Cuts
 
 
 @dataclass
@@ -169,13 +169,7 @@ def _with_no_classes(block: Block) -> Part:
     return block, None
 
 
-@dataclass(frozen=True, slots=True)
-class ShardingAsBefore(Sharding):
-    """Shards end where they did; those of which nothing is left are gone."""
-
-    ends: tuple[int, ...] = ()
-    """How many records there are up to the end of each."""
-
-    def plan(self, ordered: OrderedRecords, *, by_class: bool) -> Cuts:
-        ends: NDArray[np.int64] = np.unique(np.array(self.ends, np.int64))
-        return Cuts("records", ends[ends > 0])
+def cuts_as_before(shards: list[SoundShard]) -> Cuts:
+    """Return cuts at the ends of the shards; shards without valid records are omitted."""
+    ends: NDArray[np.int64] = np.unique(np.cumsum([shard.records for shard in shards]))
+    return Cuts("records", ends[ends > 0].astype(np.int64))

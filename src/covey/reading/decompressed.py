@@ -10,14 +10,15 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import secrets
 import shutil
 import struct
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
+from covey._files import replacing
 from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
 from covey.index.format import Shard
@@ -130,21 +131,20 @@ def unpack(
         compression = detect_compression(stream.read(4096))
         stream.seek(0)
         room = cache_limit(cache_bytes)
-        beside = None
+        hidden = f".{name}.{secrets.token_hex(8)}"
         try:
-            descriptor, beside = tempfile.mkstemp(prefix=f".{name}.", dir=target.parent)
-            with open(descriptor, "wb") as file:
-                if compression is None:
-                    shutil.copyfileobj(stream, file, _PIECE_BYTES)
-                else:
-                    _inflate_unpacking(stream, compression, file, needed, room, path)
-                size = file.tell()
-            if not is_unchanged():
-                raise FileChangedError(
-                    "it was changed while it was unpacked; open the dataset again", path=path
-                )
-            _make_room(size, room, path)
-            os.replace(beside, target)
+            with replacing(target, temporary=hidden, durable=False) as temporary:
+                with open(temporary, "xb") as file:
+                    if compression is None:
+                        shutil.copyfileobj(stream, file, _PIECE_BYTES)
+                    else:
+                        _inflate_unpacking(stream, compression, file, needed, room, path)
+                    size = file.tell()
+                if not is_unchanged():
+                    raise FileChangedError(
+                        "it was changed while it was unpacked; open the dataset again", path=path
+                    )
+                _make_room(size, room, path)
             pin(str(target))
         except OSError as error:
             if isinstance(error, StorageError):
@@ -154,10 +154,6 @@ def unpack(
                 "set COVEY_CACHE to a directory with more room",
                 path=path,
             ) from error
-        finally:
-            if beside is not None:
-                with contextlib.suppress(FileNotFoundError):  # it was renamed
-                    os.unlink(beside)
     return str(target), size
 
 

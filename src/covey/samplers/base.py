@@ -121,7 +121,7 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         tasks = (partial(self.generate_batch, batch_id) for batch_id in range(len(self)))
         executor = DaemonThreads(self.workers, "covey-sampler") if self.workers > 1 else None
         try:
-            yield from ordered_map(tasks, executor, ahead=2 * self.workers)
+            yield from ordered_map(tasks, executor, in_flight=2 * self.workers)
         finally:
             if executor is not None:
                 executor.shutdown()

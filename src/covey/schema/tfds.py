@@ -46,7 +46,8 @@ a class of the user's own           what it is saved as: a tensor, a sequence, a
 ==================================  ===============================================================
 """
 
-from covey.schema.tfds_read import FEATURES_FILE, features_from_tfds
+from covey.filenames import FEATURES_FILE
+from covey.schema.tfds_read import features_from_tfds
 from covey.schema.tfds_write import features_to_tfds
 
 __all__ = ["FEATURES_FILE", "features_from_tfds", "features_to_tfds"]

@@ -1,7 +1,7 @@
-"""The order of records: the hashes of their keys, and what is sorted by them.
+"""The order of records: hashes of their keys, and the sort by them.
 
-The order of a dataset is that of its keys' hashes, so that it is the same in every run, on every
-machine, and whatever the number of workers.
+The order depends on the hashes only: it is the same in every run, on every machine, for any number
+of workers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Key = str | bytes | int
 
 ROW_DTYPE = np.dtype(
     [
-        ("high", "<u8"),  # the hash of the key
+        ("high", "<u8"),  # hash of the key
         ("low", "<u8"),
-        ("position", "<u8"),  # the number of the example in its source
-        ("label", "<i8"),  # its class, 0 if there are none
-        ("length", "<u8"),  # of the record
+        ("position", "<u8"),  # position of the example in its source
+        ("label", "<i8"),  # class id; 0 if the record is unlabelled
+        ("length", "<u8"),  # bytes of the record
     ]
 )
 
-# What is handed on at once: enough that handing it on costs nothing.
-_BLOCK_BYTES = 4 << 20
+# Size of the parts of sorted records: large enough that the cost per part is negligible.
+_PART_BYTES = 4 << 20
 
 
 def hash_keys(keys: Sequence[Key], seed: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """The hashes of keys, in two words. Another seed gives another order.
+    """Return the 128-bit hashes of keys as two words. Each seed gives another order.
 
     >>> high, low = hash_keys(["a", "b"], seed=0)
     """
@@ -43,21 +43,21 @@ def hash_keys(keys: Sequence[Key], seed: int) -> tuple[NDArray[np.uint64], NDArr
         return _core.hash_keys(keys, seed % 2**64)
     except _core.Fault as fault:
         code, row, *_ = fault.args
-        found = keys[row]
-        allowed = {
-            "type": f"is of type {type(found).__name__}; must be a string, bytes or an integer",
-            "range": "does not fit 64 bits; make it a string",
-            "utf8": "is not a valid UTF-8; make it bytes",
+        key = keys[row]
+        reason = {
+            "type": f"is of type {type(key).__name__}; must be a string, bytes or an integer",
+            "range": "does not fit 64 bits; convert it to a string",
+            "utf8": "is not valid UTF-8; convert it to bytes",
         }
-        raise FeatureError(f"the key {found!r} {allowed[code]}") from None
+        raise FeatureError(f"the key {key!r} {reason[code]}") from None
 
 
 def hash_positions(
     positions: NDArray[np.uint64], seed: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """The same for examples without keys, by their number; no two high words are equal."""
+    """Return the hashes of examples without keys; no two high words are equal."""
     (salt,), _ = _core.hash_keys(["position"], seed % 2**64)
-    # The finaliser of splitmix64, which maps 64 bits to 64 bits one to one.
+    # The finaliser of splitmix64, a bijection of 64-bit integers.
     mixed = (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ salt
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -70,7 +70,14 @@ def make_rows(
     keys: Sequence[Key] | None,
     seed: int,
 ) -> NDArray[Any]:
-    """The rows of records: of their numbers, lengths, and keys if they have any."""
+    """Return the rows of records, by which they are sorted.
+
+    Args:
+        positions: Positions of the examples in their source.
+        lengths: Bytes of the records.
+        keys: Keys of the examples; None to hash the positions.
+        seed: Seed of the hashes.
+    """
     rows = np.zeros(len(positions), ROW_DTYPE)
     rows["position"] = positions
     rows["length"] = lengths
@@ -80,7 +87,7 @@ def make_rows(
 
 
 def find_duplicate(rows: NDArray[Any]) -> tuple[int, int] | None:
-    """The positions of two rows with the same hash, of rows that are sorted by it."""
+    """Return the positions of two rows with the same hash; the rows are sorted by hash."""
     same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
     if not same.any():
         return None
@@ -90,23 +97,24 @@ def find_duplicate(rows: NDArray[Any]) -> tuple[int, int] | None:
 
 
 def raise_duplicate(examples: tuple[int, int], key: Key) -> NoReturn:
-    """Say which two examples have the same key."""
+    """Raise the error for two examples with the same key."""
     first, second = examples
     raise DuplicateKeyError(
-        f"examples {first} and {second} both have the key {key!r}; keys must be unique, for they "
-        "decide the order: rename one, or give examples without keys",
+        f"examples {first} and {second} both have the key {key!r}; keys must be unique, because "
+        "they determine the order",
         key=key,
         examples=(first, second),
+        remedy="rename one, or pass examples without keys",
     )
 
 
 def sort_words(words: NDArray[np.uint64]) -> NDArray[np.intp] | None:
-    """The order of hashes, or None if two are so near that more than one word must decide."""
-    # Sorting numbers is several times faster than sorting places by numbers: so the place of each
-    # is put into its lowest bits, which hardly ever matter.
+    """Return the indices that sort hashes; None if their high bits are not distinct."""
+    # Sorting integers is several times faster than an argsort. The index of each hash replaces its
+    # lowest bits, which almost never decide.
     bits = np.uint64(max(1, len(words) - 1).bit_length())
-    places = np.arange(len(words), dtype=np.uint64)
-    packed = words >> bits << bits | places
+    indices = np.arange(len(words), dtype=np.uint64)
+    packed = words >> bits << bits | indices
     packed.sort()
     tops = packed >> bits
     if (tops[1:] == tops[:-1]).any():
@@ -116,21 +124,21 @@ def sort_words(words: NDArray[np.uint64]) -> NDArray[np.intp] | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordOrder:
-    """What records are sorted by."""
+    """Sort order of records."""
 
     by_class: bool = False
-    """Class after class, for streaming readers that need them so."""
+    """Whether records are sorted by class id first."""
     by: Literal["hash", "position"] = "hash"
-    """Within that, or altogether."""
+    """Order within a class, or of all records."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of a row that are compared, the first one first."""
+        """Fields of a row that are compared, in this order."""
         rest = ("high", "low") if self.by == "hash" else ("position",)
         return ("label", *rest) if self.by_class else rest
 
     def sort(self, rows: NDArray[Any]) -> NDArray[np.intp]:
-        """Which row comes first, second, ..."""
+        """Return the indices that sort rows."""
         fields = self.fields
         if fields == ("position",):
             return np.argsort(rows["position"], kind="stable")
@@ -140,8 +148,8 @@ class RecordOrder:
                 return order
         return np.lexsort([rows[name] for name in reversed(fields)])
 
-    def up_to(self, rows: NDArray[Any], bound: Any) -> int:
-        """How many of sorted rows do not come after the bound."""
+    def count_up_to(self, rows: NDArray[Any], bound: Any) -> int:
+        """Return the number of sorted rows that do not come after a bound."""
         at_most = np.ones(len(rows), bool)
         for name in reversed(self.fields):
             at_most = (rows[name] < bound[name]) | ((rows[name] == bound[name]) & at_most)
@@ -149,28 +157,29 @@ class RecordOrder:
 
 
 Part = tuple[Block, NDArray[np.int64] | None]
-"""Some records in their frames, and their classes if they are known."""
+"""Consecutive records in their frames, and their class ids if these are known."""
 
 
 class OrderedRecords(Protocol):
-    """Records in their order, however they are held."""
+    """Sorted records."""
 
     records: int
+    """Number of records."""
     bytes: int
-    """Of all records, in their frames."""
+    """Bytes of all records, in their frames."""
 
     def tasks(self) -> Iterator[Callable[[], Part]]:
-        """The records, one part after the other. Threads may run the tasks."""
+        """Yield functions that return the records in order, a part each; threads may call them."""
         ...
 
     def classes(self) -> ClassSizes:
-        """The classes in their order, if records are sorted by class."""
+        """Return the sizes of the classes, if records are sorted by class."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClassSizes:
-    """How many records each class has, in the order of the classes, and how many bytes."""
+    """Number of records, and of bytes, of each class, sorted by class id."""
 
     labels: NDArray[np.int64]
     records: NDArray[np.int64]
@@ -178,7 +187,7 @@ class ClassSizes:
 
     @classmethod
     def of(cls, labels: NDArray[np.int64], lengths: NDArray[np.uint64]) -> ClassSizes:
-        """Count records."""
+        """Return the class sizes of records with these class ids and lengths."""
         found, which = np.unique(labels, return_inverse=True)
         sizes = np.bincount(which, lengths + np.uint64(FRAME_BYTES), minlength=len(found))
         counts = np.bincount(which, minlength=len(found))
@@ -194,10 +203,8 @@ class ClassSizes:
         return ClassSizes(labels, records, sizes)
 
 
-def cut_by_bytes(
-    lengths: NDArray[np.uint64], size: int = _BLOCK_BYTES
-) -> Iterator[tuple[int, int]]:
-    """Cut records of these lengths into stretches of about so many bytes.
+def cut_by_bytes(lengths: NDArray[np.uint64], size: int = _PART_BYTES) -> Iterator[tuple[int, int]]:
+    """Yield ranges of records that have about ``size`` bytes each.
 
     >>> list(cut_by_bytes(np.array([10, 10, 10], np.uint64), size=52))
     [(0, 2), (2, 3)]

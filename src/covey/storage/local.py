@@ -24,6 +24,7 @@ except ImportError:  # Windows
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._files import replacing, sync
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
 from covey.untrusted import RegularFile, check_regular, os_errors, read_file
@@ -299,30 +300,12 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
 
 
 def _replace(path: str, fill: Callable[[str], object]) -> None:
-    """Put a file, made beside, in the place of whatever is there, on disk before it is seen."""
+    """Replace a file by one that a function writes; it is on disk before it is visible."""
     directory, name = os.path.split(path)
     os.makedirs(directory, exist_ok=True)
-    beside = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.new")
-    try:
-        fill(beside)
-        _sync(beside)
-        os.replace(beside, path)
-    finally:
-        # It is left if something failed, or if both were names of the same file already.
-        if os.path.exists(beside):
-            os.unlink(beside)
-    _sync(directory)
-
-
-def _sync(path: str) -> None:
-    """Bring a file, or the names in a directory, to disk."""
-    if os.name == "nt" and os.path.isdir(path):  # no such thing there
-        return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with replacing(path, temporary=f".{name}.{uuid.uuid4().hex}.new") as temporary:
+        fill(temporary)
+    sync(directory)
 
 
 def _holds(check: Callable[[], bool]) -> bool:

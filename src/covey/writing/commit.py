@@ -3,17 +3,17 @@
 A split is written into a staging directory inside the dataset, which readers ignore::
 
     data/birds/.covey-train.partial/         locked by its writer; stale if the lock is free
-        birds-train.tfrecord-00000-of-00002  whole and synced, with its final name
+        birds-train.tfrecord-00000-of-00002  complete and synced, with its final name
         birds-train.index.json ...
         before/features.json                 replaces the dataset's file before the switch
         after/features.json                  or after it
-        names, stale, owner                  what is placed, label files to be removed, the writer
+        names, stale, owner                  files of step 1, label files to remove, the writer
 
 The commit, under the lock of the dataset directory:
 
 1. Every staged file gets its name in the dataset directory, as a hard link. No other file has that
    name: a version that replaces another one has a token in its names. Sidecar files that describe
-   old and new records alike replace the old ones.
+   both old and new records replace the old ones.
 2. ``dataset_info.json`` is replaced by one rename. This is the switch.
 3. Sidecar files that describe only the new records replace the old ones, files of versions before
    the replaced one are deleted, and the staging directory is removed.
@@ -45,8 +45,9 @@ from covey._locks import (
     try_lock,
     unlock,
 )
-from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, SplitInfo, staging_name
+from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
+from covey.filenames import INFO_FILE, SHARD_INFO_FILE, staging_name
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 from covey.untrusted import parse_json, read_file
 from covey.writing import versions
@@ -56,7 +57,7 @@ from covey.writing.recovery import (
     NAMES,
     OWNER,
     STALE,
-    explain_blocked,
+    blocked_error,
     read_sidecars,
     recover_locked,
     remove_staging,
@@ -69,32 +70,32 @@ from covey.writing.versions import find_obsolete, read_info
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit changes in a dataset."""
+    """Changes of a commit."""
 
     split: SplitInfo
-    """The new version."""
+    """New version of the split."""
     replaced: SplitInfo | None
-    """The version that it replaces."""
+    """Version that it replaces."""
     files: tuple[str, ...]
-    """The staged shards and index files, by their final names."""
+    """Final names of the staged shards and index files."""
     sidecars: Mapping[str, str]
-    """The files that describe the features of all splits, by name."""
-    lists_shards: Mapping[str, int] | None
-    """The entry of the split in datum's ``shard_info.json``, if there is to be one."""
+    """Content of the sidecar files, by name."""
+    listed_shards: Mapping[str, int] | None
+    """Entry of the split in datum's ``shard_info.json``; None to omit that file."""
     keeps: bool
-    """Whether records of the old dataset stay: then new sidecar files describe these as well."""
+    """Whether old records remain, so that new sidecar files describe both old and new records."""
     name: str
     version: str
     description: str = ""
 
 
 class Staging:
-    """The directory that a split is written into, until it is committed or aborted.
+    """Staging directory of a split, until it is committed or aborted.
 
     Args:
-        directory: Of the dataset.
-        split: The split.
-        lock_timeout: Seconds to wait for another process that commits to the dataset.
+        directory: Directory of the dataset.
+        split: Name of the split.
+        lock_timeout: Seconds to wait for the lock of the dataset.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Staging:
         self._lock_timeout = lock_timeout
         self._created: list[Path] = []
         self._at_open: dict[str, bytes] = {}
-        """The sidecar files when the write began."""
+        """Content of the sidecar files at the beginning of the write."""
 
     def open(self) -> None:
         """Create and lock the staging directory, and the dataset directory if it does not exist.
@@ -143,18 +144,18 @@ class Staging:
         except (FileExistsError, NotADirectoryError):
             wrong = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
             what = "a broken symbolic link" if wrong.is_symlink() else "a file"
-            raise DatasetError(f"{wrong}: it is {what}; must be a directory") from None
+            raise DatasetError(f"it is {what}; must be a directory", path=wrong) from None
 
     def _claim(self) -> None:
         """Create and lock the staging directory."""
         try:
             self.path.mkdir()
         except FileExistsError:
-            raise DatasetError(explain_blocked(self.directory, self.path, self.split)) from None
+            raise blocked_error(self.directory, self.path, self.split) from None
         self._lock = try_lock(self.path)
 
     def _note_owner(self) -> bool:
-        """Store which process writes; return whether the file system has hard links."""
+        """Write the owner file; return whether the file system has hard links."""
         path = self.path / OWNER
         path.write_text(owner(), encoding="utf-8")
         try:
@@ -164,14 +165,14 @@ class Staging:
         return True
 
     def commit(self, change: Change, check: Callable[[], None] = lambda: None) -> None:
-        """Make the staged files the split.
+        """Make the staged files the current version of the split.
 
-        SIGINT and SIGTERM are held back: before the switch they abort the commit, after it the
-        commit is completed first.
+        SIGINT and SIGTERM are deferred: before the switch they abort the commit, after it they are
+        delivered when the commit is complete.
 
         Args:
-            change: What is staged; its files are synced already.
-            check: Raises if the dataset, which is locked then, does not allow the commit.
+            change: Staged changes, whose files are synced.
+            check: Called under the dataset lock before the switch; raises to abort.
 
         Raises:
             CommittedError: If the split is written, but step 3 failed.
@@ -194,11 +195,11 @@ class Staging:
                     sync(self.directory)
                 except OSError as error:
                     raise CommittedError(
-                        f"split {change.split.name!r} is written, but the files of the old "
-                        f"version could not all be replaced or deleted ({error.strerror or error}); "
-                        "the next write completes that: do not write the same examples "
-                        "again",
+                        f"split {change.split.name!r} is written, but some files of the old "
+                        "version could not be replaced or deleted "
+                        f"({error.strerror or error})",
                         path=self.directory,
+                        remedy="do not write the same examples again; the next write completes it",
                     ) from error
 
     def _switch(self, change: Change, info: DatasetInfo, signals: DeferredSignals) -> None:
@@ -219,14 +220,14 @@ class Staging:
                 place(self.path / name, self.directory / name)
                 placed.append(name)
             sync(self.directory)
-            # On a file system whose locks do not reach other machines, one may have removed them.
+            # Another machine may have removed them, if the locks of the file system are local.
             for name in placed:
                 os.lstat(self.directory / name)
             signals.deliver()
             atomic_write(self.directory / INFO_FILE, text)
             self.committed = True
         except BaseException:
-            # An exception may come right after the rename.
+            # The exception may have occurred after the rename.
             with contextlib.suppress(OSError, CoveyError):
                 self.committed = read_file(self.directory / INFO_FILE) == text
             if not self.committed:
@@ -252,12 +253,14 @@ class Staging:
         early = {name: text for name, text in changed.items() if name in now and change.keeps}
         late = {name: text for name, text in changed.items() if name in now and not change.keeps}
         stale = [] if change.keeps else self._stale_labels(change)
-        if change.lists_shards is not None:
+        if change.listed_shards is not None:
             path = self.directory / SHARD_INFO_FILE
             content = parse_json(read_file(path), str(path)) if path.exists() else {}
             if not isinstance(content, dict):
-                raise FormatError("it is not a dict; remove it with its dataset", path=path)
-            content[change.split.name] = dict(change.lists_shards)
+                raise FormatError(
+                    "the content is not a dict", path=path, remedy="remove it with its dataset"
+                )
+            content[change.split.name] = dict(change.listed_shards)
             late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False).encode()
         atomic_write_all(self.path, {**new, STALE: "\n".join(stale).encode()})
         for directory, texts in ((BEFORE, early), (AFTER, late)):
@@ -265,7 +268,7 @@ class Staging:
             path.mkdir()
             atomic_write_all(path, texts)
             sync(path)
-            os.rename(path, self.path / directory)  # it is complete, or has another name
+            os.rename(path, self.path / directory)  # a directory of this name is complete
         return list(new), list(early)
 
     def _stale_labels(self, change: Change) -> list[str]:
@@ -284,29 +287,31 @@ class Staging:
         new = next((each.name for each in others if each.name != change.split.name), None)
         if info is not None and info.name != change.name:
             raise DatasetError(
-                f"another process has called the dataset {info.name!r}, not "
-                f"{change.name!r}; write it again",
+                f"another process has named the dataset {info.name!r}, not {change.name!r}",
                 path=self.directory,
+                remedy=f"write split {change.split.name!r} again",
             )
         now = read_sidecars(self.directory)
-        # A split that was added since then did not know of this one: both must say the same.
+        # A split that was added meanwhile must have the same features and classes.
         is_new = new is not None and not change.keeps
         for name, text in change.sidecars.items():
             if is_new and now.get(name) != text.encode():
                 raise DatasetError(
-                    f"another process has written split {new!r} in the meantime, with "
-                    f"other features or classes; write {change.split.name!r} again",
+                    f"another process has written split {new!r} with other features or classes",
                     path=self.directory,
+                    remedy=f"write split {change.split.name!r} again",
                 )
             if now.get(name) not in (self._at_open.get(name), text.encode()):
                 raise DatasetError(
-                    f"{self.directory / name}: another process has changed it while split "
-                    f"{change.split.name!r} was written; write it again"
+                    "another process has changed this file while split "
+                    f"{change.split.name!r} was written",
+                    path=self.directory / name,
+                    remedy=f"write split {change.split.name!r} again",
                 )
 
     def abort(self) -> None:
-        """Remove all traces of what was not committed; what was is left to the next writer."""
-        if os.getpid() != self._process:  # a forked process has only a copy
+        """Remove everything that is not committed; the next writer completes a commit."""
+        if os.getpid() != self._process:  # a forked process does not own it
             return
         if self.committed:
             unlock(self._lock)
@@ -329,7 +334,7 @@ class Staging:
 
 @contextmanager
 def staged(directory: Path, split: str) -> Iterator[Staging]:
-    """Write a split: yield its staging directory, and remove it if it is not committed."""
+    """Yield the staging directory of a split; remove it at the end of the block."""
     staging = Staging(directory, split)
     with reporting_failures(directory, split, lambda: staging.committed):
         try:

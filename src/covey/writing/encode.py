@@ -1,22 +1,22 @@
-"""Examples to records, each when it comes, in features that are declared or found on the way.
+"""Encode examples into records, with features that are declared or inferred.
 
-Encoding all items of an intake: in this thread, in others, or in other processes.
+Inference runs on one thread. Other threads or processes encode with the features that were inferred
+so far. They return the examples that do not match these exactly, from which the one thread widens
+the features.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import multiprocessing
 import pickle
 import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,154 +32,198 @@ from covey.tfrecord import Block
 from covey.tfrecord.block import join_blocks
 from covey.writing.inputs import (
     Input,
-    Rules,
     SkippedExample,
-    has_value,
-    own,
+    copy_arrays,
+    get_value,
     source_failed,
-    take_item,
+    split_item,
 )
+from covey.writing.options import WriteOptions, WriteSchema
 
-# A chunk has about this many bytes of records, and no more examples than that.
+# Limits of a chunk, and of the part of the source that a worker encodes at once.
 _CHUNK_BYTES = 1 << 20
 _CHUNK_EXAMPLES = 4096
-
-Integers = Callable[[str], tuple[int, int]]
-"""Tells the smallest and the largest integer of a feature in the chunks that were handed out."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Some examples, encoded."""
+    """Consecutive examples, encoded."""
 
     block: Block
     features: Features
-    """What they were encoded with."""
+    """Features of the records."""
     positions: NDArray[np.uint64]
-    """The numbers of the examples in the source."""
+    """Positions of the examples in the source."""
     keys: Sequence[Key] | None
-    left_out: list[SkippedExample]
+    skipped: list[SkippedExample]
 
 
-class ChunkEncoder:
-    """Encodes examples one by one, and hands out chunks of them.
+class ChunkSink(Protocol):
+    """Receiver of encoded chunks."""
 
-    An example is encoded before the next is asked for, so that a source may use its arrays again.
+    def add(self, chunk: Chunk) -> None:
+        """Store the next chunk."""
+        ...
 
-    While features are inferred, the features are those that fit all examples so far. An example
-    that has exactly their types is encoded at once; only another is looked at more closely.
+    def integer_range(self, name: str) -> tuple[int, int]:
+        """Return the smallest and the largest integer of a feature in all chunks, and 0."""
+        ...
+
+
+class ExampleEncoder:
+    """Encodes examples one by one, and adds them to a sink in chunks.
+
+    An example is encoded before the next one is requested: a source may reuse its arrays.
+
+    While features are inferred, they fit all examples so far. An example whose types match them
+    exactly is encoded at once; only others are inspected and may widen them.
 
     Args:
-        rules: What to do.
-        known: If features are inferred: what the examples before these were.
-        integers: Asked if a type depends on integers that were not looked at.
+        options: Options of the write.
+        schema: Features and label.
+        sink: Receiver of the chunks.
+        fixed: Inferred features that this encoder must not widen: it is one of several workers.
     """
 
     def __init__(
-        self, rules: Rules, known: Inference | None = None, integers: Integers | None = None
+        self,
+        options: WriteOptions,
+        schema: WriteSchema,
+        sink: ChunkSink,
+        fixed: Features | None = None,
     ) -> None:
-        self.known = Inference(rules.defaults) if known is None else known
-        self.found = Inference(rules.defaults)
-        """What was looked at, for one who knows of other examples too."""
-        self._rules = rules
-        self._integers = integers
-        self._features = rules.features or Features({})
-        if rules.infers and not self.known.is_empty:
-            self._features = Features(self.known.kinds())
+        self._options = options
+        self._schema = schema
+        self._sink = sink
+        self._infers = schema.features is None
+        self._is_worker = fixed is not None
+        self._inference = Inference(options.defaults)
+        self._features = schema.features or fixed or Features({})
         self._block: ExampleBlock = self._features.begin_block()
-        self._first = 0  # the number of the chunk's first example,
-        self._number = 0  # and of the next that comes
-        self._gone: list[int] = []  # numbers in the chunk that were left out
+        self._early: list[Block] = []  # blocks of the chunk that are complete
+        self._first = 0  # position of the first example of the chunk
+        self._next = 0  # position of the next example
         self._keys: list[Key] = []
-        self._left_out: list[SkippedExample] = []
-        self._early: list[Block] = []  # blocks of the chunk that were taken out of turn
-        self._exact = 0  # examples of the chunk that were not looked at
-        self.passed = 0
-        """And of all chunks."""
+        self._skipped: list[SkippedExample] = []
+        self._exact = 0  # examples of the chunk that were not inspected
 
     @property
-    def features(self) -> Features:
-        """What fits all examples so far."""
-        return self._features
+    def position(self) -> int:
+        """Position of the next example in the source."""
+        return self._next
 
-    def chunks(self, items: Iterable[Any], first: int = 0) -> Iterator[Chunk]:
-        """Encode items, the first of which has this number."""
-        self._first = self._number = first
+    @property
+    def current_features(self) -> Features | None:
+        """Features that were inferred from the examples so far; None before the first one."""
+        return None if self._inference.is_empty else self._features
+
+    def final_features(self) -> Features:
+        """Return the features that fit all examples.
+
+        Raises:
+            FeatureError: If they cannot be inferred from the examples.
+        """
+        return self._schema.features or Features(self._inference.finish())
+
+    def encode(self, items: Iterable[Any], first: int = 0) -> list[Any]:
+        """Encode items.
+
+        Args:
+            items: Items of the source, or errors in place of items.
+            first: Position of the first item in the source.
+
+        Returns:
+            The items from the first one that a worker cannot encode; otherwise no items.
+        """
+        self._first = self._next = first
         source = iter(items)
+        rest: list[Any] = []
         state = ""
         while state != "end":
-            state, item = self._take(source)
-            if state == "item":
-                yield from self._look_at(item)
-            if self._is_full():
-                yield self._end()
-        if self._number > self._first:
-            yield self._end()
+            state, item = self._extend(source)
+            if state == "item" and not self._append(item):
+                rest, state = [item, *source], "end"
+            if self._block.bytes >= _CHUNK_BYTES or self._next - self._first >= _CHUNK_EXAMPLES:
+                self._flush()
+        if self._next > self._first:
+            self._flush()
+        return rest
 
-    def _take(self, source: Iterator[Any]) -> tuple[str, Any]:
-        """Encode what fits at once, up to an item that has to be looked at, or a full chunk.
+    def accept(self, chunks: Sequence[Chunk], rest: Iterable[Any], position: int) -> None:
+        """Add the result of a worker, and encode the items that it returned.
+
+        Args:
+            chunks: Chunks that the worker encoded.
+            rest: Items that it did not encode.
+            position: Position of the first of these in the source.
+        """
+        for chunk in chunks:
+            self._inference.pass_over(len(chunk.block))
+            self._sink.add(chunk)
+        self.encode(rest, position)
+
+    def _extend(self, source: Iterator[Any]) -> tuple[str, Any]:
+        """Encode items natively, up to one that must be inspected, or a full chunk.
 
         Returns:
             ``"end"``, ``"full"``, or ``"item"`` and that item.
         """
-        rules, features = self._rules, self._features
-        is_direct = (
-            rules.key is None
-            and rules.names is None
+        options, features = self._options, self._features
+        is_native = (
+            options.key is None
+            and options.names is None
             and not features.optional
-            and (features.is_simple or not rules.infers)
+            and (features.is_simple or not self._infers)
         )
         before = len(self._block)
         try:
-            if not is_direct:
+            if not is_native:
                 for item in source:
                     return "item", item
                 return "end", None
             return self._block.extend(
                 source,
                 self._keys,
-                exact=rules.infers,
+                exact=self._infers,
                 bytes=_CHUNK_BYTES,
-                count=_CHUNK_EXAMPLES - (self._number - self._first),
+                count=_CHUNK_EXAMPLES - (self._next - self._first),
             )
         except CoveyError:
             raise
         except Exception as error:
-            raise source_failed(self._number + len(self._block) - before, error) from error
+            raise source_failed(self._next + len(self._block) - before, error) from error
         finally:
-            self._number += len(self._block) - before
-            self._exact += len(self._block) - before
+            added = len(self._block) - before
+            self._next += added
+            self._exact += added
 
-    def _look_at(self, item: Any) -> Iterator[Chunk]:
-        """Encode an item that may need other features, or be no example at all."""
+    def _append(self, item: Any) -> bool:
+        """Encode or skip one item; return False if only the thread that infers may do that."""
         key: Key | None = None
-        number = self._number
         try:
-            example, key = take_item(item, self._rules)
-            if self._try(example):
+            example, key = split_item(item, self._options)
+            if self._append_exact(example):
                 self._exact += 1
+            elif self._infers and self._is_worker:
+                return False
             else:
-                features = self._adapt(example, number)
-                if features is not self._features:
-                    if number > self._first:
-                        yield self._end()
-                    self._use(features)
+                self._use(self._fit(example))
                 self._block.append(self._fill_in(example))
         except CoveyError as error:
-            self._leave_out(error, number, key)
+            if self._infers and self._is_worker:
+                return False
+            self._skip(error, key)
         else:
             if key is not None:
                 self._keys.append(key)
-        self._number += 1
+        self._next += 1
+        return True
 
-    def _is_full(self) -> bool:
-        return self._block.bytes >= _CHUNK_BYTES or self._number - self._first >= _CHUNK_EXAMPLES
-
-    def _try(self, example: Mapping[str, Any]) -> bool:
-        """Encode an example as it is, if it fits."""
+    def _append_exact(self, example: Mapping[str, Any]) -> bool:
+        """Encode an example without widening the features; return whether it fits."""
         features = self._features
         try:
-            if not self._rules.infers:
+            if not self._infers:
                 self._block.append(features.fill_in(example))
             elif features.is_simple:
                 self._block.append_exact(features.fill_in(example))
@@ -190,10 +234,10 @@ class ChunkEncoder:
         return True
 
     def _fill_in(self, example: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An example with what it lacks, so that every reader finds it in the record."""
+        """Return an example with the defaults of the features that it lacks."""
         features = self._features
-        if self._rules.infers and self._rules.defaults:
-            # What is None, and was never anything else, has no feature yet.
+        if self._infers and self._options.defaults:
+            # A feature that has been None in all examples does not exist yet.
             example = {
                 name: value
                 for name, value in example.items()
@@ -201,179 +245,214 @@ class ChunkEncoder:
             }
         return features.fill_in(example)
 
-    def _adapt(self, example: Mapping[str, Any], number: int) -> Features:
-        """The features that an example needs which the present ones do not fit at once."""
-        if self._rules.infers:
-            label = self._rules.label
-            skips = self._rules.on_error == "skip"
-            if skips and label is not None and not has_value(example, label):
-                # Else the first example without it would decide that there is none.
-                raise FeatureError("it is missing, and tells the class", feature=label)
-            self.known.check_names(example)
-            alone = Inference(self._rules.defaults)
-            alone.add(example, number)
-            changed = self.known.merge(alone, self._range)
-            self.found.merge(alone, self._range)
-            return Features(self.known.kinds()) if changed else self._features
-        choices = [each for each in (self._rules.features, self._rules.otherwise) if each]
-        for features in choices:
-            if features is not self._features:
+    def _fit(self, example: Mapping[str, Any]) -> Features:
+        """Return features that fit an example, and all before it."""
+        if self._infers:
+            return self._widen(example)
+        for features in (self._schema.features, self._schema.fallback):
+            if features is not None and features is not self._features:
                 try:
                     features.encode(features.fill_in(example))
                 except FeatureError:
                     continue
                 return features
-        return self._features  # which will say what is wrong
+        return self._features  # encoding the example raises the error
 
-    def _range(self, name: str) -> tuple[int, int]:
-        """The integers of a feature in all examples so far, also those of this chunk."""
+    def _widen(self, example: Mapping[str, Any]) -> Features:
+        label, inference = self._schema.label, self._inference
+        skips = self._options.on_error == "skip"
+        if skips and label is not None and get_value(example, label) is None:
+            # A first example without a label must not define features without one.
+            raise FeatureError("the label is missing", feature=label)
+        inference.check_names(example)
+        alone = Inference(self._options.defaults)
+        alone.add(example, self._next)
+        changed = inference.merge(alone, self._integer_range)
+        return Features(inference.kinds()) if changed else self._features
+
+    def _integer_range(self, name: str) -> tuple[int, int]:
+        """Return the range of the integers of a feature in all examples so far."""
         self._early.append(self._block.take())
-        return join_ranges(
-            (0, 0) if self._integers is None else self._integers(name),
-            *(integer_range(self._features, block, name) for block in self._early),
-        )
+        ranges = (integer_range(self._features, block, name) for block in self._early)
+        return join_ranges(self._sink.integer_range(name), *ranges)
 
     def _use(self, features: Features) -> None:
-        self._features = features
-        self._block = features.begin_block()
+        """Encode the next examples with other features, in another chunk."""
+        if features is not self._features:
+            if self._next > self._first:
+                self._flush()
+            self._features = features
+            self._block = features.begin_block()
 
-    def _leave_out(self, error: CoveyError, number: int, key: Key | None) -> None:
-        reason = str(error).removeprefix(f"example {number}: ")
-        if self._rules.on_error == "raise":
-            if not isinstance(error, FeatureError):
-                raise error
-            named = "" if key is None else f" (key {key!r})"
-            raise FeatureError(f"example {number}{named}: {reason}") from None
-        self._gone.append(number)
-        self._left_out.append(SkippedExample(number, reason))
+    def _skip(self, error: CoveyError, key: Key | None) -> None:
+        if self._options.on_error == "skip":
+            error.example = None
+            self._skipped.append(SkippedExample(self._next, str(error)))
+            return
+        if isinstance(error, FeatureError):
+            error.example = self._next
+            if key is not None:
+                error.reason += f" (key {key!r})"
+        raise error
 
-    def _end(self) -> Chunk:
-        """Hand out the examples of the chunk."""
-        number = self._number
-        positions = np.arange(self._first, number, dtype=np.uint64)
-        if self._gone:
-            positions = np.delete(positions, np.array(self._gone) - self._first)
+    def _flush(self) -> None:
+        """Add the examples of the chunk to the sink."""
+        positions = np.arange(self._first, self._next, dtype=np.uint64)
+        if self._skipped:
+            skipped = np.array([each.example for each in self._skipped])
+            positions = np.delete(positions, skipped - self._first)
         keys = self._keys or None
         if keys is not None and len(keys) != len(positions):
             raise FeatureError(
-                f"some examples from {self._first} to {number - 1} have keys and some have none"
+                f"some of the examples {self._first} to {self._next - 1} have keys, others do not"
             )
-        self.known.pass_over(self._exact)
-        self.passed += self._exact
+        self._inference.pass_over(self._exact)
         block = join_blocks([*self._early, self._block.take()])
-        chunk = Chunk(block, self._features, positions, keys, self._left_out)
-        self._first, self._exact = number, 0
-        self._early, self._gone, self._keys, self._left_out = [], [], [], []
-        return chunk
+        chunk = Chunk(block, self._features, positions, keys, self._skipped)
+        self._first, self._exact = self._next, 0
+        self._early, self._keys, self._skipped = [], [], []
+        self._sink.add(chunk)
 
 
-# What a worker is given at once has about this many bytes of records.
-_PART_BYTES = 1 << 20
-_PART_EXAMPLES = 4096
+def encode_examples(
+    examples: Input, options: WriteOptions, schema: WriteSchema, sink: ChunkSink
+) -> ExampleEncoder:
+    """Encode all examples of an input, on as many threads or processes as the options request.
+
+    Returns:
+        The encoder, which has the features.
+    """
+    encoder = ExampleEncoder(options, schema, sink)
+    if options.encode_workers > 1:
+        _ParallelEncoder(examples, options, schema, encoder).run()
+    elif examples.by_index:
+        encoder.encode(_fetch(examples.items, range(examples.length or 0)))
+    else:
+        encoder.encode(() if examples.items is None else examples.items)
+    return encoder
 
 
 @dataclass(slots=True)
-class _Result:
-    """What a worker made of a part."""
+class _ListSink:
+    """Chunks of a worker."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+    def integer_range(self, name: str) -> tuple[int, int]:
+        raise AssertionError("workers do not widen features")
+
+
+@dataclass(slots=True)
+class _Encoded:
+    """Result of a worker."""
 
     chunks: list[Chunk]
-    found: Inference
-    passed: int
-    failed: bool = False
+    position: int
+    """Position of the first item that is not encoded."""
+    rest: list[Any] | bytes | range
+    """Items that are not encoded; pickled, or as positions, if the worker is a process."""
 
 
-class Encoding:
-    """All chunks of an intake, encoded in order.
+class _ParallelEncoder:
+    """Encodes parts of a source in parallel.
 
-    Args:
-        intake: Where items come from.
-        rules: What to do with them.
-        workers: How many parts to encode at once. Items that can be fetched by number are fetched
-            and encoded in as many processes, if they can be sent there; others are encoded in
-            threads, while this one goes on fetching.
+    Items that are accessible by index are fetched and encoded in processes, if the source can be
+    pickled. Other items are encoded in threads, while this thread fetches the next ones.
     """
 
-    def __init__(self, intake: Input, rules: Rules, workers: int = 1) -> None:
-        self._intake = intake
-        self._rules = rules
-        self._workers = workers
-        self._known = Inference(rules.defaults)
-        self._changes = 0  # how often that was changed
-        self._size = 1  # examples in the next part
-        self._given: deque[tuple[int, Any, int]] = deque()  # (first, part, changes) of tasks
+    def __init__(
+        self, examples: Input, options: WriteOptions, schema: WriteSchema, encoder: ExampleEncoder
+    ) -> None:
+        self._examples = examples
+        self._options = options
+        self._schema = schema
+        self._encoder = encoder
+        self._part_examples = 1  # examples of the next part
 
-    @property
-    def features(self) -> Features:
-        """What fits all examples so far."""
-        if self._rules.features is not None:
-            return self._rules.features
-        return Features(self._known.finish())
-
-    def chunks(self, integers: Integers) -> Iterator[Chunk]:
-        """Encode everything.
-
-        Args:
-            integers: Tells the range of a feature's integers in the chunks that were handed out.
-        """
-        if self._workers == 1:
-            items = () if self._intake.items is None else self._intake.items
-            if self._intake.by_number:
-                items = fetch(items, range(self._intake.length or 0))
-            yield from ChunkEncoder(self._rules, self._known, integers).chunks(items)
-            return
-        executor, tasks = self._parallel()
+    def run(self) -> None:
+        executor, parts, encode = self._start()
         with executor:
             try:
-                for result in ordered_map(tasks, executor, 2 * self._workers):
-                    yield from self._take(result, integers)
+                tasks = self._tasks(parts, encode)
+                for result in ordered_map(tasks, executor, 2 * self._options.encode_workers):
+                    self._adapt_part_size(result.chunks)
+                    rest = self._items(result.rest)
+                    self._encoder.accept(result.chunks, rest, result.position)
             except BrokenProcessPool as error:
                 raise DatasetError(
-                    f"a worker process ended before its work was done ({error}); a script that "
-                    "uses workers needs `if __name__ == '__main__':` around what it does; what it "
-                    "fetches must fit the memory, and be of a class that another process can "
-                    "import; workers=1 does without processes"
+                    f"a worker process ended unexpectedly ({error})",
+                    remedy="a script that uses workers needs `if __name__ == '__main__':`, items "
+                    "of classes that can be imported, and memory for what it fetches; workers=1 "
+                    "starts no processes",
                 ) from None
 
-    def _parallel(self) -> tuple[Executor, Iterator[Callable[[], _Result]]]:
-        if self._intake.by_number:
+    def _start(
+        self,
+    ) -> tuple[
+        Executor, Iterator[tuple[int, Any]], Callable[[Any, int, Features | None], _Encoded]
+    ]:
+        workers = self._options.encode_workers
+        if self._examples.by_index:
             try:
-                sent = pickle.dumps((self._intake.items, self._rules))
-            except Exception:  # whatever a source raises that cannot be pickled
-                sent = None
-            if sent is not None:
-                # Not by fork: the caller may have threads, TensorFlow's for instance.
-                pool = ProcessPoolExecutor(
-                    self._workers, multiprocessing.get_context("spawn"), _begin, (sent,)
-                )
-                return pool, self._tasks(self._ranges(), _encode_there)
-        threads = ThreadPoolExecutor(self._workers, thread_name_prefix="covey-encode")
-        return threads, self._tasks(self._lists(), partial(_encode, self._rules))
+                state = pickle.dumps((self._examples.items, self._options, self._schema))
+            except Exception:  # errors of any type from the source
+                pass
+            else:
+                # Not fork: the process may have threads, such as those of TensorFlow.
+                context = multiprocessing.get_context("spawn")
+                pool = ProcessPoolExecutor(workers, context, _start_process, (state,))
+                return pool, self._ranges(), _encode_in_process
+        threads = ThreadPoolExecutor(workers, thread_name_prefix="covey-encode")
+        return threads, self._lists(), partial(_encode_part, self._options, self._schema)
 
     def _tasks(
-        self, parts: Iterator[tuple[int, Any]], encode: Callable[..., _Result]
-    ) -> Iterator[Callable[[], _Result]]:
+        self,
+        parts: Iterator[tuple[int, Any]],
+        encode: Callable[[Any, int, Features | None], _Encoded],
+    ) -> Iterator[Callable[[], _Encoded]]:
         for first, part in parts:
-            self._given.append((first, part, self._changes))
-            yield partial(encode, part, first, copy.deepcopy(self._known))
+            if self._schema.features is not None:
+                yield partial(encode, part, first, None)
+            elif self._encoder.current_features is None:  # no worker has started yet
+                self._encoder.encode(self._items(part), first)
+            else:
+                yield partial(encode, part, first, self._encoder.current_features)
+
+    def _items(self, part: Any) -> Iterable[Any]:
+        if isinstance(part, bytes):
+            items: list[Any] = pickle.loads(part)
+            return items
+        return _fetch(self._examples.items, part) if isinstance(part, range) else part
+
+    def _adapt_part_size(self, chunks: Sequence[Chunk]) -> None:
+        records = sum(len(chunk.block) for chunk in chunks)
+        if records:
+            size = max(1, sum(chunk.block.data.nbytes for chunk in chunks) // records)
+            # The next examples may be much larger.
+            limit = min(_CHUNK_BYTES // size, 4 * self._part_examples, _CHUNK_EXAMPLES)
+            self._part_examples = max(1, limit)
 
     def _ranges(self) -> Iterator[tuple[int, range]]:
-        first, total = 0, self._intake.length or 0
+        first, total = 0, self._examples.length or 0
         while first < total:
-            part = range(first, min(first + self._size, total))
+            part = range(first, min(first + self._part_examples, total))
             yield first, part
             first = part.stop
 
     def _lists(self) -> Iterator[tuple[int, list[Any]]]:
-        if self._intake.by_number:
-            for first, numbers in self._ranges():
-                yield first, list(fetch(self._intake.items, numbers))
+        if self._examples.by_index:
+            for first, indices in self._ranges():
+                yield first, list(_fetch(self._examples.items, indices))
             return
-        items = iter(() if self._intake.items is None else self._intake.items)
+        items = iter(() if self._examples.items is None else self._examples.items)
         first = 0
         while True:
             part: list[Any] = []
             try:
-                part.extend(map(own, itertools.islice(items, self._size)))
+                part.extend(map(copy_arrays, itertools.islice(items, self._part_examples)))
             except CoveyError:
                 raise
             except Exception as error:
@@ -383,89 +462,47 @@ class Encoding:
             yield first, part
             first += len(part)
 
-    def _take(self, result: _Result, integers: Integers) -> Sequence[Chunk] | Iterator[Chunk]:
-        """Take in what a worker found out about features, and about the size of examples."""
-        first, part, changes = self._given.popleft()
-        chunks = result.chunks
-        records = sum(len(chunk.block) for chunk in chunks)
-        if records:
-            each = max(1, sum(chunk.block.data.nbytes for chunk in chunks) // records)
-            # Not too sure of it: the next may be much larger.
-            self._size = max(1, min(_PART_BYTES // each, 4 * self._size, _PART_EXAMPLES))
-        if result.failed:
-            return self._encode_again(first, part, integers)  # and fail here, with the right words
-        if not self._rules.infers:
-            return chunks
-        # A worker that did not know of all examples before its own may have taken one of them for
-        # the measure that another should have been.
-        is_old = changes != self._changes
-        known, found = self._known, result.found
-        is_other = not (known.is_empty or found.is_empty or known.has_names_of(found))
-        if is_other or (is_old and any(chunk.left_out for chunk in chunks)):
-            return self._encode_again(first, part, integers)
+
+def _fetch(source: Any, indices: range) -> Iterator[Any]:
+    """Yield items by index, and an error in place of each that cannot be fetched."""
+    for index in indices:
         try:
-            changed = self._known.merge(
-                result.found, lambda name: join_ranges(integers(name), _ranges_of(chunks, name))
-            )
-        except FeatureError:
-            if self._rules.on_error == "raise":
-                raise
-            return self._encode_again(first, part, integers)
-        self._known.pass_over(result.passed)
-        self._changes += changed
-        return chunks
-
-    def _encode_again(self, first: int, part: Any, integers: Integers) -> Iterator[Chunk]:
-        """Encode a part here and now, knowing of all examples before it."""
-        self._changes += 1
-        items = fetch(self._intake.items, part) if isinstance(part, range) else part
-        return ChunkEncoder(self._rules, self._known, integers).chunks(items, first)
-
-
-def fetch(source: Any, numbers: range) -> Iterator[Any]:
-    """Items by their numbers; what cannot be fetched comes as the error that it is."""
-    for number in numbers:
-        try:
-            item = source[number]
+            item = source[index]
         except CoveyError as error:
             item = error
         except Exception as error:
-            item = source_failed(number, error)
+            item = source_failed(index, error)
         yield item
 
 
-def _ranges_of(chunks: Sequence[Chunk], name: str) -> tuple[int, int]:
-    found = (integer_range(chunk.features, chunk.block, name) for chunk in chunks)
-    return join_ranges((0, 0), *found)
+def _encode_part(
+    options: WriteOptions,
+    schema: WriteSchema,
+    items: Iterable[Any],
+    first: int,
+    fixed: Features | None,
+) -> _Encoded:
+    sink = _ListSink()
+    encoder = ExampleEncoder(options, schema, sink, fixed)
+    rest = encoder.encode(items, first)
+    return _Encoded(sink.chunks, encoder.position, rest)
 
 
-def _encode(rules: Rules, items: Any, first: int, known: Inference) -> _Result:
-    chunks: list[Chunk] = []
-    encoder = ChunkEncoder(rules, known, lambda name: _ranges_of(chunks, name))
-    try:
-        chunks.extend(encoder.chunks(items, first))
-    except FeatureError:
-        return _Result([], encoder.found, 0, failed=True)
-    return _Result(chunks, encoder.found, encoder.passed)
+# State of a worker process.
+_process: dict[str, Any] = {}
 
 
-# In another process.
-
-_there: dict[str, Any] = {}
-
-
-def _begin(sent: bytes) -> None:
-    # Ctrl-C goes to all processes of a terminal; the first one sees to it that the others end.
+def _start_process(state: bytes) -> None:
+    # Ctrl-C reaches all processes of a terminal; the main process stops the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _there["source"], _there["rules"] = pickle.loads(sent)
+    _process["source"], _process["options"], _process["schema"] = pickle.loads(state)
 
 
-def _encode_there(numbers: range, first: int, known: Inference) -> _Result:
-    return _encode(_there["rules"], fetch(_there["source"], numbers), first, known)
-
-
-def check_workers(workers: int) -> int:
-    """Check the number of workers."""
-    if type(workers) is not int or workers < 1:
-        raise DatasetError(option="workers", found=workers, allowed="an integer, 1 or more")
-    return workers
+def _encode_in_process(indices: range, first: int, fixed: Features | None) -> _Encoded:
+    items = _fetch(_process["source"], indices)
+    result = _encode_part(_process["options"], _process["schema"], items, first, fixed)
+    try:
+        result.rest = pickle.dumps(result.rest)
+    except Exception:  # items that cannot be pickled are fetched again
+        result.rest = range(result.position, indices.stop)
+    return result

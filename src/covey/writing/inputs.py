@@ -1,17 +1,15 @@
-"""Items of a source, one at a time: dicts, pairs of a key and a dict, tuples, or errors.
+"""Input of a write: columns, or items one by one.
 
-What examples may come as, brought into one of two forms: columns, or items one by one.
-
-Tables, datasets and loaders are known by what they can do, never by their type: nothing is imported
-that the caller did not import.
+Tables, datasets and loaders are recognized by their attributes, never by their type: nothing is
+imported that the caller did not import.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,182 +18,154 @@ from covey.schema import ClassLabel, Features, SparseArray
 from covey.shuffle.keys import Key
 from covey.sources import Source
 from covey.urls import shown
-
-OnError = Literal["raise", "skip"]
+from covey.writing.options import WriteOptions
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedExample:
-    """An example that was not written, because ``on_error="skip"`` was asked for."""
+    """An example that was not written, because of ``on_error="skip"``."""
 
     example: int
-    """Its number in the source, from 0."""
+    """Position of the example in the source, from 0."""
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How items become examples, and examples records. Goes to other processes."""
-
-    features: Features | None = None
-    """As declared; None to infer them."""
-    otherwise: Features | None = None
-    """Tried if those do not fit: the same, with a label whose classes may be new as a string."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    names: tuple[str, ...] | None = None
-    """What the parts of tuples are called."""
-    key: str | None = None
-    """The feature that is the key."""
-    label: str | None = None
-    """The feature that every example must have: its class."""
-    on_error: OnError = "raise"
-
-    def __post_init__(self) -> None:
-        if self.on_error not in ("raise", "skip"):
-            raise DatasetError(option="on_error", found=self.on_error, allowed="'raise' or 'skip'")
-        for option, value in (("key", self.key), ("label", self.label)):
-            if value is not None and not isinstance(value, str):
-                raise DatasetError(f"{option} is {value!r}; must be the name of a feature")
-        names = self.names or ()
-        if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-            raise DatasetError(f"names are {names}; must be strings, each another")
-
-    @property
-    def infers(self) -> bool:
-        """Whether the features are to be found out."""
-        return self.features is None
+# Items.
 
 
-def take_item(item: Any, rules: Rules) -> tuple[Mapping[str, Any], Key | None]:
-    """The example and the key, if it has one, of an item.
+def split_item(item: Any, options: WriteOptions) -> tuple[Mapping[str, Any], Key | None]:
+    """Return the example and the key of an item.
+
+    Args:
+        item: A dict; a pair of a key and a dict; a tuple, if the options have names for its
+            elements; or the error of a source, which is raised.
+        options: Options of the write.
 
     Raises:
-        CoveyError: If it is none; the message does not say which.
+        CoveyError: If the item is not an example; ``example`` is not set.
     """
     key: Key | None = None
     if isinstance(item, CoveyError):
         raise item
-    if rules.names is None and isinstance(item, tuple) and _is_pair(item):
-        key, item = _plain_key(item[0]), item[1]
+    is_pair = isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Mapping)
+    if is_pair and options.names is None:
+        key, item = _check_key(item[0]), item[1]
     if not isinstance(item, Mapping):
-        item = _name_parts(item, rules.names)
-    if rules.key is not None:
-        key = _find_key(item, rules.key)
+        item = _name_elements(item, options.names)
+    if options.key is not None:
+        value = get_value(item, options.key)
+        if value is None:
+            raise FeatureError("the key is missing", feature=options.key)
+        key = _check_key(value)
     return item, key
 
 
-def _is_pair(item: tuple[Any, ...]) -> bool:
-    return len(item) == 2 and isinstance(item[1], Mapping)
-
-
-def _name_parts(item: Any, names: tuple[str, ...] | None) -> dict[str, Any]:
+def _name_elements(item: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    kind = type(item).__name__
     if not isinstance(item, (tuple, list)):
         raise FeatureError(
-            f"it is of type {type(item).__name__}; must be a dict of values, or a pair of a key "
-            "and such a dict"
+            f"the item is of type {kind}; must be a dict of values, or a pair of a key and a dict"
         )
     if names is None:
         raise FeatureError(
-            f"it is a {type(item).__name__} of {len(item)} parts; say what they are called, as in "
-            "names=('image', 'label')"
+            f"the item is a {kind} of {len(item)} elements",
+            remedy="name the elements, as in names=('image', 'label')",
         )
     if len(item) != len(names):
         raise FeatureError(
-            f"it has {len(item)} parts, but there are {len(names)} names: {', '.join(names)}"
+            f"the item has {len(item)} elements, but there are {len(names)} names: "
+            f"{', '.join(names)}"
         )
     return dict(zip(names, item, strict=True))
 
 
-def has_value(example: Mapping[str, Any], name: str) -> bool:
-    """Whether an example has a value, and not None, under a name or a path, ``a/b``."""
-    return _find(example, name) is not None
-
-
-def _find(example: Mapping[str, Any], name: str) -> Any:
+def get_value(example: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a name or path, ``a/b``; None if it does not exist."""
     if name in example:
         return example[name]
-    found: Any = example
+    value: Any = example
     for part in name.split("/"):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             return None
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
-def _find_key(example: Mapping[str, Any], name: str) -> Key:
-    key = _find(example, name)
-    if key is None:
-        raise FeatureError(f"it has no {name!r}, which is to be its key")
-    return _plain_key(key)
-
-
-def _plain_key(key: Any) -> Key:
-    """A key as Python has it, if it is one."""
+def _check_key(key: Any) -> Key:
+    """Return a key as a string, bytes or an integer of Python."""
     if hasattr(key, "item") and getattr(key, "shape", None) == ():
         key = key.item()  # a scalar of numpy or of a framework
     if isinstance(key, str) and not key.isascii():
         try:
             key.encode()
         except UnicodeError:
-            raise FeatureError(f"its key {key!r} is not a valid UTF-8; make it bytes") from None
+            raise FeatureError(
+                f"the key {key!r} is not valid UTF-8", remedy="convert it to bytes"
+            ) from None
     elif isinstance(key, (int, np.integer)):
         if not -(2**63) <= key < 2**63:
-            raise FeatureError(f"its key {key} does not fit 64 bits; make it a string")
+            raise FeatureError(f"the key {key} does not fit 64 bits; convert it to a string")
     elif not isinstance(key, (str, bytes)):
         raise FeatureError(
-            f"its key {key!r} is of type {type(key).__name__}; must be a string, bytes or a whole "
-            "number"
+            f"the key {key!r} is of type {type(key).__name__}; must be a string, bytes or an "
+            "integer"
         )
     return key  # type: ignore[no-any-return]
 
 
-def own(item: Any) -> Any:
-    """An item with arrays of its own, which stays as it is when its source goes on."""
+def copy_arrays(item: Any) -> Any:
+    """Return an item with copies of its arrays, so that its source may reuse them."""
     match item:
         case np.ndarray() | bytearray():
             return item.copy()
         case dict():
-            return {name: own(value) for name, value in item.items()}
+            return {name: copy_arrays(value) for name, value in item.items()}
         case list():
-            return [own(value) for value in item]
+            return [copy_arrays(value) for value in item]
         case tuple():
-            return tuple(own(value) for value in item)
+            return tuple(copy_arrays(value) for value in item)
     is_plain = isinstance(item, (str, bytes, int, float, CoveyError, type(None)))
     return np.asarray(item).copy() if not is_plain and hasattr(item, "__array__") else item
 
 
-def source_failed(number: int, error: Exception) -> SourceError:
-    """What to say if a source raised an error of its own."""
-    return SourceError(f"example {number}: the source failed: {type(error).__name__}: {error}")
+def source_failed(example: int, error: Exception) -> SourceError:
+    """Return the error for an exception of a source."""
+    return SourceError(f"the source failed: {type(error).__name__}: {error}", example=example)
+
+
+# Input.
 
 
 @dataclass(frozen=True)
 class Input:
-    """Examples, by column or by item."""
+    """Examples as columns, or as items."""
 
     columns: Mapping[str, Any] | None = None
     items: Iterable[Any] | None = None
-    """Dicts, (key, dict) pairs, tuples whose parts need names, or errors of a source."""
+    """Dicts, (key, dict) pairs, tuples whose elements need names, or errors of a source."""
     length: int | None = None
-    by_number: bool = False
-    """Whether ``items[i]`` gives any item, so that several workers can fetch them."""
+    by_index: bool = False
+    """Whether ``items[i]`` returns any item, so that several workers can fetch items."""
     features: Features | None = None
-    """If the source knows them."""
+    """Features of the source, if it has any."""
     class_names: Mapping[str, tuple[str, ...]] | None = None
-    """The names of classes that are given as integers, by feature, if the source knows them."""
+    """Class names of integer features of the source, by feature."""
     label: str | None = None
+    """Label feature of the source."""
 
 
 def normalize_input(examples: Any) -> Input:
-    """Find out what examples are."""
+    """Return the input for examples of any supported type."""
     if isinstance(examples, Source):
         return _from_source(examples)
     if isinstance(examples, (str, bytes, os.PathLike)):
         raise DatasetError(
-            f"examples is the path {shown(os.fsdecode(examples))!r}; open it first: "
-            "covey.sources.open_source(path) reads directories of images, CSV, JSON, Parquet, NPZ and TFRecords"
+            f"it is the path {shown(os.fsdecode(examples))!r}",
+            option="examples",
+            remedy="open it with covey.open_source(path), which reads directories of images, CSV, "
+            "JSON, Parquet, NPZ and TFRecords",
         )
-    _refuse_containers(examples)
+    _reject_containers(examples)
     if isinstance(examples, Mapping):
         return Input(columns=examples, length=_rows(examples))
     if isinstance(examples, np.ndarray) and examples.dtype.names:
@@ -207,41 +177,42 @@ def normalize_input(examples: Any) -> Input:
     if hasattr(examples, "as_numpy_iterator"):
         return _from_tensorflow(examples)
     names = _class_names(examples)
-    if _is_by_number(examples):
-        return Input(items=examples, length=len(examples), by_number=True, class_names=names)
+    if _is_by_index(examples):
+        return Input(items=examples, length=len(examples), by_index=True, class_names=names)
     if hasattr(examples, "__iter__") or hasattr(examples, "__next__"):
         return Input(items=examples, length=_length(examples), class_names=names)
     raise DatasetError(
-        f"examples is of type {type(examples).__name__}; must be an iterable of dicts, a dict of "
-        "columns, a table, a tf.data, torch or Hugging Face dataset, or a covey Source"
+        f"it is of type {type(examples).__name__}",
+        option="examples",
+        allowed="an iterable of dicts, a dict of columns, a table, a tf.data, torch or Hugging "
+        "Face dataset, or a covey Source",
     )
 
 
-def _is_by_number(examples: Any) -> bool:
-    """Whether items are had by their number, and not only one after another."""
+def _is_by_index(examples: Any) -> bool:
+    """Return whether items are accessed by index rather than by iteration."""
     if isinstance(examples, (list, tuple)) or not hasattr(examples, "__len__"):
         return False
     if not hasattr(examples, "__getitem__"):
         return False
-    # What can be iterated knows best how, but for sequences, and Hugging Face's datasets; torch's
-    # datasets that go by number cannot.
+    # Iterables are iterated, except sequences and datasets of Hugging Face. Map-style datasets of
+    # torch are not iterable.
     is_sequence = isinstance(examples, Sequence) or hasattr(examples, "column_names")
     return is_sequence or not hasattr(examples, "__iter__")
 
 
-def _refuse_containers(examples: Any) -> None:
-    """Tell those who give something around examples what to give instead."""
+def _reject_containers(examples: Any) -> None:
+    """Raise an error for objects that contain examples, but are not supported themselves."""
+    reason = remedy = ""
     if isinstance(examples, Mapping) and any(hasattr(v, "column_names") for v in examples.values()):
-        raise DatasetError(
-            f"examples are several splits, {', '.join(map(str, examples))}; write one after the "
-            f"other, as in examples[{next(iter(examples))!r}]"
-        )
-    if hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
-        raise DatasetError("examples are a polars LazyFrame; call collect() on it first")
-    if hasattr(examples, "collate_fn") and hasattr(examples, "dataset"):
-        raise DatasetError(
-            "examples are a torch DataLoader, which gives batches; give its dataset instead"
-        )
+        reason = f"it has several splits: {', '.join(map(str, examples))}"
+        remedy = f"write each one, as in examples[{next(iter(examples))!r}]"
+    elif hasattr(examples, "collect") and hasattr(examples, "collect_schema"):
+        reason, remedy = "it is a polars LazyFrame", "call collect() on it"
+    elif hasattr(examples, "collate_fn") and hasattr(examples, "dataset"):
+        reason, remedy = "it is a torch DataLoader of batches", "pass its dataset"
+    if reason:
+        raise DatasetError(reason, option="examples", remedy=remedy)
 
 
 def _from_source(source: Source) -> Input:
@@ -254,7 +225,7 @@ def _from_source(source: Source) -> Input:
     return Input(
         items=items,
         length=source.length,
-        by_number=hasattr(items, "__getitem__") and hasattr(items, "__len__"),
+        by_index=hasattr(items, "__getitem__") and hasattr(items, "__len__"),
         features=source.features,
         label=source.label,
     )
@@ -274,7 +245,7 @@ def _length(items: Any) -> int | None:
 
 
 def _table(examples: Any) -> dict[str, Any] | None:
-    """The columns of a pandas or polars frame, or of an Arrow table, batch or stream."""
+    """Return the columns of a pandas or polars frame, or an Arrow table, batch or stream."""
     if hasattr(examples, "read_all") and hasattr(examples, "schema"):  # a stream of batches
         examples = examples.read_all()
     if hasattr(examples, "schema") and hasattr(examples, "column"):  # pyarrow
@@ -284,14 +255,16 @@ def _table(examples: Any) -> dict[str, Any] | None:
     else:
         return None
     if len(set(map(str, names))) != len(names):
-        raise DatasetError(f"two columns of the table have the same name: {names}")
+        raise DatasetError(
+            f"two columns of the table have the same name: {names}", option="examples"
+        )
     take = getattr(examples, "column", None) or examples.__getitem__
     return {str(name): _values(take(name)) for name in names}
 
 
 def _values(column: Any) -> Any:
-    """A column of a table: an array of numbers, or Python's values, None where there is none."""
-    missing = getattr(column, "null_count", 0)  # a method of polars, a number of Arrow
+    """Return a column of a table as an array, or as a list with None for missing values."""
+    missing = getattr(column, "null_count", 0)  # a method in polars, an integer in Arrow
     if missing() if callable(missing) else missing:
         listed = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
         return _nested(listed)
@@ -299,7 +272,7 @@ def _values(column: Any) -> Any:
         return _nested(column.to_list())
     is_arrow = hasattr(column, "to_pylist")
     array = np.asarray(column.to_numpy(zero_copy_only=False) if is_arrow else column.to_numpy())
-    if hasattr(column, "isna"):  # pandas, whose plain numbers have nan where they are missing
+    if hasattr(column, "isna"):  # pandas, where missing values of plain dtypes are NaN
         nulls = np.asarray(column.isna())
         if nulls.any() and not isinstance(column.dtype, np.dtype):
             return [None if null else value for value, null in zip(column, nulls, strict=True)]
@@ -310,7 +283,7 @@ def _values(column: Any) -> Any:
 
 
 def _nested(values: list[Any]) -> Any:
-    """Dicts of the same names become columns of their own."""
+    """Return nested columns for dicts that all have the same names."""
     if values and all(isinstance(value, dict) for value in values):
         names = values[0].keys()
         if all(value.keys() == names for value in values):
@@ -319,15 +292,13 @@ def _nested(values: list[Any]) -> Any:
 
 
 def _from_tensorflow(dataset: Any) -> Input:
-    """A tf.data.Dataset."""
-    try:
-        length: int | None = len(dataset)
-    except TypeError as error:
-        if "infinite" in str(error):
-            raise DatasetError(
-                "the tf.data dataset repeats without end; end it with take(), or leave out repeat()"
-            ) from None
-        length = None
+    """Return the input for a tf.data.Dataset."""
+    cardinality = int(dataset.cardinality())  # -1 if it is infinite, -2 if it is unknown
+    if cardinality == -1:
+        raise DatasetError(
+            "the tf.data dataset is infinite", option="examples", remedy="use take(), not repeat()"
+        )
+    length = cardinality if cardinality >= 0 else None
     items: Iterable[Any] = dataset.as_numpy_iterator()
     spec = str(dataset.element_spec)
     if "RaggedTensorSpec" in spec or "SparseTensorSpec" in spec:
@@ -336,9 +307,9 @@ def _from_tensorflow(dataset: Any) -> Input:
 
 
 def _from_composite(value: Any) -> Any:
-    """Tensors of TensorFlow, ragged and sparse ones among them, as features take them."""
+    """Convert tensors of TensorFlow, including ragged and sparse ones, for encoding."""
     if isinstance(value, Mapping):
-        return {name: _from_composite(each) for name, each in value.items()}
+        return {name: _from_composite(part) for name, part in value.items()}
     if hasattr(value, "to_list") and hasattr(value, "row_splits"):
         return value.to_list()
     if hasattr(value, "dense_shape") and hasattr(value, "indices"):
@@ -350,7 +321,7 @@ def _from_composite(value: Any) -> Any:
 
 
 def _class_names(examples: Any) -> dict[str, tuple[str, ...]] | None:
-    """The class names that a Hugging Face dataset knows."""
+    """Return the class names of a Hugging Face dataset, by feature."""
     features = getattr(examples, "features", None)
     if not isinstance(features, Mapping):
         return None
@@ -359,7 +330,7 @@ def _class_names(examples: Any) -> dict[str, tuple[str, ...]] | None:
 
 
 def name_classes(features: Features, names: Mapping[str, tuple[str, ...]] | None) -> Features:
-    """Make integers whose classes have names, as their source says, class labels."""
+    """Return features in which integers with class names are class labels."""
     known = {
         name: ClassLabel(names=classes)
         for name, classes in (names or {}).items()

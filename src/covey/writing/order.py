@@ -1,13 +1,12 @@
-"""Encoded chunks into a spool, in the features that fit all of them.
-
-Columns that are in memory already: their order is known at once, and nothing is spilled.
-"""
+"""Sort records: encoded chunks through a spool, or the rows of columns in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ from covey._threads import SerialExecutor
 from covey.errors import FeatureError
 from covey.labels import (
     Classes,
+    ClassIds,
+    can_be_label,
     decode_strings,
-    extend,
     find_label,
     is_string,
     make_label,
-    read_strings,
 )
 from covey.schema import Features
 from covey.schema.codec import Rows
@@ -43,152 +42,191 @@ from covey.shuffle.keys import (
 )
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
-from covey.writing.encode import Chunk, Encoding
-from covey.writing.inputs import SkippedExample
+from covey.writing.encode import Chunk
+from covey.writing.inputs import SkippedExample, name_classes
+from covey.writing.options import WriteOptions, WriteSchema
 
 
-class Spooling:
-    """Takes in chunks, and gives all records in the end, in the features that fit them all.
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Records that were encoded with the same features."""
 
-    While features are inferred, a later chunk may need others than an earlier one did. Each kind of
-    record has a spool of its own; what is not as it should be at the end is decoded and encoded
-    again.
+    features: Features
+    label: str | None
+    """Label feature of the class ids in the rows."""
+    spool: Spool
+
+
+class RecordSorter:
+    """Sink of encoded chunks that sorts their records.
+
+    While features are inferred, later chunks may need other features than earlier ones. The records
+    of each set of features have a spool of their own. At the end, records whose features are not
+    the final ones are decoded and encoded again.
+
+    Records are added to their spool by another thread, while the caller encodes the next ones.
 
     Args:
-        directory: Where spools put records aside.
-        memory_limit: How much they may hold.
-        ordering: What records are sorted by.
-        seed: Of the hashes.
-        label: The feature that tells the class, if one was asked for.
-        may_number: Whether a label that is a string is to become a ClassLabel.
-        known_texts: The strings that have numbers already.
+        directory: Directory of the temporary files.
+        options: Options of the write.
+        schema: Features and label.
+        class_names: Class names of integer features, by feature, as the source has them.
+        progress: Called with the number of records and bytes of each chunk.
     """
 
     def __init__(
         self,
         directory: Path,
+        options: WriteOptions,
+        schema: WriteSchema,
         *,
-        memory_limit: int,
-        ordering: RecordOrder,
-        seed: int,
-        label: str | None,
-        may_number: bool,
-        known_texts: Sequence[str] = (),
+        class_names: Mapping[str, tuple[str, ...]] | None = None,
+        progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self._directory = directory
-        self._memory_limit = memory_limit
-        self._ordering = ordering
-        self._seed = seed
-        self._label = label
-        self._may_number = may_number
-        self._known_texts = known_texts
-        self._spools: list[tuple[Features, Spool]] = []
+        self._options = options
+        self._schema = schema
+        self._class_names = class_names
+        self._progress = progress
+        self._groups: list[_Group] = []
+        self._class_ids = ClassIds(schema.known_classes)
         self._has_keys: bool | None = None
-        self._texts: set[str] = set()
-        self.left_out: list[SkippedExample] = []
+        self._executor = SerialExecutor()
+        self.skipped: list[SkippedExample] = []
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was taken in."""
-        return not self._spools
+    def __enter__(self) -> RecordSorter:
+        return self
 
-    def run(self, encoding: Encoding, progress: Callable[[int, int], None]) -> None:
-        """Take in all that there is."""
-        # Records are put into their spool by another thread, while this one encodes the next.
-        with SerialExecutor() as behind:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._executor.close()
 
-            def integers(name: str) -> tuple[int, int]:
-                behind.wait()
-                return self._integers(name)
+    def add(self, chunk: Chunk) -> None:
+        """Add the next chunk."""
+        self.skipped.extend(chunk.skipped)
+        if len(chunk.block):
+            self._executor.submit(self._add, chunk)
+            self._progress(len(chunk.block), chunk.block.data.nbytes)
 
-            for chunk in encoding.chunks(integers):
-                self.left_out.extend(chunk.left_out)
-                if len(chunk.block):
-                    behind.do(self._add, chunk)
-                    progress(len(chunk.block), chunk.block.data.nbytes)
-            behind.wait()
+    def integer_range(self, name: str) -> tuple[int, int]:
+        """Return the smallest and the largest integer of a feature in all records, and 0."""
+        self._executor.wait()
+        ranges = (
+            integer_range(group.features, block, name)
+            for group in self._groups
+            for block, _ in group.spool.blocks()
+        )
+        return join_ranges((0, 0), *ranges)
 
     def _add(self, chunk: Chunk) -> None:
-        block, features = chunk.block, chunk.features
+        block = chunk.block
+        has_keys = chunk.keys is not None
         if self._has_keys is None:
-            self._has_keys = chunk.keys is not None
-        if self._has_keys != (chunk.keys is not None):
-            first = int(chunk.positions[0])
-            raise FeatureError(f"example {first}: some examples have keys and some have none")
-        rows = make_rows(chunk.positions, block.lengths, chunk.keys, self._seed)
-        label = self._label
-        if label is not None and label in features and is_string(features[label]):
-            self._texts.update(read_strings(features, label, block, chunk.positions.tolist()))
-        self._spool_for(features).add(block, rows, chunk.keys)
+            self._has_keys = has_keys
+        if self._has_keys != has_keys:
+            raise FeatureError(
+                f"the example has {'a' if has_keys else 'no'} key, unlike those before it",
+                example=int(chunk.positions[0]),
+            )
+        rows = make_rows(chunk.positions, block.lengths, chunk.keys, self._options.seed)
+        group = self._find_group(chunk.features)
+        if group.label is not None:
+            examples = chunk.positions.tolist()
+            rows["label"] = self._class_ids.read(chunk.features, group.label, block, examples)
+        group.spool.add(block, rows, chunk.keys)
 
-    def _spool_for(self, features: Features) -> Spool:
-        for known, spool in self._spools:
-            if known == features:
-                return spool
-        for _, spool in self._spools:
-            spool.spill()  # so that all spools together hold no more than one may
-        # Its order does not matter if it is not the last; and if it is, it is the right one.
-        ordering = RecordOrder(by=self._ordering.by) if self._ordering.by_class else self._ordering
-        spool = Spool(
+    def _find_group(self, features: Features) -> _Group:
+        for group in self._groups:
+            if group.features is features or group.features == features:
+                return group
+        for group in self._groups:
+            group.spool.spill()  # all spools together hold at most the memory limit
+        label = self._schema.label
+        if label is None:
+            label = find_label(name_classes(features, self._class_names), None)
+        elif label not in features or not can_be_label(features[label]):
+            label = None
+        order = self._options.order
+        if order.by_class and (label is None or is_string(features[label])):
+            order = RecordOrder(by=order.by)  # the class ids are not final
+        spool = self._new_spool(order, f"{len(self._groups)}-")
+        self._groups.append(_Group(features, label, spool))
+        return self._groups[-1]
+
+    def _new_spool(self, order: RecordOrder, prefix: str) -> Spool:
+        return Spool(
             self._directory,
-            memory_limit=self._memory_limit,
-            ordering=ordering,
+            memory_limit=self._options.memory_limit,
+            order=order,
             unique=bool(self._has_keys),
-            prefix=f"{len(self._spools)}-",
+            prefix=prefix,
         )
-        self._spools.append((features, spool))
-        return spool
 
-    def _integers(self, name: str) -> tuple[int, int]:
-        """The smallest and the largest integer of a feature in all records so far."""
-        return join_ranges(
-            (0, 0),
-            *(
-                integer_range(features, block, name)
-                for features, spool in self._spools
-                for block, _ in spool.look()
-            ),
-        )
+    def is_empty(self) -> bool:
+        """Return whether there are no records."""
+        self._executor.wait()
+        return not self._groups
 
     def finish(self, features: Features) -> tuple[Spool, Features, Classes]:
-        """All records, in these features; a label that is a string becomes a ClassLabel."""
-        label = find_label(features, self._label, needed=self._ordering.by_class)
-        if label is not None and self._may_number and self._texts:
-            names = extend(self._known_texts, self._texts)
-            features = features.replace({label: make_label(label, names)})
-        classes = Classes(features, label, extend(self._known_texts, self._texts))
-        by_class = self._ordering.by_class
-        if len(self._spools) == 1 and not by_class:
-            known, spool = self._spools[0]
-            if known.is_stored_like(features):
-                return spool, features, classes
-        return self._rewrite(features, classes), features, classes
+        """Return all records, their final features and their classes.
 
-    def _rewrite(self, features: Features, classes: Classes) -> Spool:
-        """Bring all records into one spool."""
-        target = Spool(
-            self._directory,
-            memory_limit=self._memory_limit,
-            ordering=self._ordering,
-            unique=bool(self._has_keys),
-            prefix="all-",
+        Args:
+            features: Features that fit all examples. A string label becomes a ClassLabel if the
+                schema requests it.
+        """
+        self._executor.wait()
+        features = name_classes(features, self._class_names)
+        order = self._options.order
+        label = find_label(features, self._schema.label, needed=order.by_class)
+        strings = self._class_ids.strings()
+        if label is not None and self._schema.strings_to_classes and self._class_ids.has_strings:
+            features = features.replace({label: make_label(label, strings)})
+        classes = Classes(features, label, strings)
+        final_ids = self._class_ids.final_ids()
+        group = self._groups[0]
+        is_final = (
+            len(self._groups) == 1
+            and group.label == label
+            and group.spool.order == order
+            and group.features.is_stored_like(features)
         )
-        for known, spool in self._spools:
-            target.adopt_keys(spool)
-            same = known.is_stored_like(features)
-            for block, rows in spool.drain():
+        if is_final:
+            spool = group.spool
+            has_strings = label is not None and is_string(group.features[label])
+            spool.final_ids = final_ids if has_strings else None
+        else:
+            spool = self._merge_groups(features, classes, final_ids)
+        spool.is_labelled = label is not None
+        return spool, features, classes
+
+    def _merge_groups(
+        self, features: Features, classes: Classes, final_ids: NDArray[np.int64]
+    ) -> Spool:
+        """Bring all records into one spool, with the final features and class ids."""
+        target = self._new_spool(self._options.order, "all-")
+        label = classes.label
+        for group in self._groups:
+            target.adopt_keys(group.spool)
+            is_same = group.features.is_stored_like(features)
+            for block, rows in group.spool.drain():
                 rows = rows.copy()
-                if not same:
-                    block = _translate(block, known, features, classes.label)
+                if not is_same:
+                    block = _translate(block, group.features, features, label)
                     rows["length"] = block.lengths
-                if self._ordering.by_class:
-                    rows["label"] = classes.of(block)
+                if group.label != label:
+                    rows["label"] = 0 if label is None else classes.of(block)
+                elif label is not None and is_string(group.features[label]):
+                    rows["label"] = final_ids[rows["label"]]
                 target.add(block, rows)
         return target
 
 
 def _translate(block: Block, known: Features, features: Features, label: str | None) -> Block:
-    """Records of some features as records of others that fit them too."""
+    """Return records of some features as records of other features that fit them."""
     columns = flatten(known.decode_batch(block))
     if label in columns and not is_string(features[label]) and is_string(known[label]):
         columns[label] = decode_strings(columns[label])
@@ -197,14 +235,14 @@ def _translate(block: Block, known: Features, features: Features, label: str | N
 
 
 class ColumnOrder:
-    """The rows of columns in the order of their records.
+    """Rows of columns, sorted.
 
     Args:
-        rows: The columns.
-        labels: The class of each row, or None.
-        keys: The key of each row; their numbers by default.
-        ordering: What to sort by.
-        seed: Of the hashes.
+        rows: The rows.
+        labels: Class id of each row; None if they are unlabelled.
+        keys: Key of each row; None to use the positions of the rows.
+        order: Order of the records.
+        seed: Seed of the hashes.
     """
 
     def __init__(
@@ -212,7 +250,7 @@ class ColumnOrder:
         rows: Rows,
         labels: NDArray[np.int64] | None,
         keys: Sequence[Key] | None,
-        ordering: RecordOrder,
+        order: RecordOrder,
         seed: int,
     ) -> None:
         self.records = len(rows)
@@ -220,42 +258,40 @@ class ColumnOrder:
         self._labels = labels
         self._lengths = rows.measure()
         self.bytes = int(self._lengths.sum()) + FRAME_BYTES * self.records
-        self._order = self._sort(keys, ordering, seed)
+        self._permutation = self._sort(keys, order, seed)
 
-    def _sort(
-        self, keys: Sequence[Key] | None, ordering: RecordOrder, seed: int
-    ) -> NDArray[np.intp]:
+    def _sort(self, keys: Sequence[Key] | None, order: RecordOrder, seed: int) -> NDArray[np.intp]:
         positions = np.arange(self.records, dtype=np.uint64)
-        if keys is None and not ordering.by_class:
-            if ordering.by == "position":
+        if keys is None and not order.by_class:
+            if order.by == "position":
                 return positions.astype(np.intp)
-            order = sort_words(hash_positions(positions, seed)[0])
-            if order is not None:
-                return order
+            permutation = sort_words(hash_positions(positions, seed)[0])
+            if permutation is not None:
+                return permutation
         table = make_rows(positions, self._lengths, keys, seed)
-        twice = None if keys is None else find_duplicate(table[RecordOrder().sort(table)])
-        if keys is not None and twice is not None:
-            raise_duplicate(twice, keys[twice[0]])
-        if ordering.by_class and self._labels is not None:
+        duplicate = None if keys is None else find_duplicate(table[RecordOrder().sort(table)])
+        if keys is not None and duplicate is not None:
+            raise_duplicate(duplicate, keys[duplicate[0]])
+        if order.by_class and self._labels is not None:
             table["label"] = self._labels
-        return ordering.sort(table)
+        return order.sort(table)
 
     def classes(self) -> ClassSizes:
-        """The classes in their order, if records are sorted by class."""
+        """Return the sizes of the classes, if records are sorted by class."""
         assert self._labels is not None
         return ClassSizes.of(self._labels, self._lengths)
 
     def tasks(self) -> Iterator[Callable[[], Part]]:
-        """All records in order."""
-        for begin, end in cut_by_bytes(self._lengths[self._order]):
-            yield partial(self._encode, self._order[begin:end])
+        """Yield functions that return the records in order, a part each."""
+        for begin, end in cut_by_bytes(self._lengths[self._permutation]):
+            yield partial(self._encode, self._permutation[begin:end])
 
     def _encode(self, rows: NDArray[np.intp]) -> Part:
         return self._rows.encode(rows), None if self._labels is None else self._labels[rows]
 
 
 def fill_columns(features: Features, columns: dict[str, Any], rows: int) -> None:
-    """Give columns the defaults of what they lack, whole or in some rows."""
+    """Insert the defaults of features that are missing, or None in some rows."""
     for name in features.optional:
         filler = features[name].filler()
         column = columns.get(name)
@@ -266,7 +302,11 @@ def fill_columns(features: Features, columns: dict[str, Any], rows: int) -> None
 
 
 def check_columns(features: Features, columns: Mapping[str, Any]) -> Rows:
-    """Check columns, and say which row is to blame if they do not fit."""
+    """Return the rows of columns.
+
+    Raises:
+        FeatureError: If a row does not fit the features; ``example`` is its position.
+    """
     try:
         return features.check_columns(columns)
     except FeatureError:
@@ -277,20 +317,21 @@ def check_columns(features: Features, columns: Mapping[str, Any]) -> Rows:
                     assert only is not None
                     only.encode({name: value})
                 except FeatureError as error:
-                    raise FeatureError(f"example {row}: {error}") from None
+                    error.example = row
+                    raise
         raise
 
 
 def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested columns by their path, ``a/b``."""
+    """Return nested columns by path, ``a/b``."""
     return {"/".join(path): column for path, column in leaves(columns)}
 
 
 def column_keys(columns: Mapping[str, Any], name: str) -> list[Key]:
-    """The column that is the key of each row."""
+    """Return the column that has the key of each row."""
     if name not in columns:
         raise FeatureError(
-            f"key is {name!r}, but there is no such column; there are {', '.join(columns)}"
+            option="key", found=name, allowed=f"one of the columns {', '.join(columns)}"
         )
     column = columns[name]
     return list(column.tolist() if isinstance(column, np.ndarray) else column)

@@ -1,16 +1,16 @@
-"""Write to a URL: a local directory stands for the remote one, and is published in the end.
+"""Write to a URL: write a local directory, and publish it at the end.
 
-An object store renames nothing, but it replaces one file at once. Every version of a split has
-names of its own there, so that publishing it is::
+An object store cannot rename files, but it replaces a single file atomically. Every version of a
+split has file names of its own there. Publishing a version uploads, in this order::
 
     shards, index files             new names; appended shards are copied by the server
-    sidecar files                   those that describe old and new records alike
+    sidecar files                   those that describe both old and new records
     dataset_info.json               the switch: one PUT
     sidecar files                   those that describe only the new records
     files of old versions           deleted, except those of the version that was replaced
 
 A writer that is killed before the switch leaves the old dataset, and one that is killed after it
-the new one. The next writer deletes what it left.
+the new one. The next writer deletes the files that it left.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import contextlib
 import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from covey._files import temporary_name
 from covey._locks import DeferredSignals, interrupted
-from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, dataset_name
+from covey.dataset_info import DatasetInfo, dataset_name
 from covey.errors import (
     CommittedError,
     CoveyError,
@@ -34,26 +34,25 @@ from covey.errors import (
     FileChangedError,
     StorageError,
 )
+from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sidecar
 from covey.index import index_names
 from covey.storage import Stat, open_storage
 from covey.urls import shown
-from covey.writing.recovery import is_sidecar
 from covey.writing.versions import referenced_files
 
 _PIECE_BYTES = 1 << 20
-_LABELS = ".labels.txt"
 
 
 class RemoteStaging:
-    """A local directory in the place of a remote dataset, while a split of it is written.
+    """Local copy of a remote dataset, while a split of it is written.
 
-    Errors that leave the block name the URL, not the directory.
+    Errors that leave the ``with`` block have the URL as their path.
 
     Args:
-        url: Of the dataset.
-        split: To be written.
-        appends: Whether to existing shards, which are fetched then.
-        options: fsspec's storage options.
+        url: URL of the dataset.
+        split: Split to be written.
+        appends: Whether shards are appended to existing ones, which are downloaded then.
+        options: Storage options of fsspec.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class RemoteStaging:
         self._split = split
         self._appends = appends
         self._temporary = tempfile.mkdtemp(prefix="covey-write-")
-        # A directory of the same name, for a dataset is called like its directory.
+        # A directory of the same name, which is the default name of a dataset.
         name, version = dataset_name("/" + "/".join(self._url.split("/")[-2:]))
         named = version != "1.0.0" or self._url.endswith("/1.0.0")
         self.directory = (
@@ -72,17 +71,17 @@ class RemoteStaging:
         )
         self._before: dict[str, tuple[int, int]] = {}
         self._small: dict[str, bytes] = {}
-        """The files that describe the dataset, as they were."""
+        """Content of the sidecar files and of dataset_info.json before the write."""
         self._state: Stat | None = None
-        """Of ``dataset_info.json``."""
+        """State of ``dataset_info.json`` before the write."""
         self._committed: bool | None = False
         """Whether the switch has happened; None if that is unknown."""
         self._undone = True
-        """Whether all that was put before a failed switch was taken back."""
+        """Whether all uploads before a failed switch were undone."""
 
     def __enter__(self) -> RemoteStaging:
         try:
-            self._try_to_write()
+            self._check_writable()
             self._fetch()
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
@@ -106,24 +105,23 @@ class RemoteStaging:
                 f"writing split {self._split!r} failed: {error.__cause__}; nothing was changed",
                 path=shown(self._url),
             ) from error
-        if isinstance(error, CoveyError):
+        if isinstance(error, CoveyError) and error.path is not None:
             here, there = str(self.directory), shown(self._url)
-            error.args = tuple(
-                each.replace(here, there) if isinstance(each, str) else each for each in error.args
-            )
+            if error.path == here or error.path.startswith(here + os.sep):
+                error.path = there + error.path[len(here) :]
 
     def _path(self, name: str) -> str:
         return self._storage.join(self._url, name)
 
-    def _try_to_write(self) -> None:
-        """Raise now, not after all examples were written, if writing is not allowed."""
-        path = self._path(f".covey-{uuid.uuid4().hex[:16]}.tmp")
+    def _check_writable(self) -> None:
+        """Raise before any example is encoded if the storage cannot be written."""
+        path = self._path(temporary_name())
         self._storage.write(path, b"")
         with contextlib.suppress(OSError):
             self._storage.remove([path])
 
     def _fetch(self) -> None:
-        """Fetch what the writer looks at; of other files only their names."""
+        """Download the files that the writer reads; create the others empty."""
         self.directory.mkdir(parents=True)
         self._state = self._info_state()
         try:
@@ -153,12 +151,12 @@ class RemoteStaging:
         self._before = self._snapshot()
 
     def _info(self) -> DatasetInfo | None:
-        """The dataset as it was."""
+        """Return the content of ``dataset_info.json`` before the write."""
         text = self._small.get(INFO_FILE)
         return None if text is None else DatasetInfo.from_json(text, self._path(INFO_FILE))
 
     def _snapshot(self) -> dict[str, tuple[int, int]]:
-        """What tells that a file was changed."""
+        """Return the inode and mtime of all files, to detect changes."""
         found = {path.name: path.stat() for path in self.directory.iterdir() if path.is_file()}
         return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found.items()}
 
@@ -169,31 +167,31 @@ class RemoteStaging:
     # Publishing.
 
     def publish(self) -> None:
-        """Make what was written the split, by one PUT of ``dataset_info.json``.
+        """Upload the new version, and switch to it by one PUT of ``dataset_info.json``.
 
         SIGINT and SIGTERM are held back during the switch and what follows it.
 
         Raises:
-            DatasetError: If another process has changed the dataset; nothing of it is lost then.
+            DatasetError: If another process has changed the dataset; its changes remain.
             CommittedError: If the split is written, but old files could not be replaced or deleted.
         """
         after = self._snapshot()
         changed = [name for name in sorted(after) if self._before.get(name) != after[name]]
         early, late = self._order(changed)
         copies = {state: name for name, state in self._before.items()}
-        brought: list[str] = []
+        uploaded: list[str] = []
         try:
             self._check_unchanged()
             sidecars = [name for name in early if is_sidecar(name)]
             for name in early[: len(early) - len(sidecars)]:
-                brought.append(name)
+                uploaded.append(name)
                 source = copies.get(after[name])
                 if source is None or not self._copy(source, name):
                     self._storage.upload(os.fspath(self.directory / name), self._path(name))
-            brought += sidecars
+            uploaded += sidecars
             self._replace_sidecars(sidecars)
         except BaseException:
-            self._take_back(brought)
+            self._undo(uploaded)
             raise
         with DeferredSignals() as signals:
             try:
@@ -201,7 +199,7 @@ class RemoteStaging:
                 self._switch()
             except BaseException:
                 if self._committed is False:
-                    self._take_back(brought)
+                    self._undo(uploaded)
                 raise
             self._committed = True
             gone = [name for name in self._before if name not in after]
@@ -210,16 +208,16 @@ class RemoteStaging:
                 self._storage.remove([self._path(name) for name in gone])
             except OSError as error:
                 raise CommittedError(
-                    f"split {self._split!r} is written, but files of the old version could "
-                    f"not all be replaced or deleted ({error}); the next write does that: "
-                    "do not write the same examples again",
+                    f"split {self._split!r} is written, but some files of the old version could "
+                    f"not be replaced or deleted ({error})",
                     path=shown(self._url),
+                    remedy="do not write the same examples again; the next write completes it",
                 ) from error
 
     def _order(self, changed: list[str]) -> tuple[list[str], list[str]]:
-        """Return the files to be put before the switch, and those after it.
+        """Return the files to be uploaded before the switch, and those after it.
 
-        What describes old and new records alike is put before; so is a file that is new.
+        New files, and files that describe both old and new records, are uploaded before it.
         """
         info = self._info()
         splits = () if info is None else info.splits
@@ -230,7 +228,7 @@ class RemoteStaging:
             is_early = info is None or name not in self._before or (keeps and is_sidecar(name))
             if name != INFO_FILE:
                 (early if is_early and name != SHARD_INFO_FILE else late).append(name)
-        return sorted(early, key=_place_in_order), sorted(late, key=_place_in_order)
+        return sorted(early, key=_upload_rank), sorted(late, key=_upload_rank)
 
     def _replace_sidecars(self, names: list[str], gone: Sequence[str] = ()) -> None:
         self._remove_labels((*names, *gone))
@@ -240,14 +238,14 @@ class RemoteStaging:
     def _remove_labels(self, names: Iterable[str]) -> None:
         """Delete files of class names that are about to be replaced.
 
-        Readers accept classes without names, but not a number of names that is not that of the
-        classes in features.json.
+        Readers accept a label without class names, but not one whose number of names differs from
+        that in features.json.
         """
-        labels = [name for name in names if name.endswith(_LABELS) and name in self._small]
+        labels = [name for name in names if name.endswith(LABELS_SUFFIX) and name in self._small]
         self._storage.remove([self._path(name) for name in labels])
 
     def _switch(self) -> None:
-        """Replace ``dataset_info.json``; another process must not have done so."""
+        """Replace ``dataset_info.json``, unless another process has replaced it."""
         self._check_unchanged()
         path, text = self._path(INFO_FILE), (self.directory / INFO_FILE).read_bytes()
         try:
@@ -261,30 +259,30 @@ class RemoteStaging:
             except OSError:
                 self._committed = None
                 raise DatasetError(
-                    f"{INFO_FILE} could not be written ({error}), nor read again: it is "
-                    f"unknown whether split {self._split!r} is written; run `covey info` "
-                    "to see",
+                    f"{INFO_FILE} could be neither written ({error}) nor read again: it is "
+                    f"unknown whether split {self._split!r} is written",
                     path=shown(self._url),
+                    remedy="run `covey info`",
                 ) from error
             if found != text and isinstance(error, FileChangedError):
-                raise self._is_changed() from error
+                raise self._changed_error() from error
             self._committed = found == text
             if not self._committed or not isinstance(error, OSError):
                 raise
 
     def _check_unchanged(self) -> None:
         if self._info_state() != self._state:
-            raise self._is_changed()
+            raise self._changed_error()
 
-    def _is_changed(self) -> DatasetError:
+    def _changed_error(self) -> DatasetError:
         return DatasetError(
-            f"another process has changed the dataset while split {self._split!r} was "
-            "written; write it again",
+            f"another process has changed the dataset while split {self._split!r} was written",
             path=shown(self._url),
+            remedy="write the split again",
         )
 
     def _copy(self, source: str, target: str) -> bool:
-        """Let the server copy a file; False if the driver cannot do that."""
+        """Copy a file on the server; return False if the driver does not support it."""
         try:
             self._storage.copy(self._path(source), self._path(target))
         except StorageError as error:
@@ -293,8 +291,8 @@ class RemoteStaging:
             raise
         return True
 
-    def _take_back(self, names: list[str]) -> None:
-        """Undo what was put before the switch, unless another process has committed."""
+    def _undo(self, names: list[str]) -> None:
+        """Undo the uploads before the switch, except files that another commit refers to."""
         self._undone = False
         with contextlib.suppress(OSError, CoveyError):
             needed: set[str] = set()
@@ -312,11 +310,11 @@ class RemoteStaging:
             self._undone = True
 
 
-def _place_in_order(name: str) -> int:
-    """Shards first, then arrays of the index, then its description, then sidecar files.
+def _upload_rank(name: str) -> int:
+    """Return the rank of a file: shards, index arrays, index metadata, sidecar files.
 
-    Of these, class names come last: see :meth:`RemoteStaging._remove_labels`.
+    Class names are last: see :meth:`RemoteStaging._remove_labels`.
     """
     if is_sidecar(name):
-        return 4 if name.endswith(_LABELS) else 3
+        return 4 if name.endswith(LABELS_SUFFIX) else 3
     return 2 if name.endswith(".json") else int(name.endswith(".npy"))

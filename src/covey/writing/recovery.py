@@ -1,7 +1,7 @@
-"""Recovery: complete or undo the commits of killed writers, and remove what they left.
+"""Recovery: complete or undo the commits of killed writers, and remove the files that they left.
 
-No name that is found in a dataset directory is trusted, and no symbolic link is followed. What a
-staging directory holds is described in :mod:`covey.writing.commit`.
+Names in a dataset directory are not trusted, and symbolic links are not followed. The content of a
+staging directory is described in :mod:`covey.writing.commit`.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from covey._files import (
     unlink_file,
 )
 from covey._locks import locked, try_lock, unlock
-from covey.dataset_info import (
-    ENTRIES_FILE,
+from covey.errors import DatasetError, FormatError
+from covey.filenames import (
     INFO_FILE,
+    LABELS_SUFFIX,
     SHARD_INFO_FILE,
+    is_sidecar,
     is_staging,
     is_version_file,
 )
-from covey.errors import DatasetError, FormatError
-from covey.schema.tfds import FEATURES_FILE
 from covey.storage import open_storage
 from covey.storage.local import remove_stale_temporaries
 from covey.untrusted import os_errors, read_file
 from covey.writing import versions
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
-LABELS = ".labels.txt"
-# In a staging directory.
+# Names in a staging directory.
 BEFORE, AFTER = "before", "after"
 NAMES, STALE, OWNER = "names", "stale", "owner"
 
 
 def recover(directory: Path) -> None:
-    """Complete or undo the commits of killed writers, and remove what they left."""
+    """Complete or undo the commits of killed writers, and remove the files that they left."""
     with locked(directory):
         recover_locked(directory)
 
@@ -57,8 +56,8 @@ def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
     """Recover a dataset, and delete the files of its old versions.
 
     Args:
-        path: Of the dataset, or a URL, where only files of old versions are deleted.
-        options: fsspec's storage options.
+        path: Directory of the dataset; or a URL, where only files of old versions are deleted.
+        options: Storage options of fsspec.
 
     Returns:
         The names of the files that were deleted.
@@ -71,7 +70,7 @@ def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
         return delete_obsolete(storage, location)
     directory = Path(location)
     if not directory.is_dir():
-        raise DatasetError("there is no such directory", path=path)
+        raise DatasetError("the directory does not exist", path=path)
     with os_errors(directory):
         before = {*os.listdir(directory)}
         recover(directory)
@@ -81,7 +80,12 @@ def clean_up(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
 
 
 def recover_locked(directory: Path, own: Path | None = None) -> None:
-    """Recover a directory that is locked; leave the caller's own staging directory."""
+    """Recover a directory that the caller has locked.
+
+    Args:
+        directory: Directory of the dataset.
+        own: Staging directory of the caller, which is not removed.
+    """
     remove_stale_temporaries(directory)  # of `covey index`, which does not lock
     for name in sorted(os.listdir(directory)):
         path = directory / name
@@ -91,12 +95,12 @@ def recover_locked(directory: Path, own: Path | None = None) -> None:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 remove_any(path)
                 continue
-            with contextlib.suppress(PermissionError):  # of another user: it blocks one split
+            with contextlib.suppress(PermissionError):  # of another user; it blocks only its split
                 _recover_staging(directory, path)
 
 
 def _recover_staging(directory: Path, path: Path) -> None:
-    if _is_elsewhere(path):
+    if _is_remote_writer(path):
         return
     lock = try_lock(path)
     if lock is None:  # its writer is alive
@@ -108,8 +112,8 @@ def _recover_staging(directory: Path, path: Path) -> None:
         unlock(lock)
 
 
-def _is_elsewhere(staging: Path) -> bool:
-    """Return whether a writer on another machine may be at work."""
+def _is_remote_writer(staging: Path) -> bool:
+    """Return whether a writer on another machine may be active."""
     host = _read_owner(staging).partition(" on ")[2]
     if not host or host == socket.gethostname():
         return False
@@ -136,33 +140,38 @@ def _complete_or_undo(directory: Path, staging: Path) -> None:
 
 
 def remove_staging(path: Path) -> None:
-    """Remove a staging directory. A part of it must not be taken for the whole."""
+    """Remove a staging directory: rename it first, so that recovery never reads a part of it."""
     temporary = path.with_name(temporary_name())
     with contextlib.suppress(OSError):
         os.rename(path, temporary)
         remove_any(temporary)
 
 
-def explain_blocked(directory: Path, staging: Path, split: str) -> str:
-    """Return why a split cannot be written while it has a staging directory."""
+def blocked_error(directory: Path, staging: Path, split: str) -> DatasetError:
+    """Return the error for a split that has a staging directory of another writer."""
     try:
-        lock = None if _is_elsewhere(staging) else try_lock(staging)
+        lock = None if _is_remote_writer(staging) else try_lock(staging)
     except OSError:
         lock = -1
     if lock is not None:
         unlock(lock)
         user = os.lstat(staging).st_uid
-        return (
-            f"{staging}: an interrupted write of user {user} left it, and it cannot be removed; "
-            "remove it as that user"
+        return DatasetError(
+            f"an interrupted write of user {user} left this directory, which cannot be removed",
+            path=staging,
+            remedy="remove it as that user",
         )
     found = _read_owner(staging)
     by = f" ({found})" if found else ""
-    return f"{directory}: another process is writing split {split!r}{by}; wait for it to end"
+    return DatasetError(
+        f"another process is writing split {split!r}{by}",
+        path=directory,
+        remedy="wait for it to end",
+    )
 
 
 def _read_owner(staging: Path) -> str:
-    """Return which process writes into a staging directory; empty if nothing tells."""
+    """Return the owner of a staging directory; an empty string if it is unknown."""
     with contextlib.suppress(OSError, FormatError):
         text = read_regular(staging / OWNER).decode(errors="replace")
         if re.fullmatch(r"process \d{1,10} on [\w.-]{1,253}", text):
@@ -174,7 +183,7 @@ def _read_owner(staging: Path) -> str:
 
 
 def read_sidecars(directory: Path) -> dict[str, bytes]:
-    """Return the files that describe the features of all splits; a broken link is empty."""
+    """Return the content of the sidecar files; that of a broken link is empty."""
     found = {}
     for name in os.listdir(directory):
         path = directory / name
@@ -184,7 +193,7 @@ def read_sidecars(directory: Path) -> dict[str, bytes]:
 
 
 def staged_sidecars(staged: Path) -> dict[str, bytes]:
-    """Return staged sidecar files."""
+    """Return the content of the staged sidecar files of a directory."""
     try:
         if not stat.S_ISDIR(os.lstat(staged).st_mode):
             return {}
@@ -200,9 +209,9 @@ def staged_sidecars(staged: Path) -> dict[str, bytes]:
 
 
 def replace_late_sidecars(directory: Path, staging: Path) -> None:
-    """Let the sidecar files of the new version replace those of the old one."""
+    """Replace the sidecar files of the old version by those of the new one."""
     for name in _read_lines(staging / STALE):
-        if name.endswith(LABELS) and "/" not in name:
+        if name.endswith(LABELS_SUFFIX) and "/" not in name:
             unlink_file(directory / name)
     write_sidecars(directory, staged_sidecars(staging / AFTER))
 
@@ -210,8 +219,8 @@ def replace_late_sidecars(directory: Path, staging: Path) -> None:
 def write_sidecars(directory: Path, files: Mapping[str, bytes]) -> None:
     """Replace the sidecar files that differ."""
     changed = {name: data for name, data in files.items() if differs(directory / name, data)}
-    # TFDS accepts classes without names, but not more names than features.json has classes.
-    atomic_write_all(directory, changed, first=LABELS)
+    # TFDS accepts a label without class names, but not more names than features.json has classes.
+    atomic_write_all(directory, changed, first=LABELS_SUFFIX)
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -219,8 +228,3 @@ def _read_lines(path: Path) -> list[str]:
         return read_regular(path).decode(errors="replace").split("\n")
     except FileNotFoundError:
         return []
-
-
-def is_sidecar(name: str) -> bool:
-    """Return whether a file describes the features of all splits."""
-    return name in (FEATURES_FILE, ENTRIES_FILE) or name.endswith(LABELS)

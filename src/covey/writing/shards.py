@@ -1,4 +1,4 @@
-"""Records to shards: where one ends and the next begins, and writing them."""
+"""Divide sorted records into shards, and write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,71 +18,44 @@ from covey.shuffle.keys import OrderedRecords, Part
 from covey.tfrecord import Block, RecordWriter
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import MAX_SHARDS
+from covey.writing.options import WriteOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Sharding:
-    """How many shards there are.
+def plan_cuts(ordered: OrderedRecords, options: WriteOptions) -> Cuts:
+    """Return the ends of the shards that the options request.
 
-    Args:
-        count: So many, with as many records in each.
-        records: Or as many as it takes for so many records in each.
-        bytes: Or as many as it takes for about so many bytes in each.
+    Raises:
+        DatasetError: If there would be more shards than a reader accepts.
     """
-
-    count: int | None = None
-    records: int | None = None
-    bytes: int = 256 << 20
-
-    def __post_init__(self) -> None:
-        if self.count is not None and self.records is not None:
-            raise DatasetError(
-                f"shards is {self.count} and records_per_shard {self.records}; give only one"
-            )
-        named = {"shards": self.count, "records_per_shard": self.records, "shard_bytes": self.bytes}
-        for name, value in named.items():
-            if value is not None and (type(value) is not int or value < 1):
-                raise DatasetError(f"{name} is {value!r}; must be an integer, 1 or more")
-
-    def check(self, ordered: OrderedRecords) -> None:
-        """Refuse a number of shards that no reader would accept."""
-        if self.records is not None:
-            count = -(-ordered.records // self.records)
-        else:
-            count = min(ordered.records, self.count or -(-ordered.bytes // self.bytes))
-        if count > MAX_SHARDS:
-            raise DatasetError(
-                f"there would be {count:,} shards; must be at most {MAX_SHARDS:,}: change "
-                "shards=, records_per_shard= or shard_bytes="
-            )
-
-    def plan(self, ordered: OrderedRecords, *, by_class: bool) -> Cuts:
-        """Where the shards of these records end."""
-        total = ordered.records
-        if self.records is not None:
-            count = -(-total // self.records)
-            ends = [min(total, (i + 1) * self.records) for i in range(count)]
-            return Cuts("records", np.array(ends, np.int64))
-        if self.count is not None:
-            count = min(self.count, total)
-            if by_class:
-                classes = ordered.classes()
-                edges = _at_classes(np.cumsum(classes.records), count)
-                if edges is not None:
-                    return Cuts("records", edges)
-            return Cuts("records", np.arange(1, count + 1, dtype=np.int64) * total // count)
-        count = max(1, min(-(-ordered.bytes // self.bytes), total))
-        if by_class and count > 1:
-            classes = ordered.classes()
-            edges = _at_classes(np.cumsum(classes.bytes), count)
-            if edges is not None:
-                return Cuts("bytes", edges)
-        shares = [ordered.bytes * (i + 1) // count for i in range(count)]
-        return Cuts("bytes", np.array(shares, np.int64))
+    total, size = ordered.records, options.records_per_shard
+    if size is not None:
+        count = _check_count(-(-total // size))
+        return Cuts("records", np.minimum(np.arange(1, count + 1) * size, total))
+    unit: Literal["records", "bytes"] = "bytes" if options.shards is None else "records"
+    length = ordered.bytes if unit == "bytes" else total
+    count = options.shards or max(1, -(-length // options.shard_bytes))
+    count = _check_count(min(count, total))
+    if options.sort_by_class and count > 1:
+        classes = ordered.classes()
+        sizes = classes.bytes if unit == "bytes" else classes.records
+        ends = _ends_at_classes(np.cumsum(sizes), count)
+        if ends is not None:
+            return Cuts(unit, ends)
+    # Python integers: the product may exceed 64 bits.
+    return Cuts(unit, np.array([length * (i + 1) // count for i in range(count)], np.int64))
 
 
-def _at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
-    """The ends of classes that are nearest to equal shares; None if there are too few."""
+def _check_count(count: int) -> int:
+    if count > MAX_SHARDS:
+        raise DatasetError(
+            f"there would be {count:,} shards; must be at most {MAX_SHARDS:,}",
+            remedy="change shards=, records_per_shard= or shard_bytes=",
+        )
+    return count
+
+
+def _ends_at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+    """Return the ends of classes that are nearest to equal shares; None if there are too few."""
     if len(ends) < count:
         return None
     chosen: list[int] = []
@@ -98,13 +71,13 @@ def _at_classes(ends: NDArray[np.int64], count: int) -> NDArray[np.int64] | None
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where shards end: after so many records, or so many bytes of frames."""
+    """Ends of shards, in records or in bytes of frames from the first record."""
 
-    unit: str
+    unit: Literal["records", "bytes"]
     ends: NDArray[np.int64]
 
     def split(self, parts: Iterator[Part]) -> Iterator[tuple[bool, Part]]:
-        """Cut parts where shards end; True comes with the last part of each."""
+        """Yield parts that do not cross the end of a shard, and whether each one is its last."""
         done, shard = 0, 0
         for block, labels in parts:
             if self.unit == "records":
@@ -120,7 +93,7 @@ class Cuts:
                 is_end = last < len(block)
                 part = block[begin:stop], None if labels is None else labels[begin:stop]
                 if is_end:
-                    # A record that reaches over several ends makes one shard of them.
+                    # A record that reaches several ends is the last of one shard.
                     shard = int(np.searchsorted(self.ends, ends[last], side="right"))
                 yield is_end, part
                 begin = stop
@@ -128,10 +101,10 @@ class Cuts:
 
 
 class IndexSink(Protocol):
-    """What is told of every shard that is written."""
+    """Receiver of the record locations of shards."""
 
     def add(self, shard: int, places: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
-        """So the records of a shard lie, and these are their classes."""
+        """Add the locations and class ids of the records of a shard."""
         ...
 
 
@@ -147,29 +120,29 @@ def write_shards(
     executor: Executor | None = None,
     progress: Callable[[int, int], None] = lambda records, size: None,
 ) -> list[Shard]:
-    """Write shards into a directory, named by their number from ``first`` on, and sync them to disk.
+    """Write shards, named by their index, and sync them to disk.
 
     Args:
-        parts: The records in order.
-        cuts: Where shards end.
-        directory: Where to.
-        index: Is told where records lie.
-        first: The number of the first shard.
-        compression, compression_level: As for :class:`covey.RecordWriter`.
-        executor: Where other threads compress.
-        progress: Is told of the records and bytes that were written.
+        parts: Sorted records.
+        cuts: Ends of the shards.
+        directory: Directory of the shards.
+        index: Receiver of the record locations.
+        first: Index of the first shard.
+        compression: Compression, as for :class:`covey.RecordWriter`.
+        compression_level: Compression level, as for :class:`covey.RecordWriter`.
+        executor: Executor of the compression.
+        progress: Called with the number of records and bytes that were written.
     """
     shards: list[Shard] = []
     synced: list[Future[None]] = []
     writer: RecordWriter | None = None
     labels: list[NDArray[np.int64]] = []
-    # Waiting for the disk is not a work: other threads do that, and take no worker's place.
+    # Separate threads wait for the disk: those of the executor remain free.
     disk = ThreadPoolExecutor(4, thread_name_prefix="covey-sync")
     try:
         for is_end, (block, classes) in cuts.split(parts):
             path = directory / f"{first + len(shards):05d}"
             if writer is None:
-                # Blocks come large: a buffer would only be filled and emptied once more.
                 writer = RecordWriter(
                     path,
                     compression=compression,

@@ -1,4 +1,4 @@
-"""What is already in the directory that a split is to be written into."""
+"""The dataset directory that a split is written into."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 
-from covey.dataset_info import (
+from covey.dataset_info import DatasetInfo, SplitInfo, dataset_name
+from covey.errors import DatasetError, DatasetExistsError, FormatError
+from covey.filenames import (
     DEFAULT_TEMPLATE,
-    DatasetInfo,
-    SplitInfo,
-    dataset_name,
     has_token,
     new_token,
     parse_version_file,
+    shard_of_version_file,
     versioned_template,
 )
-from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.index import (
     IndexBuilder,
     IndexMetadata,
@@ -38,206 +37,205 @@ from covey.schema import ClassLabel, Feature, Features
 from covey.schema.tfds import features_from_tfds
 from covey.storage import LocalStorage
 from covey.tfrecord import RecordReader
+from covey.writing.options import Mode
 from covey.writing.versions import read_info
-
-Mode = Literal["error", "overwrite", "append"]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSplit:
-    """A dataset, or the place for one."""
+    """A split to be written, and the dataset that its directory has before the write."""
 
     directory: Path
     name: str
+    """Name of the dataset."""
     version: str
+    """Version of the dataset."""
     split: str
     info: DatasetInfo | None
     mode: Mode
     template: str
-    """Of the file names of the new version of the split."""
+    """Template of the file names of the new version of the split."""
 
     @classmethod
-    def look(
+    def inspect(
         cls, directory: Path, split: str, mode: Mode, name: str | None, *, unique: bool = False
     ) -> TargetSplit:
-        """Look at a directory, and make sure that the split may be written.
+        """Read the dataset of a directory.
 
         Args:
-            directory: Of the dataset.
-            split: The split.
-            mode: What to do if it exists.
-            name: Of the dataset, if the caller names it.
+            directory: Directory of the dataset.
+            split: Name of the split.
+            mode: What to do if the split exists.
+            name: Requested name of the dataset.
             unique: Whether the new version needs file names that no other version has. A version
                 that replaces another one always has them.
+
+        Raises:
+            DatasetExistsError: If the split exists, and the mode is ``"error"``.
+            DatasetError: If the dataset has another name.
         """
-        if mode not in ("error", "overwrite", "append"):
-            raise DatasetError(
-                option="mode", found=mode, allowed="'error', 'overwrite' or 'append'"
-            )
         info = read_info(directory)
         if info is not None and name not in (None, info.name):
             raise DatasetError(
-                f"the dataset is called {info.name!r} already, not {name!r}", path=directory
+                f"the name of the dataset is {info.name!r}",
+                path=directory,
+                option="name",
+                found=name,
             )
         own, version = dataset_name(directory)
         if info is not None:
             own, version = info.name, info.version
-        existing = cls(directory, name or own, version, split, info, mode, DEFAULT_TEMPLATE)
-        if existing.old is not None and mode == "error":
+        target = cls(directory, name or own, version, split, info, mode, DEFAULT_TEMPLATE)
+        if target.old is not None and mode == "error":
             raise DatasetExistsError(
-                f"there is a split {split!r} already; pass mode='overwrite' to replace it, "
-                "or mode='append' to add to it",
+                f"split {split!r} exists",
                 path=directory,
+                remedy="pass mode='overwrite' to replace it, or mode='append' to add to it",
             )
-        if unique or existing.old is not None or existing._in_the_way():
-            existing = replace(existing, template=versioned_template(new_token()))
-        return existing
+        if unique or target.old is not None or target._has_strays():
+            target = replace(target, template=versioned_template(new_token()))
+        return target
 
     def with_new_token(self) -> TargetSplit:
-        """The same with a token of now, if the new version has one."""
+        """Return a copy with a token of the present time, if the new version has a token."""
         if self.template == DEFAULT_TEMPLATE:
             return self
         return replace(self, template=versioned_template(new_token()))
 
-    def _in_the_way(self) -> bool:
-        """Whether files that no split has are to be replaced."""
+    def _has_strays(self) -> bool:
+        """Return whether files exist that have names of this split, but belong to no split."""
         if self.mode != "overwrite" or not self.directory.is_dir():
             return False
         names = (path.name for path in self.directory.iterdir())
         return any(parse_version_file(name, self.name, self.split)[0] for name in names)
 
     def version_info(self, shards: Sequence[Shard]) -> SplitInfo:
-        """What the dataset says of the new version of the split."""
+        """Return the entry of the new version of the split in ``dataset_info.json``."""
         lengths = tuple(shard.records for shard in shards)
         size = sum(shard.bytes for shard in shards)
         return SplitInfo(self.split, lengths, size, self.template)
 
     @property
     def stem(self) -> str:
-        """How the index files of the new version begin."""
+        """Common prefix of the index files of the new version."""
         return SplitInfo(self.split, (), 0, self.template).stem(self.name)
 
     @property
     def old(self) -> SplitInfo | None:
-        """The split, if it is there already."""
+        """Version of the split before the write; None if the split does not exist."""
         splits = () if self.info is None else self.info.splits
         return next((each for each in splits if each.name == self.split), None)
 
     @property
     def appends(self) -> bool:
-        """Whether shards are added to others."""
+        """Whether the new version has the shards of the old one."""
         return self.mode == "append" and self.old is not None
 
     @property
     def keeps(self) -> bool:
-        """Whether records stay that are there."""
+        """Whether any record of the dataset remains."""
         splits = () if self.info is None else self.info.splits
         return self.appends or any(each.name != self.split for each in splits)
 
     def old_shards(self) -> tuple[str, ...]:
-        """The files of the split that is there."""
+        """Return the shards of the old version."""
         return () if self.old is None else self.old.shard_names(self.name)
 
-    def old_files(self) -> tuple[str, ...]:
-        """The same, with those of its index."""
-        if self.old is None:
-            return ()
-        return (*self.old_shards(), *index_names(self.old.stem(self.name)).values())
-
     def check_foreign(self, names: Iterable[str]) -> None:
-        """Make sure that no file is replaced that belongs to no dataset, unless that was asked."""
+        """Raise if a file would be replaced that does not belong to the dataset.
+
+        Args:
+            names: Names of the files to be created.
+
+        Raises:
+            DatasetExistsError: If such a file exists, unless the mode is ``"overwrite"``.
+        """
         if self.mode == "overwrite":
             return
-        own = set(self.old_files())
-        # Then the small files are the dataset's, or of a first write that was not committed.
+        own = set(self.old_shards())
+        if self.old is not None:
+            own.update(index_names(self.old.stem(self.name)).values())
+        # Small files are those of the dataset, or of a first write that was not committed.
         if read_info(self.directory) is not None or any(map(has_token, os.listdir(self.directory))):
-            own.update(name for name in names if ".tfrecord-" not in name)
-        foreign = [
-            name
-            for name in names
-            if name not in own and not has_token(name) and (self.directory / name).exists()
-        ]
-        if foreign:
-            raise DatasetExistsError(
-                f"{self.directory / foreign[0]}: there is such a file already, which belongs to no "
-                "split of this dataset; move it away, or pass mode='overwrite' to replace it"
-            )
+            own.update(name for name in names if shard_of_version_file(name) is None)
+        for name in names:
+            if name not in own and not has_token(name) and (self.directory / name).exists():
+                raise DatasetExistsError(
+                    "the file exists, but belongs to no split of this dataset",
+                    path=self.directory / name,
+                    remedy="move it away, or pass mode='overwrite' to replace it",
+                )
 
-    def about(self, split: str) -> IndexMetadata | None:
-        """What the index of a split says, if covey made one."""
+    def index_metadata(self, split: str) -> IndexMetadata | None:
+        """Return the metadata of the index of a split; None if it has no index of covey."""
         splits = () if self.info is None else self.info.splits
         found = next((each for each in splits if each.name == split), None)
         stem = f"{self.name}-{split}" if found is None else found.stem(self.name)
         return read_metadata(self.directory, stem)
 
-    def base(self) -> tuple[Features | None, str | None]:
-        """The features that the split must agree with, and their label.
-
-        There are some if other splits stay, or if shards are added to those that are there.
-        """
+    def known_schema(self) -> tuple[Features | None, str | None]:
+        """Return the features and the label of the records that remain; None if none do."""
         if self.info is None or not self.keeps:
             return None, None
         splits = self.info.splits
-        staying = [each.name for each in splits if each.name != self.split or self.appends]
+        remaining = [each.name for each in splits if each.name != self.split or self.appends]
         try:
             known = features_from_tfds(self.directory)
         except FileNotFoundError:
             raise FormatError(
-                "there is a dataset_info.json but no features.json, so that nothing tells "
-                "how its records are to be read",
+                "features.json is missing, so that the records cannot be decoded",
                 path=self.directory,
             ) from None
-        abouts = [about for about in map(self.about, staying) if about is not None]
-        if not abouts:
+        found = [each for each in map(self.index_metadata, remaining) if each is not None]
+        if not found:
             return known, find_label(known, None)
-        # covey's own files say more than those of TFDS; but an older one may lack the classes that
-        # a later split has brought.
-        features = abouts[0].features
-        for other in (*(about.features for about in abouts[1:]), known):
-            features = features.replace(_grown(features, other))
-        return features, abouts[0].label
+        # The index has more detail than features.json, but may lack classes of a later split.
+        features = found[0].features
+        for other in (*(each.features for each in found[1:]), known):
+            features = features.replace(_grown_labels(features, other))
+        return features, found[0].label
 
-    def old_texts(self, features: Features, label: str | None) -> tuple[str, ...]:
-        """The strings of the split that is there, by their numbers, if its label is a string."""
+    def old_strings(self, features: Features, label: str | None) -> tuple[str, ...]:
+        """Return the label strings of the old version, by class id, if its label is a string."""
         if label is None or label not in features or not is_string(features[label]):
             return ()
-        about = self.about(self.split)
-        if about is not None and about.label == label and about.label_strings is not None:
-            return about.label_strings
-        texts: set[str] = set()
+        metadata = self.index_metadata(self.split)
+        if metadata is not None and metadata.label == label and metadata.label_strings is not None:
+            return metadata.label_strings
+        strings: set[str] = set()
         for name in self.old_shards():
             with RecordReader(self.directory / name) as reader:
                 for block in reader.blocks():
-                    texts.update(read_strings(features, label, block))
-        return tuple(sorted(texts))
+                    strings.update(read_strings(features, label, block))
+        return tuple(sorted(strings))
 
     def old_index(self, classes: Classes) -> tuple[list[Shard], NDArray[Any]]:
-        """The shards of the split that is there, and the places of their records.
+        """Return the shards of the old version, and the index rows of their records.
 
-        Taken from its index if that is there and right, else from the shards themselves.
+        They are read from its index if that is valid, otherwise from the shards.
         """
-        about = self.about(self.split)
+        metadata = self.index_metadata(self.split)
         files = ShardFiles(LocalStorage(), str(self.directory), self.old_shards())
-        if about is not None and about.label == classes.label:
+        if metadata is not None and metadata.label == classes.label:
             with contextlib.suppress(FormatError):
-                if find_changed(files, about.shards) is None:
+                if find_changed(files, metadata.shards) is None:
                     assert self.old is not None
-                    index = read_index(self.directory, self.old.stem(self.name), about)
-                    return list(about.shards), index.rows
+                    index = read_index(self.directory, self.old.stem(self.name), metadata)
+                    return list(metadata.shards), index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
         index = IndexBuilder(classes.features, labeller, progress=False).build(files)
         return [replace(shard, version="") for shard in index.metadata.shards], index.rows
 
 
-def _grown(features: Features, known: Features) -> dict[str, Feature]:
-    """The labels of features that got more classes in the meantime."""
+def _grown_labels(features: Features, known: Features) -> dict[str, Feature]:
+    """Return the class labels that have more classes in the known features."""
     grown: dict[str, Feature] = {}
-    for name, kind in features.items():
-        now = known.get(name)
-        if isinstance(kind, ClassLabel) and isinstance(now, ClassLabel):
-            more = now.num_classes or 0, len(now.names or ())
-            # A file that a killed writer left behind may be of other classes.
-            same = (now.names or ())[: len(kind.names or ())] == (kind.names or ())
-            if same and more > (kind.num_classes or 0, len(kind.names or ())):
-                grown[name] = now
+    for name, feature in features.items():
+        other = known.get(name)
+        if isinstance(feature, ClassLabel) and isinstance(other, ClassLabel):
+            size = other.num_classes or 0, len(other.names or ())
+            # A file that a killed writer left may have other classes.
+            is_same = (other.names or ())[: len(feature.names or ())] == (feature.names or ())
+            if is_same and size > (feature.num_classes or 0, len(feature.names or ())):
+                grown[name] = other
     return grown

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from covey.dataset_info import (
+from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.errors import DatasetError
+from covey.filenames import (
     INFO_FILE,
-    DatasetInfo,
-    SplitInfo,
     parse_version_file,
+    shard_of_version_file,
     split_of_version_file,
     token_time,
 )
-from covey.errors import DatasetError
 from covey.index import index_names
 from covey.storage import Storage
 from covey.untrusted import read_file
 
 RETENTION_S = 60.0
-"""How long files of a replaced version stay at least, for readers that have just opened it."""
+"""Minimum time that files of a replaced version remain, for readers that have just opened it."""
 ABANDONED_S = 86400.0
-"""How long files stay that may be of a write in progress."""
-
-_SHARD_OF = re.compile(r"-(\d{5,})-of-(\d{5,})$")
+"""Time after which a write without a commit is considered abandoned."""
 
 
 def read_info(directory: Path) -> DatasetInfo | None:
@@ -59,18 +56,18 @@ def find_obsolete(
 ) -> list[str]:
     """Return the names of files of old versions of a split that may be deleted.
 
-    The version that was replaced last stays. Those before it are deleted once ``retention`` seconds
-    have passed since they were replaced, which is when that version was committed. Files that are
-    newer were never committed: their writer was killed, or is still at work. Files without a token
-    are those of a version only if all its shards are there.
+    The version that was replaced last remains. Those before it are deleted ``retention`` seconds
+    after they were replaced, which is when that version was committed. Newer files were never
+    committed: their writer was killed, or is active. Files without a token are a version only if
+    all its shards exist.
 
     Args:
-        names: Of all files of the directory.
-        info: Of the dataset as it is now.
-        split: The split.
-        replaced: The version that was replaced last, if it is to stay.
-        now: The time.
-        retention: In seconds.
+        names: Names of all files of the directory.
+        info: Current content of ``dataset_info.json``.
+        split: Name of the split.
+        replaced: Version that was replaced last; None to delete that as well.
+        now: Present time, in seconds since the epoch.
+        retention: Retention time in seconds.
     """
     keep = referenced_files(info)
     last = replaced
@@ -101,12 +98,15 @@ def find_obsolete(
 
 
 def _complete(names: list[str]) -> list[str]:
-    """Return the names of index files, and of shards of which all are there."""
-    index = [name for name in names if not _SHARD_OF.search(name)]
+    """Return the names of index files, and of shards whose version is complete."""
+    index = []
     sets: dict[int, dict[int, str]] = defaultdict(dict)
     for name in names:
-        if shard := _SHARD_OF.search(name):
-            sets[int(shard[2])][int(shard[1])] = name
+        shard = shard_of_version_file(name)
+        if shard is None:
+            index.append(name)
+        else:
+            sets[shard[1]][shard[0]] = name
     complete = [each for count, each in sets.items() if each.keys() == {*range(count)}]
     return [*index, *(name for each in complete for name in each.values())]
 
@@ -115,7 +115,7 @@ def delete_obsolete(storage: Storage, location: str) -> list[str]:
     """Delete the files of all old versions in a dataset directory; return their names.
 
     Raises:
-        DatasetError: If a shard of the current version is missing. The old one may be needed then.
+        DatasetError: If a shard of the current version is missing: the old version may be needed.
     """
     info_path = storage.join(location, INFO_FILE)
     try:
@@ -128,9 +128,9 @@ def delete_obsolete(storage: Storage, location: str) -> list[str]:
     for name, state in zip(shards, found, strict=True):
         if state is None:
             raise DatasetError(
-                "the shard is missing, so that files of old versions are not deleted; "
-                "write the split again, or restore the shard",
+                "the shard is missing, so that files of old versions are not deleted",
                 path=storage.join(location, name),
+                remedy="write the split again, or restore the shard",
             )
     splits = {each.name for each in info.splits}
     splits.update(filter(None, (split_of_version_file(name, info.name) for name in names)))

@@ -1,76 +1,73 @@
-"""Writing a dataset: any examples in, shuffled and indexed shards out, all or nothing."""
+"""``covey.write``: write examples as a split of a dataset, in one commit."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey._locks import interrupted, locked
 from covey._progress import Progress, format_bytes
-from covey._threads import cpu_count
-from covey.dataset_info import check_split_name
 from covey.errors import DatasetError, FeatureError, escape
 from covey.index.format import Shard
 from covey.labels import Classes, find_label, is_string, number_column
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import count_rows
-from covey.shuffle.keys import OrderedRecords, RecordOrder
+from covey.shuffle.keys import OrderedRecords
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
 from covey.writing.commit import Staging, staged
-from covey.writing.encode import Encoding, check_workers
-from covey.writing.inputs import (
-    Input,
+from covey.writing.encode import encode_examples
+from covey.writing.inputs import Input, SkippedExample, name_classes, normalize_input
+from covey.writing.options import (
+    DEFAULT_MEMORY_LIMIT,
+    DEFAULT_SHARD_BYTES,
+    Mode,
     OnError,
-    Rules,
-    SkippedExample,
-    name_classes,
-    normalize_input,
+    WriteOptions,
+    WriteSchema,
 )
 from covey.writing.order import (
     ColumnOrder,
-    Spooling,
+    RecordSorter,
     check_columns,
     column_keys,
     fill_columns,
     flatten,
 )
 from covey.writing.publish import RemoteStaging
-from covey.writing.shards import Sharding
 from covey.writing.split_writer import SplitWriter
-from covey.writing.target import Mode, TargetSplit
+from covey.writing.target import TargetSplit
 
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What was written.
-
-    ``str()`` of it is a summary to print.
-    """
+    """Result of :func:`covey.write`; ``str()`` returns a summary."""
 
     path: str
     split: str
     shards: tuple[Shard, ...]
-    """All of the split, also those that were there before."""
+    """Shards of the split, including those before appended ones."""
     records: int
+    """Number of records in all shards."""
     bytes: int
-    """Of all shards."""
+    """Size of all shards."""
     label: str | None
+    """Label feature; None if the records are unlabelled."""
     classes: Mapping[Any, int] = field(repr=False)
-    """Examples of each class, by its name, or its number if it has none."""
+    """Number of examples of each class, by class name, or by class id if it has no name."""
     features: Features = field(repr=False)
     left_out: tuple[SkippedExample, ...] = field(repr=False)
+    """Examples that were skipped."""
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
-    """The shards of the version that was replaced, which stay until the next write."""
+    """Shards of the replaced version, which remain until the next write."""
 
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
@@ -87,10 +84,10 @@ class WriteResult:
                 f"{counts[-1]:,} examples each (median {counts[len(counts) // 2]:,})"
             )
         if self.left_out:
-            lines.append(f"  left out  {len(self.left_out):,}")
+            lines.append(f"  skipped   {len(self.left_out):,}")
         if self.replaced:
             count = len(self.replaced)
-            lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
+            lines.append(f"  replaced  {count:,} shards, kept until the next write or covey.repair")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
         return "\n".join(map(escape, lines))
 
@@ -108,62 +105,65 @@ def write(
     name: str | None = None,
     description: str = "",
     shuffle: bool = True,
-    order: Literal["class"] | None = None,
+    sort_by_class: bool = False,
     seed: int = 0,
     shards: int | None = None,
     records_per_shard: int | None = None,
-    shard_bytes: int = 256 << 20,
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
     compression: str | None = None,
     compression_level: int = 6,
     mode: Mode = "error",
-    memory_limit: int = 512 << 20,
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
     workers: int | None = None,
     on_error: OnError = "raise",
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WriteResult:
-    """Write examples as one split of a dataset, in the layout of TFDS, with an index.
+    """Write examples as one split of a dataset, in the TFDS layout, with an index.
 
-    The directory has either the old dataset or the new one, whatever happens in between; other splits
-    are not touched. The same examples give the same bytes, whatever ``memory`` and ``workers`` are.
+    The write is atomic: if it fails or is killed, the directory has the old dataset. Other splits
+    are not changed. The same examples give the same bytes, for any ``memory_limit`` and
+    ``workers``.
 
     Args:
-        examples: An iterable of dicts, or of (key, dict) pairs; a dict of columns; a pandas, polars
-            or Arrow table; a tf.data, torch or Hugging Face dataset; or a :class:`covey.sources.Source`.
-        path: The directory of the dataset, made if there is none; or a URL that fsspec knows, to which
-            all is brought that was written locally (see docs/remote.md).
-        split: What these examples are: ``"train"``, ``"test"``, ...
-        label: The feature that tells the class of an example: a ClassLabel, an integer or a
-            text. By default the only ClassLabel, if there is one.
-        features: How to store the examples; inferred from all of them by default. Splits of one
-            dataset have the same features.
-        defaults: If features are inferred: what examples get that lack a feature, by its name.
-        names: What the parts of examples that are tuples are called: ``("image", "label")``.
-        key: The feature that is an example's key, which decides its place in the shuffled order; by
-            default the key it came with, or its number.
-        name: What the dataset is called; like its directory by default.
-        description: What it is, for people.
-        shuffle: False keeps the order of the examples.
-        order: ``"class"`` lays each class together, for readers that stream and need them so.
-        seed: Another one gives another shuffled order.
-        shards: How many; or
-        records_per_shard: how many examples in each; or
-        shard_bytes: about how many bytes in each.
-        compression: ``"GZIP"``, in which single records can still be found; ``"ZLIB"``; or None.
-            TFDS reads datasets without.
-        compression_level: How hard to compress, 0 to 9.
-        mode: What to do if the split is there: ``"error"``, ``"overwrite"`` it, or ``"append"``
+        examples: An iterable of dicts, or of (key, dict) pairs; a dict of columns; a pandas,
+            polars or Arrow table; a tf.data, torch or Hugging Face dataset; or a
+            :class:`covey.sources.Source`.
+        path: Directory of the dataset, which is created if it does not exist; or a URL that fsspec
+            supports. Files are written locally and then uploaded to the URL.
+        split: Name of the split, such as ``"train"``.
+        label: Label feature: a ClassLabel, an integer or a string. The default is the only
+            ClassLabel, if there is exactly one.
+        features: Features of the examples. The default is to infer them from all examples. All
+            splits of a dataset have the same features.
+        defaults: Values of missing features, by name, if features are inferred.
+        names: Names of the elements, if examples are tuples: ``("image", "label")``.
+        key: Feature that is the key of an example, which determines its position in the shuffled
+            order. The default is the key of a (key, dict) pair, or the position of the example.
+        name: Name of the dataset. The default is the name of its directory.
+        description: Description of the dataset.
+        shuffle: Whether to shuffle. False keeps the order of the examples.
+        sort_by_class: Whether to store the examples of each class together, for readers that
+            stream and need this order.
+        seed: Seed of the shuffled order.
+        shards: Number of shards.
+        records_per_shard: Number of examples in each shard, in place of ``shards``.
+        shard_bytes: Approximate size of a shard, if neither of these two is given.
+        compression: ``"GZIP"``, which keeps random access; ``"ZLIB"``; or None. TFDS reads
+            uncompressed datasets only.
+        compression_level: Compression level from 0 to 9.
+        mode: What to do if the split exists: ``"error"``, ``"overwrite"`` it, or ``"append"``
             shards to it.
-        memory_limit: About how many bytes of examples to hold before they are spilled to disk.
-        workers: How many threads or processes work; by default as many threads as there are cores
-            for what is in memory, and one for what is fetched from Python.
-        on_error: ``"skip"`` leaves out examples that cannot be read or do not fit, and lists them;
-            columns must fit as a whole.
-        progress: Show how far it is; by default where somebody looks.
-        storage_options: What fsspec needs for a URL: credentials, an endpoint.
+        memory_limit: Approximate number of bytes of examples in memory; more are spilled to disk.
+        workers: Number of threads or processes. The default is one thread for encoding, and one
+            per CPU for sorting, compressing and writing.
+        on_error: ``"raise"`` an error for an invalid example, or ``"skip"`` and list it. Columns
+            must be valid as a whole.
+        progress: Whether to show a progress bar. The default is to show it in a terminal.
+        storage_options: Options of fsspec for a URL, such as credentials.
 
     Returns:
-        What was written.
+        A summary of the written split.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> written = write(birds, "birds", split="train", label="species", progress=False)
@@ -171,249 +171,217 @@ def write(
     (3, {'owl': 2, 'wren': 1})
     """
     started = time.perf_counter()
-    check_split_name(split)
-    if order not in (None, "class"):
-        raise DatasetError(option="order", found=order, allowed="None or 'class'")
-    if type(memory_limit) is not int or memory_limit < 1:
-        raise DatasetError(
-            option="memory_limit", found=memory_limit, allowed="an integer of bytes, 1 or more"
-        )
-    if not isinstance(shuffle, bool):
-        raise DatasetError(option="shuffle", found=shuffle, allowed="True or False")
-    if isinstance(names, str):
-        raise DatasetError(f"names is the text {names!r}; must be a list of them")
-    if name is not None and not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-        raise DatasetError(
-            option="name",
-            found=name,
-            allowed="letters, digits and underscores, and begin with a letter",
-        )
-    intake = normalize_input(examples)
-    declared = intake.features if features is None else Features(features)
-    job = _Job(
-        rules=Rules(
-            features=declared,
-            defaults=dict(defaults or {}),
-            names=None if names is None else tuple(names),
-            key=key,
-            label=label if label is not None else intake.label,
-            on_error=on_error,
-        ),
+    options = WriteOptions(
+        split=split,
+        label=label,
+        features=None if features is None else Features(features),
+        defaults=dict(defaults or {}),
+        names=names,
+        key=key,
+        name=name,
+        description=description,
+        shuffle=shuffle,
+        sort_by_class=sort_by_class,
+        seed=seed,
+        shards=shards,
+        records_per_shard=records_per_shard,
+        shard_bytes=shard_bytes,
+        compression=compression,
+        compression_level=compression_level,
+        mode=mode,
         memory_limit=memory_limit,
-        workers=1 if workers is None else check_workers(workers),
-        output=SplitWriter(
-            ordering=RecordOrder(by_class=order == "class", by="hash" if shuffle else "position"),
-            seed=seed,
-            sharding=Sharding(shards, records_per_shard, shard_bytes),
-            compression=compression,
-            compression_level=compression_level,
-            workers=workers or cpu_count(),
-            description=description,
-        ),
+        workers=workers,
+        on_error=on_error,
     )
-    text = os.fsdecode(path)
-    if not text or "\0" in text:
-        raise DatasetError(f"path is {text!r}; must be the path of a directory, or a URL")
+    target = os.fsdecode(path)
+    if not target or "\0" in target:
+        raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
+    write = _Write(options, normalize_input(examples), progress)
     committed = False
     try:
-        written = _write(job, intake, text, split, mode, name, progress, storage_options)
+        result = write.to_url(target, storage_options) if is_remote(target) else write.to(target)
         committed = True
-        return replace(written, path=shown(text), seconds=time.perf_counter() - started)
+        return replace(result, path=shown(target), seconds=time.perf_counter() - started)
     except KeyboardInterrupt as interrupt:
-        if interrupt.args:  # it says whether the split was written
+        if interrupt.args:  # it reports whether the split was written
             raise
-        raise interrupted(shown(text), split, committed) from interrupt
-
-
-def _write(
-    job: _Job,
-    intake: Input,
-    text: str,
-    split: str,
-    mode: Mode,
-    name: str | None,
-    progress: bool | None,
-    storage_options: Mapping[str, Any] | None,
-) -> WriteResult:
-    """Write a split to a directory or a URL."""
-    if is_remote(text):
-        appends = mode == "append"
-        with RemoteStaging(text, split, appends=appends, options=storage_options) as mirror:
-            written = job.write(intake, mirror.directory, split, mode, name, progress, unique=True)
-            mirror.publish()
-        return written
-    # Absolute, for what makes the examples may change the current directory.
-    directory = Path(LocalStorage().clean(text))
-    return job.write(intake, directory, split, mode, name, progress)
+        raise interrupted(shown(target), split, committed) from interrupt
 
 
 @dataclass(frozen=True)
-class _Job:
-    """All that a caller asked for, checked."""
+class _Write:
+    """One call of :func:`write`."""
 
-    rules: Rules
-    memory_limit: int
-    workers: int
-    output: SplitWriter
-    numbers_texts: bool = False
-    """Whether a label that is a string becomes a ClassLabel: nobody declared it a string."""
-    known_texts: tuple[str, ...] = ()
-    """The strings, or names of classes, that have numbers already."""
+    options: WriteOptions
+    input: Input
+    progress: bool | None
 
-    def write(
-        self,
-        intake: Input,
-        directory: Path,
-        split: str,
-        mode: Mode,
-        name: str | None,
-        progress: bool | None,
-        *,
-        unique: bool = False,
-    ) -> WriteResult:
-        """Write a split into a local directory."""
-        with staged(directory, split) as staging:
-            with locked(directory):  # no other process changes it while it is looked at
+    def to_url(self, url: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
+        """Write to a URL."""
+        split, appends = self.options.split, self.options.mode == "append"
+        with RemoteStaging(url, split, appends=appends, options=storage_options) as remote:
+            written = self._write(remote.directory, unique=True)
+            remote.publish()
+        return written
+
+    def to(self, path: str) -> WriteResult:
+        """Write to a local directory."""
+        # An absolute path: the source may change the current directory.
+        return self._write(Path(LocalStorage().clean(path)), unique=False)
+
+    def _write(self, directory: Path, *, unique: bool) -> WriteResult:
+        options = self.options
+        with staged(directory, options.split) as staging:
+            with locked(directory):  # no other process changes the dataset meanwhile
                 unique = unique or not staging.can_link
-                existing = TargetSplit.look(directory, split, mode, name, unique=unique)
-                base = existing.base()
-            with Progress(progress, intake.length, f"{existing.name} {split}") as bar:
-                return self._run(intake, existing, base, staging, bar)
+                target = TargetSplit.inspect(
+                    directory, options.split, options.mode, options.name, unique=unique
+                )
+                known = target.known_schema()
+            schema = resolve_schema(options, self.input, target, known)
+            title = f"{target.name} {options.split}"
+            with Progress(self.progress, self.input.length, title) as progress:
+                return self._run(target, schema, staging, progress)
 
     def _run(
-        self,
-        intake: Input,
-        existing: TargetSplit,
-        known: tuple[Features | None, str | None],
-        staging: Staging,
-        progress: Progress,
+        self, target: TargetSplit, schema: WriteSchema, staging: Staging, progress: Progress
     ) -> WriteResult:
-        """Do it, in agreement with the features and the label that are known."""
-        base, base_label = known
-        job = self._agree(base, base_label, intake)
-        if base is not None and existing.appends:
-            texts = existing.old_texts(base, job.rules.label)
-            job = replace(job, known_texts=texts or job.known_texts)
-        left_out: list[SkippedExample] = []
+        skipped: list[SkippedExample] = []
         ordered: OrderedRecords | None
-        if intake.columns is not None:
-            ordered, features, classes = job._order_columns(intake)
+        if self.input.columns is not None:
+            ordered, features, classes = self._sort_columns(schema)
         else:
-            ordered, features, classes = job._order_items(intake, staging, progress, left_out)
+            ordered, features, classes = self._sort_items(schema, staging, progress, skipped)
         if ordered is None or ordered.records == 0:
-            reasons = f"; the first of {len(left_out)}: {left_out[0].reason}" if left_out else ""
+            reasons = f"; {len(skipped)} were skipped: {skipped[0].reason}" if skipped else ""
             raise DatasetError(
-                f"{existing.directory}: there are no examples to write as split "
-                f"{existing.split!r}{reasons}"
+                f"there are no examples to write as split {target.split!r}{reasons}",
+                path=target.directory,
             )
-        job.output.sharding.check(ordered)
-        shards, counts = job.output.write(ordered, features, classes, existing, staging, progress)
+        writer = SplitWriter(self.options, target, staging, progress)
+        shards, counts = writer.write(ordered, features, classes)
         return WriteResult(
-            path=str(existing.directory),
-            split=existing.split,
+            path=str(target.directory),
+            split=target.split,
             shards=shards,
             records=sum(shard.records for shard in shards),
             bytes=sum(shard.bytes for shard in shards),
             label=classes.label,
             classes=counts,
             features=features,
-            left_out=tuple(left_out),
+            left_out=tuple(skipped),
             seconds=0.0,
-            replaced=existing.old_shards(),
+            replaced=target.old_shards(),
         )
 
-    def _agree(self, base: Features | None, base_label: str | None, intake: Input) -> _Job:
-        """Let the splits that are there decide what was left open."""
-        if base is None:
-            return replace(self, numbers_texts=self.rules.features is None)
-        label = self.rules.label or base_label
-        kind = None if label is None else base.get(label)
-        names = (kind.names or ()) if isinstance(kind, ClassLabel) else ()
-        job = replace(self, rules=replace(self.rules, label=label), known_texts=names)
-        declared = self.rules.features
-        as_text = base.replace({label: Tensor("str")}) if label is not None and names else None
-        if declared is None:
-            rules = replace(job.rules, features=base, otherwise=as_text)
-            return replace(job, rules=rules, numbers_texts=as_text is not None)
-        differing = [name for name in {*base, *declared} if base.get(name) != declared.get(name)]
-        if declared is intake.features and differing == [label] and as_text is not None:
-            # A source that names its classes: they find each other by name.
-            return replace(job, rules=replace(job.rules, features=as_text), numbers_texts=True)
-        for each in sorted(differing):
-            if not _agrees(base.get(each), declared.get(each)):
-                raise DatasetError(
-                    f"feature {each!r} is {_brief(declared.get(each))}, but "
-                    f"{_brief(base.get(each))} in the splits that are there; leave features out to "
-                    "use theirs, or write another dataset"
-                )
-        return job
-
-    def _order_items(
-        self, intake: Input, staging: Staging, progress: Progress, left_out: list[SkippedExample]
+    def _sort_items(
+        self,
+        schema: WriteSchema,
+        staging: Staging,
+        progress: Progress,
+        skipped: list[SkippedExample],
     ) -> tuple[OrderedRecords | None, Features, Classes]:
-        """Examples that come one by one: encoded as they come, and put into a spool."""
-        encoding = Encoding(intake, self.rules, self.workers)
-        spooling = Spooling(
-            staging.path,
-            memory_limit=self.memory_limit,
-            ordering=self.output.ordering,
-            seed=self.output.seed,
-            label=self.rules.label,
-            may_number=self.numbers_texts,
-            known_texts=self.known_texts,
-        )
-        spooling.run(encoding, progress.add)
-        left_out.extend(spooling.left_out)
-        if spooling.is_empty:
-            return None, Features({}), Classes(Features({}), None)
-        features = name_classes(encoding.features, intake.class_names)
-        spool, features, classes = spooling.finish(features)
+        """Encode and sort items that come one by one."""
+        class_names = self.input.class_names
+        with RecordSorter(
+            staging.path, self.options, schema, class_names=class_names, progress=progress.add
+        ) as sorter:
+            encoder = encode_examples(self.input, self.options, schema, sorter)
+            skipped.extend(sorter.skipped)
+            if sorter.is_empty():
+                return None, Features({}), Classes(Features({}), None)
+            spool, features, classes = sorter.finish(encoder.final_features())
         progress.begin("writing", spool.records)
         return spool, features, classes
 
-    def _order_columns(self, intake: Input) -> tuple[OrderedRecords, Features, Classes]:
-        """Columns are there at once: their rows are encoded in their final order."""
-        columns = flatten(intake.columns or {})
-        features = self.rules.features
+    def _sort_columns(self, schema: WriteSchema) -> tuple[OrderedRecords, Features, Classes]:
+        """Sort the rows of columns, which are encoded in their final order."""
+        options, nested = self.options, self.input.columns or {}
+        columns = flatten(nested)
+        features = schema.features
         if features is None:
-            features = Features.infer_columns(intake.columns or {}, defaults=self.rules.defaults)
-            features = name_classes(features, intake.class_names)
-        label = find_label(features, self.rules.label, needed=self.output.ordering.by_class)
-        rows = count_rows(columns)
-        fill_columns(features, columns, rows)
-        if label is not None and is_string(features[label]):
-            columns[label] = _by_name(intake.features, label, columns[label])
+            features = Features.infer_columns(nested, defaults=options.defaults)
+            features = name_classes(features, self.input.class_names)
+        label = find_label(features, schema.label, needed=options.sort_by_class)
+        fill_columns(features, columns, count_rows(columns))
         labels: NDArray[np.int64] | None = None
-        texts: tuple[str, ...] = ()
+        strings: tuple[str, ...] = ()
         if label is not None and label in columns:
-            features, columns[label], labels, texts = number_column(
+            if is_string(features[label]):
+                columns[label] = _names_of_ids(self.input.features, label, columns[label])
+            features, columns[label], labels, strings = number_column(
                 features,
                 label,
                 columns[label],
-                may_grow=self.numbers_texts,
-                known=self.known_texts,
+                may_grow=schema.strings_to_classes,
+                known=schema.known_classes,
             )
-        checked = check_columns(features, columns)
-        keys = None if self.rules.key is None else column_keys(columns, self.rules.key)
-        ordering, seed = self.output.ordering, self.output.seed
-        ordered = ColumnOrder(checked, labels, keys, ordering, seed)
-        return ordered, features, Classes(features, label, texts)
+        rows = check_columns(features, columns)
+        keys = None if options.key is None else column_keys(columns, options.key)
+        ordered = ColumnOrder(rows, labels, keys, options.order, options.seed)
+        return ordered, features, Classes(features, label, strings)
 
 
-def _by_name(features: Features | None, label: str, column: Any) -> Any:
-    """A column of classes by their names, if it has numbers and its source knows the names."""
-    kind = None if features is None else features.get(label)
-    names = kind.names if isinstance(kind, ClassLabel) else None
+def resolve_schema(
+    options: WriteOptions,
+    source: Input,
+    target: TargetSplit,
+    known: tuple[Features | None, str | None],
+) -> WriteSchema:
+    """Return the schema that follows from the options, the source and the remaining splits.
+
+    Args:
+        options: Options of the write.
+        source: Input of the write.
+        target: The split to be written.
+        known: Features and label of the remaining splits.
+
+    Raises:
+        DatasetError: If the declared features differ from those of the remaining splits.
+    """
+    declared = source.features if options.features is None else options.features
+    label = options.label if options.label is not None else source.label
+    base, base_label = known
+    if base is None:
+        return WriteSchema(features=declared, label=label, strings_to_classes=declared is None)
+    label = label or base_label
+    feature = None if label is None else base.get(label)
+    names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
+    as_string = base.replace({label: Tensor("str")}) if label is not None and names else None
+    classes = (target.old_strings(base, label) if target.appends else ()) or names
+    schema = WriteSchema(features=declared, label=label, known_classes=classes)
+    if declared is None:
+        can_grow = as_string is not None
+        return replace(schema, features=base, fallback=as_string, strings_to_classes=can_grow)
+    differing = [name for name in {*base, *declared} if base.get(name) != declared.get(name)]
+    if declared is source.features and differing == [label] and as_string is not None:
+        # The class names of the source are matched with those of the dataset.
+        return replace(schema, features=as_string, strings_to_classes=True)
+    for name in sorted(differing):
+        if not _is_compatible(base.get(name), declared.get(name)):
+            raise DatasetError(
+                f"it is declared as {_shorten(declared.get(name))}, but is "
+                f"{_shorten(base.get(name))} in the existing splits",
+                feature=name,
+                remedy="omit features= to use theirs, or write another dataset",
+            )
+    return schema
+
+
+def _names_of_ids(features: Features | None, label: str, column: Any) -> Any:
+    """Return a column of class names for one of class ids, if the source has class names."""
+    feature = None if features is None else features.get(label)
+    names = feature.names if isinstance(feature, ClassLabel) else None
     if names is None:
         return column
-    for row, number in enumerate(column):
-        if not isinstance(number, str) and not 0 <= number < len(names):
-            raise FeatureError(f"example {row}: feature {label!r}: class {number} has no name")
-    return [each if isinstance(each, str) else names[each] for each in column]
+    for row, value in enumerate(column):
+        if not isinstance(value, str) and not 0 <= value < len(names):
+            raise FeatureError(f"class {value} has no name", example=row, feature=label)
+    return [value if isinstance(value, str) else names[value] for value in column]
 
 
-def _agrees(base: Any, declared: Any) -> bool:
-    """Whether a feature may be declared so in a dataset that has it already."""
+def _is_compatible(base: Any, declared: Any) -> bool:
+    """Return whether a feature of a dataset may be declared so."""
     if isinstance(base, ClassLabel) and isinstance(declared, ClassLabel):
         if base.names is None or declared.names is None:
             return base.names is declared.names
@@ -422,7 +390,6 @@ def _agrees(base: Any, declared: Any) -> bool:
     return bool(base == declared)
 
 
-def _brief(kind: Any) -> str:
-    """A feature in few words, however many classes it has."""
-    text = str(kind)
+def _shorten(feature: Any) -> str:
+    text = str(feature)
     return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"

@@ -1,0 +1,141 @@
+"""Options of a write, validated when they are constructed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from covey._threads import cpu_count
+from covey.dataset_info import check_split_name
+from covey.errors import DatasetError
+from covey.schema import Features
+from covey.shuffle.keys import RecordOrder
+from covey.tfrecord.compression import parse_compression
+
+Mode = Literal["error", "overwrite", "append"]
+OnError = Literal["raise", "skip"]
+
+DEFAULT_SHARD_BYTES = 256 << 20
+DEFAULT_MEMORY_LIMIT = 512 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Options of :func:`covey.write`, which documents them.
+
+    Raises:
+        DatasetError: If an option has an invalid value; ``option`` is its name.
+    """
+
+    split: str
+    label: str | None = None
+    features: Features | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    names: Sequence[str] | None = None
+    key: str | None = None
+    name: str | None = None
+    description: str = ""
+    shuffle: bool = True
+    sort_by_class: bool = False
+    seed: int = 0
+    shards: int | None = None
+    records_per_shard: int | None = None
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    compression: str | None = None
+    compression_level: int = 6
+    mode: Mode = "error"
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    workers: int | None = None
+    on_error: OnError = "raise"
+
+    def __post_init__(self) -> None:
+        check_split_name(self.split)
+        for option in ("label", "key"):
+            value = getattr(self, option)
+            _check(option, value, value is None or isinstance(value, str), "the name of a feature")
+        names = self.names
+        is_valid = names is None or (
+            not isinstance(names, str)
+            and all(isinstance(name, str) for name in names)
+            and len(set(names)) == len(names)
+        )
+        _check("names", names, is_valid, "a list of distinct strings")
+        object.__setattr__(self, "names", None if names is None else tuple(names))
+        is_valid = self.name is None or bool(re.fullmatch(r"[A-Za-z]\w*", self.name, re.ASCII))
+        _check("name", self.name, is_valid, "letters, digits and '_', beginning with a letter")
+        for option in ("shuffle", "sort_by_class"):
+            value = getattr(self, option)
+            _check(option, value, isinstance(value, bool), "True or False")
+        _check("mode", self.mode, self.mode in ("error", "overwrite", "append"), _MODES)
+        _check("on_error", self.on_error, self.on_error in ("raise", "skip"), "'raise' or 'skip'")
+        self._check_integers()
+        if self.shards is not None and self.records_per_shard is not None:
+            raise DatasetError(
+                f"shards is {self.shards} and records_per_shard is {self.records_per_shard}; "
+                "only one of them can be given",
+                option="shards",
+            )
+        try:
+            compression = parse_compression(self.compression)
+        except ValueError:
+            raise DatasetError(
+                option="compression", found=self.compression, allowed="None, 'GZIP' or 'ZLIB'"
+            ) from None
+        object.__setattr__(self, "compression", compression)
+
+    def _check_integers(self) -> None:
+        for option in ("shards", "records_per_shard", "shard_bytes", "memory_limit", "workers"):
+            value = getattr(self, option)
+            is_default = value is None and option not in ("shard_bytes", "memory_limit")
+            _check(option, value, is_default or _is_integer(value, 1), "an integer >= 1")
+        level = self.compression_level
+        _check("compression_level", level, _is_integer(level, 0, 9), "an integer from 0 to 9")
+        _check("seed", self.seed, _is_integer(self.seed, -(2**63), 2**64 - 1), "a 64-bit integer")
+
+    @property
+    def order(self) -> RecordOrder:
+        """The order of the records."""
+        return RecordOrder(self.sort_by_class, "hash" if self.shuffle else "position")
+
+    @property
+    def encode_workers(self) -> int:
+        """Number of threads or processes that encode examples."""
+        return self.workers or 1
+
+    @property
+    def write_threads(self) -> int:
+        """Number of threads that sort, compress and write records."""
+        return self.workers or cpu_count()
+
+
+_MODES = "'error', 'overwrite' or 'append'"
+
+
+def _check(option: str, value: Any, is_valid: bool, allowed: str) -> None:
+    if not is_valid:
+        raise DatasetError(option=option, found=value, allowed=allowed)
+
+
+def _is_integer(value: Any, low: int, high: int | None = None) -> bool:
+    return type(value) is int and low <= value and (high is None or value <= high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSchema:
+    """Features and label of the records, as known before the first example is read.
+
+    It follows from the options, from the source, and from the splits that remain.
+    """
+
+    features: Features | None = None
+    """Declared features; None to infer them."""
+    fallback: Features | None = None
+    """Features for examples that ``features`` rejects: the label is a string, of a new class."""
+    label: str | None = None
+    """Label feature, which every example must have."""
+    strings_to_classes: bool = False
+    """Whether a string label becomes a ClassLabel. A feature declared as a string stays one."""
+    known_classes: tuple[str, ...] = ()
+    """Class names, or label strings, that have class ids already, by id."""
