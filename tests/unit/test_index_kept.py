@@ -169,7 +169,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(directory, cache, monk
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("where", ["mkdir", "_open_private"])
+@pytest.mark.parametrize("where", ["mkdir", "open_private"])
 def test_a_cache_that_cannot_be_written_is_named(birds, cache, monkeypatch, where):
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "no space left")

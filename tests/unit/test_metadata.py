@@ -218,7 +218,7 @@ HOSTILE = {
     "deep": ("[" * 100_000, "not valid JSON"),
     "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is not a JSON number"),
     "many digits": ('{"x": ' + "9" * 10_000 + "}", "not valid JSON"),
-    "list": ("[]", "expected a dict"),
+    "list": ("[]", "must be a dict"),
     "no name": ('{"version": "1.0.0"}', "name of a dataset"),
     "name with a path": (info_text(name="../x"), "stays within its directory"),
     "name of dots": (info_text(name=".."), "stays within its directory"),
@@ -227,11 +227,11 @@ HOSTILE = {
     "name of surrogates": (info_text(name="\ud800"), "stays within its directory"),
     "no version": ('{"name": "x"}', "the version is None"),
     "short version": (info_text(version="1.0"), "such as 1.0.0"),
-    "description": (info_text(description=[]), "description is not a text"),
-    "other files": (info_text(fileFormat="array_record"), "covey reads 'tfrecord'"),
+    "description": (info_text(description=[]), "description is not a string"),
+    "other files": (info_text(fileFormat="array_record"), "must be 'tfrecord'"),
     "both spellings": (info_text(fileFormat="tfrecord", file_format="tfrecord"), "same field"),
     "splits": (info_text(splits={}), "splits is a dict of 0; must be a list"),
-    "split": (info_text(splits=["train"]), "expected a dict"),
+    "split": (info_text(splits=["train"]), "must be a dict"),
     "split twice": (
         info_text(splits=[{"name": "a"}, {"name": "a"}]),
         "two splits with the name 'a'",
@@ -261,7 +261,7 @@ HOSTILE = {
     "unknown variable": (split_text(filepathTemplate="{HOME}{SHARD_INDEX}"), "variable 'HOME'"),
     "attribute": (split_text(filepathTemplate="{SPLIT.x}{SHARD_INDEX}"), "variable 'SPLIT.x'"),
     "open brace": (split_text(filepathTemplate="{SPLIT{SHARD_INDEX}"), "is not a string with"),
-    "one name": (split_text(filepathTemplate="{SPLIT}"), "gives all shards one name"),
+    "one name": (split_text(filepathTemplate="{SPLIT}"), "is the same for all shards"),
 }
 
 

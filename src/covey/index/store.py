@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from covey._files import replacing
+from covey._files import open_private, replacing
 from covey.errors import (
     DatasetError,
     FeatureError,
@@ -325,12 +325,8 @@ def _save(path: Path, stream: BinaryIO, limit: int) -> None:
     name = f"{INDEX_TEMPORARY}{secrets.token_hex(8)}"
     with (
         replacing(path, temporary=name, durable=False) as temporary,
-        open(temporary, "xb", opener=_open_private) as file,
+        open(temporary, "xb", opener=open_private) as file,
     ):
         while limit and (chunk := stream.read(min(limit, 1 << 20))):
             file.write(chunk)
             limit -= len(chunk)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
-from covey._files import replacing
+from covey._files import open_private, replacing
 from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
 from covey.index.format import Shard
@@ -134,7 +134,7 @@ def unpack(
         hidden = f".{name}.{secrets.token_hex(8)}"
         try:
             with replacing(target, temporary=hidden, durable=False) as temporary:
-                with open(temporary, "xb") as file:
+                with open(temporary, "xb", opener=open_private) as file:
                     if compression is None:
                         shutil.copyfileobj(stream, file, _PIECE_BYTES)
                     else:
