@@ -188,7 +188,7 @@ def test_shapes_that_only_seem_to_differ_are_found_out():
         (numbered().filter(lambda x, y: x > 3), "number of examples .* is unknown.*assert_cardinality"),
         (numbered().map(lambda x, y: x), r"must be \(x, y\)"),
         (numbered().map(lambda x, y: {"x": x, "y": y}), r"must be \(x, y\)"),
-        (numbered().map(lambda x, y: (x, (y, y))), "say which part.*label_output="),
+        (numbered().map(lambda x, y: (x, (y, y))), "select the label with label_output="),
         (numbered().batch(4), "must be unbatched"),
         (numbered().take(0), "the dataset has no example"),
         (numbered().map(lambda x, y: (x, tf.cast(y, tf.float32) + 0.5)), "must be an integer"),
