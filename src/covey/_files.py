@@ -58,6 +58,11 @@ def replacing(
             os.unlink(target)
 
 
+def open_private(path: str, flags: int) -> int:
+    """Create a file that only the user may access: an ``opener`` of :func:`open`."""
+    return os.open(path, flags, 0o600)
+
+
 def atomic_write(path: Path, data: bytes) -> None:
     """Replace a file by one rename."""
     atomic_write_all(path.parent, {path.name: data})

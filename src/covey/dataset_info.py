@@ -1,4 +1,4 @@
-"""What a dataset says of itself: its name, version and splits, in TFDS' ``dataset_info.json``.
+"""``dataset_info.json``: the name, the version and the splits of a dataset, in the format of TFDS.
 
 ::
 
@@ -7,13 +7,13 @@
         birds-train.tfrecord-00000-of-00002      {DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}
         birds-train.tfrecord-00001-of-00002
 
-A split that replaces another one, and every split behind a URL, has file names of its own: its
-template has a token, which no two versions share::
+A split that replaces another one, and every split at a URL, has a token in the template of its file
+names, which is unique to the version::
 
         birds-train.20261116T095012-3f9a2c1b.tfrecord-00000-of-00002
 
-Fields of the file that covey has no use for are kept, so that adding a split to a dataset that TFDS
-prepared loses nothing.
+Fields of the file that covey does not use are preserved when a split is added to a dataset that
+TFDS prepared.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from covey.filenames import (
 from covey.untrusted import MAX_SHARDS, brief, check_name, parse_int64, parse_json
 
 ALL_REPLACED = (
-    "this file, and all others that match, are of a version that was replaced; open the directory, "
-    "or use a pattern that matches the names of the current version, such as '*-train.*'"
+    "all files that match belong to a version that was replaced; open the directory, or use a "
+    "pattern that matches the names of the current version, such as '*-train.*'"
 )
 
 
@@ -51,10 +51,10 @@ _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 
 
 def dataset_name(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """The name and the version of a dataset, from its directory.
+    """Return the name and the version of a dataset, from the path of its directory.
 
-    TFDS opens a directory by any name, but finds, loads and lists only names of letters, digits and
-    underscores that begin with a letter; the others are made one.
+    TFDS lists only names of letters, digits and underscores that begin with a letter; other names
+    are converted to such a name.
 
     >>> dataset_name("data/birds"), dataset_name("data/sea-birds/2.1.0")
     (('birds', '1.0.0'), ('sea_birds', '2.1.0'))
@@ -70,7 +70,7 @@ def dataset_name(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """A version as numbers that can be compared; None if it is none.
+    """Return a version as comparable numbers; None if it is not a valid version.
 
     >>> parse_version("2.10.0"), parse_version("newest")
     ((2, 10, 0), None)
@@ -79,14 +79,15 @@ def parse_version(text: str) -> tuple[int, ...] | None:
 
 
 def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> list[str]:
-    """Return those of the files that are not of a version that was replaced or not committed.
+    """Return the files that do not belong to a replaced or uncommitted version.
 
-    Files of a replaced version stay beside the current one for a while; what lists a directory, or
-    matches a pattern, finds both.
+    Files of a replaced version are deleted some time after the commit; until then a listing or a
+    pattern finds both versions.
 
     Args:
-        paths: Of files, of any directories.
-        read: Returns the content of the ``dataset_info.json`` of a directory; None if it has none.
+        paths: The paths of files, in any directories.
+        read: A function that returns the content of the ``dataset_info.json`` of a directory; None
+            if there is none.
     """
     parts = [re.fullmatch(r"(.*?)[/\\]?([^/\\]*)", path, re.DOTALL) for path in paths]
     where = [
@@ -94,7 +95,7 @@ def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> 
         for each, path in zip(parts, paths, strict=True)
     ]
     dropped: set[tuple[str, str]] = set()
-    # A pattern may match only files without a token, of a version that was replaced.
+    # A pattern may match only files of a replaced version, without tokens.
     for directory in {directory for directory, name in where if is_version_file(name)}:
         text = read(directory)
         if text is None:
@@ -104,7 +105,7 @@ def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> 
         except FormatError:
             if any(has_token(name) for other, name in where if other == directory):
                 raise
-            continue  # a pattern opens what a corrupt file describes
+            continue  # the files can be opened although their metadata is corrupt
         current = {name for split in info.splits for name in split.shard_names(info.name)}
         versions = [split.name for split in info.splits if split.token]
         for other, name in where:
@@ -118,26 +119,27 @@ def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> 
 
 
 def check_split_name(name: str) -> None:
-    """Make sure that TFDS has a way to ask for a split of this name.
+    """Check that a name is valid for a split in TFDS.
 
     Raises:
-        FormatError: If it has other characters than letters, digits, ``_`` and ``-``, no letter or
-            digit at all, or is ``all``, which to TFDS means every split together.
+        FormatError: If it has characters other than letters, digits, ``_`` and ``-``, has neither a
+            letter nor a digit, or is ``all``, which is the union of all splits in TFDS.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or name == "all":
         raise FormatError(
             f"the name of a split is {brief(name)}; must be letters, digits, '_' and '-', "
-            "and not 'all'; rename the split"
+            "and not 'all'",
+            remedy="rename the split",
         )
     if not any(map(str.isalnum, name)):
-        raise FormatError(f"the name of a split is {name!r}, must have a letter or a digit")
-    if len(name.encode()) > 100:  # files are named after it, and their names have limits
-        raise FormatError(f"the name of a split is {name[:20]!r}... of over 100 bytes; shorten it")
+        raise FormatError(f"the name of a split is {name!r}; must have a letter or a digit")
+    if len(name.encode()) > 100:  # it is part of file names, whose length is limited
+        raise FormatError(f"the name of a split is {name[:20]!r}...; must be at most 100 bytes")
 
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """A split: how many records each of its shards has, and how their files are named.
+    """A split: the number of records of each shard, and the template of the file names.
 
     >>> SplitInfo("train", (5, 4), 1000).shard_names("birds")[1]
     'birds-train.tfrecord-00001-of-00002'
@@ -145,13 +147,13 @@ class SplitInfo:
 
     name: str
     shard_lengths: tuple[int, ...]
-    """Records in each shard."""
+    """The number of records of each shard."""
     num_bytes: int
-    """Of all shards together."""
+    """The total size of the shards."""
     template: str = DEFAULT_TEMPLATE
-    """How the files are named, relative to the dataset's directory, in variables of TFDS."""
+    """The template of the file names, relative to the dataset's directory, with TFDS variables."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Fields of the file that covey has no use for."""
+    """Fields that covey does not use."""
 
     def __post_init__(self) -> None:
         check_split_name(self.name)
@@ -159,32 +161,32 @@ class SplitInfo:
         for each in (self.num_bytes, *self.shard_lengths):
             if type(each) is not int or not 0 <= each < 2**63:
                 raise FormatError(
-                    f"split {self.name!r}: {brief(each)} is not a number of records or bytes, "
-                    "which is whole and 0 or more"
+                    f"split {self.name!r}: {brief(each)} is not a number of records or bytes; must "
+                    "be an integer >= 0"
                 )
-        self._shard("dataset", 0)  # says what is wrong with the template
+        self._shard("dataset", 0)  # raises if the template is not valid
         if len(self.shard_lengths) > 1 and not any(v in self.template for v in SHARD_VARIABLES):
             raise FormatError(
-                f"split {self.name!r}: template {self.template!r} gives all shards one name; "
-                f"it must have one of {', '.join(SHARD_VARIABLES)}"
+                f"split {self.name!r}: template {self.template!r} is the same for all shards; "
+                f"must contain one of {', '.join(SHARD_VARIABLES)}"
             )
 
     @property
     def num_examples(self) -> int:
-        """Records in all shards."""
+        """The total number of records."""
         return sum(self.shard_lengths)
 
     @property
     def token(self) -> str | None:
-        """The token of this version; None if its file names have none."""
+        """The token in the file names; None if there is none."""
         return template_token(self.template)
 
     def stem(self, dataset: str) -> str:
-        """The beginning of the names of the index files."""
+        """Return the common start of the names of the index files."""
         return f"{dataset}-{self.name}" + (f".{self.token}" if self.token else "")
 
     def shard_names(self, dataset: str) -> tuple[str, ...]:
-        """The files of the shards, relative to the directory of the dataset."""
+        """Return the paths of the shards, relative to the directory of the dataset."""
         return tuple(self._shard(dataset, number) for number in range(len(self.shard_lengths)))
 
     def _shard(self, dataset: str, number: int) -> str:
@@ -204,7 +206,7 @@ class DatasetInfo:
     description: str = ""
     splits: tuple[SplitInfo, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Fields of the file that covey has no use for."""
+    """Fields that covey does not use."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "splits", tuple(self.splits))
@@ -215,7 +217,7 @@ class DatasetInfo:
                 "zeros, such as 1.0.0"
             )
         if not isinstance(self.description, str):
-            raise FormatError("the description is not a text")
+            raise FormatError("the description is not a string")
         names = [split.name for split in self.splits]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -224,12 +226,12 @@ class DatasetInfo:
             split._shard(self.name, 0)
 
     def with_split(self, split: SplitInfo) -> DatasetInfo:
-        """The same with one more split, or with this one in place of that of the same name."""
+        """Return a copy with a split added, or replaced if the name exists."""
         splits = {each.name: each for each in (*self.splits, split)}
         return dataclasses.replace(self, splits=tuple(splits.values()))
 
     def to_json(self) -> str:
-        """The text of the file: the same for the same content, and as TFDS writes it."""
+        """Return the content of the file, deterministic and formatted as by TFDS."""
         content = {
             **self.extra,
             "fileFormat": FILE_FORMAT,
@@ -245,22 +247,22 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> DatasetInfo:
-        """The content of a file that TFDS or covey wrote, which may be hostile.
+        """Parse the content of a file, which is not trusted.
 
         Args:
-            text: The file's.
-            name: The file, for errors.
+            text: The content of the file.
+            name: The path of the file, for errors.
 
         Raises:
-            FormatError: If it is not what it should be, or would lead out of its directory.
+            FormatError: If it is not valid, or a path leaves its directory.
         """
         content = parse_json(text, name)
         try:
             fields = _fields(content, "a dict")
             if (found := _take(fields, "fileFormat", FILE_FORMAT)) != FILE_FORMAT:
                 raise FormatError(
-                    f"the files are {brief(found)}, covey reads {FILE_FORMAT!r}; "
-                    "convert them with `tfds convert_format`"
+                    f"the file format is {brief(found)}; must be {FILE_FORMAT!r}",
+                    remedy="convert the files with `tfds convert_format`",
                 )
             return cls(
                 _take(fields, "name", None),
@@ -270,11 +272,12 @@ class DatasetInfo:
                 fields,
             )
         except FormatError as error:
-            raise FormatError(f"{error}", path=name) from None
+            error.path = name
+            raise
 
 
 def _split_to_json(split: SplitInfo) -> dict[str, Any]:
-    # Protobuf's JSON has its 64-bit numbers as strings, and leaves out what is 0 or empty.
+    # Protobuf's JSON has 64-bit integers as strings, and omits fields that are 0 or empty.
     fields = {
         "filepathTemplate": split.template,
         "name": split.name,
@@ -291,7 +294,7 @@ def _splits_from_json(content: Iterable[Any]) -> tuple[SplitInfo, ...]:
         splits.append(_split_from_json(each))
         shards += len(splits[-1].shard_lengths)
         if shards > MAX_SHARDS:
-            raise FormatError(f"there are over {MAX_SHARDS:,} shards; must be fewer")
+            raise FormatError(f"there are more than {MAX_SHARDS:,} shards")
     return tuple(splits)
 
 
@@ -299,7 +302,7 @@ def _split_from_json(content: Any) -> SplitInfo:
     fields = _fields(content, "a dict for every split")
     lengths = _list(_take(fields, "shardLengths", []), "shardLengths", MAX_SHARDS)
     size = _take(fields, "numBytes", 0)
-    # What is not an integer is left as it is, for the error to show.
+    # Values that are not integers are passed on, for the error message.
     complete: list[Any] = [
         each if (n := parse_int64(each)) is None else n for each in (size, *lengths)
     ]
@@ -311,16 +314,16 @@ def _split_from_json(content: Any) -> SplitInfo:
 
 def _fields(content: Any, expected: str) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise FormatError(f"found {brief(content)}, expected {expected}")
+        raise FormatError(f"it is {brief(content)}; must be {expected}")
     return dict(content)
 
 
 def _take(fields: dict[str, Any], name: str, missing: Any) -> Any:
-    """Take a field out, which protobuf's JSON may also have as ``a_name`` instead of ``aName``."""
+    """Remove and return a field, named ``aName`` or ``a_name``; protobuf's JSON allows both."""
     snake = re.sub(r"([A-Z])", r"_\1", name).lower()
     found = [fields.pop(each) for each in {name, snake} if each in fields]
     if len(found) > 1:
-        raise FormatError(f"both {name} and {snake} are given, which are the same field")
+        raise FormatError(f"{name} and {snake} are the same field; must have only one of them")
     return missing if not found or found[0] is None else found[0]
 
 

@@ -1,32 +1,57 @@
-"""Which records a split string stands for: slices and sums of splits, as TFDS has them.
+"""Split strings: slices and sums of splits, with the syntax and rounding of TFDS.
 
 ::
 
-    train                   all of it
-    train[100:200]          records; a number below 0 counts from the end
-    train[:80%]             percents; each end is rounded to the nearest record
-    train[2shard]           a whole shard; train[1shard:3shard] is two of them
-    train[:10]+test         one after the other
-    all                     every split, in the order in which the dataset has them
+    train                   all records
+    train[100:200]          a range of records; negative bounds count from the end
+    train[:80%]             percents; each bound is rounded to the nearest record
+    train[2shard]           one shard; train[1shard:3shard] is two shards
+    train[:10]+test         concatenation
+    all                     every split, in the order of the dataset
 
->>> parse_split("train[:80%]+test", {"train": [6, 4], "test": [3]}, "birds")
-(Stretch(split='train', begin=0, end=8), Stretch(split='test', begin=0, end=3))
+A string is parsed with the names of the splits, and resolved with the lengths of their shards:
+
+>>> terms = parse_split("train[:80%]+test", ["train", "test"], "birds")
+>>> resolve_split(terms, {"train": [6, 4], "test": [3]}, "birds")
+(SplitSlice(split='train', begin=0, end=8), SplitSlice(split='test', begin=0, end=3))
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from covey.errors import DatasetError
 
+SPLIT_ALIASES = (
+    ("train", "training"),
+    ("validation", "valid", "val", "dev"),
+    ("test", "testing"),
+    ("eval", "evaluation"),
+)
+"""Common names of splits; the names in a group are synonyms."""
+SPLIT_NAMES = frozenset(name for group in SPLIT_ALIASES for name in group)
+
+_IN_FILE_NAME = re.compile(rf"(?:^|[-_])({'|'.join(sorted(SPLIT_NAMES))})(?=[-_.])", re.IGNORECASE)
 _TERM = re.compile(r"([\w-]+)(?:\[([\w%:.-]+)\])?$")
 _SHARD = re.compile(r"(-?[\d_.]+)shard")
 _SLICE = re.compile(r"(?:(-?[\d_.]+)(%|shard)?)?:(?:(-?[\d_.]+)(%|shard)?)?")
 
-_Bounds = tuple[float | None, float | None, str]
-"""Where a slice begins and ends, if it says, and in what: "", "%" or "shard"."""
+
+@dataclass(frozen=True, slots=True)
+class SplitTerm:
+    """One term of a split string: a split, or a slice of it."""
+
+    split: str
+    begin: float | None = None
+    end: float | None = None
+    unit: Literal["", "%", "shard"] = ""
+    """Unit of the bounds; the empty string is records."""
+    text: str = ""
+    """The term as written, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,96 +63,116 @@ class SplitSlice:
     end: int
 
 
-def parse_split(
-    spec: str, splits: Mapping[str, Sequence[int]], where: str
-) -> tuple[SplitSlice, ...]:
-    """The records that TFDS gives for a split string: a stretch for each of its terms.
+def parse_split(spec: str, names: Iterable[str], path: str) -> tuple[SplitTerm, ...]:
+    """Return the terms of a split string.
 
     Args:
         spec: The split string.
-        splits: For every split, the records of each of its shards.
-        where: The dataset, for messages.
+        names: The splits of the dataset, in order.
+        path: The dataset, for error messages.
 
     Raises:
-        DatasetError: If it is none, there is no such split, or the split has fewer records.
+        DatasetError: If the string is not valid, or names a split that does not exist.
     """
+    splits = list(names)
     if not isinstance(spec, str):
-        raise DatasetError(
-            f"split is {repr(spec)[:60]} of type {type(spec).__name__}; must be a string "
-            f"such as 'train[:80%]'; {_there_are(splits)}",
-            path=where,
-        )
+        raise _invalid(spec, path, "", splits, allowed="a string such as 'train[:80%]'")
     if spec in splits:
-        return (SplitSlice(spec, 0, sum(splits[spec])),)
-    stretches: list[SplitSlice] = []
-    for term in re.split(r"\s*\+\s*", spec):
-        of = "" if term == spec else f" of {spec[:60]!r}"
-        stretches += _parse_term(term, splits, f"{where}: split {term[:60]!r}{of}")
-    return tuple(stretches)
+        return (SplitTerm(str(spec)),)
+    terms: list[SplitTerm] = []
+    for text in re.split(r"\s*\+\s*", spec):
+        found = _TERM.match(text)
+        term = None if found is None else _parse_slice(found[1], found[2], text)
+        if term is None:
+            raise _invalid(
+                spec,
+                path,
+                f"{text[:60]!r} is not a split, nor a slice such as 'train[:80%]' or 'train[100:]'",
+                splits,
+            )
+        if term.split == "all" and splits and "all" not in splits:
+            if "[" in text:
+                raise _invalid(spec, path, "'all' cannot be sliced", splits)
+            terms += map(SplitTerm, splits)
+        elif term.split not in splits:
+            raise _invalid(spec, path, f"there is no split {term.split[:60]!r}", splits)
+        else:
+            terms.append(term)
+    return tuple(terms)
 
 
-def _parse_term(term: str, splits: Mapping[str, Sequence[int]], asked: str) -> Iterable[SplitSlice]:
-    """What stands between two ``+``."""
-    found = _TERM.match(term)
-    try:
-        bounds = _parse_slice(found[2]) if found else None
-    except ValueError:  # numbers such as 1.2.3
-        bounds = None
-    if found is None or bounds is None:
-        raise DatasetError(
-            f"{asked} has no meaning; write the name of a split, and perhaps records, percents or "
-            f"shards of it, as in 'train[:80%]' or 'train[100:]'; {_there_are(splits)}"
-        )
-    name = found[1]
-    if name == "all" and splits and name not in splits:
-        if found[2] is not None:
-            raise DatasetError(f"{asked}: 'all' cannot be sliced; {_there_are(splits)}")
-        return (SplitSlice(each, 0, sum(shards)) for each, shards in splits.items())
-    if name not in splits:
-        raise DatasetError(f"{asked}: there is no split {name[:60]!r}; {_there_are(splits)}")
-    begin, end = _resolve(bounds, splits[name], asked)
-    return (SplitSlice(name, begin, max(begin, end)),)
+def resolve_split(
+    terms: Iterable[SplitTerm], shard_lengths: Mapping[str, Sequence[int]], path: str
+) -> tuple[SplitSlice, ...]:
+    """Return the records that each term selects, as TFDS does.
+
+    Args:
+        terms: The terms of a split string.
+        shard_lengths: The number of records in each shard, by split.
+        path: The dataset, for error messages.
+
+    Raises:
+        DatasetError: If a bound is outside the split.
+    """
+    return tuple(_resolve(term, shard_lengths[term.split], path) for term in terms)
 
 
-def _parse_slice(selector: str | None) -> _Bounds | None:
-    """What stands in the brackets, if it is a slice."""
+def split_of_file(name: str) -> str | None:
+    """Return the common split name that a file name contains; None if it contains none.
+
+    >>> split_of_file("data/birds-train-00000-of-00002.tfrecord")
+    'train'
+    """
+    found = _IN_FILE_NAME.search(os.path.basename(name))
+    return found[1] if found else None
+
+
+def _parse_slice(split: str, selector: str | None, text: str) -> SplitTerm | None:
+    """Return the term for what stands in the brackets; None if it is not a valid slice."""
     if selector is None:
-        return None, None, ""
-    if one := _SHARD.fullmatch(selector):
-        return int(one[1]), int(one[1]) + 1, "shard"
-    found = _SLICE.fullmatch(selector)
-    if found is None or selector == ":":
+        return SplitTerm(split, text=text)
+    try:
+        if shard := _SHARD.fullmatch(selector):
+            return SplitTerm(split, int(shard[1]), int(shard[1]) + 1, "shard", text)
+        found = _SLICE.fullmatch(selector)
+        if found is None or selector == ":":
+            return None
+        unit = found[2] or found[4] or ""  # the unit of one bound applies to both
+        number = float if unit == "%" else int
+        begin, end = (None if each is None else number(each) for each in found.group(1, 3))
+    except ValueError:  # numbers such as 1.2.3
         return None
-    unit = found[2] or found[4] or ""  # that of one bound holds for the other
-    number = float if unit == "%" else int
-    begin, end = (None if each is None else number(each) for each in found.group(1, 3))
-    return begin, end, unit
+    return SplitTerm(split, begin, end, unit, text)  # type: ignore[arg-type]
 
 
-def _resolve(bounds: _Bounds, shards: Sequence[int], asked: str) -> tuple[int, int]:
-    """The first record of a slice and that behind its last, which may lie before the first."""
-    begin, end, unit = bounds
+def _resolve(term: SplitTerm, shards: Sequence[int], path: str) -> SplitSlice:
+    begin, end = term.begin, term.end
     records = sum(shards)
-    if unit == "%":
+    if term.unit == "%":
         if max(abs(begin or 0), abs(end or 0)) > 100:
-            raise DatasetError(f"{asked}: percents must be from -100 to 100")
+            raise _invalid(term.text, path, allowed="a slice from -100% to 100%")
         begin = begin and round(begin * records / 100)
         end = end and round(end * records / 100)
-    elif unit == "shard":
-        # Shards that are not there shorten a slice, as in Python, and an end of 0 is that of the
-        # last shard: so it is in TFDS, and the same string should be the same records.
+    elif term.unit == "shard":
+        # As in TFDS: shards that do not exist shorten the slice, and an end of 0 is the end of
+        # the last shard.
         begin = begin and sum(shards[: int(begin)])
         if end is not None:
             end = sum(shards[: int(end) if end > 0 else len(shards) + int(end)])
     first = 0 if begin is None else int(begin)
     last = records if end is None else int(end)
     if max(abs(first), abs(last)) > records:
-        raise DatasetError(
-            f"{asked}: these are records {first} to {last}; must be from {-records} to {records}: "
-            f"the split has {records}"
+        raise _invalid(
+            term.text, path, allowed=f"a slice from {-records} to {records}, the size of the split"
         )
-    return first + records * (first < 0), last + records * (last < 0)
+    first, last = first + records * (first < 0), last + records * (last < 0)
+    return SplitSlice(term.split, first, max(first, last))
 
 
-def _there_are(splits: Mapping[str, Sequence[int]]) -> str:
-    return f"the splits are {', '.join(map(repr, splits))}" if splits else "there are no splits"
+def _invalid(
+    spec: object, path: str, reason: str = "", splits: Sequence[str] = (), allowed: str = ""
+) -> DatasetError:
+    remedy = f"the splits are {', '.join(map(repr, splits))}" if splits else ""
+    return DatasetError(
+        reason, path=path, option="split", found=spec, allowed=allowed, remedy=remedy
+    )

@@ -1,13 +1,14 @@
-"""Read metadata files that may be hostile.
+"""Reading and parsing of metadata files, none of which is trusted.
 
 Every small file of a dataset (``dataset_info.json``, ``features.json``, label files, the JSON of an
 index, ``shard_info.json``) is read and parsed by these functions. They bound the time and the
-memory that a file can take, and refuse paths that leave the directory of the file.
+memory that a file can take, and reject paths that leave the directory of the file.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import re
@@ -31,22 +32,22 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 MAX_METADATA_BYTES = 256 << 20
-"""Largest metadata file."""
+"""Maximum size of a metadata file."""
 MAX_VALUES = 4_000_000
-"""Most values in a JSON file, or lines in a label file."""
+"""Maximum number of values in a JSON file, and of lines in a label file."""
 MAX_DEPTH = 256
-"""Deepest nesting of a JSON file."""
+"""Maximum nesting depth of a JSON file."""
 MAX_NAME_BYTES = 255
-"""Longest part of a path, as in all common file systems."""
+"""Maximum length of a path component, as in all common file systems."""
 MAX_SHARDS = 100_000
-"""Most shards in a dataset."""
+"""Maximum number of shards in a dataset."""
 MAX_FEATURES = 100_000
-"""Most features in a schema."""
+"""Maximum number of features in a schema."""
 
-# Opening a fifo would wait for a writer.
-_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+# Opening a FIFO would wait for a writer.
+_OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
-# A string of JSON; one that does not end matches too, so that the search takes linear time.
+# A JSON string. An unterminated one matches too, so that the search takes linear time.
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 _KINDS = {
@@ -62,11 +63,11 @@ _KINDS = {
 
 
 def storage_error(error: OSError, path: str | os.PathLike[str]) -> StorageError:
-    """Return the CoveyError for an error of the operating system.
+    """Return the StorageError for an error of the operating system.
 
     Args:
         error: The error.
-        path: The file or URL, if the error does not name one.
+        path: The file or URL, used if the error does not name one.
     """
     if isinstance(error, StorageError):
         return error
@@ -76,14 +77,14 @@ def storage_error(error: OSError, path: str | os.PathLike[str]) -> StorageError:
         found: StorageError = StorageNotFoundError("there is no such file", path=name)
     else:
         kind = StoragePermissionError if isinstance(error, PermissionError) else StorageError
-        found = kind(f"{name}: {redact(str(error.strerror or error))}")
+        found = kind(redact(str(error.strerror or error)), path=name)
     found.errno = error.errno
     return found
 
 
 @contextmanager
 def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn errors of the operating system into CoveyErrors that name the file."""
+    """Convert errors of the operating system to StorageErrors with the path."""
     try:
         yield
     except OSError as error:
@@ -93,10 +94,9 @@ def os_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Decorate a public function whose first argument is a path, or several.
+    """Decorate a public function whose first argument is a path or a list of paths.
 
-    What the operating system refuses, and memory that is not there, become CoveyErrors that name
-    the path.
+    OSError and MemoryError are converted to CoveyErrors with the path.
     """
 
     @functools.wraps(function)
@@ -116,40 +116,78 @@ def reports_errors(function: Callable[Params, Result]) -> Callable[Params, Resul
 
 
 def check_regular(mode: int, path: str | os.PathLike[str]) -> None:
-    """Raise StorageError unless a mode of ``stat`` is that of a regular file."""
+    """Raise StorageError unless ``mode``, as returned by ``stat``, is that of a regular file."""
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
-        raise StorageError(f"it is {kind}; must be a regular file", path=os.fspath(path))
+        raise StorageError(f"it is {kind}; must be a regular file", path=path)
 
 
-def open_path(path: str | os.PathLike[str], opener: Any = None) -> BinaryIO:
-    """Open a file of any kind for reading, without a buffer. A fifo waits for its writer.
+def open_path(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file of any type for reading, without a buffer. A FIFO waits for its writer.
 
     Raises:
-        FileMissingError: If there is no such file.
-        AccessRefusedError: If it may not be read.
+        StorageNotFoundError: If there is no such file.
+        StoragePermissionError: If access is denied.
         StorageError: If it cannot be opened.
     """
-    if "\0" in os.fsdecode(path):
-        raise StorageNotFoundError(f"{os.fsdecode(path)!r}: there is no such file")
+    _check_nul(path)
     with os_errors(path):
-        return open(path, "rb", buffering=0, opener=opener)
+        return open(path, "rb", buffering=0)
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading, without a buffer. Never waits.
+class RegularFile(io.FileIO):
+    """A regular file, open for reading without a buffer. Opening it never blocks.
+
+    Args:
+        path: The file.
 
     Raises:
-        StorageError: As for :func:`open_path`, and if it is a fifo, a device or a directory.
+        StorageNotFoundError: If there is no such file.
+        StoragePermissionError: If access is denied.
+        StorageError: If it is a FIFO, a device, a socket or a directory.
     """
-    return open_path(path, open_regular)
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        _check_nul(path)
+        with os_errors(path):
+            super().__init__(path, "rb", opener=_open_regular)
+
+    def stat(self) -> os.stat_result:
+        """Return the state of the open file; its path may refer to another file by now."""
+        return os.fstat(self.fileno())
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to ``size`` bytes from ``offset``; fewer at the end of the file."""
+        return read_at(self, offset, size)
 
 
-def open_regular(path: str, flags: int) -> int:
-    """Open a regular file, as an ``opener`` of :func:`open`; return its descriptor."""
+def read_at(file: io.FileIO, offset: int, size: int) -> bytes:
+    """Return up to ``size`` bytes of a file from ``offset``, independent of its position."""
+    pieces: list[bytes] = []
+    while size > 0:
+        if hasattr(os, "pread"):
+            piece = os.pread(file.fileno(), size, offset)  # at most 2 GiB on most systems
+        else:
+            file.seek(offset)
+            piece = file.read(size) or b""
+        if not piece:
+            break
+        pieces.append(piece)
+        offset += len(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _check_nul(path: str | os.PathLike[str]) -> None:
+    if "\0" in os.fsdecode(path):
+        raise StorageNotFoundError("there is no such file", path=repr(os.fsdecode(path)))
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a regular file and return its descriptor: an ``opener`` of :func:`open`."""
     try:
-        descriptor = os.open(path, flags | _FLAGS)
-    except OSError:  # a socket cannot be opened, and a directory not on every system
+        descriptor = os.open(path, flags | _OPEN_FLAGS)
+    except OSError:  # sockets cannot be opened; directories cannot on some systems
         if os.path.exists(path):
             check_regular(os.stat(path).st_mode, path)
         raise
@@ -166,14 +204,14 @@ def read_file(path: str | os.PathLike[str], limit: int = MAX_METADATA_BYTES) -> 
 
     Args:
         path: The file.
-        limit: The most bytes that it may have.
+        limit: The maximum size in bytes.
 
     Raises:
-        StorageError: As for :func:`open_file`, and if the file is larger.
+        StorageError: As for :class:`RegularFile`, and if the file is larger.
     """
-    with open_file(path) as file, os_errors(path):
-        size = os.fstat(file.fileno()).st_size
-        # A file that grows is read up to the limit; files in /proc have no size.
+    with RegularFile(path) as file, os_errors(path):
+        size = file.stat().st_size
+        # A file that grows is read up to the limit; files in /proc have size 0.
         pieces, left = [], limit + 1
         while size <= limit and left and (piece := file.read(min(left, 1 << 20))):
             pieces.append(piece)
@@ -181,7 +219,7 @@ def read_file(path: str | os.PathLike[str], limit: int = MAX_METADATA_BYTES) -> 
     if size > limit or not left:
         raise StorageError(
             f"it has {max(size, limit + 1):,} bytes; must be at most {limit:,}",
-            path=os.fspath(path),
+            path=path,
         )
     return b"".join(pieces)
 
@@ -194,11 +232,11 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
     Args:
         text: The content of the file.
-        name: The file, for errors.
+        name: The path of the file, for errors.
 
     Raises:
-        FormatError: If it is not valid JSON, has too many values or is nested too deeply, or if an
-            object has a key twice.
+        FormatError: If it is not valid JSON, has too many values, is nested too deeply, or has an
+            object with a duplicate key.
     """
     if len(text) > MAX_METADATA_BYTES:
         raise FormatError(
@@ -207,20 +245,20 @@ def parse_json(text: str | bytes, name: str) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-        # Before a value is allocated. Strings are removed only if that can change the result.
+        # Checked before values are allocated. Strings are removed only if that can matter.
         if _count_marks(text) > MAX_VALUES and _count_marks(_STRING.sub("", text)) > MAX_VALUES:
-            raise FormatError(f"it has over {MAX_VALUES:,} values; must have fewer", path=name)
+            raise FormatError(f"it has more than {MAX_VALUES:,} values", path=name)
         content = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"this is no JSON: {error}", path=name) from None
+        raise FormatError(f"it is not valid JSON: {error}", path=name) from None
     _check_depth(content, name)
     return content
 
 
 def _count_marks(text: str) -> int:
-    """Return how often a character occurs that every value but the first follows."""
+    """Return an upper bound of the number of values: each but the first follows one of these."""
     return sum(text.count(mark) for mark in ",[{")
 
 
@@ -236,7 +274,9 @@ def _check_depth(content: Any, name: str) -> None:
             for each in (parent.values() if isinstance(parent, dict) else parent)
             if isinstance(each, (dict, list))
         ]
-    raise FormatError(f"this is no JSON: it is nested over {MAX_DEPTH} levels deep", path=name)
+    raise FormatError(
+        f"it is not valid JSON: it is nested deeper than {MAX_DEPTH} levels", path=name
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -244,18 +284,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"an object has the key {twice[:60]!r} twice")
+        raise ValueError(f"an object has the duplicate key {twice[:60]!r}")
     return found
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def parse_int64(value: Any) -> int | None:
-    """Return an integer as protobuf's JSON has it, a number or a string; None for anything else.
+    """Return an integer of protobuf's JSON, which is a number or a string; None for other values.
 
-    >>> parse_whole("12"), parse_whole(-1), parse_whole(1.5), parse_whole(True)
+    >>> parse_int64("12"), parse_int64(-1), parse_int64(1.5), parse_int64(True)
     (12, -1, None, None)
     """
     if isinstance(value, str) and len(value) <= 20 and value.isascii():
@@ -267,24 +307,25 @@ def parse_int64(value: Any) -> int | None:
 
 
 def check_path(path: Any, what: str) -> None:
-    """Make sure that a path stays inside the directory that it is relative to, on any system.
+    """Check that a relative path stays inside its directory, on any operating system.
 
-    Only the path is looked at, not the file system: a part of it may be a symbolic link.
+    Only the string is checked, not the file system: a component may be a symbolic link.
 
     Args:
-        path: The path, with slashes.
-        what: What it is, for the error.
+        path: The path, separated by slashes.
+        what: The description of the path in the error message.
 
     Raises:
-        FormatError: If it is absolute, or has an empty part, ``.``, ``..``, a backslash, a drive, a
-            NUL character, a character that UTF-8 cannot encode, or a part that is too long.
+        FormatError: If it is absolute, or has an empty component, ``.``, ``..``, a backslash, a
+            drive, a NUL character, a character that UTF-8 cannot encode, or a component that is too
+            long.
     """
     for part in path.split("/") if isinstance(path, str) else (path,):
         check_name(part, what)
 
 
 def check_name(name: Any, what: str) -> None:
-    """Make sure that a name is one part of a path, as :func:`check_path` does for all of them."""
+    """Check that a name is a valid path component, as :func:`check_path` does for each."""
     valid = (
         isinstance(name, str)
         and name not in ("", ".", "..")
@@ -298,13 +339,13 @@ def check_name(name: Any, what: str) -> None:
             valid = False
     if not valid:
         raise FormatError(
-            f"{what} is {brief(name)}; must be a name of up to {MAX_NAME_BYTES} bytes that stays "
+            f"{what} is {brief(name)}; must be a name of at most {MAX_NAME_BYTES} bytes that stays "
             "within its directory"
         )
 
 
 def brief(value: Any) -> str:
-    """Return a value for a message, however long or deep it is."""
+    """Return the abbreviated ``repr`` of a value, for a message."""
     if isinstance(value, (list, dict)):
         return f"a {type(value).__name__} of {len(value)}"
     text = repr(value[:60] if isinstance(value, (str, bytes)) else value)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import covey
-from covey.index.format import _checksum
+from covey.index.format import content_checksum
 
 ROUNDS = 400
 ROOM = 1 << 30
@@ -212,7 +212,7 @@ def main(root: Path) -> None:
             content = mutate(json.loads(path.read_bytes()), rng)
             if path.name.endswith(".index.json") and isinstance(content, dict):
                 content.pop("content_checksum", None)
-                content["content_checksum"] = _checksum(content)
+                content["content_checksum"] = content_checksum(content)
             path.write_text(json.dumps(content))
         else:
             path.write_bytes(spoil(path.read_bytes(), rng))

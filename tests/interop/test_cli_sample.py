@@ -518,7 +518,7 @@ def test_there_is_no_such_batch(capsys, arguments, message):
 def test_there_is_nothing_to_draw_from(capsys):
     assert "there is no such file or directory" in run(capsys, "nowhere", code=1).err
     write([{"x": 1}], "birds")
-    assert "nothing tells the classes of these examples" in run(capsys, "birds", code=1).err
+    assert "the dataset has no label" in run(capsys, "birds", code=1).err
 
 
 def test_an_image_is_damaged(capsys):

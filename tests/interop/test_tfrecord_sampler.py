@@ -35,7 +35,7 @@ def example(number):
 
 
 def put_shards(directory, numbers, shards=SHARDS, suffix=".tfrec", **options):
-    """Shards that nothing tells anything about, with these examples in this order."""
+    """Shards without metadata, with these examples in this order."""
     for shard, part in enumerate(np.array_split(np.asarray(numbers), shards)):
         put(directory / f"s{shard}{suffix}", map(example, part.tolist()), FEATURES, **options)
     return directory
@@ -143,7 +143,7 @@ def test_examples_decoded_by_covey_are_those_of_its_batches(dataset):
 
 
 def test_covey_decodes_nothing_without_a_label(shuffled):
-    with pytest.raises(ValueError, match=r"nothing tells the classes of these examples.*label="):
+    with pytest.raises(ValueError, match=r"the shards have no known label.*label="):
         TFRecordDatasetSampler(shuffled, None)
 
 
@@ -246,7 +246,7 @@ def test_a_seed_tells_the_order_of_shards(blocks):
 
 def test_few_shards_in_a_cycle_are_streamed_to_their_ends_first(tmp_path):
     shards = put_shards(tmp_path, np.arange(COUNT).reshape(4, -1, 2, 2).swapaxes(0, 1).ravel(), 4)
-    with pytest.warns(UserWarning, match="blocks of 2 in a row"):
+    with pytest.warns(UserWarning, match="consecutive blocks of 2"):
         batches = TFRecordDatasetSampler(shards, parse, 2, 12, shards_per_cycle=2, num_repeat=1)
     half = steps(batches)[:10]
     with opened(shards, label="label") as dataset:
@@ -268,13 +268,13 @@ def test_shards_that_break_the_rule_are_named(shuffled):
 def test_only_the_shard_that_breaks_the_rule_is_named(blocks):
     (blocks / "s3.tfrec").unlink()
     put(blocks / "s3.tfrec", map(example, [0, 90, 1, 91]), FEATURES)
-    with pytest.warns(UserWarning, match=r"s3.tfrec: examples of a class do not lie together"):
+    with pytest.warns(UserWarning, match=r"s3.tfrec: examples of a class are not consecutive"):
         TFRecordDatasetSampler(blocks, parse, 2, CLASSES)
 
 
 def test_too_few_shards_for_the_classes_of_a_batch_are_told(tmp_path):
     shards = put_shards(tmp_path, range(COUNT), 4)
-    told = "4 blocks of 2 in a row are of one class.*4 shards in a cycle for 16 classes"
+    told = "4 consecutive blocks of 2 have one class.*a cycle has 4 shards for 16 classes"
     with pytest.warns(UserWarning, match=told):
         TFRecordDatasetSampler(shards, parse, 2, 32)
 
@@ -449,28 +449,31 @@ def test_shards_that_tensorflow_cannot_read_are_not_streamed(shuffled, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("arguments", "message"),
     [
-        ({"batch_size": 30, "example_per_class": 4}, "is 30; must be a multiple.*is 4; 32, for"),
+        (
+            {"batch_size": 30, "example_per_class": 4},
+            "is 30; must be a multiple.*is 4; for example 32",
+        ),
         ({"example_per_class": 0}, "example_per_class is 0"),
         ({"batch_size": "many"}, "batch_size is 'many'"),
         ({"compression": "LZ4"}, "compression is 'LZ4'; must be None, 'GZIP' or 'ZLIB'"),
-        ({"shard_suffix": "*.tfr"}, r"no file in it fits '\*.tfr'"),
+        ({"shard_suffix": "*.tfr"}, r"no file matches '\*.tfr'"),
         ({"shard_suffix": ""}, "shard_suffix is ''"),
         ({"shard_path": "nowhere"}, "nowhere: there is no such directory"),
-        ({"num_repeat": 0}, "num_repeat is 0; must be 1 or more, or -1"),
+        ({"num_repeat": 0}, "num_repeat is 0; must be an integer >= 1, or -1"),
         ({"parallelism": 0}, "parallelism is 0"),
         ({"shards_per_cycle": 0}, "shards_per_cycle is 0"),
         ({"prefetch_size": -2}, "prefetch_size is -2"),
         ({"deserialization_fn": "parse"}, "deserialization_fn is 'parse'; must be a function"),
         ({"seed": -1}, "seed is -1"),
-        ({"label": "species"}, "label is 'species', but there is no such feature"),
-        ({"label": "label", "batch_size": 64}, "makes 32 classes, but there are only 24"),
+        ({"label": "species"}, "label is 'species'; must be one of the features label, x"),
+        ({"label": "label", "batch_size": 64}, "a batch has 32 classes, but the dataset has 24"),
     ],
 )
-def test_wrong_arguments_are_told(shuffled, wrong, told):
-    given = {"shard_path": shuffled, "deserialization_fn": parse, **wrong}
-    with pytest.raises(ValueError, match=told):
+def test_invalid_arguments(shuffled, arguments, message):
+    given = {"shard_path": shuffled, "deserialization_fn": parse, **arguments}
+    with pytest.raises(ValueError, match=message):
         TFRecordDatasetSampler(**given)
 
 
@@ -480,7 +483,7 @@ def test_directories_are_called_what_they_are_called(shuffled, tmp_path):
 
 
 def test_shards_in_directories_are_found_if_the_pattern_says_so(shuffled):
-    with pytest.raises(ValueError, match="no file in it fits"):
+    with pytest.raises(ValueError, match="no file matches"):
         TFRecordDatasetSampler(shuffled.parent, parse, 2, 16, label="label")
     deep = TFRecordDatasetSampler(
         shuffled.parent, parse, 2, 16, label="label", shard_suffix="**/*.tfrec"

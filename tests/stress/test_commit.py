@@ -37,11 +37,12 @@ from written import (
 import covey
 from covey import ClassLabel, CoveyError, RecordReader
 from covey import _files as writing_files
+from covey import _locks as locks
 from covey.cli import main
 from covey.errors import CommittedError, DatasetError, DatasetExistsError
 from covey.schema.tfds import features_from_tfds
 from covey.writing import commit as committing
-from covey.writing import locks, versions
+from covey.writing import versions
 from covey.writing.commit import Staging
 from covey.writing.recovery import recover
 

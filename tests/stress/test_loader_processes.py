@@ -36,7 +36,7 @@ from written import fresh_process, index, shard_paths, write
 
 from covey import Tensor, _core
 from covey.errors import ClosedError, CorruptRecordError, FileChangedError, FormatError
-from covey.index.format import _checksum
+from covey.index.format import content_checksum
 
 # Read by the native core, by Python, and by Python because of a hook.
 KINDS = ["numbers", "gzip", "hooked"]
@@ -442,7 +442,7 @@ def forge(about, by_class):
     content = json.loads(about.read_text())
     content["class_checksums"][1] = _core.crc32c(by_class)
     del content["content_checksum"]
-    content["content_checksum"] = _checksum(content)
+    content["content_checksum"] = content_checksum(content)
     about.write_text(json.dumps(content))
 
 

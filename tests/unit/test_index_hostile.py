@@ -19,7 +19,7 @@ from written import write
 
 import covey
 from covey import CoveyError, _core
-from covey.index.format import _checksum
+from covey.index.format import content_checksum
 
 COUNT = 240
 KINDS = ["plain", "GZIP", "foreign", "stream"]
@@ -208,7 +208,7 @@ def forge(directory):
     if isinstance(content.get("class_checksums"), list):
         content["class_checksums"] = [sums["classes.npy"], sums["by_class.npy"]]
     content.pop("content_checksum", None)
-    content["content_checksum"] = _checksum(content)
+    content["content_checksum"] = content_checksum(content)
     about.write_text(json.dumps(content))
 
 

@@ -169,13 +169,13 @@ def test_a_disk_that_is_full_in_the_middle_leaves_nothing(directory, cache, monk
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("where", ["mkdir", "mkstemp"])
+@pytest.mark.parametrize("where", ["mkdir", "open_private"])
 def test_a_cache_that_cannot_be_written_is_named(birds, cache, monkeypatch, where):
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "no space left")
 
     with directory_server(birds) as url:
-        owner = {"mkdir": store.Path, "mkstemp": store.tempfile}[where]
+        owner = store.Path if where == "mkdir" else store
         monkeypatch.setattr(owner, where, fail)
         with pytest.raises(StorageError, match=f"^{cache}: .*no space left.*COVEY_CACHE") as caught:
             covey.open(f"{url}?sig=Zq7secret", split="train", progress=False)
@@ -824,7 +824,7 @@ def test_indexes_are_evicted_least_recently_used_first(tmp_path, cache, scans, m
 @pytest.mark.parametrize("held_bytes", [16 << 20, 0], ids=["in memory", "mapped"])
 def test_a_dataset_whose_index_was_evicted_can_be_pickled(tmp_path, cache, monkeypatch, held_bytes):
     monkeypatch.setenv("COVEY_CACHE_BYTES", str(200_000))
-    monkeypatch.setattr(read, "_HELD_BYTES", held_bytes)
+    monkeypatch.setattr(read, "_MAX_READ_BYTES", held_bytes)
     for name in ("a", "b"):
         put_numbers(tmp_path / name / "0.tfrecord", range(3000))
     ds = opened(tmp_path / "a")

@@ -96,9 +96,9 @@ def test_nested_labels(directory):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ("nix", "label is 'nix', but there is no such feature; there are f, v, x"),
-        ("", "label is '', but there is no such feature"),
-        ("@function", "label is '@function', but there is no such feature"),
+        ("nix", "label is 'nix'; must be one of the features f, v, x"),
+        ("", "label is ''; must be one of the features"),
+        ("@function", "label is '@function'; must be one of the features"),
         ("f", "label is 'f'; must be a ClassLabel, an integer or a string; .*float32"),
         ("v", "label is 'v'; must be a ClassLabel, an integer or a string"),
         (5, "label is 5; must be the name of a feature, a function"),
@@ -174,7 +174,7 @@ def test_no_label_feature(directory):
     ds = opened(directory)
     assert ds.label is None
     for use in (lambda: ds.labels, lambda: ds.classes, lambda: ds.where(label=1)):
-        with pytest.raises(DatasetError, match=r"nothing tells the classes.*label=.*feature \(x\)"):
+        with pytest.raises(DatasetError, match=r"the dataset has no label; .*label=.*feature \(x\)"):
             use()
     assert repr(ds) == "<covey.Dataset: 1 examples of x>"
 
@@ -213,7 +213,7 @@ def test_a_function_of_a_dataset_of_covey(tmp_path):
 @pytest.mark.parametrize("value", [None, 1.0, True, b"x", np.array(3), [1], 2**63, -(2**63) - 1])
 def test_a_function_that_returns_no_class(directory, value):
     put_numbers(directory / "a.tfrecord", range(3))
-    with pytest.raises(DatasetError, match=r"a.tfrecord: record 0: the label function gave"):
+    with pytest.raises(DatasetError, match=r"a.tfrecord: record 0: the label function returned"):
         opened(directory, label=lambda example: value)
 
 
@@ -221,7 +221,7 @@ def test_a_function_that_returns_no_class(directory, value):
 def test_a_function_that_returns_integers_and_strings(directory, threads):
     for part in range(4):
         put_numbers(directory / f"{part}.tfrecord", range(part, part + 2))
-    with pytest.raises(DatasetError, match=r"record \d: the label function gave"):
+    with pytest.raises(DatasetError, match=r"record \d: the label function returned"):
         opened(
             directory, label=lambda each: "3" if each["x"] == 3 else int(each["x"]), threads=threads
         )

@@ -49,7 +49,7 @@ def test_shards_are_named_as_tfds_names_them(count):
 
 
 def test_shard_outside():
-    with pytest.raises(ValueError, match="number is 8; must be from 0 to 7"):
+    with pytest.raises(ValueError, match="shard is 8; must be from 0 to 7"):
         shard_name("birds", "train", 8, 8)
 
 
@@ -213,12 +213,12 @@ def split_text(**changes):
 
 
 HOSTILE = {
-    "no json": ("{", "no JSON"),
-    "no utf-8": (b"\xff\xfe\xfd", "no JSON"),
-    "deep": ("[" * 100_000, "no JSON"),
-    "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is not a number"),
-    "many digits": ('{"x": ' + "9" * 10_000 + "}", "no JSON"),
-    "list": ("[]", "expected a dict"),
+    "no json": ("{", "not valid JSON"),
+    "no utf-8": (b"\xff\xfe\xfd", "not valid JSON"),
+    "deep": ("[" * 100_000, "not valid JSON"),
+    "nan": ('{"name": "x", "version": "1.0.0", "x": NaN}', "NaN is not a JSON number"),
+    "many digits": ('{"x": ' + "9" * 10_000 + "}", "not valid JSON"),
+    "list": ("[]", "must be a dict"),
     "no name": ('{"version": "1.0.0"}', "name of a dataset"),
     "name with a path": (info_text(name="../x"), "stays within its directory"),
     "name of dots": (info_text(name=".."), "stays within its directory"),
@@ -227,11 +227,11 @@ HOSTILE = {
     "name of surrogates": (info_text(name="\ud800"), "stays within its directory"),
     "no version": ('{"name": "x"}', "the version is None"),
     "short version": (info_text(version="1.0"), "such as 1.0.0"),
-    "description": (info_text(description=[]), "description is not a text"),
-    "other files": (info_text(fileFormat="array_record"), "covey reads 'tfrecord'"),
+    "description": (info_text(description=[]), "description is not a string"),
+    "other files": (info_text(fileFormat="array_record"), "must be 'tfrecord'"),
     "both spellings": (info_text(fileFormat="tfrecord", file_format="tfrecord"), "same field"),
     "splits": (info_text(splits={}), "splits is a dict of 0; must be a list"),
-    "split": (info_text(splits=["train"]), "expected a dict"),
+    "split": (info_text(splits=["train"]), "must be a dict"),
     "split twice": (
         info_text(splits=[{"name": "a"}, {"name": "a"}]),
         "two splits with the name 'a'",
@@ -247,7 +247,7 @@ HOSTILE = {
     "large length": (split_text(shardLengths=[2**63]), "is not a number of records"),
     "long length": (split_text(shardLengths=["9" * 5000]), "is not a number of records"),
     "negative bytes": (split_text(numBytes="-5"), "-5 is not a number of records or bytes"),
-    "template of number": (split_text(filepathTemplate=7), "is not a text"),
+    "template of number": (split_text(filepathTemplate=7), "is not a string"),
     "upwards": (split_text(filepathTemplate="../{SHARD_INDEX}"), "within its directory"),
     "upwards inside": (
         split_text(filepathTemplate="a/../../{SHARD_INDEX}"),
@@ -260,8 +260,8 @@ HOSTILE = {
     "null byte": (split_text(filepathTemplate="\0{SHARD_INDEX}"), "within its directory"),
     "unknown variable": (split_text(filepathTemplate="{HOME}{SHARD_INDEX}"), "variable 'HOME'"),
     "attribute": (split_text(filepathTemplate="{SPLIT.x}{SHARD_INDEX}"), "variable 'SPLIT.x'"),
-    "open brace": (split_text(filepathTemplate="{SPLIT{SHARD_INDEX}"), "is not a text with"),
-    "one name": (split_text(filepathTemplate="{SPLIT}"), "gives all shards one name"),
+    "open brace": (split_text(filepathTemplate="{SPLIT{SHARD_INDEX}"), "is not a string with"),
+    "one name": (split_text(filepathTemplate="{SPLIT}"), "is the same for all shards"),
 }
 
 

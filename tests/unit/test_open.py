@@ -191,9 +191,9 @@ def test_empty_files(directory):
     ("path", "message"),
     [
         ("nowhere", "nowhere: there is no such file or directory"),
-        ("nowhere/*.tfrecord", "no file fits this pattern"),
-        ("*.gz", "no file fits this pattern"),
-        ("empty", "no dataset.*and no TFRecord file"),
+        ("nowhere/*.tfrecord", "no file matches this pattern"),
+        ("*.gz", "no file matches this pattern"),
+        ("empty", "neither a dataset .* nor a TFRecord file"),
         (["a.tfrecord", "b.tfrecord"], "b.tfrecord: there is no such file"),
         (["a.tfrecord", "a.tfrecord"], "a.tfrecord: the file is listed twice"),
         (["a.tfrecord", "empty"], "empty: .*is a directory"),
@@ -233,7 +233,7 @@ def test_files_that_are_no_records(directory):
 def test_records_that_are_no_examples(directory):
     with covey.RecordWriter(directory / "a.tfrecord") as writer:
         writer.write(b"\xff\xff\xff")
-    with pytest.raises(ExampleError, match=r"a.tfrecord: record 0: .*no tf.train.Example"):
+    with pytest.raises(ExampleError, match=r"a.tfrecord: record 0: .*not a tf.train.Example"):
         opened(directory)
 
 

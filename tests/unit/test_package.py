@@ -1,11 +1,13 @@
-"""What the package promises before it does anything."""
+"""The package: public names, import graph, and what an import loads."""
 
 import ast
-import importlib
 import inspect
 import json
+import pickle
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -14,42 +16,10 @@ import covey
 from covey import errors
 
 SOURCE = Path(covey.__file__).parent
-
-# The way of the data; a module may import only from those before it.
-FLOW = [
-    "terminal",
-    "errors",
-    "urls",
-    "untrusted",
-    "storage",
-    "records",
-    "features",
-    "progress",
-    "pipeline",
-    "streaming",
-    "labels",
-    "metadata",
-    "sources",
-    "shuffle",
-    "partition",
-    "shards",
-    "splits",
-    "index",
-    "classes",
-    "plan",
-    "indexing",
-    "writing",
-    "gather",
-    "loader",
-    "dataset",
-    "checking",
-    "writer",
-    "contact_sheet",
-    "adapters",
-    "augmenters",
-    "samplers",
-    "cli",
-]
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts): ast.parse(path.read_text())
+    for path in sorted(SOURCE.rglob("*.py"))
+}
 
 
 def run_python(code: str) -> str:
@@ -58,74 +28,71 @@ def run_python(code: str) -> str:
     ).stdout
 
 
+def loaded_by(statement: str) -> set[str]:
+    """Return the modules that a statement imports in a new process."""
+    return set(
+        json.loads(
+            run_python(
+                "import sys, json; before = set(sys.modules); import covey; "
+                f"{statement}; print(json.dumps(sorted(set(sys.modules) - before)))"
+            )
+        )
+    )
+
+
+# Public names.
+
+
 def test_public_names():
     assert covey.__all__ == [
-        "StoragePermissionError",
-        "Block",
         "ClassLabel",
-        "ClassTable",
-        "ClosedError",
-        "CommittedError",
-        "CorruptRecordError",
         "CoveyError",
         "Dataset",
-        "DatasetError",
-        "DatasetExistsError",
-        "DuplicateKeyError",
-        "ExampleError",
         "Feature",
-        "FeatureError",
         "Features",
-        "FileChangedError",
-        "StorageNotFoundError",
-        "FormatError",
         "Image",
-        "IndexResult",
-        "Info",
-        "SkippedExample",
         "Loader",
-        "PlanError",
-        "Problem",
         "Ragged",
-        "RaggedArray",
         "RecordReader",
         "RecordWriter",
-        "RepairResult",
-        "Report",
-        "Shard",
-        "Skipped",
-        "SkippedRecordsWarning",
-        "SmallClassesWarning",
-        "Source",
-        "SourceError",
         "Sparse",
-        "SparseArray",
-        "SparseBatch",
         "Steps",
-        "StorageError",
-        "StringArray",
         "Tensor",
-        "WriteResult",
-        "info",
         "build_index",
+        "info",
         "open",
-        "open_source",
-        "read_batches",
         "repair",
         "verify",
         "write",
     ]
-    assert dir(covey) == covey.__all__
+    submodules = set(dir(covey)) - set(covey.__all__)
+    assert submodules == {
+        "__version__",
+        "adapters",
+        "arrays",
+        "augmenters",
+        "classes",
+        "errors",
+        "plan",
+        "reading",
+        "results",
+        "samplers",
+        "sources",
+        "tfrecord",
+        "writer",
+    }
 
 
-@pytest.mark.parametrize("name", covey.__all__)
-def test_public_name_is_there_and_documented(name):
+@pytest.mark.parametrize("name", [name for name in dir(covey) if name != "__version__"])
+def test_public_names_are_documented(name):
     assert getattr(covey, name).__doc__
 
 
-@pytest.mark.parametrize("name", ["adapters", "augmenters", "plan", "samplers", "writer"])
-def test_modules_are_there_by_their_names(name):
-    assert run_python(f"import covey; print(covey.{name}.__name__)").strip() == f"covey.{name}"
+@pytest.mark.parametrize("name", ["arrays", "errors", "plan", "results", "samplers", "tfrecord"])
+def test_submodules_are_attributes(name):
+    module = getattr(covey, name)
+    assert module.__name__ == f"covey.{name}"
+    assert all(hasattr(module, each) for each in getattr(module, "__all__", ()))
 
 
 def test_unknown_name():
@@ -133,54 +100,96 @@ def test_unknown_name():
         covey.flock  # noqa: B018
 
 
+# What an import loads.
+
+
 def test_import_loads_numpy_at_most():
-    code = (
-        "import sys, json; before = set(sys.modules); import covey; "
-        "print(json.dumps(sorted({m.split('.')[0] for m in set(sys.modules) - before})))"
+    top = {module.partition(".")[0] for module in loaded_by("pass")}
+    assert top <= {"covey", "importlib", "typing", "numpy"} | set(sys.stdlib_module_names)
+
+
+def test_use_imports_no_framework():
+    loaded = loaded_by(
+        "f = covey.Features({'x': 'int64'}); f.decode(f.encode({'x': 1})); covey.RecordReader; "
+        "covey.reading.read_batches; covey.open; covey.write; covey.verify"
     )
-    loaded = set(json.loads(run_python(code)))
-    assert loaded <= {"covey", "importlib", "typing", "numpy"} | set(sys.stdlib_module_names)
+    frameworks = {"tensorflow", "torch", "jax", "ray", "keras", "PIL", "fsspec", "pandas"}
+    assert not frameworks & loaded
 
 
-def test_using_covey_imports_no_framework():
-    code = (
-        "import sys, covey; f = covey.Features({'x': 'int64'}); f.decode(f.encode({'x': 1})); "
-        "covey.RecordReader; covey.reading.read_batches; "
-        "print(sorted({'tensorflow', 'torch', 'jax', 'ray', 'keras', 'PIL', 'fsspec', 'pandas'} "
-        "& set(sys.modules)))"
-    )
-    assert run_python(code).strip() == "[]"
+@pytest.mark.parametrize(
+    ("statement", "limit", "excluded"),
+    [
+        ("covey.open", 70, ("writing", "sources", "shuffle", "maintenance")),
+        ("import covey.plan", 15, ("schema", "index", "storage", "tfrecord")),
+        ("import covey.classes", 5, ("index",)),
+    ],
+)
+def test_an_import_loads_what_it_needs(statement, limit, excluded):
+    loaded = sorted(each for each in loaded_by(statement) if each.partition(".")[0] == "covey")
+    assert not [each for each in loaded if each.split(".")[1:2] and each.split(".")[1] in excluded]
+    assert len(loaded) <= limit, loaded
 
 
-def test_every_framework_is_really_installed():
-    code = (
-        "import fsspec, jax, keras, PIL, ray, s3fs, tensorflow, tensorflow_datasets, torch; "
-        "print(torch.__version__.split('+')[0])"
-    )
-    assert run_python(code).split()[-1] == "2.13.0"
+# The import graph.
 
 
-def stage(module: str) -> int | None:
-    parts = module.split(".")
-    return FLOW.index(parts[1]) if len(parts) > 1 and parts[1] in FLOW else None
+def map_of_contributing() -> list[str]:
+    """Return the names in the map of CONTRIBUTING.md, in order."""
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    block = re.search(r"## The map\n.*?```\n(.*?)```", text, re.DOTALL)[1]
+    return [line.split()[0] for line in block.splitlines()]
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
-def test_imports_point_upstream(path):
-    module = ".".join(("covey", *path.relative_to(SOURCE).with_suffix("").parts))
-    here = stage(module)
-    if here is None:
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covey."):
-            there = stage(node.module)
-            assert there is None or there <= here, f"{module} imports {node.module}"
-        # All of covey is what is downstream, too; the command line is the end of it.
-        if isinstance(node, ast.Import) and FLOW[here] != "cli":
-            assert "covey" not in [each.name for each in node.names], f"{module} imports covey"
+def import_graph() -> dict[str, set[str]]:
+    """Return the top-level modules and packages that each of them imports."""
+    graph = defaultdict(set)
+    for module, tree in MODULES.items():
+        unit = module.partition(".")[0]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "covey":
+                graph[unit].update(each.name for each in node.names)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covey."):
+                graph[unit].add(node.module.split(".")[1])
+            elif isinstance(node, ast.Import) and any(
+                each.name.partition(".")[0] == "covey" for each in node.names
+            ):
+                graph[unit].add("__init__")
+    return graph
 
 
-def test_error_tree_is_as_drawn():
+def test_the_map_is_complete():
+    units = {module.partition(".")[0] for module in MODULES} - {"__init__", "__main__"}
+    listed = map_of_contributing()
+    assert sorted(listed) == sorted(units)
+
+
+def test_imports_point_upward_in_the_map():
+    position = {name: number for number, name in enumerate(map_of_contributing())}
+    graph = import_graph()
+    downward = [
+        f"{unit} imports {imported}"
+        for unit in position
+        for imported in graph[unit] - {unit, "_core"}
+        # The command line is last, and may import all of covey.
+        if position.get(imported, len(position)) > position[unit] and unit != "cli"
+    ]
+    assert downward == []
+
+
+def test_no_two_classes_share_a_name():
+    places = defaultdict(list)
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+# Errors.
+
+
+def test_the_error_tree_is_complete():
     drawn = inspect.getdoc(errors)
     kinds = [
         kind
@@ -191,15 +200,6 @@ def test_error_tree_is_as_drawn():
 
 
 def test_errors_survive_pickling():
-    import pickle
-
-    error = covey.errors.CorruptRecordError("broken", name="a", record=3, offset=7)
+    error = errors.CorruptRecordError("broken", path="a", record=3, offset=7)
     again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.name, again.record, again.offset) == ("broken", "a", 3, 7)
-
-
-@pytest.mark.parametrize("module", ["records", "features"])
-def test_all_of_a_package_is_there(module):
-    package = importlib.import_module(f"covey.{module}")
-    assert sorted(package.__all__) == sorted(set(package.__all__))
-    assert all(hasattr(package, name) for name in package.__all__)
+    assert (str(again), again.path, again.record, again.offset) == (str(error), "a", 3, 7)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from covey import _core
+from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey.errors import DatasetError, FeatureError
 from covey.index.format import Shard
@@ -19,7 +20,6 @@ from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.tfrecord import Block
 from covey.writing.commit import Staging
-from covey.writing.locks import locked, reporting_failures
 from covey.writing.options import WriteOptions
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit

@@ -1,1 +1,1 @@
-"""Open datasets: random access to examples, with known classes."""
+"""Open datasets: random access to examples by record id and by class."""

@@ -1,4 +1,4 @@
-"""A dataset that is open: an array of examples, wherever its shards are."""
+"""An open dataset: random access to examples in local or remote shards."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from covey.schema.images import check_max_pixels, decode_images
 
 
 class Dataset(Loadable):
-    """Examples by their numbers, as :func:`covey.open` gives them.
+    """A sequence of examples; :func:`covey.open` returns it.
 
-    ``ds[17]`` is an example, ``ds[10:20]`` and ``ds[[5, 3, 5]]`` are examples by column. It can be
-    pickled, and used by several threads and after a fork: files are opened when they are first
-    needed, in each process, and closed with the dataset.
+    ``ds[17]`` is an example, ``ds[10:20]`` and ``ds[[5, 3, 5]]`` are columns of examples. A dataset
+    can be pickled, shared by threads, and used after a fork: each process opens the files when they
+    are first needed, and closes them with the dataset.
 
     Args:
-        gatherer: Reads the records.
-        features: How to decode them.
-        label: The feature that tells the class, or what else does; None if nothing does.
-        names: What labels stand for, by their numbers, if that is known.
-        selection: Which records there are.
-        numbering: For each split, the numbers that classes have here instead of those in its index.
+        gatherer: The reader of records.
+        features: The features to decode them with.
+        label: The label feature, ``"@file"`` or ``"@function"``; None without classes.
+        names: The class name of each class id, if known.
+        selection: The records of the dataset.
+        class_ids: For each open split, the class id here of each class id in its index; None if
+            they are the same.
         pixels: Whether images are decoded.
-        max_pixels: The most pixels of an image that is decoded.
+        max_pixels: The maximum number of pixels of an image to decode.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Dataset(Loadable):
         label: str | None,
         names: tuple[str, ...] | None,
         selection: Selection,
-        numbering: tuple[NDArray[np.int64], ...] | None = None,
+        class_ids: tuple[NDArray[np.int64], ...] | None = None,
         pixels: bool = False,
         max_pixels: int | None = None,
     ) -> None:
@@ -59,25 +60,25 @@ class Dataset(Loadable):
         self._gatherer = gatherer
         self._names = names
         self._selection = selection
-        self._numbering = numbering
+        self._class_ids = class_ids
         self._pixels = pixels
         self._max_pixels = check_max_pixels(max_pixels)
-        # A label that is one int64 is compared with the index whenever it is decoded.
+        # A label that is a single int64 is compared with the index whenever it is decoded.
         self._label_column = self._find_label(features)
 
     @property
     def features(self) -> Features:
-        """What an example holds."""
+        """The features of an example."""
         return self._features
 
     @property
     def label(self) -> str | None:
-        """The feature that tells the class; None if there are no classes."""
+        """The label feature; None if there are no classes."""
         return self._label
 
     @property
     def max_pixels(self) -> int:
-        """The most pixels (height x width) of an image that is decoded."""
+        """The maximum number of pixels (height x width) of an image to decode."""
         return self._max_pixels
 
     def __len__(self) -> int:
@@ -95,7 +96,7 @@ class Dataset(Loadable):
         self.close()
 
     def close(self) -> None:
-        """Close all files; also those of the datasets that this one was taken from."""
+        """Close all files, which are shared with the datasets that this one was selected from."""
         self._gatherer.close()
 
     @overload
@@ -105,11 +106,11 @@ class Dataset(Loadable):
     def __getitem__(self, key: slice | Any) -> Any: ...
 
     def __getitem__(self, key: Any) -> Any:
-        """One example, or many by column.
+        """Return one example, or columns of several.
 
         Raises:
-            IndexError: If there is no such record.
-            CorruptRecordError, ExampleError: If a record is corrupt, saying which.
+            IndexError: If a position is out of range.
+            CorruptRecordError, ExampleError: If a record is corrupt.
         """
         ids = parse_ids(key, len(self))
         if ids.ndim:
@@ -117,12 +118,12 @@ class Dataset(Loadable):
         return row_of(self._show(self.features, ids.reshape(1)), 0)
 
     def __getitems__(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Examples by their numbers, read together: what a DataLoader of PyTorch asks for."""
+        """Return examples, read together; PyTorch's DataLoader calls this."""
         columns = self[list(ids)]
         return [row_of(columns, row) for row in range(len(ids))]
 
     def _show(self, features: Features, ids: Ids) -> dict[str, Any]:
-        """Examples by column; images as pixels, if they were asked for."""
+        """Return columns of examples; images as pixels if the dataset decodes them."""
         columns = self.decode(features, ids)
         if not self._pixels:
             return columns
@@ -134,47 +135,48 @@ class Dataset(Loadable):
         )
 
     def _find_label(self, features: Features) -> int:
-        """Where the label is among what is decoded, if it can be compared with the index."""
+        """Return the column of the label, if it can be compared with the index; else -1."""
         column = None if self._label is None else features.column_of(self._label)
         return -1 if column is None else column
 
     def decode(self, features: Features, ids: Ids) -> dict[str, Any]:
-        """Some features of examples, by column, as they are stored: images are not decoded."""
+        """Return columns of examples as stored: images are not decoded."""
         same = features is self.features
         label = self._label_column if same else self._find_label(features)
         taken = self._selection.take(ids)
         columns = self._gatherer.decode(features, taken, label=label)
-        if self._text_numbers and self.label is not None and self.label in features:
-            self._check_texts(features.find(columns, self.label), taken)
+        if self._class_ids_by_string and self.label is not None and self.label in features:
+            self._check_strings(features.find(columns, self.label), taken)
         return columns
 
     @cached_property
-    def _text_numbers(self) -> dict[str, int]:
-        """The numbers that the index has for labels which are strings; empty if they are not."""
+    def _class_ids_by_string(self) -> dict[str, int]:
+        """The class ids in the index of the label strings; empty if labels are not strings."""
         kind = None if self.label is None else self.features.get(self.label)
         if (
             self._names is None
             or kind is None
             or not is_string(kind)
-            or self._numbering is not None
+            or self._class_ids is not None
         ):
             return {}
-        return {text: number for number, text in enumerate(self._names)}
+        return {name: number for number, name in enumerate(self._names)}
 
-    def _check_texts(self, column: Any, taken: Ids) -> None:
-        """Compare labels that are strings with the index, as the native core does with numbers."""
-        found = [self._text_numbers.get(text) for text in decode_strings(column)]
+    def _check_strings(self, column: Any, taken: Ids) -> None:
+        """Compare label strings with the index, as the native core does with integers."""
+        found = [self._class_ids_by_string.get(string) for string in decode_strings(column)]
         expected = self._gatherer.labels(taken).tolist()
-        for row, (text, number) in enumerate(zip(found, expected, strict=True)):
-            if text != number:
+        for row, (class_id, indexed) in enumerate(zip(found, expected, strict=True)):
+            if class_id != indexed:
                 raise DatasetError(
-                    f"{self._gatherer.location(int(taken[row]))}: its class is {column[row]!r}, but "
-                    f"the index says {number}; the shard was changed, or the index is another's: "
-                    "run `covey index` to rebuild it"
+                    f"the class is {column[row]!r}, but its id in the index is {indexed}; the "
+                    "shard was modified, or the index belongs to another dataset",
+                    **self._gatherer.location(int(taken[row])).fields,
+                    remedy="run `covey index` to rebuild the index",
                 )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The examples, in order."""
+        """Yield the examples in order."""
         for ids in self.raw.chunks():
             columns = self._show(self.features, ids)
             for row in range(len(ids)):
@@ -182,110 +184,111 @@ class Dataset(Loadable):
 
     @property
     def skipped(self) -> tuple[SkippedRecord, ...]:
-        """What ``on_error="skip"`` has left out."""
+        """The records that ``on_error="skip"`` skipped."""
         return tuple(part for table in self._gatherer.tables for part in table.index.skipped)
 
     def columns(self, names: Iterable[str] | str | None = None) -> dict[str, Any]:
-        """All examples by column.
+        """Return columns of all examples.
 
         Args:
-            names: Only these features; the bytes of others are not touched.
+            names: The features to decode; by default all.
         """
-        wanted = [names] if isinstance(names, str) else names
-        features = self.features if wanted is None else self.features.select(wanted)
+        selected = [names] if isinstance(names, str) else names
+        features = self.features if selected is None else self.features.select(selected)
         return self._show(features, np.arange(len(self), dtype=np.int64))
 
     @property
     def raw(self) -> RawRecords:
-        """The bytes of records, as they are stored: ``ds.raw[17]``."""
+        """The serialized records: ``ds.raw[17]``."""
         return RawRecords(self, self._gatherer, self._selection)
 
     # Classes.
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """The class of every example, as a number."""
-        self._check_labelled()
+        """The class id of every example."""
+        self._check_has_label()
         indexes = [table.index for table in self._gatherer.tables]
-        if self._numbering is None and self._selection.is_all and len(indexes) == 1:
+        if self._class_ids is None and self._selection.is_all and len(indexes) == 1:
             labels: NDArray[np.int64] = indexes[0].rows["label"]
             labels.flags.writeable = False
             return labels
-        if self._numbering is None:
+        if self._class_ids is None:
             return self._gatherer.labels(self._selection.all())
-        numbered = [
-            numbers[index.rows["label"]]
-            for index, numbers in zip(indexes, self._numbering, strict=True)
+        mapped = [
+            class_ids[index.rows["label"]]
+            for index, class_ids in zip(indexes, self._class_ids, strict=True)
         ]
-        joined: NDArray[np.int64] = np.concatenate(numbered)[self._selection.all()]
+        joined: NDArray[np.int64] = np.concatenate(mapped)[self._selection.all()]
         return joined
 
     @cached_property
     def classes(self) -> ClassTable:
-        """The classes that there are: their ``names``, ``labels`` and ``counts``."""
-        self._check_labelled()
+        """The classes of the examples: ``names``, ``labels`` and ``counts``."""
+        self._check_has_label()
         index = self._gatherer.tables[0].index
         is_index = self._selection.is_all and len(self._gatherer.tables) == 1
-        if is_index and self._numbering is None and index.classes is not None:
+        if is_index and self._class_ids is None and index.classes is not None:
             assert index.by_class is not None
             return ClassTable(index.classes, index.by_class, self._names)
         return ClassTable.of(self.labels, self._names)
 
     def where(self, *, label: int | str | bytes | Sequence[int | str | bytes]) -> Dataset:
-        """The examples of a class, or of some of them, as a dataset.
+        """Return the dataset of the examples of one or more classes.
 
         Args:
-            label: The number of a class, its name, or a list of either.
+            label: A class id, a class name, or a list of them.
         """
-        wanted: Any = label if isinstance(label, (list, tuple, range, np.ndarray)) else [label]
-        chosen = [self._records(self.classes.position(each)) for each in wanted]
-        numbers = np.concatenate([np.zeros(0, np.int64), *chosen])
-        return self._with(self._selection.take(np.unique(numbers)))
+        labels: Any = label if isinstance(label, (list, tuple, range, np.ndarray)) else [label]
+        chosen = [self._records(self.classes.position(each)) for each in labels]
+        positions = np.concatenate([np.zeros(0, np.int64), *chosen])
+        return self._with(self._selection.take(np.unique(positions)))
 
     def _records(self, position: int) -> Ids:
-        """The records of a class; what the index says of it is compared with its rows."""
-        numbers = self.classes.records(position)
-        # Each once, and as many as the class has: then none is missing.
-        sound = bool((np.diff(numbers) > 0).all()) and int(numbers[-1]) < len(self)
-        if not sound or (self.labels[numbers] != self.classes.labels[position]).any():
+        """Return the examples of a class, and check that its index lists match the rows."""
+        ids = self.classes.records(position)
+        # Distinct, and as many as the class has: then none is missing.
+        is_valid = bool((np.diff(ids) > 0).all()) and int(ids[-1]) < len(self)
+        if not is_valid or (self.labels[ids] != self.classes.labels[position]).any():
             raise FormatError(
-                f"{self._gatherer.tables[0].files.directory}: the index has records in class "
-                f"{self.classes.names[position]!r} that are not of it; rebuild it with "
-                "`covey index`"
+                f"the index lists records of other classes in class "
+                f"{self.classes.names[position]!r}",
+                path=self._gatherer.tables[0].files.directory,
+                remedy="rebuild it with `covey index`",
             )
-        return numbers
+        return ids
 
     def select(self, ids: Any) -> Dataset:
-        """Some examples, as a dataset.
+        """Return the dataset of some examples.
 
         Args:
-            ids: Their numbers, as in ``ds[ids]``.
+            ids: Their positions, as in ``ds[ids]``.
         """
-        numbers = parse_ids(ids, len(self)).reshape(-1)
-        return self._with(self._selection.take(numbers, check=True))
+        positions = parse_ids(ids, len(self)).reshape(-1)
+        return self._with(self._selection.take(positions, check=True))
 
-    def _with(self, numbers: Ids) -> Dataset:
+    def _with(self, ids: Ids) -> Dataset:
         return Dataset(
             self._gatherer,
             self.features,
             label=self.label,
             names=self._names,
-            selection=Selection(len(self._gatherer), numbers=numbers),
-            numbering=self._numbering,
+            selection=Selection(len(self._gatherer), ids=ids),
+            class_ids=self._class_ids,
             pixels=self._pixels,
             max_pixels=self._max_pixels,
         )
 
-    # What loaders need.
+    # For loaders.
 
     def labels_of(self, ids: Ids) -> NDArray[np.int64]:
-        """The numbers of the classes of examples."""
-        if self._numbering is not None:
+        """Return the class ids of examples."""
+        if self._class_ids is not None:
             return np.asarray(self.labels[ids])
         return self._gatherer.labels(self._selection.take(ids))
 
     def place(self, number: int) -> RecordLocation:
-        """Where an example is."""
+        """Return the location of an example."""
         return self._gatherer.location(int(self._selection.take(np.array([number]))[0]))
 
     @cached_property
@@ -293,9 +296,9 @@ class Dataset(Loadable):
         return None if self._selection.is_all else self._selection.all()
 
     def native_source(self, features: Features, ids: Ids) -> NativeSource | None:
-        """What the native core needs to read examples by itself; None if it cannot."""
+        """Return the source for reads by the native core; None if it cannot read the examples."""
         native = features.native_decoder
-        if native is None or self._numbering is not None:
+        if native is None or self._class_ids is not None:
             return None
         found = self._gatherer.mapped(self._selection.take(ids))
         if found is None:
@@ -312,11 +315,12 @@ class Dataset(Loadable):
             columns=columns,
         )
 
-    def _check_labelled(self) -> None:
+    def _check_has_label(self) -> None:
         if self.label is None:
             raise DatasetError(
-                "nothing tells the classes of these examples; open them with label=, which is a "
-                f"feature ({', '.join(self.features)}), a function of an example, or '@file'"
+                "the dataset has no label",
+                remedy="open it with label=, which is a feature "
+                f"({', '.join(self.features)}), a function of an example, or '@file'",
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -324,7 +328,7 @@ class Dataset(Loadable):
             "label": self.label,
             "names": self._names,
             "selection": self._selection,
-            "numbering": self._numbering,
+            "class_ids": self._class_ids,
             "pixels": self._pixels,
             "max_pixels": self._max_pixels,
         }

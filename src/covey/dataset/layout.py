@@ -1,4 +1,7 @@
-"""What there is at a path: a dataset of covey, TFDS or datum, or just files of records."""
+"""The layout of a dataset: which splits and shards a path contains.
+
+A path is a dataset of covey, TFDS or datum, or TFRecord files without metadata.
+"""
 
 from __future__ import annotations
 
@@ -18,60 +21,60 @@ from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
 from covey.index import ShardFiles
 from covey.schema import Features
-from covey.schema.datum import datum_features, datum_splits
 from covey.schema.tfds import features_from_tfds
-from covey.sources.splits import split_of_file
-from covey.sources.tfrecord import begins_like_records
+from covey.splits import SplitTerm, split_of_file
 from covey.storage import Storage, open_storage
-from covey.untrusted import open_file, os_errors
+from covey.tfrecord.compression import begins_like_records
+from covey.untrusted import RegularFile, os_errors
 from covey.urls import shown
 
-# Shards that count each other.
+# Shards whose names contain their number and count.
 _NUMBERED = re.compile(
     r"(?P<before>.*[-_.])(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(?P<after>[^/]*)"
 )
-_MAX_ABSENT = 100
+_MAX_MISSING = 100
+_HEAD_BYTES = 4096
 
-# How long a writer may take between two files that describe the features.
-_REREAD_S = 0.05
+# Time for a writer to replace the second of two files that describe the features.
+_REREAD_DELAY_S = 0.05
 
-# What files are called together whose names tell no splits.
 ALL = "all"
+"""The split of files whose names contain no split."""
 
-Path_ = str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The shards of a split, as far as they are known before they are opened."""
+    """The shards of a split, as far as known without opening them."""
 
     files: ShardFiles
     stem: str
-    """How the files of its index are called."""
+    """The common start of the names of the index files."""
     records: tuple[int, ...] | None = None
-    """How many records each should have, if something says so."""
+    """The number of records of each shard, if the dataset declares it."""
     bytes: int | None = None
-    """Of all together, if something says so."""
-    absent: tuple[str, ...] = ()
-    """Shards that should be there by the names of the others (``-00002-of-00004``); the first of
-    them if they are many."""
+    """The total size of the shards, if the dataset declares it."""
+    missing: tuple[str, ...] = ()
+    """Shards that do not exist although the names of others count them (``-00002-of-00004``);
+    at most 100 of them."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What was found at a path."""
+    """The splits and shards at a path."""
 
     kind: str
     """``"dataset"`` (of covey or TFDS), ``"datum"`` or ``"TFRecords"``."""
     path: str
     storage: Storage
     splits: Mapping[str, SplitFiles]
-    """By name. Files that tell no splits are one, which is called ``"all"``."""
+    """The splits by name. Files without splits in their names are the split ``"all"``."""
     features: Features | None
     info: DatasetInfo | None = None
 
     def is_replaced(self) -> bool:
-        """Return whether another version of the dataset was committed since this one was found."""
+        """Return whether another version of the dataset was committed after this one was found."""
         if self.info is None:
             return False
         path = self.storage.join(self.path, INFO_FILE)
@@ -80,111 +83,124 @@ class Layout:
         except (CoveyError, OSError):
             return False
 
+    def terms_of(self, paths: Iterable[str]) -> tuple[SplitTerm, ...] | None:
+        """Return the splits and shards that files are; None if one is not a shard."""
+        left = set(paths)
+        terms: list[SplitTerm] = []
+        for name, split in self.splits.items():
+            chosen = [path in left for path in split.files.paths]
+            left.difference_update(split.files.paths)
+            if chosen and all(chosen):
+                terms.append(SplitTerm(name))
+            else:
+                numbers = [number for number, is_chosen in enumerate(chosen) if is_chosen]
+                terms += [SplitTerm(name, number, number + 1, "shard") for number in numbers]
+        return None if left else tuple(terms)
+
 
 def find_layout(
-    path: Path_ | Iterable[Path_],
+    path: PathLike | Iterable[PathLike],
     *,
     storage_options: Mapping[str, Any] | None = None,
     cache_bytes: int | None = None,
 ) -> Layout:
-    """Look at what there is.
+    """Return the layout of a path.
 
     Args:
-        path: A directory, a file, a pattern of files, or a list of files; local, or a URL.
-        storage_options: What fsspec needs to open a URL.
-        cache_bytes: How much of remote files is kept on disk.
+        path: A directory, a file, a glob pattern or a list of files; local or URLs.
+        storage_options: The fsspec options for a URL.
+        cache_bytes: The limit of the disk cache for remote files.
 
     Raises:
-        DatasetError: If there is nothing that covey reads.
+        DatasetError: If there are no TFRecord files.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         listed = [os.fsdecode(each) for each in path]
         if not listed:
             raise DatasetError("the list of files to open is empty")
         storage = open_storage(listed[0], storage_options, cache_bytes=cache_bytes)
-        return _files(storage, [storage.clean(each) for each in listed], f"{len(listed)} files")
+        return files_layout(storage, [storage.clean(each) for each in listed])
     text = os.fsdecode(path)
     if not text:
-        raise DatasetError("the path to open is empty; '.' is the current directory")
+        raise DatasetError("the path to open is empty", remedy="'.' is the current directory")
     storage = open_storage(text, storage_options, cache_bytes=cache_bytes)
     clean = storage.clean(text)
     if storage.is_pattern(text) and not storage.exists(clean):
         found = current_files(storage, storage.glob(text))
         if not found:
-            raise DatasetError("no file fits this pattern", path=shown(text))
-        return _files(storage, found, shown(text), pattern=posixpath.basename(shown(text)))
+            raise DatasetError("no file matches this pattern", path=shown(text))
+        return files_layout(storage, found, shown(text), pattern=posixpath.basename(shown(text)))
     if storage.name(clean) == INFO_FILE and storage.exists(clean):
         return _directory(storage, storage.parent(clean))
     if storage.is_remote:
-        return _behind_url(storage, clean, shown(text))
+        return _remote(storage, clean, shown(text))
     if storage.is_directory(clean):
         return _directory(storage, clean)
     if not storage.exists(clean):
         raise DatasetError("there is no such file or directory", path=shown(text))
-    return _files(storage, [clean], shown(text))
+    return files_layout(storage, [clean], shown(text))
 
 
-def _behind_url(storage: Storage, url: str, text: str) -> Layout:
-    """What a URL leads to, without looking into files, nor listing directories that are described.
+def _remote(storage: Storage, url: str, text: str) -> Layout:
+    """Return the layout of a URL, with as few listings as possible.
 
-    Many servers list nothing, and HTTP finds out what is a directory by reading it.
+    Many servers cannot list directories, and HTTP reads a path to find out if it is a directory.
     """
-    named = is_record_file(storage.name(url)) and not text.endswith("/")
-    if named and storage.stat([url]) != [None]:
-        return _files(storage, [url], text)
+    is_named = is_record_file(storage.name(url)) and not text.endswith("/")
+    if is_named and storage.stat([url]) != [None]:
+        return files_layout(storage, [url], text)
     described = _described(storage, url)
     if described is not None:
         return described
     if storage.is_directory(url):
         return _undescribed(storage, url)
-    if named or not storage.exists(url):
-        raise DatasetError(f"{text}: there is no such file or directory")
-    return _files(storage, [url], text)
+    if is_named or not storage.exists(url):
+        raise DatasetError("there is no such file or directory", path=text)
+    return files_layout(storage, [url], text)
 
 
 def _directory(storage: Storage, directory: str) -> Layout:
-    """What a directory is."""
     return _described(storage, directory) or _undescribed(storage, directory)
 
 
 def _described(storage: Storage, directory: str) -> Layout | None:
-    """A directory in which something says what there is."""
+    """Return the layout of a directory with metadata; None if it has none."""
     return _dataset(storage, directory) or _datum(storage, directory)
 
 
 def _undescribed(storage: Storage, directory: str) -> Layout:
-    """A directory of other directories, or of files."""
-    files = storage.list(directory, recursive=True)
-    inner = _inner_dataset(storage, directory, files)
+    """Return the layout of a directory without metadata: of a dataset in it, or of its files."""
+    listed = storage.list(directory, recursive=True)
+    inner = _inner_dataset(storage, directory, listed)
     if inner is not None:
         return _directory(storage, inner)
-    found_files = _record_files(storage, files)
-    uncommitted = _uncommitted(storage, directory, found_files)
+    files = _record_files(storage, listed)
+    uncommitted = _uncommitted(storage, directory, files)
     if uncommitted:
-        described = _described(storage, directory)  # a writer may have committed meanwhile
+        described = _described(storage, directory)  # a writer may have committed in the meantime
         if described is not None:
             return described
-    if uncommitted and len(uncommitted) == len(found_files):
+    if uncommitted and len(uncommitted) == len(files):
         raise DatasetError(
-            f"there is no dataset ({INFO_FILE}), only shards of a write that was not "
-            f"committed ({storage.name(min(uncommitted))}, ...); it is still running or "
-            "was interrupted: write the dataset again, or open a list of these files",
+            f"there is no dataset ({INFO_FILE}), only shards of a write that was not committed "
+            f"({storage.name(min(uncommitted))}, ...); it is running or was interrupted",
+            path=directory,
+            remedy="write the dataset again, or open a list of these files",
+        )
+    files = [each for each in files if each not in uncommitted]
+    if not files:
+        raise DatasetError(
+            f"the directory contains neither a dataset ({INFO_FILE}) nor a TFRecord file",
             path=directory,
         )
-    found_files = [each for each in found_files if each not in uncommitted]
-    if not found_files:
-        raise DatasetError(
-            f"there is no dataset ({INFO_FILE}) and no TFRecord file in this directory",
-            path=directory,
-        )
-    return _files(storage, found_files, directory, directory, pattern="*")
+    return files_layout(storage, files, directory, directory, pattern="*")
 
 
 def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
-    """The files with records among those that a pattern matches, without replaced versions.
+    """Return the record files that a pattern matched, without files of replaced versions.
 
     Raises:
-        DatasetError: If all of them are of replaced versions.
+        DatasetError: If all of them are files of replaced versions.
     """
 
     def read(directory: str) -> bytes | None:
@@ -196,12 +212,12 @@ def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
     files = [each for each in paths if not has_sidecar_suffix(each)]
     current = drop_replaced(files, read)
     if files and not current:
-        raise DatasetError(f"{files[0]}: {ALL_REPLACED}")
+        raise DatasetError(ALL_REPLACED, path=files[0])
     return current
 
 
 def _uncommitted(storage: Storage, directory: str, files: Sequence[str]) -> set[str]:
-    """The shards of a write whose ``dataset_info.json`` was not written."""
+    """Return the shards of a write whose ``dataset_info.json`` was not written."""
     staged: set[str] = set()
     if not storage.is_remote:
         with contextlib.suppress(OSError):
@@ -213,13 +229,12 @@ def _uncommitted(storage: Storage, directory: str, files: Sequence[str]) -> set[
 
 
 def _dataset(storage: Storage, directory: str) -> Layout | None:
-    """A dataset as TFDS and covey lay it out."""
+    """Return the layout of a dataset of TFDS or covey; None if there is none."""
     path = storage.join(directory, INFO_FILE)
     try:
         info = DatasetInfo.from_json(storage.read(path), path)
     except FileNotFoundError:
         return None
-
     features = _features(storage, directory)
     splits = {}
     for split in info.splits:
@@ -230,10 +245,10 @@ def _dataset(storage: Storage, directory: str) -> Layout | None:
 
 
 def _features(storage: Storage, directory: str) -> Features | None:
-    """What TFDS' files say of the features; None if there are none: an index says more anyway.
+    """Return the features in TFDS' files; None if there are no such files.
 
-    A writer replaces these files one by one. If they do not go together they are read again, until
-    they do, or have not changed.
+    A writer replaces these files one by one. If they do not match, they are read again until they
+    match or have not changed.
     """
     before: dict[str, bytes] | None = None
     while True:
@@ -251,11 +266,13 @@ def _features(storage: Storage, directory: str) -> Features | None:
             if found == before:
                 raise
             before = found
-            time.sleep(_REREAD_S)
+            time.sleep(_REREAD_DELAY_S)
 
 
 def _datum(storage: Storage, directory: str) -> Layout | None:
-    """A directory that datum wrote."""
+    """Return the layout of a directory that datum wrote; None if it is not one."""
+    from covey.schema.datum import datum_features, datum_splits  # rarely needed
+
     found = datum_splits(storage, directory)
     if found is None:
         return None
@@ -270,10 +287,10 @@ def _datum(storage: Storage, directory: str) -> Layout | None:
 
 
 def _inner_dataset(storage: Storage, directory: str, files: Sequence[str]) -> str | None:
-    """The newest version of the one dataset that a directory holds, as TFDS lays them out.
+    """Return the directory of the newest version of the one dataset below a directory.
 
     Raises:
-        DatasetError: If it holds several datasets.
+        DatasetError: If there are several datasets.
     """
     versions: dict[str, list[tuple[tuple[int, ...], str]]] = {}
     for path in files:
@@ -287,100 +304,100 @@ def _inner_dataset(storage: Storage, directory: str, files: Sequence[str]) -> st
     if len(versions) > 1:
         listed = ", ".join(_relative(storage, each, directory) for each in sorted(versions)[:5])
         raise DatasetError(
-            f"it holds {len(versions)} datasets ({listed}); open one of them", path=directory
+            f"the directory contains {len(versions)} datasets ({listed})",
+            path=directory,
+            remedy="open one of them",
         )
     return max(next(iter(versions.values())))[1] if versions else None
 
 
 def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
-    """Those that have records in them, of the files of a directory and the directories in it."""
+    """Return the TFRecord files among the files of a directory."""
     found = [each for each in files if not has_sidecar_suffix(each)]
     if storage.is_remote:
         return [each for each in found if is_record_file(storage.name(each))]
-    return [
-        each for each in found if is_record_file(storage.name(each)) or _begins_like_records(each)
-    ]
+    return [each for each in found if is_record_file(storage.name(each)) or _has_records(each)]
 
 
-def _begins_like_records(path: str) -> bool:
-    with open_file(path) as file, os_errors(path):
-        return begins_like_records(file.read(4096))
+def _has_records(path: str) -> bool:
+    with RegularFile(path) as file, os_errors(path):
+        return begins_like_records(file.read(_HEAD_BYTES))
 
 
-def _files(
+def files_layout(
     storage: Storage,
     paths: Sequence[str],
-    path: str,
+    path: str | None = None,
     directory: str | None = None,
     *,
     pattern: str | None = None,
 ) -> Layout:
-    """Files that nothing describes; their names may tell splits.
+    """Return the layout of files without metadata; their names may contain splits.
 
     Args:
-        storage: Where they are.
+        storage: The storage of the files.
         paths: The files.
-        path: What was asked for.
-        directory: The directory, if all of its files were asked for.
-        pattern: The names that were asked for; None if every file was named.
+        path: The path that was opened, for messages.
+        directory: The directory, if these are all of its files.
+        pattern: The pattern that the names match; None if the files were listed.
     """
-    stats = storage.stat(paths)
-    for each, stat in zip(paths, stats, strict=True):
+    for each, stat in zip(paths, storage.stat(paths), strict=True):
         if stat is None:
-            what = "it is a directory" if storage.is_directory(each) else "there is no such file"
-            raise DatasetError(f"{each}: {what}, where a TFRecord file was expected")
+            is_directory = storage.is_directory(each)
+            reason = "it is a directory" if is_directory else "there is no such file"
+            raise DatasetError(f"{reason}; must be a TFRecord file", path=each)
     root = directory if directory is not None else _common_directory(storage, paths)
     names = [_relative(storage, each, root) for each in paths]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise DatasetError(f"{twice}: the file is listed twice")
+        raise DatasetError("the file is listed twice", path=twice)
     by_split: dict[str, list[str]] = {}
     for name in names:
         by_split.setdefault(split_of_file(name) or "", []).append(name)
     if "" in by_split:
         by_split = {ALL: names}
-    together = directory is not None or not any("/" in name for name in names)
+    keeps_index = directory is not None or not any("/" in name for name in names)
     splits = {
         split: SplitFiles(
-            ShardFiles(storage, root, tuple(part), together),
+            ShardFiles(storage, root, tuple(part), keeps_index),
             _stem(split, part, directory),
-            absent=() if pattern is None else find_absent(part, pattern),
+            missing=() if pattern is None else find_missing(part, pattern),
         )
         for split, part in by_split.items()
     }
-    return Layout("TFRecords", path, storage, splits, None)
+    return Layout("TFRecords", path or f"{len(paths)} files", storage, splits, None)
 
 
-def find_absent(names: Sequence[str], pattern: str = "*") -> tuple[str, ...]:
-    """Return the shards that are not there, though the names of others count them.
+def find_missing(names: Sequence[str], pattern: str = "*") -> tuple[str, ...]:
+    """Return the shards that do not exist although the names of others count them.
 
     Args:
-        names: The shards that are there.
-        pattern: Only those whose names match it are missed.
+        names: The shards that exist.
+        pattern: The pattern that the names of missing shards must match.
 
-    >>> find_absent(["a-00000-of-00003.tfrecord", "a-00002-of-00003.tfrecord"])
+    >>> find_missing(["a-00000-of-00003.tfrecord", "a-00002-of-00003.tfrecord"])
     ('a-00001-of-00003.tfrecord',)
     """
-    there: dict[tuple[str, int, str, str], set[int]] = {}
+    present: dict[tuple[str, int, str, str], set[int]] = {}
     for name in names:
         found = _NUMBERED.fullmatch(name)
         if found is not None:
             key = found["before"], len(found["number"]), found["count"], found["after"]
-            there.setdefault(key, set()).add(int(found["number"]))
-    absent: list[str] = []
-    for (before, digits, count, after), numbers in sorted(there.items()):
+            present.setdefault(key, set()).add(int(found["number"]))
+    missing: list[str] = []
+    for (before, digits, count, after), numbers in sorted(present.items()):
         for number in range(int(count)):
             if number not in numbers:
                 name = f"{before}{number:0{digits}}-of-{count}{after}"
                 if fnmatch.fnmatchcase(posixpath.basename(name), pattern):
-                    absent.append(name)
-            if len(absent) >= _MAX_ABSENT or number > len(numbers) + _MAX_ABSENT:
+                    missing.append(name)
+            if len(missing) >= _MAX_MISSING or number > len(numbers) + _MAX_MISSING:
                 break
-    return tuple(absent[:_MAX_ABSENT])
+    return tuple(missing[:_MAX_MISSING])
 
 
 def _stem(split: str, names: Sequence[str], directory: str | None) -> str:
-    """How the index of some files is called: it must not be mistaken for that of others."""
+    """Return the stem of the index of files, which must differ from those of other files."""
     if directory is not None:
         return f"covey-{split}"
     if len(names) == 1:
@@ -390,31 +407,25 @@ def _stem(split: str, names: Sequence[str], directory: str | None) -> str:
 
 
 def _common_directory(storage: Storage, paths: Sequence[str]) -> str:
-    """The directory that all files are in, some of them perhaps deeper."""
+    """Return the deepest directory that contains all files."""
     directory = storage.parent(paths[0])
     while not all(each.startswith(_with_slash(directory)) for each in paths):
         parent = storage.parent(directory)
         if parent == directory:
-            raise DatasetError(f"{paths[0]} and {paths[-1]} have no directory in common")
+            raise DatasetError(f"{paths[0]} and {paths[-1]} have no common directory")
         directory = parent
     return directory
 
 
 def _with_slash(directory: str) -> str:
-    return (
-        directory
-        if directory.endswith(("/", os.sep))
-        else f"{directory}{os.sep if _is_local(directory) else '/'}"
-    )
-
-
-def _is_local(directory: str) -> bool:
-    return "://" not in directory
+    if directory.endswith(("/", os.sep)):
+        return directory
+    return f"{directory}{'/' if '://' in directory else os.sep}"
 
 
 def _relative(storage: Storage, path: str, directory: str) -> str:
-    """The name of a file in a directory, with slashes."""
+    """Return the path of a file relative to a directory, separated by slashes."""
     name = path[len(_with_slash(directory)) :].replace(os.sep, "/")
     if storage.join(directory, name) != path:
-        raise FormatError("the file has a name that covey cannot handle", path=path)
+        raise FormatError("the file name is not supported", path=path)
     return name

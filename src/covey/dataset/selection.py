@@ -1,4 +1,4 @@
-"""Which records of the splits that are open a dataset shows, and in which order."""
+"""The records of the open splits that a dataset contains, in order."""
 
 from __future__ import annotations
 
@@ -13,103 +13,111 @@ Ids = NDArray[np.int64]
 
 
 class Selection:
-    """Stretches of records, or single ones, one after the other.
+    """A sequence of record ids: ranges, or single ids.
 
     Args:
-        records: How many there are to choose from.
-        stretches: (from, to) of each stretch; or
-        numbers: the records, one by one.
+        records: The number of records in the open splits.
+        ranges: The selected ranges, as (begin, end); by default all records.
+        ids: The selected record ids, in place of ranges.
     """
 
     def __init__(
         self,
         records: int,
-        chunks: Iterable[tuple[int, int]] | None = None,
-        numbers: Ids | None = None,
+        ranges: Iterable[tuple[int, int]] | None = None,
+        ids: Ids | None = None,
     ) -> None:
-        self._numbers = numbers
-        given = [(0, records)] if chunks is None else list(chunks)
+        self._ids = ids
+        given = [(0, records)] if ranges is None else list(ranges)
         pairs = [(begin, end) for begin, end in given if end > begin]
         self._begins = np.array([begin for begin, _ in pairs], np.int64)
         lengths = np.array([end - begin for begin, end in pairs], np.int64)
         self._ends = np.cumsum(lengths)
-        self.is_all = numbers is None and pairs == ([(0, records)] if records else [])
-        self._length = len(numbers) if numbers is not None else int(lengths.sum())
+        self.is_all = ids is None and pairs == ([(0, records)] if records else [])
+        self._length = len(ids) if ids is not None else int(lengths.sum())
 
     def __len__(self) -> int:
         return self._length
 
-    def take(self, ids: Ids, *, check: bool = False) -> Ids:
-        """The numbers, among all records, of those that are so numbered here.
+    def take(self, positions: Ids, *, check: bool = False) -> Ids:
+        """Return the record ids at positions of the selection.
 
         Args:
-            ids: The numbers; those below 0 count from the end.
-            check: Whether to check them even where a caller that reads them does that.
+            positions: The positions; negative ones count from the end.
+            check: Whether to check the range also where the reader of the records checks it.
 
         Raises:
-            IndexError: If there are none.
+            IndexError: If a position is out of range.
         """
         if self.is_all and not check:
-            return ids
-        ids = np.where(ids < 0, ids + len(self), ids)
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self)):
-            wrong = ids[(ids < 0) | (ids >= len(self))][0]
-            raise IndexError(f"there is no record {wrong}; there are {len(self)}")
-        if self._numbers is not None:
-            return self._numbers[ids]
+            return positions
+        positions = np.where(positions < 0, positions + len(self), positions)
+        if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= len(self)):
+            wrong = positions[(positions < 0) | (positions >= len(self))][0]
+            raise _out_of_range(int(wrong), len(self))
+        if self._ids is not None:
+            return self._ids[positions]
         if self.is_all:
-            return ids
+            return positions
         if len(self._begins) == 1:
-            shifted: Ids = ids + self._begins[0]
+            shifted: Ids = positions + self._begins[0]
             return shifted
-        stretch = np.searchsorted(self._ends, ids, side="right")
+        part = np.searchsorted(self._ends, positions, side="right")
         lengths = np.diff(self._ends, prepend=0)
-        return ids - (self._ends - lengths)[stretch] + self._begins[stretch]
+        return positions - (self._ends - lengths)[part] + self._begins[part]
 
     def all(self) -> Ids:
-        """The numbers of all, in order."""
+        """Return all record ids, in order."""
         return self.take(np.arange(len(self), dtype=np.int64))
 
 
 def parse_ids(key: Any, length: int) -> Ids:
-    """The numbers that somebody writes in brackets: an array, without dimensions for one number.
+    """Return the positions that an index expression selects, as an array; 0-d for a single integer.
+
+    Args:
+        key: An integer, a slice, integers, or a boolean mask.
+        length: The length of the sequence that is indexed.
 
     Raises:
-        IndexError, TypeError: If they are none.
+        IndexError: If a single integer is out of range, or the shape of a mask is wrong. Several
+            integers are checked by the reader of the records.
+        TypeError: If the key is of another type.
     """
     if type(key) is np.ndarray and key.dtype == np.int64 and key.ndim == 1:
-        return key  # the usual case in a hurry
+        return key  # the most frequent case
     if isinstance(key, slice):
         return np.arange(*key.indices(length), dtype=np.int64)
     if hasattr(key, "__index__") and not isinstance(key, (bool, np.ndarray)):
         number = operator.index(key)
         if not -length <= number < length:
-            raise IndexError(f"there is no record {number}; there are {length}")
+            raise _out_of_range(number, length)
         return np.array(number)
     try:
         array = np.asarray(key)
     except ValueError:  # lists of different lengths
         array = np.zeros((), object)
     if array.dtype == object and array.ndim == 1 and all(type(each) is int for each in key):
-        raise IndexError(f"there is no record {max(key, key=abs)}; there are {length}")
+        raise _out_of_range(max(key, key=abs), length)
     if array.dtype == bool:
         if array.shape != (length,):
-            raise IndexError(f"a mask has the shape {array.shape}; must be ({length},)")
+            raise IndexError(f"the mask has shape {array.shape}; must be ({length},)")
         return np.flatnonzero(array)
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim > 1:
         raise TypeError(
-            f"records are chosen by {_describe(key)}; must be an integer, a slice, or a list "
-            "of integers"
+            f"the index is {_describe(key)}; must be an integer, a slice, or a list of integers"
         )
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
-        raise IndexError(f"there is no record {array.max()}; there are {length}")
-    # A single number is checked here, several are by a caller that reads them.
+        raise _out_of_range(int(array.max()), length)
     return parse_ids(int(array), length) if array.ndim == 0 else np.asarray(array, np.int64)
+
+
+def _out_of_range(position: int, length: int) -> IndexError:
+    return IndexError(f"there is no record {position}; there are {length}")
 
 
 def _describe(key: Any) -> str:
     if isinstance(key, np.ndarray):
-        return f"an array of {key.dtype} {key.shape}"
+        return f"an array of {key.dtype} with shape {key.shape}"
     return f"{str(key)[:60]!r} of type {type(key).__name__}"

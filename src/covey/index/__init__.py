@@ -1,9 +1,10 @@
-"""The index of a split: the place, the length and the class of every record.
+"""The index of a split: the location, the length and the class of every record.
 
-Indexing shards that another program wrote, and finding indexes again.
+``format`` defines the files, ``read`` verifies and maps them, ``build`` scans shards, ``store``
+finds an index beside the shards or in the cache.
 """
 
-from covey.index.build import GUESS, Indexing, ShardFiles
+from covey.index.build import GUESS, IndexBuilder, ShardFiles
 from covey.index.format import (
     BY_FILE,
     IndexMetadata,
@@ -15,42 +16,39 @@ from covey.index.format import (
     write_classes,
 )
 from covey.index.labels import KnownLabels, Label
-from covey.index.read import Index, array_limits, read_index, read_metadata
+from covey.index.read import Index, read_index, read_metadata
 from covey.index.store import (
-    cached_location,
-    changed_content,
+    ChangedShard,
+    FoundIndex,
     changed_state,
     find_changed,
+    find_index,
     find_or_build_index,
     write_index,
 )
 
 __all__ = [
     "BY_FILE",
+    "GUESS",
+    "ChangedShard",
+    "FoundIndex",
     "Index",
+    "IndexBuilder",
     "IndexMetadata",
     "IndexWriter",
+    "KnownLabels",
+    "Label",
     "Shard",
-    "array_limits",
+    "ShardFiles",
+    "changed_state",
+    "find_changed",
+    "find_index",
+    "find_or_build_index",
     "fingerprint",
     "index_names",
     "read_index",
     "read_metadata",
     "row_dtype",
     "write_classes",
-]
-
-
-__all__ = [
-    "GUESS",
-    "Indexing",
-    "KnownLabels",
-    "Label",
-    "ShardFiles",
-    "cached_location",
-    "changed_content",
-    "changed_state",
-    "find_changed",
-    "find_or_build_index",
     "write_index",
 ]

@@ -1,25 +1,24 @@
-"""The index of a split: the place, the length and the class of every record.
+"""The files of an index, which stores the location, the length and the class of every record.
 
-Four files beside the shards, each of which any Python reads::
+Four files beside the shards; ``np.load`` opens the arrays::
 
     birds-train.index.npy     one row per record, in the order of the shards:
-                              shard, length, offset[, within][, label]
-    birds-train.by_class.npy  the numbers of the records, class after class
+                              shard, length, offset[, inner_offset][, label]
+    birds-train.by_class.npy  record ids, sorted by class
     birds-train.classes.npy   one row per class: label, first, records;
-                              its records are by_class[first : first + records]
-    birds-train.index.json    the features, and for each shard what tells that it has changed
+                              its record ids are by_class[first : first + records]
+    birds-train.index.json    metadata: features, label, checksums, fingerprints of the shards
 
-``offset`` is where the record's frame begins in the shard. In a compressed shard it is where the
-frame's GZIP member begins, and ``inner_offset`` is where the frame begins in that member's data; if the
-shard is one long stream, ``offset`` is 0.
-
-What the rows of an index do not say: features, classes, and shards as they were.
+``offset`` is the offset of the record's frame in the shard. In a compressed shard it is the offset
+of the GZIP member, and ``inner_offset`` is the offset of the frame in the decompressed data of that
+member; if the shard is a single stream, ``offset`` is 0.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,16 +28,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.classes import class_table, number_dtype, sort_by_class
+from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import FormatError
 from covey.schema import ClassLabel, Features
 from covey.schema.json import features_from_json, features_to_json
-from covey.tfrecord.streams import RegularFile
-from covey.untrusted import MAX_SHARDS, brief, check_path, os_errors, parse_json
+from covey.untrusted import MAX_SHARDS, RegularFile, brief, check_path, os_errors, parse_json
+
+FORMAT_VERSION = 1
+
+BY_FILE = "@file"
+"""The ``label`` of an index whose classes are the files of the records."""
+
+FINGERPRINT_BYTES = 1 << 12
+"""Bytes at the start and at the end of a shard that its fingerprint covers."""
+
+# A file that is modified twice within this time may have the same mtime both times.
+_MTIME_GRANULARITY_NS = 1_000_000_000
 
 
 def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
-    """The fields of an index row, of which only those are there that are needed."""
+    """Return the dtype of an index row."""
     fields: list[tuple[str, str]] = [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8")]
     if compressed:
         fields.append(("inner_offset", "<u8"))
@@ -48,7 +57,7 @@ def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
 
 
 def index_names(stem: str) -> dict[str, str]:
-    """The names of the files, by what they are; the stem is ``<dataset>-<split>``."""
+    """Return the file names of an index by content; the stem is ``<dataset>-<split>``."""
     return {
         "rows": f"{stem}.index.npy",
         "by_class": f"{stem}.by_class.npy",
@@ -57,14 +66,88 @@ def index_names(stem: str) -> dict[str, str]:
     }
 
 
+# Shards.
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One TFRecord file of a split."""
+
+    name: str
+    """Path relative to the dataset's directory."""
+    records: int
+    bytes: int
+    """Size of the file."""
+    fingerprint: int
+    """CRC-32C of the start and the end of the file; detects a replaced file."""
+    version: str = ""
+    """Version that the storage reported when the shard was indexed (mtime or ETag); empty for a
+    shard that covey wrote, because it may be copied."""
+
+
+def fingerprint(path: str | os.PathLike[str]) -> int:
+    """Return the CRC-32C of the first and the last bytes of a local file."""
+    with RegularFile(path) as file, os_errors(path):
+        return fingerprint_of(file, file.stat().st_size)
+
+
+def fingerprint_of(file: BinaryIO, size: int) -> int:
+    """Return the fingerprint of an open file of ``size`` bytes."""
+    part = min(size, FINGERPRINT_BYTES)
+    file.seek(0)
+    crc = _core.crc32c(file.read(part))
+    file.seek(size - part)
+    return _core.crc32c(file.read(part), crc)
+
+
+class FileIdentity:
+    """Identity of a fingerprinted file, to detect that it was replaced or modified.
+
+    Args:
+        state: The ``fstat`` result of the open file.
+        fingerprint: The fingerprint of the file in that state.
+    """
+
+    def __init__(self, state: os.stat_result, fingerprint: int) -> None:
+        self.fingerprint = fingerprint
+        self._size = state.st_size
+        self._file = state.st_dev, state.st_ino
+        self._set_times(state)
+
+    def _set_times(self, state: os.stat_result) -> None:
+        self._modified = state.st_mtime_ns
+        self._times = state.st_mtime_ns, state.st_ctime_ns
+        # Whether a later modification will have a different time.
+        self._is_settled = abs(time.time_ns() - max(self._times)) > _MTIME_GRANULARITY_NS
+
+    def is_of(self, file: RegularFile) -> bool:
+        """Return whether ``file`` is the same file. It may have been touched or extended."""
+        state = file.stat()
+        is_same = (state.st_dev, state.st_ino) == self._file
+        is_untouched = (state.st_mtime_ns, state.st_ctime_ns) == self._times
+        if is_same and is_untouched and self._is_settled and state.st_size >= self._size:
+            return True
+        # Some network file systems report a different inode number each time.
+        is_unmodified = state.st_mtime_ns == self._modified
+        if state.st_size < self._size or not (is_same or is_unmodified):
+            return False
+        if fingerprint_of(file, self._size) != self.fingerprint:
+            return False
+        self._set_times(state)
+        return True
+
+
+# Writing arrays.
+
+
 class IndexWriter:
-    """Writes an index row by row, while the shards are written.
+    """Writer of the rows of an index, used while the shards are written.
 
     Args:
         path: The file of the rows.
-        records: How many there will be.
-        compressed: Whether shards are.
-        labelled: Whether records have classes.
+        records: The total number of records.
+        compressed: Whether the shards are compressed.
+        labelled: Whether the records have classes.
     """
 
     def __init__(self, path: Path, records: int, *, compressed: bool, labelled: bool) -> None:
@@ -75,24 +158,24 @@ class IndexWriter:
         self._records = records
         self._written = 0
         self.checksum = 0
-        """Of all rows so far."""
+        """CRC-32C of the rows written so far."""
 
-    def add(self, shard: int, places: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
-        """Note the records of a shard, which come after those of the one before."""
-        if len(places) and places["length"].max() >= 2**32:
-            raise FormatError(f"shard {shard}: a record is over 4 GiB, more than an index can hold")
-        rows = np.zeros(len(places), self._dtype)
+    def add(self, shard: int, locations: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
+        """Write the rows of the next records of a shard."""
+        if len(locations) and locations["length"].max() >= 2**32:
+            raise FormatError(f"shard {shard}: a record exceeds 4 GiB, the maximum of an index")
+        rows = np.zeros(len(locations), self._dtype)
         rows["shard"] = shard
-        rows["length"] = places["length"]
-        rows["offset"] = places["offset"]
+        rows["length"] = locations["length"]
+        rows["offset"] = locations["offset"]
         if "inner_offset" in rows.dtype.names:
-            rows["inner_offset"] = places["inner_offset"]
+            rows["inner_offset"] = locations["inner_offset"]
         if "label" in rows.dtype.names:
             rows["label"] = labels
         self.add_rows(rows)
 
     def add_rows(self, rows: NDArray[Any]) -> None:
-        """Add rows that are there already, of an index that this one continues."""
+        """Write existing rows, such as those of an index that is extended."""
         if rows.dtype != self._dtype:
             given, rows = rows, np.zeros(len(rows), self._dtype)
             for name in set(self._dtype.names or ()).intersection(given.dtype.names or ()):
@@ -103,14 +186,31 @@ class IndexWriter:
         self.checksum = _core.crc32c(rows, self.checksum)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close the file."""
         self._file.close()
         if self._written != self._records:
             raise AssertionError(f"{self._written} rows were written of {self._records}")
 
     def abandon(self) -> None:
-        """Close the file as it is, for nobody will read it."""
+        """Close the file without checking that it is complete."""
         self._file.close()
+
+
+def write_classes(
+    rows: Path, by_class: Path, classes: Path
+) -> tuple[NDArray[Any], tuple[int, int]]:
+    """Write the class table and the record ids sorted by class, in bounded memory.
+
+    Returns:
+        The class table; and the checksums of the class table and of the sorted record ids.
+    """
+    index = np.load(rows, mmap_mode="r")
+    table = class_table(index["label"])
+    np.save(classes, table)
+    ordered = _map_array(by_class, id_dtype(len(index)), len(index))
+    sort_by_class(index["label"], table, ordered)
+    ordered.flush()
+    return table, (_core.crc32c(table), _core.crc32c(ordered))
 
 
 def _write_header(file: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
@@ -120,10 +220,10 @@ def _write_header(file: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
 
 
 def _map_array(path: Path, dtype: np.dtype[Any], rows: int) -> Any:
-    """A new array in a file, to be filled in any order."""
+    """Return a new, writable, mapped array."""
     with open(path, "wb") as file:
         _write_header(file, dtype, rows)
-        # A full disk is found out here, where it is an error, and not in the middle of filling.
+        # Allocate now: a full disk raises OSError here, but SIGBUS in a mapped write.
         if rows and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), file.tell(), rows * dtype.itemsize)
         else:
@@ -131,98 +231,48 @@ def _map_array(path: Path, dtype: np.dtype[Any], rows: int) -> Any:
     return np.load(path, mmap_mode="r+")
 
 
-def write_classes(
-    rows: Path, by_class: Path, classes: Path
-) -> tuple[NDArray[Any], tuple[int, int]]:
-    """Sort the records of an index by class, with memory for a part of it only.
-
-    Returns:
-        The class table; and the checksums of its rows, and of the records in order.
-    """
-    index = np.load(rows, mmap_mode="r")
-    table = class_table(index["label"])
-    np.save(classes, table)
-    ordered = _map_array(by_class, number_dtype(len(index)), len(index))
-    sort_by_class(index["label"], table, ordered)
-    ordered.flush()
-    return table, (_core.crc32c(table), _core.crc32c(ordered))
-
-
-FORMAT = 1
-
-# What `label` is if no feature tells the class, but the file that a record is in.
-BY_FILE = "@file"
-
-
-# How much of the beginning and of the end of a shard its fingerprint looks at.
-FINGERPRINT_BYTES = 1 << 12
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One TFRecord file of a split."""
-
-    name: str
-    """Of the file, in the dataset's directory."""
-    records: int
-    bytes: int
-    """Of the file."""
-    fingerprint: int
-    """A checksum of how it begins and ends, which tells when another file has taken its place."""
-    version: str = ""
-    """What its storage said of its state when it was indexed; empty if covey wrote it, for then it
-    may be copied."""
-
-
-def fingerprint(path: str | os.PathLike[str]) -> int:
-    """The checksum of a file's first and last bytes."""
-    with RegularFile(path) as file, os_errors(path):
-        return fingerprint_of(file, file.stat().st_size)
-
-
-def fingerprint_of(file: BinaryIO, size: int) -> int:
-    """The same of a file that is open."""
-    part = min(size, FINGERPRINT_BYTES)
-    file.seek(0)
-    crc = _core.crc32c(file.read(part))
-    file.seek(size - part)
-    return _core.crc32c(file.read(part), crc)
+# Metadata.
 
 
 @dataclass(frozen=True, slots=True)
 class IndexMetadata:
-    """The description of an index, which lies beside its rows as ``.index.json``."""
+    """The content of ``.index.json``."""
 
     features: Features
     label: str | None
-    """The feature that tells the class, or :data:`BY_FILE`."""
+    """The label feature, :data:`BY_FILE`, or None."""
     label_strings: tuple[str, ...] | None
-    """What the labels stand for, where they are strings that the index has numbered."""
+    """The string of each class id, if the label feature is a string."""
     compression: str | None
     records: int
     checksum: int
-    """Of the index rows."""
+    """CRC-32C of the rows."""
     class_checksums: tuple[int, int] | None
-    """Of the rows of the class table, and of the records sorted by class, if there is a label."""
+    """CRC-32C of the class table and of the sorted record ids; None without a label."""
     shards: tuple[Shard, ...]
     order: Mapping[str, Any]
-    """How the records were brought into order; empty if covey did not write them."""
+    """How covey ordered the records; empty if covey did not write them."""
     single_stream: bool = False
-    """Whether records of compressed shards can only be reached from the beginning: then ``offset``
-    is 0, and ``inner_offset`` counts through the whole shard."""
+    """Whether records of compressed shards can only be read from the start of the shard: then
+    ``offset`` is 0, and ``inner_offset`` is the offset in all decompressed data of the shard."""
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """What the labels stand for, by their numbers, if that is known."""
+        """The name of each class id, if known."""
         if self.label_strings is not None or self.label is None:
             return self.label_strings
         kind = self.features.get(self.label)
         return kind.names if isinstance(kind, ClassLabel) else None
 
+    @property
+    def row_dtype(self) -> np.dtype[Any]:
+        """The dtype of the rows."""
+        return row_dtype(compressed=self.compression is not None, labelled=self.label is not None)
+
     def to_json(self) -> str:
-        """As it is stored."""
+        """Return the content of the file."""
         content: dict[str, Any] = {
-            "covey_index": FORMAT,
+            "covey_index": FORMAT_VERSION,
             "records": self.records,
             "checksum": self.checksum,
             "class_checksums": self.class_checksums,
@@ -234,82 +284,74 @@ class IndexMetadata:
             "shards": [asdict(shard) for shard in self.shards],
             "features": features_to_json(self.features),
         }
-        content["content_checksum"] = _checksum(content)
+        content["content_checksum"] = content_checksum(content)
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str) -> IndexMetadata:
-        """Read what was stored, which may be corrupt, or worse."""
+    def from_json(cls, text: str | bytes, path: str) -> IndexMetadata:
+        """Parse the content of a file.
+
+        Raises:
+            FormatError: If it is not valid.
+        """
+        content = parse_json(text, path)
         try:
-            content = parse_json(text, name)
-            if content["covey_index"] != FORMAT:
+            if content["covey_index"] != FORMAT_VERSION:
                 raise FormatError(
-                    f"the index has format {brief(content['covey_index'])}, this covey "
-                    f"reads {FORMAT}; update covey, or rebuild the index",
-                    path=name,
+                    f"the index has format version {brief(content['covey_index'])}; must be "
+                    f"{FORMAT_VERSION}",
+                    path=path,
+                    remedy="update covey, or rebuild the index with `covey index`",
                 )
-            if content.pop("content_checksum") != _checksum(content):
-                raise FormatError("its content is not what was written", path=name)
-            names = content["label_strings"]
+            if content.pop("content_checksum") != content_checksum(content):
+                raise FormatError("the checksum of the content does not match", path=path)
+            strings = content["label_strings"]
             sums = content["class_checksums"]
-            about = cls(
-                features=features_from_json(content["features"], name),
+            shards = _typed(content["shards"], list)
+            if len(shards) > MAX_SHARDS:
+                raise ValueError(f"{len(shards):,} shards; must be at most {MAX_SHARDS:,}")
+            found = cls(
+                features=features_from_json(content["features"], path),
                 label=_typed(content["label"], str, None),
-                label_strings=None if names is None else tuple(_typed(n, str) for n in names),
+                label_strings=None if strings is None else tuple(_typed(s, str) for s in strings),
                 compression=_typed(content["compression"], str, None),
                 records=_typed(content["records"], int),
                 checksum=_typed(content["checksum"], int),
                 class_checksums=None if sums is None else _pair(sums),
-                shards=tuple(_shard(each, name) for each in _shards(content["shards"])),
+                shards=tuple(_shard_from_json(each, path) for each in shards),
                 order=_typed(content["order"], dict),
                 single_stream=_typed(content["single_stream"], bool),
             )
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            IndexError,
-            AttributeError,
-            RecursionError,
-        ) as error:
-            if isinstance(error, FormatError):
-                raise
+        except FormatError:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise FormatError(
-                f"it is not an index description that can be read: {type(error).__name__}: {error}",
-                path=name,
+                f"it is not the metadata of an index: {type(error).__name__}: {error}", path=path
             ) from None
-        about._check(name)
-        return about
+        found._check(path)
+        return found
 
-    def _check(self, name: str) -> None:
-        """Make sure that its parts agree."""
+    def _check(self, path: str) -> None:
+        """Raise FormatError unless the fields are consistent."""
         if self.compression not in (None, "GZIP", "ZLIB"):
-            raise FormatError(f"its compression is {self.compression[:60]!r}", path=name)
+            raise FormatError(f"the compression is {self.compression[:60]!r}", path=path)
         if self.label not in (None, BY_FILE) and self.label not in self.features:
-            raise FormatError(f"its label {self.label!r} is none of its features", path=name)
+            raise FormatError(f"the label {self.label!r} is not one of the features", path=path)
         if (self.label is None) != (self.class_checksums is None):
-            raise FormatError("it has a label but no classes, or classes but no label", path=name)
+            raise FormatError("it must have both a label and classes, or neither", path=path)
         if self.single_stream and self.compression is None:
-            raise FormatError("its shards are single_stream, but not compressed", path=name)
+            raise FormatError("single_stream is true, but the shards are not compressed", path=path)
         if self.records != sum(shard.records for shard in self.shards):
-            raise FormatError(
-                f"its shards do not have its {self.records} records together", path=name
-            )
+            raise FormatError(f"the shards do not have {self.records} records in total", path=path)
 
 
-_ANY: Any = object()
+_NOT_OPTIONAL: Any = object()
 
 
-def _shards(content: Any) -> list[Any]:
-    if len(_typed(content, list)) > MAX_SHARDS:
-        raise ValueError(f"it has {len(content):,} shards; must have at most {MAX_SHARDS:,}")
-    return list(content)
-
-
-def _typed(value: Any, kind: type, otherwise: Any = _ANY) -> Any:
+def _typed(value: Any, kind: type, otherwise: Any = _NOT_OPTIONAL) -> Any:
     if value is otherwise or type(value) is kind:
         return value
-    raise TypeError(f"{brief(value)} is no {kind.__name__}")
+    raise TypeError(f"{brief(value)} is not of type {kind.__name__}")
 
 
 def _pair(content: Any) -> tuple[int, int]:
@@ -317,12 +359,12 @@ def _pair(content: Any) -> tuple[int, int]:
     return _typed(first, int), _typed(second, int)
 
 
-def _checksum(content: Mapping[str, Any]) -> int:
-    """Of what a description says, however it is laid out."""
+def content_checksum(content: Mapping[str, Any]) -> int:
+    """Return the CRC-32C of a JSON object, independent of its formatting."""
     return _core.crc32c(json.dumps(content, sort_keys=True).encode())
 
 
-def _shard(content: Mapping[str, Any], file: str) -> Shard:
+def _shard_from_json(content: Mapping[str, Any], path: str) -> Shard:
     shard = Shard(
         name=_typed(content["name"], str),
         records=_typed(content["records"], int),
@@ -330,7 +372,7 @@ def _shard(content: Mapping[str, Any], file: str) -> Shard:
         fingerprint=_typed(content["fingerprint"], int),
         version=_typed(content["version"], str),
     )
-    check_path(shard.name, f"{file}: the name of a shard")
+    check_path(shard.name, f"{path}: the name of a shard")
     if not (0 <= shard.records < 2**62 and 0 <= shard.bytes < 2**62):
-        raise ValueError(f"{str(shard)[:200]} cannot be a shard of this directory")
+        raise ValueError(f"{str(shard)[:200]} is not a valid shard")
     return shard

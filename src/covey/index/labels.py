@@ -1,11 +1,10 @@
-"""Who tells the class of a record while shards are indexed: a feature, a function, or the file."""
+"""Class ids of records while shards are indexed: from a label feature, a function, or the file."""
 
 from __future__ import annotations
 
-import abc
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,168 +17,171 @@ from covey.schema import Features
 from covey.schema.codec import row_of
 from covey.tfrecord import Block
 
-Label = str | Callable[[Mapping[str, Any]], int | str] | None
+LabelFunction = Callable[[Mapping[str, Any]], int | str]
+Label = str | LabelFunction | None
 
 
-class Labeller(abc.ABC):
-    """Tells the class of records, of many shards at once."""
+@runtime_checkable
+class LabelReader(Protocol):
+    """Reader of the class ids of blocks of records; used by several threads."""
 
     label: str | None
-    """What is noted in the index: a feature, or what stands for another way to tell."""
-    decodes: bool = True
-    """Whether it decodes records, and so verifies them."""
+    """The ``label`` of the index."""
+    decodes: bool
+    """Whether it decodes the records, and so verifies their checksums."""
 
-    @abc.abstractmethod
-    def of(self, block: Block, shard: int) -> NDArray[np.int64]:
-        """The classes of the records of a shard, as numbers, which may be preliminary."""
+    def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
+        """Return the class ids of the records of a block; they may be provisional."""
+        ...
 
     def finish(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
-        """When all were seen: the final number of each preliminary one if they differ, and the
-        strings that they stand for, if they do.
+        """Return the final id of each provisional id, if they differ, and the label strings.
+
+        To be called after all blocks.
         """
-        return None, None
+        ...
 
 
-class _Texts:
-    """Numbers strings as they come, and by their order in the end.
+class _StringIds:
+    """Ids of strings: provisional in the order of arrival, final in sorted order.
 
-    So the same strings always have the same numbers, a caller that saw them first.
+    The final ids do not depend on the order in which threads read the strings.
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._ids: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def number(self, texts: Iterable[str]) -> NDArray[np.int64]:
-        listed = list(texts)
+    def ids_of(self, strings: Iterable[str]) -> NDArray[np.int64]:
+        listed = list(strings)
         with self._lock:
-            for text in set(listed).difference(self._numbers):
-                self._numbers[text] = len(self._numbers)
-        return np.array([self._numbers[text] for text in listed], np.int64)
+            for string in set(listed).difference(self._ids):
+                self._ids[string] = len(self._ids)
+        return np.array([self._ids[string] for string in listed], np.int64)
 
     def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        texts = tuple(sorted(self._numbers))
-        final = np.zeros(len(texts), np.int64)
-        for number, text in enumerate(texts):
-            final[self._numbers[text]] = number
-        return final, texts
+        strings = tuple(sorted(self._ids))
+        final = np.zeros(len(strings), np.int64)
+        for number, string in enumerate(strings):
+            final[self._ids[string]] = number
+        return final, strings
 
 
-class TextLabels(Labeller):
-    """The value of a feature is the class, which is a string."""
+class StringLabels:
+    """Classes from a string feature."""
+
+    decodes = True
 
     def __init__(self, features: Features, label: str) -> None:
-        self.label: str = label
+        self.label: str | None = label
+        self._label = label
         self._features = features.select([label])
-        self._texts = _Texts()
+        self._ids = _StringIds()
 
-    def of(self, block: Block, shard: int) -> NDArray[np.int64]:
+    def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
         numbers = range(block.first, block.first + len(block))
         try:
-            texts = read_strings(self._features, self.label, block, numbers)
+            strings = read_strings(self._features, self._label, block, numbers)
         except FeatureError as error:
             raise DatasetError(f"{error}", path=block.name) from None
-        return self._texts.number(texts)
+        return self._ids.ids_of(strings)
 
     def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        return self._texts.finish()
+        return self._ids.finish()
 
 
-class KnownLabels(Labeller):
-    """Classes that have their numbers already."""
+class KnownLabels:
+    """Classes from a label feature whose class ids are known."""
+
+    decodes = True
 
     def __init__(self, classes: Classes) -> None:
         self.label = classes.label
         self._classes = classes
 
-    def of(self, block: Block, shard: int) -> NDArray[np.int64]:
-        classes = self._classes.of(block)
-        assert classes is not None
-        return classes
+    def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
+        labels = self._classes.of(block)
+        assert labels is not None
+        return labels
 
     def finish(self) -> tuple[None, tuple[str, ...] | None]:
         return None, self._classes.texts
 
 
-class FunctionLabels(Labeller):
-    """A function of the decoded example tells the class: an integer, or a string."""
+class FunctionLabels:
+    """Classes from a function of the decoded example, which returns an integer or a string."""
 
-    label = "@function"
+    decodes = True
 
-    def __init__(
-        self, features: Features, function: Callable[[Mapping[str, Any]], int | str]
-    ) -> None:
+    def __init__(self, features: Features, function: LabelFunction) -> None:
+        self.label: str | None = "@function"
         self._features = features
         self._function = function
-        self._texts = _Texts()
-        self._kind: type | None = None
+        self._ids = _StringIds()
+        self._type: type | None = None
 
-    def of(self, block: Block, shard: int) -> NDArray[np.int64]:
+    def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
         columns = self._features.decode_batch(block)
-        values = [self._call(columns, row, block) for row in range(len(block))]
-        if self._kind is str:
-            return self._texts.number(values)
-        return np.array(values, np.int64)
+        values = [
+            self._check(self._function(row_of(columns, row)), block, row)
+            for row in range(len(block))
+        ]
+        return self._ids.ids_of(values) if self._type is str else np.array(values, np.int64)
 
-    def _call(self, columns: Mapping[str, Any], row: int, block: Block) -> Any:
-        value: Any = self._function(row_of(columns, row))
-        kind: type = str if isinstance(value, str) else int
-        if isinstance(value, (np.integer, int)) and not isinstance(value, bool):
+    def _check(self, value: Any, block: Block, row: int) -> Any:
+        """Return the value as a Python int or str; all records must have the same type."""
+        if isinstance(value, str):
+            value = str(value)  # not numpy's subclass
+        elif isinstance(value, (np.integer, int)) and not isinstance(value, bool):
             value = int(value)
-        elif kind is str:
-            value = str(value)  # numpy has strings of its own
-        else:
-            kind = type(value)
-        if kind not in (str, int) or self._kind not in (None, kind):
-            expected = "an integer or a string" if self._kind is None else self._kind.__name__
+        allowed = "an integer or a string" if self._type is None else self._type.__name__
+        if (
+            type(value) not in ((str, int) if self._type is None else (self._type,))
+            or (type(value) is int and not -(2**63) <= value < 2**63)
+        ):  # fmt: skip
             raise DatasetError(
-                f"record {block.first + row}: the label function gave {value!r}; must be "
-                f"{expected}, as for the others",
+                f"the label function returned {value!r}; must be {allowed} as for the other "
+                "records, and fit in 64 bits",
                 path=block.name,
+                record=block.first + row,
             )
-        if kind is int and not -(2**63) <= value < 2**63:
-            raise DatasetError(
-                f"record {block.first + row}: the label function gave {value}, which does "
-                "not fit 64 bits",
-                path=block.name,
-            )
-        self._kind = kind
+        self._type = type(value)
         return value
 
     def finish(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
-        return self._texts.finish() if self._kind is str else (None, None)
+        return self._ids.finish() if self._type is str else (None, None)
 
 
-class FileLabels(Labeller):
-    """All records of a file are of one class, which is called like the file."""
+class FileLabels:
+    """Classes from file names: all records of a file have one class."""
 
-    label = BY_FILE
     decodes = False
 
     def __init__(self, names: Sequence[str]) -> None:
+        self.label: str | None = BY_FILE
         classes = [strip_record_suffixes(name) for name in names]
         self._names = tuple(sorted(set(classes)))
-        numbers = {name: number for number, name in enumerate(self._names)}
-        self._shards = [numbers[name] for name in classes]
+        ids = {name: number for number, name in enumerate(self._names)}
+        self._shards = [ids[name] for name in classes]
 
-    def of(self, block: Block, shard: int) -> NDArray[np.int64]:
+    def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
         return np.full(len(block), self._shards[shard], np.int64)
 
     def finish(self) -> tuple[None, tuple[str, ...]]:
         return None, self._names
 
 
-def make_labeller(
-    label: Label | Labeller, features: Features, names: Sequence[str]
-) -> Labeller | None:
-    """Who tells the class.
+def label_reader(
+    label: Label | LabelReader, features: Features, names: Sequence[str]
+) -> LabelReader | None:
+    """Return the reader of class ids for a ``label`` argument; None if it is None.
 
     Args:
         label: A feature, a function of an example, or :data:`covey.index.BY_FILE`; None for none.
-        features: Of the records.
-        names: Of the shards.
+        features: The features of the records.
+        names: The file names of the shards.
     """
-    if label is None or isinstance(label, Labeller):
+    if label is None or isinstance(label, LabelReader):
         return label
     if callable(label):
         return FunctionLabels(features, label)
@@ -191,7 +193,7 @@ def make_labeller(
         )
     if label == BY_FILE:
         return FileLabels(names)
-    find_label(features, label)  # says what is wrong with it
+    find_label(features, label)  # raises if it cannot be a label
     if is_string(features[label]):
-        return TextLabels(features, label)
+        return StringLabels(features, label)
     return KnownLabels(Classes(features, label))

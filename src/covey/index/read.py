@@ -1,11 +1,11 @@
-"""Reading an index that lies on disk, of which nothing is believed before it was checked."""
+"""Reading of index files. Every array is verified before it is used."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -15,18 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.classes import CLASS_DTYPE, number_dtype
+from covey.classes import CLASS_DTYPE, id_dtype
 from covey.errors import FileChangedError, FormatError, StorageError
-from covey.index.format import IndexMetadata, index_names, row_dtype
+from covey.index.format import FileIdentity, IndexMetadata, index_names
 from covey.results import SkippedRecord
-from covey.tfrecord.streams import RegularFile
-from covey.untrusted import read_file
+from covey.untrusted import RegularFile, read_file
 
-# How much of a file is looked at together: no more of it than this takes memory.
-_PIECE_BYTES = 1 << 20
+# Bytes of a file that are verified at a time.
+_CHUNK_BYTES = 1 << 20
 
-# Arrays up to this size are held in memory, others stay mapped.
-_HELD_BYTES = 16 << 20
+# Arrays up to this size are read into memory; larger ones are mapped.
+_MAX_READ_BYTES = 16 << 20
 
 _MAX_HEADER_BYTES = 10_000
 
@@ -37,28 +36,30 @@ class Index:
 
     metadata: IndexMetadata
     rows: NDArray[Any]
-    """One per record; fields as :func:`covey.index.row_dtype` has them."""
+    """One row per record; the fields are those of :func:`covey.index.row_dtype`."""
     classes: NDArray[Any] | None
     """One row per class, sorted by label: label, first, records. None without a label."""
     by_class: NDArray[Any] | None
-    """The numbers of the records, class after class."""
+    """Record ids, sorted by class."""
     home: tuple[str, str] | None = None
-    """The directory and the stem of the files that it is mapped from."""
+    """Directory and stem of the files; None for an index in memory."""
     skipped: tuple[SkippedRecord, ...] = ()
-    """What was left out of it because it is corrupt, if that was asked for."""
+    """Corrupt records that were skipped when the index was built with ``on_error="skip"``."""
     mmap: bool = True
-    """Whether large arrays are mapped when it is read again."""
+    """Whether large arrays are mapped when the index is unpickled."""
+    verified: Mapping[str, FileIdentity] = field(default_factory=dict)
+    """The local shards whose fingerprints were verified with this index, by name. Not pickled."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @cached_property
     def first_records(self) -> list[int]:
-        """The number of the first record of each shard, and how many there are."""
+        """The id of the first record of each shard, and the number of records."""
         return [0, *accumulate(shard.records for shard in self.metadata.shards)]
 
     def check_read(self) -> None:
-        """Make sure that what was read from it was still in its files. To be called afterwards.
+        """Check that arrays that were just read are not those of a truncated file.
 
         Raises:
             FileChangedError: If a file was truncated while it was mapped.
@@ -68,95 +69,101 @@ class Index:
                 raise self.truncated()
 
     def truncated(self) -> FileChangedError:
-        """The error of an index whose file was truncated while it was mapped."""
-        where = "" if self.home is None else f"{self.home[0]}: "
+        """Return the error for an index whose file was truncated while it was mapped."""
         return FileChangedError(
-            f"{where}a file of the index was truncated while it was mapped; open the dataset again",
+            "a file of the index was truncated while it was mapped",
             path=None if self.home is None else self.home[0],
+            remedy="open the dataset again",
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An index on disk is read again, so that a pickle is small. The files of an index in the
-        # cache may have been removed to make room for others: then its arrays are pickled.
+        # An index on disk is read again, so that a pickle is small. If the files were evicted from
+        # the cache, the arrays are pickled.
         if self.home is not None and self._is_on_disk(*self.home):
-            return _read_again, (self.home, self.metadata, self.mmap)
+            return _unpickle, (self.home, self.metadata, self.mmap)
         return Index, (self.metadata, self.rows, self.classes, self.by_class, None, self.skipped)
 
     def _is_on_disk(self, directory: str, stem: str) -> bool:
         names = index_names(stem)
-        needed = ["rows"] if self.classes is None else ["rows", "classes", "by_class"]
-        return all(os.path.exists(os.path.join(directory, names[each])) for each in needed)
+        parts = ["rows"] if self.classes is None else ["rows", "classes", "by_class"]
+        return all(os.path.exists(os.path.join(directory, names[part])) for part in parts)
 
 
-def _read_again(home: tuple[str, str], about: IndexMetadata, mmap: bool) -> Index:
+def _unpickle(home: tuple[str, str], metadata: IndexMetadata, mmap: bool) -> Index:
     directory = Path(home[0])
     try:
-        return read_index(directory, home[1], about, mmap=mmap)
+        return read_index(directory, home[1], metadata, mmap=mmap)
     except (FormatError, OSError) as error:
         raise FileChangedError(
-            f"the index was removed or replaced after the dataset was pickled ({error}); "
-            "open the dataset again; if the index was evicted from the cache, set "
-            "COVEY_CACHE_BYTES to more",
-            path=str(directory),
+            f"the index was removed or replaced after the dataset was pickled ({error})",
+            path=directory,
+            remedy="open the dataset again; if the index was evicted from the cache, increase "
+            "COVEY_CACHE_BYTES",
         ) from None
 
 
 def read_metadata(directory: Path, stem: str) -> IndexMetadata | None:
-    """What an index says of itself, if there is one."""
+    """Return the metadata of an index; None if there is no index.
+
+    Raises:
+        FormatError: If the file is not valid.
+    """
     path = directory / index_names(stem)["metadata"]
     try:
         return IndexMetadata.from_json(read_file(path), str(path))
     except FileNotFoundError:
         return None
     except StorageError as error:
-        raise FormatError(str(error)) from None
+        raise FormatError(error.reason, path=error.path) from None
 
 
-def read_index(directory: Path, stem: str, about: IndexMetadata, *, mmap: bool = True) -> Index:
-    """The index of a split; large arrays are mapped into memory, unless ``mmap`` is false.
+def read_index(directory: Path, stem: str, metadata: IndexMetadata, *, mmap: bool = True) -> Index:
+    """Read the arrays of an index, and verify their checksums.
 
-    All of it is compared with its checksums, without being held. Where records lie is compared with
-    the shards when they are read.
+    Args:
+        directory: The directory of the files.
+        stem: The common start of their names.
+        metadata: The metadata of the index.
+        mmap: Map large arrays into memory; False reads them.
 
     Raises:
-        FormatError: If a file is corrupt, or none of this index.
+        FormatError: If a file is corrupt, missing, or belongs to another index.
     """
     names, home = index_names(stem), (str(directory), stem)
-    dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
-    check = _row_check(about, dtype)
+    check = _row_check(metadata)
     path = directory / names["rows"]
-    rows = _load(path, dtype, about.records, about.checksum, check, mmap=mmap)
-    if about.class_checksums is None:
-        return Index(about, rows, None, None, home, mmap=mmap)
-    table, ordered = about.class_checksums
-    classes = _load(directory / names["classes"], CLASS_DTYPE, None, table, mmap=mmap)
-    _check_classes(classes, about, str(directory / names["classes"]))
-    numbers = number_dtype(about.records)
+    rows = _load(path, metadata.row_dtype, metadata.records, metadata.checksum, check, mmap=mmap)
+    if metadata.class_checksums is None:
+        return Index(metadata, rows, None, None, home, mmap=mmap)
+    table_checksum, ids_checksum = metadata.class_checksums
+    path = directory / names["classes"]
+    classes = _load(path, CLASS_DTYPE, None, table_checksum, mmap=mmap)
+    _check_classes(classes, metadata, path)
     path = directory / names["by_class"]
-    by_class = _load(path, numbers, about.records, ordered, mmap=mmap)
-    return Index(about, rows, classes, by_class, home, mmap=mmap)
+    ids = id_dtype(metadata.records)
+    by_class = _load(path, ids, metadata.records, ids_checksum, mmap=mmap)
+    return Index(metadata, rows, classes, by_class, home, mmap=mmap)
 
 
-def array_limits(about: IndexMetadata) -> dict[str, int]:
-    """Return the most bytes that each array of an index can have, by its name."""
-    dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)
-    dtypes = {"rows": dtype}
-    if about.label is not None:  # no class is empty
-        dtypes |= {"classes": CLASS_DTYPE, "by_class": number_dtype(about.records)}
+def max_array_bytes(metadata: IndexMetadata) -> dict[str, int]:
+    """Return the maximum size of each array file of an index, by its key in ``index_names``."""
+    dtypes = {"rows": metadata.row_dtype}
+    if metadata.label is not None:  # no class is empty
+        dtypes |= {"classes": CLASS_DTYPE, "by_class": id_dtype(metadata.records)}
     head = _MAX_HEADER_BYTES + 12
-    return {name: about.records * each.itemsize + head for name, each in dtypes.items()}
+    return {name: metadata.records * dtype.itemsize + head for name, dtype in dtypes.items()}
 
 
-def _row_check(about: IndexMetadata, dtype: np.dtype[Any]) -> _core.RowCheck:
-    """Makes sure that records follow each other, within their shards."""
+def _row_check(metadata: IndexMetadata) -> _core.RowCheck:
+    """Return the check that records follow each other within their shards."""
     mode = _core.ADDRESS_PLAIN
-    if about.compression is not None:
-        mode = _core.ADDRESS_SINGLE_STREAM if about.single_stream else _core.ADDRESS_MEMBERS
+    if metadata.compression is not None:
+        mode = _core.ADDRESS_SINGLE_STREAM if metadata.single_stream else _core.ADDRESS_MEMBERS
     return _core.RowCheck(
-        dtype,
+        metadata.row_dtype,
         mode=mode,
-        records=np.array([shard.records for shard in about.shards], np.uint64),
-        bytes=np.array([shard.bytes for shard in about.shards], np.uint64),
+        records=np.array([shard.records for shard in metadata.shards], np.uint64),
+        bytes=np.array([shard.bytes for shard in metadata.shards], np.uint64),
     )
 
 
@@ -169,51 +176,51 @@ def _load(
     *,
     mmap: bool,
 ) -> NDArray[Any]:
-    """An array on disk, if it is what it should be."""
+    """Return a verified array."""
     try:
         file = ArrayFile(path)
     except FileNotFoundError:
-        raise FormatError("it is missing, but the rest of the index is there", path=path) from None
+        raise FormatError(
+            "the file is missing, but the rest of the index exists", path=path
+        ) from None
     except StorageError as error:
-        raise FormatError(str(error)) from None
-    except Exception as error:  # a corrupt header is Python that cannot be parsed, in any way
-        raise FormatError(f"it is not an array that numpy can read: {error}", path=path) from None
+        raise FormatError(error.reason, path=error.path) from None
+    except Exception as error:  # numpy evaluates the header, which may raise anything
+        raise FormatError(f"it is not a valid .npy file: {error}", path=path) from None
     with file:
         if len(file.shape) != 1 or file.dtype != dtype:
             raise FormatError(
-                f"it has {file.dtype} {file.shape}, expected rows of {dtype}", path=path
+                f"it has {file.dtype} of shape {file.shape}; must be rows of {dtype}", path=path
             )
         if rows is not None and file.shape[0] != rows:
-            raise FormatError(f"it has {file.shape[0]} rows, expected {rows}", path=path)
-        found = 0
-        done = 0
-        for piece in file.pieces(_PIECE_BYTES):
-            found = _core.crc32c(piece, found)
+            raise FormatError(f"it has {file.shape[0]} rows; must be {rows}", path=path)
+        found = done = 0
+        for chunk in file.chunks(_CHUNK_BYTES):
+            found = _core.crc32c(chunk, found)
             try:
                 if check is not None:
-                    check.add(piece)
+                    check.add(chunk)
             except _core.Fault as fault:
                 raise FormatError(
-                    f"row {done + fault.row} is of a record at byte {fault.offset}, "
-                    "which cannot be: it is another shard's, lies outside of it, or does "
-                    "not follow the last",
+                    f"row {done + fault.row} has a record at byte {fault.offset} that is not "
+                    "in its shard, or does not follow the previous record",
                     path=path,
                 ) from None
-            done += len(piece) // dtype.itemsize
+            done += len(chunk) // dtype.itemsize
         if found != checksum or (check is not None and not check.is_done()):
-            raise FormatError("its rows are not those that were written with the index", path=path)
+            raise FormatError("the rows do not match the metadata of the index", path=path)
         return file.load(mmap=mmap)
 
 
 class ArrayFile:
-    """A file that numpy wrote, opened once. To be closed.
+    """An open ``.npy`` file. Use it as a context manager.
 
     Args:
         path: The file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError, StorageError: If it is not a file of an array, or shorter than its array.
+        FileNotFoundError: If the file does not exist.
+        ValueError, StorageError: If it is not a valid ``.npy`` file, or is truncated.
     """
 
     def __init__(self, path: Path) -> None:
@@ -221,10 +228,10 @@ class ArrayFile:
         self._file = RegularFile(path)
         try:
             head = self._file.read_at(0, 12)
-            # numpy reads as many bytes as the header says it has, before it looks at the number.
+            # numpy allocates the length that the header states, before it checks it.
             size = head[8:10] if head[6:7] == b"\1" else head[8:12]
             if int.from_bytes(size, "little") > _MAX_HEADER_BYTES:
-                raise ValueError(f"its header is longer than {_MAX_HEADER_BYTES} bytes")
+                raise ValueError(f"the header is longer than {_MAX_HEADER_BYTES} bytes")
             version = np.lib.format.read_magic(self._file)
             if version not in ((1, 0), (2, 0)):
                 raise ValueError(f"version {version} of the format is not supported")
@@ -239,9 +246,9 @@ class ArrayFile:
             self._begin = self._file.tell()
             self.nbytes = math.prod(self.shape) * self.dtype.itemsize
             self.rest = self._file.stat().st_size - self._begin - self.nbytes
-            """How many bytes follow the array."""
+            """Number of bytes after the array."""
             if self.rest < 0:
-                raise ValueError(f"it ends {-self.rest} bytes before its array does")
+                raise ValueError(f"the file ends {-self.rest} bytes before the array")
         except BaseException:
             self._file.close()
             raise
@@ -252,8 +259,8 @@ class ArrayFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def pieces(self, size: int) -> Iterator[memoryview]:
-        """The bytes of the array in whole items, read and not mapped, so that they are not held."""
+    def chunks(self, size: int) -> Iterator[memoryview]:
+        """Yield the bytes of the array in chunks of complete items, in one reused buffer."""
         item = self.dtype.itemsize
         buffer = memoryview(bytearray(min(self.nbytes, max(1, size // item) * item)))
         self._file.seek(self._begin)
@@ -265,8 +272,8 @@ class ArrayFile:
             left -= count
 
     def load(self, *, mmap: bool) -> NDArray[Any]:
-        """The array: in memory if it is small or ``mmap`` is false, else mapped."""
-        if mmap and self.nbytes > _HELD_BYTES:
+        """Return the array: mapped if it is large and ``mmap`` is true, else read into memory."""
+        if mmap and self.nbytes > _MAX_READ_BYTES:
             end = self._begin + self.nbytes
             mapped = _core.map_file(self._file.fileno(), self._begin, end, False)
             return mapped.view(self.dtype).reshape(self.shape)
@@ -281,20 +288,20 @@ class ArrayFile:
         while done < len(buffer):
             count = self._file.readinto(buffer[done:])
             if not count:
-                raise FormatError("it ends before its rows do", path=self._path)
+                raise FormatError("the file ends before its rows", path=self._path)
             done += count
 
 
-def _check_classes(classes: NDArray[Any], about: IndexMetadata, name: str) -> None:
-    """Make sure that the classes cut all records into stretches."""
+def _check_classes(classes: NDArray[Any], metadata: IndexMetadata, path: Path) -> None:
+    """Raise FormatError unless the classes partition all records, in the order of their labels."""
     labels, records = classes["label"], classes["records"]
     sums = np.cumsum(records)
     total = int(sums[-1]) if len(sums) else 0
-    # Counts near 2**64 must not wrap around to what is expected.
-    if (records > about.records).any() or (records == 0).any() or total != about.records:
-        raise FormatError(f"its classes do not have {about.records} records together", path=name)
+    # Counts near 2**64 must not wrap around to the expected total.
+    if (records > metadata.records).any() or (records == 0).any() or total != metadata.records:
+        raise FormatError(f"the classes do not have {metadata.records} records in total", path=path)
     if (classes["first"] != sums - records).any() or (labels[1:] <= labels[:-1]).any():
-        raise FormatError("its classes are not in order", path=name)
-    texts = about.label_strings
-    if texts is not None and len(labels) and not 0 <= labels[0] <= labels[-1] < len(texts):
-        raise FormatError(f"it has classes beside the {len(texts)} that have a string", path=name)
+        raise FormatError("the classes are not in order", path=path)
+    strings = metadata.label_strings
+    if strings is not None and len(labels) and not 0 <= labels[0] <= labels[-1] < len(strings):
+        raise FormatError(f"a class id is not one of the {len(strings)} label strings", path=path)

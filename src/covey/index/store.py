@@ -1,11 +1,10 @@
-"""Where indexes are kept: beside their shards, or in the cache directory.
+"""Finding and storing of indexes: beside their shards, or in the cache directory.
 
-A reader never writes to a dataset: an index that it builds goes to the cache. ``covey index`` and
-writers put one beside the shards.
+A reader never writes to a dataset: an index that it builds is stored in the cache. ``covey index``
+and writers store the index beside the shards.
 
-An index that was found is used only if it is of the shards that are there now. One that is not is
-rebuilt; but if covey wrote it together with the shards, then these were changed, and that is an
-error.
+An index is used only if it matches the current shards. One that does not match is rebuilt; but if
+covey wrote it together with the shards, the shards were modified, which raises DatasetError.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from covey._files import replacing
+from covey._files import open_private, replacing
 from covey.errors import (
     DatasetError,
     FeatureError,
@@ -31,207 +30,229 @@ from covey.errors import (
     StorageError,
     StoragePermissionError,
 )
-from covey.index.build import GUESS, Indexing, ShardFiles, shard_fingerprint
-from covey.index.format import IndexMetadata, IndexWriter, Shard, index_names
-from covey.index.read import Index, array_limits, read_index, read_metadata
-from covey.storage import Stat, Storage, cache_limit, remove_stale_temporaries
+from covey.index.build import GUESS, IndexBuilder, ShardFiles
+from covey.index.format import (
+    FileIdentity,
+    IndexMetadata,
+    IndexWriter,
+    Shard,
+    fingerprint_of,
+    index_names,
+)
+from covey.index.read import Index, max_array_bytes, read_index, read_metadata
+from covey.storage import Stat, cache_limit, remove_stale_temporaries
 from covey.storage.cache import DiskCache, cache_subdirectory
 from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
+from covey.untrusted import RegularFile, os_errors
 
-# More than the metadata of an index has, which is not known before it is written.
+# Upper bound of the size of the metadata of an index, to reserve space in the cache.
 _METADATA_BYTES = 1 << 16
 
 
-def find_or_build_index(
-    files: ShardFiles, stem: str, indexing: Indexing, *, keep: bool = True
-) -> tuple[Index, Path | None]:
-    """The index of shards: one that was kept, or a new one, which goes to the cache.
+# Finding.
 
-    Args:
-        files: The shards.
-        stem: How its files are called.
-        indexing: How to make it.
-        keep: Whether to keep a new one.
 
-    Returns:
-        The index, and the directory that it is in, if it was kept.
-    """
-    index, directory, damaged = find_index(files, stem, indexing)
-    if index is not None:
-        return index, directory
-    if damaged is not None:
-        with contextlib.suppress(FeatureError):
-            index = indexing.like(damaged).build(files)
-    if index is None:
-        index = indexing.build(files)
-    if not keep or callable(indexing.label) or indexing.on_error == "skip":
-        return index, None
-    try:
-        directory = cached_location(files, stem, indexing)
-        arrays = (index.rows, index.classes, index.by_class)
-        size = sum(each.nbytes for each in arrays if each is not None)
-        _make_room(directory, size + _METADATA_BYTES)
-        write_index(directory, stem, index, private=True)
-        return read_index(directory, stem, index.metadata, mmap=indexing.mmap), directory
-    # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
-    except (OSError, UnicodeError, FormatError):
-        return index, None
+@dataclass(frozen=True, eq=False)
+class FoundIndex:
+    """Result of :func:`find_index`."""
+
+    index: Index | None = None
+    """The index; None if there is none, or its arrays are corrupt."""
+    metadata: IndexMetadata | None = None
+    """Metadata that matches the shards; present also if the arrays are corrupt."""
+    is_beside: bool = False
+    """Whether the index is stored beside the shards, not in the cache."""
 
 
 def find_index(
-    files: ShardFiles, stem: str, indexing: Indexing
-) -> tuple[Index | None, Path | None, IndexMetadata | None]:
-    """Find the index of shards, beside them or in the cache; nothing is built.
+    files: ShardFiles,
+    stem: str,
+    label: object = GUESS,
+    *,
+    mmap: bool = True,
+    metadata_only: bool = False,
+) -> FoundIndex:
+    """Return the index of shards, from beside them or from the cache. Never builds one.
 
     Args:
         files: The shards.
-        stem: The common part of the names of its files.
-        indexing: The label that the index must have, and how it is read.
-
-    Returns:
-        The index and its directory; else the metadata of a corrupt index, if there is one.
+        stem: The common start of the names of the index files.
+        label: The label that the index must have; GUESS and None match any index.
+        mmap: Map large arrays into memory; False reads them.
+        metadata_only: Return as soon as matching metadata is found, without the index.
 
     Raises:
-        DatasetError: If covey wrote the index with the shards, and a shard was changed.
+        DatasetError: If covey wrote the index with the shards, and a shard was modified.
     """
     corrupt = None
-    for directory in _places_to_read(files, stem, indexing):
-        about = _look(directory, files, stem)
-        if about is None or not _is_wanted(about, indexing):
-            continue
-        corrupt = about
-        if indexing.on_error == "skip":  # corrupt records are found only by reading all of them
-            break
+    for directory, is_beside in _locations(files, stem, label):
         try:
-            index = read_index(directory, stem, about, mmap=indexing.mmap)
+            metadata = read_metadata(directory, stem)
+        except FormatError:
+            continue  # not an index, or a corrupt one
+        if metadata is None or tuple(shard.name for shard in metadata.shards) != files.names:
+            continue
+        changed, verified = _compare(files, metadata.shards)
+        if changed is not None and metadata.order:
+            raise DatasetError(
+                changed.reason,
+                path=changed.path,
+                remedy="run `covey verify` to check the records, or `covey index` to index the "
+                "shards as they are",
+            )
+        if changed is not None or not (label is GUESS or label is None or label == metadata.label):
+            continue
+        if metadata_only:
+            return FoundIndex(metadata=metadata, is_beside=is_beside)
+        try:
+            index = read_index(directory, stem, metadata, mmap=mmap)
         except (FormatError, FileNotFoundError):
+            corrupt = metadata
             if files.storage.is_remote:
                 shutil.rmtree(directory, ignore_errors=True)
             continue
         if directory != Path(files.directory):
-            _touch(directory)
-        return index, directory, about
-    return None, None, corrupt
+            with contextlib.suppress(OSError):
+                os.utime(directory)  # the time of last use, for LRU eviction
+        return FoundIndex(replace(index, verified=verified), metadata, is_beside)
+    return FoundIndex(metadata=corrupt)
 
 
-def _look(directory: Path, files: ShardFiles, stem: str) -> IndexMetadata | None:
-    """The description of an index that was kept, if it is of these shards as they are now.
+def find_or_build_index(files: ShardFiles, stem: str, builder: IndexBuilder) -> Index:
+    """Return the index of shards: an existing one, or a new one, which is stored in the cache.
 
-    Raises:
-        DatasetError: If covey wrote them together, and a shard is another now.
+    Args:
+        files: The shards.
+        stem: The common start of the names of the index files.
+        builder: The builder of a new index.
     """
+    # Only a scan of all records finds the corrupt ones.
+    skips = builder.on_error == "skip"
+    found = find_index(files, stem, builder.label, mmap=builder.mmap, metadata_only=skips)
+    if found.index is not None:
+        return found.index
+    index = None
+    if found.metadata is not None:
+        with contextlib.suppress(FeatureError):
+            index = builder.like(found.metadata).build(files)
+    if index is None:
+        index = builder.build(files)
+    if skips or callable(builder.label):
+        return index
     try:
-        about = read_metadata(directory, stem)
-    except FormatError:
-        return None  # it is not an index, or a corrupt one; the shards are there
-    if about is None or tuple(shard.name for shard in about.shards) != files.names:
-        return None
-    changed = find_changed(files, about.shards)
-    if changed is not None and about.order:
-        raise DatasetError(
-            f"{changed}; run `covey verify` to see what is left, or `covey index` to index the "
-            "shards as they are now"
-        )
-    return None if changed is not None else about
+        directory = _cache_location(files, stem, builder.label)
+        arrays = (index.rows, index.classes, index.by_class)
+        size = sum(each.nbytes for each in arrays if each is not None)
+        _make_room(directory, size + _METADATA_BYTES)
+        write_index(directory, stem, index, private=True)
+        stored = read_index(directory, stem, index.metadata, mmap=builder.mmap)
+        return replace(stored, verified=index.verified)
+    # A full or read-only disk, a name that is not valid UTF-8, or a concurrent writer.
+    except (OSError, UnicodeError, FormatError):
+        return index
 
 
-def _is_wanted(about: IndexMetadata, indexing: Indexing) -> bool:
-    """Whether an index has the label that was asked for."""
-    return indexing.label is GUESS or indexing.label is None or indexing.label == about.label
-
-
-def _places_to_read(files: ShardFiles, stem: str, indexing: Indexing) -> Iterator[Path]:
-    """The directories in which an index may be: first that of the shards, then the cache."""
+def _locations(files: ShardFiles, stem: str, label: object) -> Iterator[tuple[Path, bool]]:
+    """Yield the directories that may have an index, and whether they are those of the shards."""
     fetched = _fetch(files, stem) if files.storage.is_remote else None
     if fetched is not None:
-        yield fetched
-        if not fetched.exists():  # the copy was corrupt
-            yield _fetch(files, stem) or fetched
+        yield fetched, True
+        if not fetched.exists():  # the copy was corrupt, and deleted
+            yield _fetch(files, stem) or fetched, True
     elif not files.storage.is_remote and files.keeps_index:
-        yield Path(files.directory)
-    with contextlib.suppress(StorageError):  # there may be no cache
-        yield cached_location(files, stem, indexing)
-        if indexing.label is not GUESS:  # it may be the one that was guessed
-            yield cached_location(files, stem, replace(indexing, label=GUESS))
+        yield Path(files.directory), True
+    with contextlib.suppress(StorageError):  # the cache may be unusable
+        yield _cache_location(files, stem, label), False
+        if label is not GUESS:  # the guessed label may be the same
+            yield _cache_location(files, stem, GUESS), False
 
 
-def _touch(directory: Path) -> None:
-    """Note that an index of the cache was used."""
-    with contextlib.suppress(OSError):
-        os.utime(directory)
-
-
-def _make_room(directory: Path, size: int) -> None:
-    """Make room for more bytes of an index in the cache; what is there of it stays."""
-    try:
-        there = sum(each.lstat().st_size for each in directory.iterdir())
-    except FileNotFoundError:
-        there = 0
-    DiskCache(cache_limit()).make_room(size, {os.fspath(directory): there})
-
-
-def cached_location(files: ShardFiles, stem: str, indexing: Indexing) -> Path:
+def _cache_location(files: ShardFiles, stem: str, label: object) -> Path:
     """Return the directory of the cache for the index that a reader builds of these shards."""
-    label = "" if indexing.label is GUESS else repr(indexing.label)
-    text = "\0".join((files.storage.clean(files.directory), stem, label))
+    key = "" if label is GUESS else repr(label)
+    text = "\0".join((files.storage.clean(files.directory), stem, key))
     name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
     return cache_subdirectory("indexes") / name
 
 
-def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> str | None:
-    """What has happened to the first shard that is not as it was, if any.
+# Comparing shards with their index.
 
-    Of remote shards only what a listing tells is looked at; the rest is when they are first read.
+
+class ChangedShard(NamedTuple):
+    """A shard that does not match its index."""
+
+    path: str
+    reason: str
+
+
+def find_changed(files: ShardFiles, shards: tuple[Shard, ...]) -> ChangedShard | None:
+    """Return the first shard that does not match its index.
+
+    Of remote shards only the size and version are compared; the fingerprint is compared when they
+    are read.
     """
-    storage = files.storage
-    for path, shard, stat in zip(files.paths, shards, storage.stat(files.paths), strict=True):
-        changed = changed_state(path, shard, stat)
-        if changed is None and not storage.is_remote:
-            changed = changed_content(storage, path, shard)
-        if changed is not None:
-            return changed
-    return None
+    return _compare(files, shards)[0]
 
 
-def changed_state(path: str, shard: Shard, stat: Stat | None) -> str | None:
-    """What has happened to a shard of which its storage says so now; None if it is not there."""
+def _compare(
+    files: ShardFiles, shards: tuple[Shard, ...]
+) -> tuple[ChangedShard | None, dict[str, FileIdentity]]:
+    """Return the first shard that does not match, and the identities of local shards that do."""
+    verified = {}
+    for path, shard, stat in zip(files.paths, shards, files.storage.stat(files.paths), strict=True):
+        reason = changed_state(shard, stat)
+        if reason is None and not files.storage.is_remote:
+            with RegularFile(path) as file, os_errors(path):
+                state = file.stat()
+                if fingerprint_of(file, shard.bytes) == shard.fingerprint:
+                    verified[shard.name] = FileIdentity(state, shard.fingerprint)
+                else:
+                    reason = "the shard is not the one that was indexed"
+        if reason is not None:
+            return ChangedShard(path, reason), verified
+    return None, verified
+
+
+def changed_state(shard: Shard, stat: Stat | None) -> str | None:
+    """Return how the state of a shard differs from its index; None if it does not.
+
+    Args:
+        shard: The shard as it was indexed.
+        stat: Its current state; None if it does not exist.
+    """
     if stat is None:
-        return f"{path}: the shard is missing"
+        return "the shard is missing"
     if stat.size != shard.bytes:
-        how = "was cut" if stat.size < shard.bytes else "has grown"
-        return f"{path}: the shard {how} from {shard.bytes} to {stat.size} bytes"
+        how = "was truncated" if stat.size < shard.bytes else "has grown"
+        return f"the shard {how} from {shard.bytes} to {stat.size} bytes"
     if shard.version and stat.version and shard.version != stat.version:
-        return f"{path}: the shard was changed after it was indexed"
+        return "the shard was modified after it was indexed"
     return None
 
 
-def changed_content(storage: Storage, path: str, shard: Shard) -> str | None:
-    """Whether another file has taken the place of a shard."""
-    if shard_fingerprint(storage, path, shard.bytes) == shard.fingerprint:
-        return None
-    return f"{path}: the shard is not the one that was indexed, it was replaced"
+# Storing.
 
 
 def write_index(directory: Path, stem: str, index: Index, *, private: bool = False) -> None:
-    """Write an index. A concurrent reader finds the old one, or one that is not complete.
+    """Write the files of an index. A concurrent reader finds the old index or an incomplete one.
 
     Args:
-        directory: The directory, which is created if it does not exist.
-        stem: The common part of the names of its files.
+        directory: The directory; created if it does not exist.
+        stem: The common start of the names of the files.
         index: The index.
-        private: Whether only the user may read it.
+        private: Whether only the user may read the files.
     """
     directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     names = index_names(stem)
-    about = index.metadata
+    metadata = index.metadata
     remove_stale_temporaries(directory)
     staging = Path(new_temporary(directory))
     try:
         writer = IndexWriter(
             staging / names["rows"],
             len(index.rows),
-            compressed=about.compression is not None,
-            labelled=about.label is not None,
+            compressed=metadata.compression is not None,
+            labelled=metadata.label is not None,
         )
         try:
             writer.add_rows(index.rows)
@@ -241,22 +262,31 @@ def write_index(directory: Path, stem: str, index: Index, *, private: bool = Fal
         if index.classes is not None and index.by_class is not None:
             np.save(staging / names["classes"], index.classes)
             np.save(staging / names["by_class"], index.by_class)
-        (staging / names["metadata"]).write_text(about.to_json(), encoding="utf-8")
-        # The description last: it has the checksums of the others.
-        for name in ("rows", "classes", "by_class", "metadata"):
-            if (staging / names[name]).exists():
+        (staging / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
+        # The metadata last: it has the checksums of the other files.
+        for part in ("rows", "classes", "by_class", "metadata"):
+            if (staging / names[part]).exists():
                 if private:
-                    os.chmod(staging / names[name], 0o600)
-                os.replace(staging / names[name], directory / names[name])
+                    os.chmod(staging / names[part], 0o600)
+                os.replace(staging / names[part], directory / names[part])
     finally:
         remove_temporary(os.fspath(staging))
+
+
+def _make_room(directory: Path, size: int) -> None:
+    """Evict other entries of the cache until ``size`` more bytes fit into an index directory."""
+    try:
+        present = sum(each.lstat().st_size for each in directory.iterdir())
+    except FileNotFoundError:
+        present = 0
+    DiskCache(cache_limit()).make_room(size, {os.fspath(directory): present})
 
 
 def _fetch(files: ShardFiles, stem: str) -> Path | None:
     """Copy the index of remote shards to the cache, and return the directory of the copy.
 
     Returns:
-        The directory; None if there is no index beside the shards, or not a valid one.
+        The directory; None if there is no valid index beside the shards.
 
     Raises:
         StorageError: If it cannot be read, or the cache cannot be written.
@@ -265,8 +295,8 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     path = storage.join(files.directory, names["metadata"])
     try:
         content = storage.read(path)
-        limits = array_limits(IndexMetadata.from_json(content, path))
-    # Some servers refuse access to a file that does not exist.
+        limits = max_array_bytes(IndexMetadata.from_json(content, path))
+    # Some servers deny access to files that do not exist.
     except (FileNotFoundError, StoragePermissionError, FormatError):
         return None
     name = hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -276,25 +306,27 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
         if (directory / names["metadata"]).exists():
             return directory
         directory.mkdir(mode=0o700, exist_ok=True)
-        for each, limit in limits.items():
+        for part, limit in limits.items():
             try:
-                stream = storage.open_stream(storage.join(files.directory, names[each]))
-            except FileNotFoundError:  # the index is not complete
+                stream = storage.open_stream(storage.join(files.directory, names[part]))
+            except FileNotFoundError:  # the index is incomplete
                 continue
             with stream:
-                _save(directory / names[each], stream, limit)
-        _save(
-            directory / names["metadata"], io.BytesIO(content), len(content)
-        )  # last: it is complete
-        with contextlib.suppress(StorageError):  # an index that exceeds the limit is used once
+                _save(directory / names[part], stream, limit)
+        # The metadata last: it marks the copy as complete.
+        _save(directory / names["metadata"], io.BytesIO(content), len(content))
+        with contextlib.suppress(StorageError):  # an index larger than the cache is used once
             _make_room(directory, 0)
     return directory
 
 
 def _save(path: Path, stream: BinaryIO, limit: int) -> None:
-    """Write at most so many bytes of a stream to a file, which is replaced as a whole."""
+    """Write at most ``limit`` bytes of a stream to a private file, which is replaced atomically."""
     name = f"{INDEX_TEMPORARY}{secrets.token_hex(8)}"
-    with replacing(path, temporary=name, durable=False) as temporary, open(temporary, "xb") as file:
-        while limit and (piece := stream.read(min(limit, 1 << 20))):
-            file.write(piece)
-            limit -= len(piece)
+    with (
+        replacing(path, temporary=name, durable=False) as temporary,
+        open(temporary, "xb", opener=open_private) as file,
+    ):
+        while limit and (chunk := stream.read(min(limit, 1 << 20))):
+            file.write(chunk)
+            limit -= len(chunk)

@@ -13,8 +13,8 @@ from typing import Any
 
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import DatasetError, ExampleError, FeatureError
-from covey.index import BY_FILE, GUESS, Index, Indexing, index_names, write_index
-from covey.index.dali import DaliIndexing, export_dali
+from covey.index import BY_FILE, GUESS, Index, IndexBuilder, index_names, write_index
+from covey.index.dali import DaliIndexBuilder, export_dali
 from covey.maintenance.info import IndexState, find_index_state
 from covey.maintenance.report import choose_splits
 from covey.results import IndexResult
@@ -60,7 +60,7 @@ def build_index(
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
-    options = Indexing(mmap=mmap, threads=threads, progress=progress)
+    options = IndexBuilder(mmap=mmap, threads=threads, progress=progress)
     return tuple(
         _build_split(layout, name, label, options, force, from_dali, to_dali)
         for name in choose_splits(layout, split)
@@ -71,7 +71,7 @@ def _build_split(
     layout: Layout,
     name: str,
     label: str | None,
-    options: Indexing,
+    options: IndexBuilder,
     force: bool,
     from_dali: str | bool,
     to_dali: str | bool,
@@ -98,7 +98,7 @@ def _build(
     split: SplitFiles,
     state: IndexState,
     label: str | None,
-    options: Indexing,
+    options: IndexBuilder,
     from_dali: str | bool,
 ) -> Index:
     metadata = state.metadata
@@ -107,7 +107,7 @@ def _build(
         order = {} if state.kind == "stale" else metadata.order
         builder = replace(builder, features=metadata.features, order=order)
     if from_dali is not False:
-        builder = DaliIndexing(
+        builder = DaliIndexBuilder(
             builder.features,
             builder.label,
             order=builder.order,
@@ -161,5 +161,5 @@ def _differences(split: SplitFiles, index: Index) -> tuple[str, ...]:
             for shard, expected in counts
             if shard.records != expected
         ),
-        *(f"{name} is missing" for name in split.absent),
+        *(f"{name} is missing" for name in split.missing),
     )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.classes import CLASS_DTYPE, class_table, number_dtype, sort_by_class
+from covey.classes import CLASS_DTYPE, class_table, id_dtype, sort_by_class
 from covey.dataset.layout import Layout
 from covey.errors import CoveyError, FormatError
 from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
@@ -109,7 +109,7 @@ def _load_index(directory: Path, stem: str, problems: Problems, mmap: bool) -> L
     intact = is_intact("rows", rows, metadata.checksum)
     if metadata.class_checksums is None:
         return LoadedIndex(names, metadata, rows, is_intact=intact)
-    arrays = load("classes", CLASS_DTYPE, None), load("by_class", number_dtype(records), records)
+    arrays = load("classes", CLASS_DTYPE, None), load("by_class", id_dtype(records), records)
     classes, by_class = (
         array if is_intact(which, array, checksum) else None
         for which, array, checksum in zip(
@@ -276,7 +276,7 @@ def compare_classes(index: LoadedIndex, problems: Problems) -> None:
     metadata, rows, classes = index.metadata, index.rows, index.classes
     if metadata is None or rows is None or classes is None or not index.is_intact:
         return  # a problem is reported already
-    by_class = np.zeros(len(rows), number_dtype(len(rows)))
+    by_class = np.zeros(len(rows), id_dtype(len(rows)))
     expected = class_table(rows["label"])
     sort_by_class(rows["label"], expected, by_class)
     file = index.names["classes"]

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,10 +16,8 @@ from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import CoveyError, DatasetError, FormatError, StorageError
 from covey.index import (
     Index,
-    Indexing,
     IndexMetadata,
     ShardFiles,
-    cached_location,
     find_changed,
     index_names,
 )
@@ -93,7 +90,7 @@ def _overview(layout: Layout, name: str, state: IndexState) -> SplitOverview:
         name=name,
         records=records,
         shards=len(paths),
-        missing=(*missing, *split.absent),
+        missing=(*missing, *split.missing),
         bytes=sum(stat.size for stat in stats if stat is not None),
         compression=compression,
         index=state.kind,
@@ -143,17 +140,14 @@ def find_index_state(split: SplitFiles) -> IndexState:
             raise
         state = IndexState("corrupt", str(error))
     try:
-        index, directory, _ = find_index(files, split.stem, Indexing())
+        found = find_index(files, split.stem)
     except DatasetError as error:  # a shard of a dataset that covey wrote was changed
         return IndexState("stale", str(error), metadata=state.metadata)
-    if index is None:
+    if found.index is None:
         return state
-    # The index in the cache is used if that beside the shards is corrupt.
-    if files.storage.is_remote:
-        is_beside = directory != cached_location(files, split.stem, Indexing())
-    else:
-        is_beside = directory == Path(files.directory)
-    return IndexState("fresh", index=index, metadata=index.metadata, is_beside=is_beside)
+    return IndexState(
+        "fresh", index=found.index, metadata=found.index.metadata, is_beside=found.is_beside
+    )
 
 
 def _state_beside(split: SplitFiles) -> IndexState:
@@ -166,7 +160,7 @@ def _state_beside(split: SplitFiles) -> IndexState:
         return IndexState("stale", "its shards are not those of the split", metadata=metadata)
     changed = find_changed(files, metadata.shards)
     if changed is not None:
-        return IndexState("stale", changed, metadata=metadata)
+        return IndexState("stale", f"{changed.path}: {changed.reason}", metadata=metadata)
     return IndexState("corrupt", "its files do not match each other", metadata=metadata)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from covey._locks import locked
 from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
@@ -53,7 +54,6 @@ from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
 from covey.urls import shown
 from covey.writing.commit import staged
-from covey.writing.locks import locked
 from covey.writing.options import WriteOptions
 from covey.writing.publish import RemoteStaging
 from covey.writing.recovery import clean_up
@@ -256,7 +256,7 @@ class _SplitRepair:
         """Records and shards that are not copied."""
         missing = [
             Problem(name, None, None, "the shard is missing", self.name)
-            for name in self._split.absent
+            for name in self._split.missing
         ]
         return [*(each for shard in self.shards for each in shard.problems.listed), *missing]
 

@@ -30,7 +30,7 @@ from covey.tfrecord.block import HEADER_BYTES
 from covey.tfrecord.locations import Members, RecordLocations
 from covey.tfrecord.recovery import salvage
 from covey.tfrecord.segments import CorruptFile
-from covey.tfrecord.streams import RegularFile
+from covey.untrusted import RegularFile
 
 # Blocks of one shard that are in flight.
 _MAX_BLOCKS_IN_FLIGHT = 4

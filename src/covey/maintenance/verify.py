@@ -128,7 +128,7 @@ class _SplitCheck:
         self.shards: list[ScannedShard] = []
         self._index_problems = Problems(name)
         self._split_problems = Problems(name)
-        for absent in self._split.absent:
+        for absent in self._split.missing:
             self._split_problems.add(absent, "the shard is missing")
         self._index = stack.enter_context(
             open_index(self.files, self._split.stem, self._index_problems, mmap=mmap)

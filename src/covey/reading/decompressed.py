@@ -26,7 +26,8 @@ from covey.storage import cache_limit
 from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import pin
 from covey.tfrecord.compression import Compression, Inflater, detect_compression
-from covey.tfrecord.streams import RegularFile, StreamError
+from covey.tfrecord.streams import StreamError
+from covey.untrusted import RegularFile
 
 # Two to three times as fast as zlib, if it is installed.
 _deflate: Any = importlib.import_module("deflate") if importlib.util.find_spec("deflate") else None

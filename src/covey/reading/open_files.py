@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from covey._fork import ForkAware
 from covey.index.format import fingerprint_of
-from covey.tfrecord.streams import RegularFile
+from covey.untrusted import RegularFile
 
 # Two modifications within this time may have the same modification time.
 _TIME_GRANULARITY_NS = 1_000_000_000

@@ -32,7 +32,7 @@ from covey.storage.range_cache import CachedFile, fetched
 from covey.tfrecord.block import FRAME_BYTES
 from covey.tfrecord.compression import detect_compression
 from covey.tfrecord.locations import longest_member
-from covey.tfrecord.streams import RegularFile
+from covey.untrusted import RegularFile
 
 Offsets = NDArray[np.int64]
 
@@ -437,9 +437,9 @@ def _remote_fingerprint(cached: CachedFile) -> int:
 
 
 def _check_state(path: str, shard: Shard, stat: Stat | None) -> None:
-    reason = changed_state(path, shard, stat)
+    reason = changed_state(shard, stat)
     if reason is not None:
-        raise changed_error(reason.removeprefix(f"{path}: "), path)
+        raise changed_error(reason, path)
 
 
 def _replaced_error(path: str) -> FileChangedError:

@@ -1,7 +1,7 @@
-"""TensorFlow Similarity's samplers, by their names and arguments, with exactly balanced batches.
+"""TensorFlow Similarity's samplers, with the same names and arguments and exactly balanced batches.
 
-Those that are classes work in ``keras.Model.fit``, and in any other loop; those that are functions
-give a ``tf.data.Dataset``.
+The classes work in ``keras.Model.fit`` and in any other loop; the functions return a
+``tf.data.Dataset``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "select_examples",
 ]
 
-# Those that need TensorFlow, which is loaded with them.
+# Imported on first use, because they import TensorFlow.
 _WITH_TENSORFLOW = {"TFDataSampler": "tfdata", "TFRecordDatasetSampler": "tfrecord"}
 
 if not is_installed("tensorflow"):  # else `from covey.samplers import *` would fail

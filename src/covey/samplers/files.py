@@ -1,4 +1,4 @@
-"""Balanced batches of images in files."""
+"""`MultiShotFileSampler`: balanced batches of images in files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def load_image(
     *,
     max_pixels: int | None = None,
 ) -> NDArray[np.float32]:
-    """The image in a file: (height, width, 3), from 0 to 1.
+    """Return the image in a file as an array (height, width, 3) with values from 0 to 1.
 
     Args:
-        path: Of the file, which may be behind a URL.
-        target_size: Height and width to resize it to.
-        max_pixels: The most pixels (height x width) of the image; 64 million by default.
+        path: The path or URL of the file.
+        target_size: The height and width to resize it to.
+        max_pixels: The maximum number of pixels (height x width); 64 million by default.
 
     Raises:
-        FeatureError: If it is not an image, or a larger one.
+        FeatureError: If the file is not an image, or exceeds the maximum.
     """
     limit = check_max_pixels(max_pixels)
     storage = open_storage(path)
@@ -45,13 +45,14 @@ def load_image(
 
 
 class MultiShotFileSampler(MultiShotMemorySampler):
-    """Balanced batches of examples that are loaded when they are drawn: images in files.
+    """Balanced batches of examples that are loaded when they are drawn, such as images in files.
 
     Args:
-        x: Paths of files, or whatever ``load_example_fn`` takes.
-        y: Their classes.
-        load_example_fn: Makes an example of an item of x; loads an image by default. All must have
-            the same shape: ``functools.partial(load_image, target_size=224)``.
+        x: The paths of the files, or other arguments of ``load_example_fn``.
+        y: The labels of the examples.
+        load_example_fn: A function that returns the example for an item of x; by default it loads
+            an image. All examples must have the same shape:
+            ``functools.partial(load_image, target_size=224)``.
         classes_per_batch, examples_per_class_per_batch, steps_per_epoch, class_list,
             total_examples_per_class, augmenter, warmup, options: As for
             :class:`MultiShotMemorySampler`.

@@ -1,4 +1,4 @@
-"""Batches of examples in memory, drawn by plans."""
+"""`MultiShotMemorySampler`: balanced batches of examples in memory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from covey.loader.hooks import BatchKey
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Weights
 from covey.samplers.base import Augmenting, Sampler
-from covey.samplers.inputs import Ids, Rows, classes_of, labelled, parse_class_list, parse_slice
+from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 
 
 class MemorySampler(Sampler):
-    """What samplers of examples in memory have in common.
+    """Base class of the samplers of examples in memory.
 
     Args:
         x: The examples.
-        make_plan: Makes the plan of batches with so many classes and examples of each.
-        share: Of a plan: rank, world and mode.
+        make_plan: A function of the number of classes and of examples per class that returns the
+            plan of the batches.
+        share: Rank, world size and mode.
         arguments, options: As for :class:`Sampler`.
     """
 
     def __init__(
         self,
-        x: Rows,
+        x: ExampleRows,
         make_plan: Callable[[int, int], Plan],
         share: tuple[int, int, Mode],
         *arguments: Any,
@@ -50,12 +51,12 @@ class MemorySampler(Sampler):
 
     @property
     def plan(self) -> Plan:
-        """Which examples batches have."""
+        """The plan of the batches."""
         return self._plan(self.classes_per_batch, self.examples_per_class_per_batch)
 
     @abstractmethod
     def _labels(self, ids: Ids) -> Any:
-        """The y of some examples."""
+        """Return the labels of examples."""
 
     def get_examples(
         self, batch_id: int, num_classes: int, examples_per_class: int
@@ -69,7 +70,7 @@ class MemorySampler(Sampler):
 
     @property
     def num_examples(self) -> int:
-        """How many examples are drawn from."""
+        """The number of examples that are drawn from."""
         return len(self._x)
 
     @property
@@ -79,28 +80,29 @@ class MemorySampler(Sampler):
 
 
 class MultiShotMemorySampler(MemorySampler):
-    """Batches of exactly P classes with exactly K examples of each, of what is in memory.
+    """Batches of exactly P classes with exactly K examples of each, from examples in memory.
 
-    x stays where it is: only the examples of a batch are copied. Every class comes once before any
-    comes twice, and so do the examples of a class.
+    Only the examples of a batch are copied. Every class is drawn once before any is drawn twice,
+    and so are the examples of a class.
 
     Args:
-        x: The examples: an array, a tensor, a list; or what ``load_example_fn`` makes them of.
-        y: Their classes: integers, or strings.
+        x: The examples: an array, a tensor or a list; or the arguments of ``load_example_fn``.
+        y: The labels of the examples: integers or strings.
         classes_per_batch, examples_per_class_per_batch, steps_per_epoch, augmenter, warmup: As for
             :class:`Sampler`.
-        class_list: Draw from these classes only.
-        total_examples_per_class: Use only so many examples of each class.
-        load_example_fn: Takes an item of x, a path for instance, and returns the example. All must
-            have the same shape.
-        seed: Which batches.
-        class_weights: How often classes come, as for :class:`covey.plan.BalancedPlan`.
-        rank, world, mode: The part of one of several processes, as for
+        class_list: The classes to draw from; by default all.
+        total_examples_per_class: The maximum number of examples to use of each class.
+        load_example_fn: A function that returns the example for an item of x, such as a path. All
+            examples must have the same shape.
+        seed: The seed of the batches.
+        class_weights: The relative frequencies of the classes, as for
+            :class:`covey.plan.BalancedPlan`.
+        rank, world_size, mode: The share of one of several processes, as for
             :meth:`covey.plan.Plan.for_rank`.
         framework, options: As for :class:`Sampler`.
 
     Raises:
-        ValueError: If there are not so many classes, or no such ones.
+        ValueError: If there are fewer classes than a batch has, or a class does not exist.
 
     >>> from covey.samplers import MultiShotMemorySampler
     >>> x, y = np.arange(12), np.arange(12) % 4
@@ -130,9 +132,8 @@ class MultiShotMemorySampler(MemorySampler):
         framework: Framework | None = None,
         **options: Any,
     ) -> None:
-        rows, self._y = labelled(x, y, load_example_fn)
-        self._classes = classes_of(self._y)
-        draw = partial(
+        rows, self._y, self._classes = labelled(x, y, load_example_fn)
+        make_plan = partial(
             BalancedPlan,
             self._classes,
             seed=seed,
@@ -142,7 +143,7 @@ class MultiShotMemorySampler(MemorySampler):
         )
         super().__init__(
             rows,
-            draw,
+            make_plan,
             (rank, world_size, mode),
             classes_per_batch,
             examples_per_class_per_batch,
@@ -158,7 +159,7 @@ class MultiShotMemorySampler(MemorySampler):
 
     @property
     def class_list(self) -> list[Any]:
-        """The classes that are drawn from."""
+        """The classes that are drawn from, as in y."""
         positions = np.searchsorted(self._classes.labels, self._balanced.labels)
         first_of_each = self._classes.by_class[self._classes.firsts[positions]]
         return list(self._y[first_of_each].reshape(-1).tolist())
@@ -177,11 +178,11 @@ class MultiShotMemorySampler(MemorySampler):
         return self._balanced.records
 
     def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
-        """Some of the examples that are drawn from, x and y, in their order.
+        """Return a slice of the examples that are drawn from, x and y, in their order.
 
         Args:
-            begin: The first one.
-            size: How many; -1 for all from there on.
+            begin: The position of the first example.
+            size: The number of examples; -1 is all that follow.
         """
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = self._ids[begin:end]

@@ -1,4 +1,4 @@
-"""Batches of examples of which each is a class of its own."""
+"""`SingleShotMemorySampler`: batches in which every example is a class of its own."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from covey.errors import PlanError
 from covey.plan import Mode, ShuffledPlan
 from covey.plan.base import check_int
 from covey.samplers.base import Augmenting
-from covey.samplers.inputs import Ids, Rows, parse_slice
+from covey.samplers.inputs import ExampleRows, Ids, parse_slice
 from covey.samplers.memory import MemorySampler
 
 
 class SingleShotMemorySampler(MemorySampler):
-    """Batches of different examples, each a class of its own; the augmenter makes the others of it.
+    """Batches of distinct examples, each a class of its own, which the augmenter multiplies.
 
-    Every example comes once before any comes twice. However many there are, nothing is made for
-    each: only the examples of a batch are copied.
+    Every example is drawn once before any is drawn twice. Only the examples of a batch are copied.
 
     Args:
-        x: The examples: an array, a tensor, a list.
-        augmenter: Takes (x, y, examples per class, is_warmup), where y are the numbers of the
-            examples, and returns x and y with so many of each.
-        class_per_batch: How many examples a batch has before that,
-        examples_per_batch: which is also called so.
+        x: The examples: an array, a tensor or a list.
+        augmenter: A function of (x, y, examples per class, is_warmup), where y are the positions of
+            the examples; it returns x and y with that number of examples per class.
+        class_per_batch: The number of examples in a batch before augmentation.
+        examples_per_batch: Another name of ``class_per_batch``.
         steps_per_epoch, warmup: As for :class:`Sampler`.
-        num_augmentations_per_example: What the augmenter is told to make of each.
-        seed: Which batches.
-        rank, world, mode: The part of one of several processes, as for
+        num_augmentations_per_example: The number of examples per class that is passed to the
+            augmenter.
+        seed: The seed of the batches.
+        rank, world_size, mode: The share of one of several processes, as for
             :meth:`covey.plan.Plan.for_rank`.
         framework, options: As for :class:`Sampler`.
 
@@ -62,18 +62,18 @@ class SingleShotMemorySampler(MemorySampler):
         if (class_per_batch is None) == (examples_per_batch is None):
             raise PlanError(
                 f"class_per_batch is {class_per_batch} and examples_per_batch is "
-                f"{examples_per_batch}, which mean the same; pass one of them"
+                f"{examples_per_batch}; exactly one of them must be passed"
             )
         if not callable(augmenter):
             raise PlanError(
                 option="augmenter",
                 found=augmenter,
-                allowed="a function: it makes the examples of a class",
+                allowed="a function",
             )
-        rows = Rows(x, "x")
+        rows = ExampleRows(x, "x")
         super().__init__(
             rows,
-            partial(_draw, len(rows), seed),
+            partial(_make_plan, len(rows), seed),
             (rank, world_size, mode),
             examples_per_batch if class_per_batch is None else class_per_batch,
             1,
@@ -102,25 +102,25 @@ class SingleShotMemorySampler(MemorySampler):
         *,
         example_per_class: int = 1,
     ) -> tuple[Any, Any]:
-        """The examples of a batch, and their numbers; of each class there is one.
+        """Return the examples of a batch and their positions: one example of each class.
 
-        How many there are to be of a class, by either name, is for the augmenter.
+        The number of examples per class, by either name, applies to the augmenter only.
         """
         return super().get_examples(batch_id, num_classes, 1)
 
     def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
-        """Some of the examples, x and y, in their order, augmented as those of a first batch.
+        """Return a slice of the examples, x and y, in order, augmented like the first batch.
 
         Args:
-            begin: The first one.
-            size: How many; -1 for all from there on.
+            begin: The position of the first example.
+            size: The number of examples; -1 is all that follow.
         """
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = np.arange(begin, end)
         return self._to_tensors(*self._augment(self._x.take(ids), ids, 0))
 
 
-def _draw(records: int, seed: int, num_classes: int, _: int) -> ShuffledPlan:
+def _make_plan(records: int, seed: int, num_classes: int, _: int) -> ShuffledPlan:
     if num_classes > records:
-        raise PlanError(f"a batch is to have {num_classes} examples, but there are only {records}")
+        raise PlanError(f"a batch has {num_classes} examples, but there are only {records}")
     return ShuffledPlan(records, num_classes, seed, remainder="fill")

@@ -1,4 +1,4 @@
-"""Blocks of consecutive records of many shards in turn, by operations of tf.data alone."""
+"""Streaming of shards without a known label: blocks of consecutive records of shards in turn."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from covey.index.build import open_reader
 from covey.storage import Storage
 from covey.tfrecord.compression import Compression
 
-# Shards that are looked at before anything is streamed, and the records of all together.
-_SHARDS_LOOKED_AT = 64
-_RECORDS_LOOKED_AT = 4096
+# Shards that are checked before streaming, and the records of all of them together.
+_CHECKED_SHARDS = 64
+_CHECKED_RECORDS = 4096
 
 
 def stream(
@@ -35,24 +35,24 @@ def stream(
     repeats: int,
     seed: int,
 ) -> Any:
-    """Batches of so many blocks, each of so many consecutive records of a shard.
+    """Return a tf.data.Dataset of batches of blocks of consecutive records.
 
     Args:
-        storage: Where the shards are;
-        files: their paths.
-        function: Makes an example of a record.
-        classes: How many blocks a batch has,
-        examples: and how many records a block.
-        cycle: How many shards are read side by side; None for all.
-        compression: Of the shards.
-        parallelism: How many batches are decoded at once.
-        threads: How many read shards, in whatever order they are done; None for one, in order.
-        repeats: How often all of it comes; -1 for ever.
-        seed: The order of shards.
+        storage: The storage of the shards.
+        files: The paths of the shards.
+        function: A function that returns an example for a record.
+        classes: The number of blocks in a batch.
+        examples: The number of records in a block.
+        cycle: The number of shards that are read concurrently; None is all.
+        compression: The compression of the shards.
+        parallelism: The number of batches that are decoded in parallel.
+        threads: The number of threads that read shards, in any order; None reads in order.
+        repeats: The number of epochs; -1 is unlimited.
+        seed: The seed of the order of the shards.
     """
     cycle = min(cycle or len(files), len(files))
     _check_readable(storage, files[0])
-    _look(storage, files, function, classes, examples, cycle, compression)
+    _check_blocks(storage, files, function, classes, examples, cycle, compression)
 
     @no_autograph  # type: ignore[untyped-decorator]
     def read(path: Any) -> Any:
@@ -60,7 +60,7 @@ def stream(
         return records.batch(examples, drop_remainder=True)
 
     shards = tf.data.Dataset.from_tensor_slices(list(files)).shuffle(len(files), seed % 2**63)
-    # A block is returned as one: the fewer steps there are between threads, the better.
+    # A block is one element, so that few elements pass between threads.
     blocks = shards.interleave(
         read,
         cycle_length=cycle,
@@ -80,16 +80,13 @@ def _check_readable(storage: Storage, path: str) -> None:
         tf.io.gfile.stat(path)
     except tf.errors.UnimplementedError:
         raise DatasetError(
-            "TensorFlow cannot read such URLs, so these shards cannot be streamed; pass "
-            "label= with the feature that tells the class, and covey reads them",
+            "TensorFlow cannot read such URLs, so the shards cannot be streamed",
             path=path,
+            remedy="pass label= with the label feature, so that covey reads them",
         ) from None
 
 
-# The rule that examples of a class lie together.
-
-
-def _look(
+def _check_blocks(
     storage: Storage,
     files: Sequence[str],
     function: Callable[[Any], Any],
@@ -98,48 +95,50 @@ def _look(
     cycle: int,
     compression: Compression,
 ) -> None:
-    """Look at the beginnings of shards, and warn if batches of them would not be balanced."""
-    few = min(len(files), _SHARDS_LOOKED_AT)
-    chosen = [files[number * len(files) // few] for number in range(few)]
-    blocks_each = max(2, _RECORDS_LOOKED_AT // few // examples)
-    # How many blocks of a shard a batch has.
+    """Check the first records of shards, and warn if batches would not be balanced."""
+    count = min(len(files), _CHECKED_SHARDS)
+    checked = [files[number * len(files) // count] for number in range(count)]
+    blocks_each = max(2, _CHECKED_RECORDS // count // examples)
+    # Blocks of one shard in a batch.
     together = -(-classes // cycle)
-    broken, alike, short = [], [], []
+    mixed, repeated, short = [], [], []
     heads = {
-        path: _first_records(storage, path, blocks_each * examples, compression) for path in chosen
+        path: _first_records(storage, path, blocks_each * examples, compression) for path in checked
     }
-    # Of all shards at once: to trace a function takes longer than to call it.
+    # All shards in one pipeline: tracing the function takes longer than calling it.
     labels = iter(_labels([each for records in heads.values() for each in records], function))
     for path, records in heads.items():
         if len(records) < examples:
             short.append(path)
-        blocks = _cut(list(islice(labels, len(records))), examples)
+        blocks = _chunks(list(islice(labels, len(records))), examples)
         if any(len(set(block)) > 1 for block in blocks):
-            broken.append(path)
-        if any(len({block[0] for block in some}) < together for some in _cut(blocks, together)):
-            alike.append(path)
-    if broken:
-        _warn(broken, f"examples of a class do not lie together, {examples} by {examples}")
-    elif alike:
+            mixed.append(path)
+        if any(
+            len({block[0] for block in group}) < together for group in _chunks(blocks, together)
+        ):
+            repeated.append(path)
+    if mixed:
+        _warn(mixed, f"examples of a class are not consecutive in blocks of {examples}")
+    elif repeated:
         _warn(
-            alike,
-            f"{together} blocks of {examples} in a row are of one class, and get into one batch, "
-            f"as there are {cycle} shards in a cycle for {classes} classes",
+            repeated,
+            f"{together} consecutive blocks of {examples} have one class, and are in one batch, "
+            f"because a cycle has {cycle} shards for {classes} classes",
         )
     if short:
-        _warn(short, f"there are fewer than {examples} records, which are left out")
+        _warn(short, f"there are fewer than {examples} records, which are dropped")
 
 
-def _cut(items: list[Any], size: int) -> list[list[Any]]:
-    """Pieces of so many; what is left over is left out."""
+def _chunks(items: list[Any], size: int) -> list[list[Any]]:
+    """Return chunks of ``size`` items, without an incomplete last one."""
     return [items[end - size : end] for end in range(size, len(items) + 1, size)]
 
 
-def _warn(shards: Sequence[str], what: str) -> None:
+def _warn(shards: Sequence[str], reason: str) -> None:
     others = f" and {len(shards) - 1} others" if len(shards) > 1 else ""
     warnings.warn(
-        f"{shards[0]}{others}: {what}; batches will not be balanced: pass label= with the feature "
-        "that tells the class, and shards may have any order",
+        f"{shards[0]}{others}: {reason}; batches will not be balanced: pass label= with the label "
+        "feature, then the order of the records does not matter",
         stacklevel=5,
     )
 
@@ -150,24 +149,28 @@ def _first_records(
     with open_reader(storage, path, on_error="raise") as reader:
         if reader.compression != compression and reader.compression is not None:
             raise DatasetError(
-                f"the shard is {reader.compression}, but compression is {compression!r}; "
-                f"pass compression={reader.compression!r}",
+                f"the shard is {reader.compression}",
                 path=path,
+                option="compression",
+                found=compression,
+                remedy=f"pass compression={reader.compression!r}",
             )
         records = list(islice(reader, count))
     if records and reader.compression != compression:
         raise DatasetError(
-            f"the shard is not compressed, but compression is {compression!r}; pass "
-            "compression=None",
+            "the shard is not compressed",
             path=path,
+            option="compression",
+            found=compression,
+            remedy="pass compression=None",
         )
     return records
 
 
 def _labels(records: list[bytes], function: Callable[[Any], Any]) -> list[str]:
-    """What tells the classes of records apart: the second part of what is made of them.
+    """Return the labels of records: the second component of their examples.
 
-    Nothing, if there is no such part.
+    The list is empty if the examples have no second component.
     """
 
     def label(record: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Balanced batches of a ``tf.data.Dataset``, which is read into memory."""
+"""`TFDataSampler`: balanced batches of a ``tf.data.Dataset`` in memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from covey.adapters.tensorflow.tensors import no_autograph, tf
 from covey.errors import DatasetError, FeatureError
 from covey.plan import BalancedPlan
 from covey.plan.base import check_int
-from covey.samplers.inputs import classes_of, parse_class_list
+from covey.samplers.inputs import parse_class_list, parse_classes
 
-# Examples that are taken from a dataset at once.
-_ROWS_AT_ONCE = 256
+# Examples that are read from a dataset at a time.
+_CHUNK_ROWS = 256
 
 
 def TFDataSampler(  # noqa: N802 - as the original is called
@@ -36,29 +36,30 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     *,
     seed: int = 0,
 ) -> Any:
-    """Batches of exactly P classes with exactly K examples of each, for ever.
+    """Return an infinite dataset of batches of exactly P classes with exactly K examples of each.
 
-    The examples are read once, and kept in memory. Every class comes once before any comes twice,
-    and so do the examples of a class.
+    The examples are read once and stored in memory. Every class is drawn once before any is drawn
+    twice, and so are the examples of a class.
 
     Args:
-        ds: A finite dataset of single examples: (x, y), or with more behind that.
-        classes_per_batch: P.
-        examples_per_class_per_batch: K.
-        class_list: Draw from these classes only.
-        total_examples_per_class: Use only the first so many examples of each class.
-        augmenter: Takes an example, ``augmenter(x, y)``, and returns what takes its place. It is
-            called as ``Dataset.map`` does, for every example that comes.
-        load_fn: The same, called before: makes the real example of what the dataset has, an image
-            of a path for instance.
-        warmup: The first so many examples are not augmented. The augmenter must give the same types
-            as it gets then.
-        label_output: Which part of y tells the class, if y is a tuple or a dict.
-        seed: Which batches.
+        ds: A finite dataset of single examples: (x, y), or a longer tuple.
+        classes_per_batch: The number of classes in a batch, P.
+        examples_per_class_per_batch: The number of examples of each class, K.
+        class_list: The classes to draw from; by default all.
+        total_examples_per_class: The maximum number of examples to use of each class, the first
+            ones of the dataset.
+        augmenter: A function ``augmenter(x, y)`` that returns the augmented example. It is called
+            for every example that is drawn, as by ``Dataset.map``.
+        load_fn: A function ``load_fn(x, y)`` that is called before the augmenter, to load an image
+            from a path for example.
+        warmup: The number of examples at the start that are not augmented. If it is positive, the
+            augmenter must return the types of its arguments.
+        label_output: The index or key of the label, if y is a tuple or a dict.
+        seed: The seed of the batches.
 
     Raises:
-        ValueError: If the dataset has no end, or none that is known; or if there are not so many
-            classes in it.
+        ValueError: If the dataset is infinite or of unknown size, or has fewer classes than a
+            batch.
 
     >>> from covey.samplers import TFDataSampler
     >>> ds = tf.data.Dataset.from_tensor_slices((np.arange(12), np.arange(12) % 4))
@@ -68,32 +69,32 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     """
     for name, function in (("augmenter", augmenter), ("load_fn", load_fn)):
         if function is not None and not callable(function):
-            raise FeatureError(f"{name} is {function!r}; must be a function of (x, y)")
+            raise FeatureError(option=name, found=function, allowed="a function of (x, y)")
     warmup = check_int("warmup", warmup, -(2**62))
-    wanted = _Wanted(parse_class_list(class_list), total_examples_per_class)
-    stored = _Stored(ds, _label_of(ds, label_output), wanted)
+    chosen = _ExampleFilter(parse_class_list(class_list), total_examples_per_class)
+    stored = _StoredExamples(ds, _label_getter(ds, label_output), chosen)
     plan = BalancedPlan(
-        classes_of(stored.labels),
+        parse_classes(stored.labels),
         classes_per_batch,
         examples_per_class_per_batch,
         seed,
-        class_list=wanted.classes,
+        class_list=chosen.classes,
     )
     size = classes_per_batch * examples_per_class_per_batch
 
-    def numbers(step: int) -> tuple[Any, Any]:
+    def ids_of(step: int) -> tuple[Any, Any]:
         return np.arange(step * size, (step + 1) * size, dtype=np.int64), plan.batch(step)
 
-    # TensorFlow has the examples, not a function of Python, which it would keep for ever.
+    # The graph holds the tensors: TensorFlow never releases a Python function.
     @no_autograph  # type: ignore[untyped-decorator]
-    def gather(numbers: Any, ids: Any) -> Any:
-        return (numbers, *(tf.gather(each, ids) for each in stored.tensors))
+    def gather(positions: Any, ids: Any) -> Any:
+        return (positions, *(tf.gather(each, ids) for each in stored.tensors))
 
     form = BatchSpec((tf.TensorSpec([size], tf.int64),) * 2)
-    steps = from_steps(numbers, plan, 0, form, group_size(0)).repeat()
+    steps = from_steps(ids_of, plan, 0, form, group_size(0)).repeat()
     gathered = steps.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
 
-    def example(number: Any, *flat: Any) -> Any:
+    def example(position: Any, *flat: Any) -> Any:
         loaded = stored.unpack(flat)
         if load_fn is not None:
             loaded = _call(load_fn, loaded)
@@ -101,14 +102,15 @@ def TFDataSampler(  # noqa: N802 - as the original is called
             return loaded
         if warmup <= 0:
             return _call(augmenter, loaded)
-        return tf.cond(number < warmup, lambda: loaded, lambda: _call(augmenter, loaded))
+        return tf.cond(position < warmup, lambda: loaded, lambda: _call(augmenter, loaded))
 
     if augmenter is None and load_fn is None:
         if stored.has_packed:
             raise FeatureError(
-                "examples of the dataset have different shapes; have load_fn= give them one"
+                "the examples of the dataset have different shapes",
+                remedy="pass load_fn= that returns examples of one shape",
             )
-        made = gathered.map(no_autograph(lambda numbers, *flat: stored.unpack(flat)))
+        made = gathered.map(no_autograph(lambda positions, *flat: stored.unpack(flat)))
     else:
         try:
             made = map_examples(gathered, example, size)
@@ -116,7 +118,7 @@ def TFDataSampler(  # noqa: N802 - as the original is called
             if warmup <= 0 or augmenter is None:
                 raise
             raise FeatureError(
-                "warmup is over 0, so the augmenter must return what it gets, of the same types: "
+                "the augmenter must return the types of its arguments if warmup is positive: "
                 f"{error}"
             ) from error
     return made.prefetch(tf.data.AUTOTUNE)
@@ -127,35 +129,41 @@ def _call(function: Callable[..., Any], example: Any) -> Any:
     return function(*example) if isinstance(example, tuple) else function(example)
 
 
-def _label_of(ds: Any, label_output: int | str | None) -> Callable[[Any], Any]:
-    """What takes the class out of an example of a dataset, which is found fit for that."""
+def _label_getter(ds: Any, label_output: int | str | None) -> Callable[[Any], Any]:
+    """Return the function that gets the label of an example, and check the dataset."""
     if not isinstance(ds, tf.data.Dataset):
-        raise DatasetError(f"ds is a {type(ds).__name__}; must be a tf.data.Dataset of (x, y)")
+        raise DatasetError(
+            f"it is a {type(ds).__name__}; must be a tf.data.Dataset of (x, y)", option="ds"
+        )
     cardinality = int(ds.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY:
-        raise DatasetError("the dataset has no end; leave out its repeat(), or take() some of it")
+        raise DatasetError("the dataset is infinite", remedy="remove its repeat(), or use take()")
     if cardinality == tf.data.UNKNOWN_CARDINALITY:
         raise DatasetError(
-            "the dataset does not say how many examples it has; tell it: "
-            "ds.apply(tf.data.experimental.assert_cardinality(count))"
+            "the number of examples in the dataset is unknown",
+            remedy="set it with ds.apply(tf.data.experimental.assert_cardinality(count))",
         )
     spec = ds.element_spec
     if not isinstance(spec, tuple) or len(spec) < 2:
-        raise DatasetError(f"an example of the dataset is {spec}; must be (x, y), or have more")
+        raise DatasetError(
+            f"an example of the dataset is {spec}; must be (x, y), or a longer tuple"
+        )
     y = spec[1]
     if label_output is not None:
         try:
             y = y[label_output]
         except (KeyError, IndexError, TypeError):
             raise DatasetError(
-                f"label_output is {label_output!r}, but y has no such part: it is {spec[1]}"
+                f"y is {spec[1]}, which has no such part",
+                option="label_output",
+                found=label_output,
             ) from None
     if not isinstance(y, tf.TensorSpec):
-        raise DatasetError(f"y is {y}; say which part of it tells the class, with label_output=")
+        raise DatasetError(f"y is {y}", remedy="select the label with label_output=")
     if y.shape.rank not in (None, 0):
         raise DatasetError(
-            f"y has the shape {tuple(y.shape)}; must be one class; a dataset of batches must be "
-            "unbatched"
+            f"y has shape {tuple(y.shape)}; must be a scalar",
+            remedy="a dataset of batches must be unbatched",
         )
 
     def label(example: Any) -> Any:
@@ -164,8 +172,8 @@ def _label_of(ds: Any, label_output: int | str | None) -> Callable[[Any], Any]:
     return label
 
 
-class _Wanted:
-    """Which examples are kept: those of some classes, and of each only so many."""
+class _ExampleFilter:
+    """Selection of the examples to store: by class, and up to a number per class."""
 
     def __init__(self, classes: list[Any] | None, each: int | None) -> None:
         self.classes = classes
@@ -174,32 +182,32 @@ class _Wanted:
         self._counts: Counter[Any] = Counter()
 
     def choose(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which of the next examples are."""
-        chosen = np.zeros(len(labels), bool)
+        """Return which of the next examples are stored."""
+        rows = np.zeros(len(labels), bool)
         for number, label in enumerate(map(_name, labels.reshape(-1).tolist())):
             if (self._names is None or label in self._names) and self._counts[label] < self._each:
                 self._counts[label] += 1
-                chosen[number] = True
-        return chosen
+                rows[number] = True
+        return rows
 
 
 def _name(label: Any) -> Any:
-    """A class, however it is written."""
+    """Return a class as a hashable value; strings and bytes are equal."""
     return label.decode(errors="surrogateescape") if isinstance(label, bytes) else label
 
 
-class _Stored:
-    """The examples of a dataset, in memory: an array for each part of them.
+class _StoredExamples:
+    """The examples of a dataset in memory: one array per component.
 
-    Parts whose shapes differ are kept as strings, of which tensors are made again.
+    Components with varying shapes are stored as serialized tensors.
 
     Args:
         ds: The dataset.
-        label: Takes the class out of an example.
-        wanted: Which examples are kept.
+        label: A function that gets the label of an example.
+        chosen: The selection of the examples to store.
     """
 
-    def __init__(self, ds: Any, label: Callable[[Any], Any], wanted: _Wanted) -> None:
+    def __init__(self, ds: Any, label: Callable[[Any], Any], chosen: _ExampleFilter) -> None:
         self._spec = ds.element_spec
         self._specs = tf.nest.flatten(self._spec)
         if not all(isinstance(each, tf.TensorSpec) for each in self._specs):
@@ -207,11 +215,11 @@ class _Stored:
                 f"an example of the dataset is {self._spec}; must be tensors that are neither "
                 "ragged nor sparse"
             )
-        places = list(range(len(self._specs)))
-        place = label(tf.nest.pack_sequence_as(self._spec, places))
+        positions = list(range(len(self._specs)))
+        position = label(tf.nest.pack_sequence_as(self._spec, positions))
         is_fixed = all(each.shape.is_fully_defined() for each in self._specs)
-        columns = (_read_fixed if is_fixed else _read_any)(ds, place, wanted)
-        self.labels: NDArray[Any] = columns[place]
+        columns = (_read_fixed if is_fixed else _read_any)(ds, position, chosen)
+        self.labels: NDArray[Any] = columns[position]
         self._is_packed = [
             array.dtype.kind == "O" and spec.dtype != tf.string
             for array, spec in zip(columns, self._specs, strict=True)
@@ -221,11 +229,11 @@ class _Stored:
 
     @property
     def has_packed(self) -> bool:
-        """Whether there are parts that are kept as strings."""
+        """Whether there are components with varying shapes."""
         return any(self._is_packed)
 
     def unpack(self, flat: Iterable[Any]) -> Any:
-        """An example, or a batch of them if nothing is kept as strings, in its own form."""
+        """Return an example, or a batch without packed components, as the dataset structures it."""
         parts = [
             tf.ensure_shape(tf.io.parse_tensor(part, spec.dtype), spec.shape) if packed else part
             for part, spec, packed in zip(flat, self._specs, self._is_packed, strict=True)
@@ -233,30 +241,30 @@ class _Stored:
         return tf.nest.pack_sequence_as(self._spec, parts)
 
 
-def _read_fixed(ds: Any, place: int, wanted: _Wanted) -> list[NDArray[Any]]:
-    """The columns of examples that all have known shapes."""
+def _read_fixed(ds: Any, label: int, chosen: _ExampleFilter) -> list[NDArray[Any]]:
+    """Return the columns of examples with fixed shapes; ``label`` is the label's column."""
     count = int(ds.cardinality())
     kept = 0
     columns: list[NDArray[Any]] = []
-    for batch in ds.batch(_ROWS_AT_ONCE).as_numpy_iterator():
+    for batch in ds.batch(_CHUNK_ROWS).as_numpy_iterator():
         parts = tf.nest.flatten(batch)
-        if not columns:  # memory that is not used costs nothing
+        if not columns:  # pages that are never written use no memory
             columns = [np.empty((count, *part.shape[1:]), part.dtype) for part in parts]
-        chosen = wanted.choose(parts[place])
-        end = kept + int(chosen.sum())
+        rows = chosen.choose(parts[label])
+        end = kept + int(rows.sum())
         for column, part in zip(columns, parts, strict=True):
-            column[kept:end] = part[chosen]
+            column[kept:end] = part[rows]
         kept = end
     _check_any(kept)
     return [column[:kept] for column in columns]
 
 
-def _read_any(ds: Any, place: int, wanted: _Wanted) -> list[NDArray[Any]]:
-    """The columns of examples whose shapes may differ."""
+def _read_any(ds: Any, label: int, chosen: _ExampleFilter) -> list[NDArray[Any]]:
+    """Return the columns of examples with varying shapes; ``label`` is the label's column."""
     examples = []
     for example in ds.as_numpy_iterator():
         parts = [np.asarray(part) for part in tf.nest.flatten(example)]
-        if wanted.choose(parts[place][np.newaxis])[0]:
+        if chosen.choose(parts[label][np.newaxis])[0]:
             examples.append(parts)
     _check_any(len(examples))
     return [_column(parts) for parts in zip(*examples, strict=True)]
@@ -273,4 +281,4 @@ def _column(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 def _check_any(count: int) -> None:
     if count == 0:
-        raise DatasetError("the dataset has no example, or none of the classes in class_list")
+        raise DatasetError("the dataset has no examples of the classes in class_list")

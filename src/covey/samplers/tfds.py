@@ -1,4 +1,4 @@
-"""Balanced batches of a dataset of TFDS, which is read into memory."""
+"""`TFDatasetMultiShotMemorySampler`: balanced batches of a TFDS dataset in memory."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from covey.urls import redact, shown
 Preprocessing = Callable[[Any, Any], tuple[Any, Any]]
 Chunk = tuple[Any, Any]
 
-# Examples that a thread takes at once.
-_ROWS_AT_ONCE = 64
+# Examples that a thread processes at a time.
+_CHUNK_ROWS = 64
 
 
 class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
-    """Balanced batches of a dataset of TFDS, which is read into memory once.
+    """Balanced batches of a TFDS dataset, which is read into memory once.
 
     Args:
-        dataset_name: A directory that TFDS prepared, or covey wrote; or a name in the catalogue of
-            TFDS, which downloads and prepares it. Only for that TensorFlow is needed.
+        dataset_name: A directory that TFDS prepared or covey wrote; or a name in the TFDS
+            catalogue, which TFDS downloads and prepares. Only that requires TensorFlow.
         classes_per_batch, examples_per_class_per_batch, steps_per_epoch, class_list,
             total_examples_per_class, augmenter, warmup, options: As for
             :class:`MultiShotMemorySampler`.
-        x_key: The feature that is x,
-        y_key: and the one that tells the class.
-        splits: The split, or several, one after the other.
-        preprocess_fn: Takes x and y of an example, and returns both; called once for each, by
-            several threads.
-        data_dir: Where TFDS keeps what it prepares.
-        progress: Show how far it is; by default where somebody looks.
+        x_key: The feature that is x.
+        y_key: The label feature.
+        splits: A split, or a list of splits, which are concatenated.
+        preprocess_fn: A function of x and y of an example that returns both; called once for each
+            example, by several threads.
+        data_dir: The directory of the datasets that TFDS prepares.
+        progress: Show a progress bar (default: if stderr is a terminal).
 
     Raises:
-        ValueError: If there is no such feature; it lists those that there are.
+        ValueError: If a feature does not exist.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         name = os.fspath(dataset_name)
         listed = [splits] if isinstance(splits, str) else list(splits)
         if not listed:
-            raise DatasetError("splits is an empty list; name at least one")
+            raise DatasetError(option="splits", found=splits, allowed="at least one split")
         directory = name if data_dir is None and _is_directory(name) else _prepare(name, data_dir)
-        found = [_Split(directory, split, (x_key, y_key)) for split in listed]
+        found = [_TFDSSplit(directory, split, (x_key, y_key)) for split in listed]
         x, y = _read(found, preprocess_fn, progress)
         super().__init__(
             x,
@@ -95,7 +95,7 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
 
 
 def _is_directory(name: str) -> bool:
-    """Whether this is not a name of the catalogue. There may well be an empty directory "mnist" here."""
+    """Return whether a name is a directory with a dataset, not a name in the TFDS catalogue."""
     if is_remote(name) or os.path.isabs(name) or name.startswith((".", "~")):
         return True
     try:
@@ -105,59 +105,61 @@ def _is_directory(name: str) -> bool:
 
 
 def _prepare(name: str, data_dir: str | os.PathLike[str] | None) -> str:
-    """The directory of a dataset of the catalogue, which TFDS prepares if it is not there."""
+    """Return the directory of a dataset in the catalogue; TFDS prepares it if necessary."""
     try:
         tfds = importlib.import_module("tensorflow_datasets")
     except ImportError:
         raise ImportError(
-            f"{shown(name)!r} is not a directory with a dataset, and TFDS, whose catalogue may have it, "
-            "is not installed; run: pip install 'covey[tensorflow,tfds]'"
+            f"{shown(name)!r} is not a directory with a dataset, and TFDS is not installed; run: "
+            "pip install 'covey[tensorflow,tfds]'"
         ) from None
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise DatasetError(
-            f"{shown(name)!r} is neither a directory with a dataset nor a dataset that TFDS knows: "
+            f"{shown(name)!r} is neither a directory with a dataset nor in the TFDS catalogue: "
             f"{redact(str(error))}"
         ) from None
     builder.download_and_prepare()
     return str(builder.data_dir)
 
 
-class _Split:
-    """A split of a directory that was prepared."""
+class _TFDSSplit:
+    """A split of a prepared dataset."""
 
     def __init__(self, directory: str, split: str, keys: tuple[str, str]) -> None:
         self._dataset = open_dataset(directory, split=split)
         self._keys = keys
-        there = list(self._dataset.features)
+        features = list(self._dataset.features)
         for argument, key in zip(("x_key", "y_key"), keys, strict=True):
-            if key not in there:
-                listed = ", ".join(map(repr, there))
+            if key not in features:
                 raise FeatureError(
-                    f"{argument} is {key!r}; must be one of {listed}", path=shown(directory)
+                    path=shown(directory),
+                    option=argument,
+                    found=key,
+                    allowed=f"one of {', '.join(map(repr, features))}",
                 )
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def chunks(self) -> Iterator[Chunk]:
-        """The examples, some at a time: x and y."""
+        """Yield x and y of chunks of examples."""
         with self._dataset as dataset:
-            wanted = list(dict.fromkeys(self._keys))
-            for batch in dataset.sequential(_ROWS_AT_ONCE, select=wanted):
+            selected = list(dict.fromkeys(self._keys))
+            for batch in dataset.sequential(_CHUNK_ROWS, select=selected):
                 columns = batch if dataset.label is None else batch[0]
                 x, y = (dataset.features.find(columns, key) for key in self._keys)
                 yield x, y
 
 
 def _read(
-    found: Sequence[_Split], preprocess: Preprocessing | None, progress: bool | None
+    splits: Sequence[_TFDSSplit], preprocess: Preprocessing | None, progress: bool | None
 ) -> Chunk:
-    """All examples: x and y."""
-    total = sum(map(len, found))
-    x, y = _Collected("x", total), _Collected("y", total)
-    chunks = (chunk for split in found for chunk in split.chunks())
+    """Return x and y of all examples."""
+    total = sum(map(len, splits))
+    x, y = _ColumnBuffer("x", total), _ColumnBuffer("y", total)
+    chunks = (chunk for split in splits for chunk in split.chunks())
     tasks = (partial(_preprocess, *numbered, preprocess) for numbered in _number(chunks))
     with (
         Progress(progress, total, "reading") as bar,
@@ -171,7 +173,7 @@ def _read(
 
 
 def _number(chunks: Iterable[Chunk]) -> Iterator[tuple[int, Chunk]]:
-    """Chunks, and the number of the first example of each."""
+    """Yield the position of the first example of each chunk, and the chunk."""
     first = 0
     for chunk in chunks:
         yield first, chunk
@@ -190,7 +192,7 @@ def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> C
                 or len(pair) != 2
                 or any(each is None for each in pair)
             ):
-                raise FeatureError(f"preprocess_fn gives {str(pair)[:60]}, must return (x, y)")
+                raise FeatureError(f"preprocess_fn returned {str(pair)[:60]}; must be (x, y)")
         except Exception as error:
             add_location(error, f"in preprocess_fn of example {number}")
             raise
@@ -198,30 +200,30 @@ def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> C
     return [x for x, _ in done], [y for _, y in done]
 
 
-class _Collected:
-    """Rows of one kind, in an array that is made once; strings in a list."""
+class _ColumnBuffer:
+    """Rows of one column: an array that is allocated once, or a list of strings."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name
         self._total = total
-        self._there = 0
+        self._count = 0
         self.rows: Any = []
 
     def extend(self, rows: Any) -> None:
-        """Add some."""
+        """Append rows."""
         arrays = [np.asarray(row) for row in rows]
-        if self._there == 0 and arrays[0].dtype.kind in "biufc":
+        if self._count == 0 and arrays[0].dtype.kind in "biufc":
             self.rows = np.empty((self._total, *arrays[0].shape), arrays[0].dtype)
         if isinstance(self.rows, list):
             self.rows.extend(rows)
-            self._there += len(arrays)
+            self._count += len(arrays)
             return
         for array in arrays:
             if (array.shape, array.dtype) != (self.rows.shape[1:], self.rows.dtype):
                 raise FeatureError(
-                    f"{self._name} of example {self._there} is {array.dtype} {array.shape}, and "
-                    f"others are {self.rows.dtype} {self.rows.shape[1:]}; must be the same: make "
-                    "them so with preprocess_fn="
+                    f"{self._name} of example {self._count} is {array.dtype} {array.shape}, but "
+                    f"others are {self.rows.dtype} {self.rows.shape[1:]}; must be the same",
+                    remedy="convert them with preprocess_fn=",
                 )
-            self.rows[self._there] = array
-            self._there += 1
+            self.rows[self._count] = array
+            self._count += 1

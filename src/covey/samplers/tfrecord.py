@@ -1,10 +1,10 @@
-"""Balanced batches of TFRecord shards, as a ``tf.data.Dataset``."""
+"""`TFRecordDatasetSampler`: balanced batches of TFRecord shards, as a ``tf.data.Dataset``."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,19 @@ from covey.adapters.tensorflow.map_examples import map_examples
 from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.tensors import tf
 from covey.dataset.dataset import Dataset
-from covey.dataset.layout import Layout, current_files, find_layout
-from covey.dataset.open import open as open_dataset
+from covey.dataset.layout import Layout, current_files, files_layout, find_layout
+from covey.dataset.open import open_layout
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
+from covey.index import GUESS, Index, IndexBuilder, find_index
 from covey.labels import guess_label
-from covey.maintenance.info import find_index_state
 from covey.plan import Plan
 from covey.plan.base import check_int, check_seed
 from covey.samplers.streamed import stream
+from covey.splits import SplitTerm
 from covey.storage import Storage, open_storage
 from covey.tfrecord.compression import parse_compression
 
 Label = str | Callable[[Mapping[str, Any]], int | str]
-
-# What lies beside shards, and is none.
-_BESIDE = (".npy", ".json", ".txt", ".idx")
 
 
 def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
@@ -47,46 +45,46 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     seed: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Batches with ``example_per_class`` examples of each of their classes, of TFRecord shards.
+    """Return batches with ``example_per_class`` examples of each of their classes.
 
-    If it is known what tells the class of an example, every batch has exactly ``batch_size //
-    example_per_class`` classes, wherever in the shards their examples lie, and every example comes
-    once before any comes twice. It is known if ``label`` says so, if the shards have an index, or
-    if their dataset has a description with a class in it.
+    If the label of the examples is known, every batch has exactly ``batch_size //
+    example_per_class`` classes, in whatever order the shards store them, and every example is drawn
+    once before any is drawn twice. The label is known if ``label`` is passed, if the shards have an
+    index, or if the metadata of their dataset has a label.
 
-    If it is not, shards are streamed, as in TensorFlow Similarity: blocks of ``example_per_class``
-    consecutive records of each shard in turn, by operations of tf.data alone. That is balanced only
-    if examples of a class lie together, in multiples of ``example_per_class``, and if there are at
-    least as many shards as classes in a batch. The beginnings of shards are looked at, and a
-    warning names those that break the rule. Records at the end of a shard that do not fill a block
-    are left out.
+    Otherwise the shards are streamed as in TensorFlow Similarity: blocks of ``example_per_class``
+    consecutive records of each shard in turn, by tf.data operations only. Such batches are balanced
+    only if the examples of a class are consecutive, in multiples of ``example_per_class``, and if
+    there are at least as many shards as classes in a batch. The first records of the shards are
+    checked, and a warning names the shards that violate this. Records at the end of a shard that do
+    not fill a block are dropped.
 
     Args:
-        shard_path: The directory of the shards; local, or a URL. URLs that TensorFlow cannot read need
-            a label.
-        deserialization_fn: Makes an example of a record, as for ``Dataset.map``; (x, y), or any
-            other structure. None has covey decode examples by the features of their dataset, which
-            is several times as fast, and needs a label: batches are those of
+        shard_path: The directory of the shards; local or a URL. URLs that TensorFlow cannot read
+            require a label.
+        deserialization_fn: A function that returns an example for a record, as for ``Dataset.map``:
+            (x, y), or any other structure. None decodes examples with the features of their
+            dataset, which is several times faster and requires a label: batches are those of
             :meth:`covey.Dataset.batches`.
-        example_per_class: K.
-        batch_size: P x K: a multiple of it.
-        shards_per_cycle: How many shards are streamed side by side; all by default.
-        compression: How shards that are streamed are compressed: None, ``"GZIP"`` or ``"ZLIB"``.
-            Otherwise that is found out.
-        parallelism: How many batches are worked on at once; -1 lets TensorFlow decide.
-        async_cycle: Have shards that are streamed read by threads, one for each class of a batch.
-        prefetch_size: How many batches are made ahead; 10 by default.
-        shard_suffix: The pattern of the shards' names.
-        num_repeat: How many epochs there are; -1 for ever. An epoch shows every example. What does
-            not fill the last batch of a stream is left out.
-        label: What tells the class, as for :func:`covey.open`: a feature, a function of an example,
-            or ``"@file"``. If there is no index of that, all shards are read once to make it.
-        seed: Which batches, or in which order shards are streamed; 0 if it is None. The same seed
-            gives the same in every run, and another order in every epoch.
-        storage_options: What fsspec needs for a URL.
+        example_per_class: The number of examples per class.
+        batch_size: The number of examples in a batch; a multiple of ``example_per_class``.
+        shards_per_cycle: The number of shards that are streamed concurrently; by default all.
+        compression: The compression of streamed shards: None, ``"GZIP"`` or ``"ZLIB"``. Detected
+            if the shards are not streamed.
+        parallelism: The number of batches processed in parallel; -1 lets TensorFlow choose.
+        async_cycle: Read streamed shards with one thread per class of a batch.
+        prefetch_size: The number of prefetched batches; 10 by default.
+        shard_suffix: The glob pattern of the names of the shards.
+        num_repeat: The number of epochs; -1 is unlimited. An epoch has every example. Examples that
+            do not fill the last batch of a stream are dropped.
+        label: The label feature, a function of an example, or ``"@file"``, as for
+            :func:`covey.open`. If there is no index with this label, all shards are scanned once.
+        seed: The seed of the batches, or of the order of streamed shards; None is 0. The same seed
+            yields the same batches in every run, and a different order in every epoch.
+        storage_options: The fsspec options for a URL.
 
     Raises:
-        ValueError: If there is no shard, or an argument cannot be.
+        ValueError: If there are no shards, or an argument is not valid.
     """
     per_class = check_int("example_per_class", example_per_class, 1)
     size = check_int("batch_size", batch_size, 1)
@@ -95,13 +93,13 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
             option="batch_size",
             found=size,
             allowed=f"a multiple of example_per_class, which is {per_class}",
-            remedy=f"{(size // per_class + 1) * per_class}, for instance",
+            remedy=f"for example {(size // per_class + 1) * per_class}",
         )
     for name, count in (("parallelism", parallelism), ("num_repeat", num_repeat)):
         if check_int(name, count, -1) == 0:
-            raise PlanError(f"{name} is 0; must be 1 or more, or -1")
+            raise PlanError(option=name, found=0, allowed="an integer >= 1, or -1")
     cycle = None if shards_per_cycle is None else check_int("shards_per_cycle", shards_per_cycle, 1)
-    ahead = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
+    prefetched = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
     packed = parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
     if deserialization_fn is not None and not callable(deserialization_fn):
@@ -111,14 +109,14 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
             allowed="a function of a record, or None",
         )
     shards = _find_shards(shard_path, shard_suffix, storage_options)
-    dataset = _open_known(shards, label)
+    dataset = _open_labelled(shards, label)
     if dataset is not None:
         threads = None if parallelism == -1 else parallelism
         classes = len(dataset.classes)
         if size // per_class > classes:
             raise PlanError(
-                f"batch_size is {size} and example_per_class is {per_class}, which makes "
-                f"{size // per_class} classes, but there are only {classes}"
+                f"batch_size is {size} and example_per_class is {per_class}, so a batch has "
+                f"{size // per_class} classes, but the dataset has {classes}"
             )
         loader = dataset.batches(size // per_class, per_class, seed=seed, threads=threads)
         if deserialization_fn is None:
@@ -129,9 +127,9 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
         batches = batches.repeat(num_repeat)
     elif deserialization_fn is None:
         raise DatasetError(
-            f"{shards.directory}: nothing tells the classes of these examples, so covey cannot batch "
-            "them by itself; pass label= with the feature that does, or a deserialization_fn, with "
-            "which shards are streamed"
+            "the shards have no known label, so covey cannot decode and batch them",
+            path=shards.directory,
+            remedy="pass label= with the label feature, or a deserialization_fn, to stream them",
         )
     else:
         batches = stream(
@@ -147,12 +145,12 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
             repeats=num_repeat,
             seed=seed,
         )
-    return batches.prefetch(ahead) if ahead else batches
+    return batches.prefetch(prefetched) if prefetched else batches
 
 
 @dataclass(frozen=True)
-class _Shards:
-    """The shards that were asked for."""
+class _ShardList:
+    """The shards that match the arguments."""
 
     storage: Storage
     directory: str
@@ -162,102 +160,96 @@ class _Shards:
 
 def _find_shards(
     path: str | os.PathLike[str], suffix: str, options: Mapping[str, Any] | None
-) -> _Shards:
+) -> _ShardList:
     storage = open_storage(path, options)
     directory = storage.clean(path)
     if not isinstance(suffix, str) or not suffix:
         raise DatasetError(
             option="shard_suffix", found=suffix, allowed="a pattern such as '*.tfrec'"
         )
-    # A directory is called what it is called.
+    # Only the suffix is a pattern.
     plain = directory if storage.is_remote else glob.escape(directory)
     found = current_files(storage, storage.glob(storage.join(plain, suffix)))
-    found = [each for each in found if _is_shard(each)]
     if not found:
-        is_there = storage.is_directory(directory)
-        what = f"no file in it fits {suffix!r}" if is_there else "there is no such directory"
+        is_directory = storage.is_directory(directory)
         raise DatasetError(
-            f"{what}; shard_path= is the directory of the shards, and shard_suffix= a pattern "
-            "of their names, such as '*.tfrecord*'",
+            f"no file matches {suffix!r}" if is_directory else "there is no such directory",
             path=directory,
+            remedy="shard_path= is the directory of the shards, and shard_suffix= a pattern of "
+            "their names, such as '*.tfrecord*'",
         )
-    return _Shards(storage, directory, found, options)
+    return _ShardList(storage, directory, found, options)
 
 
-def _is_shard(path: str) -> bool:
-    return not path.lower().endswith(_BESIDE)
+def _open_labelled(shards: _ShardList, label: Label | None) -> Dataset | None:
+    """Return the dataset of the shards; None if their label is not known.
 
-
-# What tells the classes.
-
-
-def _open_known(shards: _Shards, label: Label | None) -> Dataset | None:
-    """The shards as a dataset, if it is known what tells the class of an example.
-
-    Shards of others are not indexed unless somebody says by what.
+    Shards of other programs are indexed only if a label is passed.
     """
-    found = list(_candidates(shards))
-    chosen = next((each for each in found if _is_known(*each[1:], label)), None)
-    if chosen is None and label is None:
-        return None
-    # What a dataset says of its features holds, even if it has no index.
-    described = (each for each in found if each[1].features is not None)
-    path, _, split = chosen or next(described, found[-1])
-    dataset = open_dataset(path, split=split, label=label, storage_options=shards.options)
+    fallback = None
+    for layout in _layouts(shards):
+        terms = layout.terms_of(shards.files)
+        if terms is None:
+            continue
+        indexes = _find_indexes(layout, terms, label)
+        is_declared = (
+            layout.features is not None
+            and label is None
+            and guess_label(layout.features) is not None
+        )
+        if indexes is not None or is_declared:
+            return _open(layout, terms, label, indexes)
+        # The features of a dataset are used even if it has no index.
+        if fallback is None or fallback[0].features is None:
+            fallback = layout, terms
+    return None if label is None or fallback is None else _open(*fallback, label, None)
+
+
+def _layouts(shards: _ShardList) -> Iterator[Layout]:
+    """Yield the layouts that may contain the shards: of their directory, and of the files alone."""
+    try:
+        address = shards.storage.address(shards.directory)
+        yield find_layout(address, storage_options=shards.options)
+    except (CoveyError, OSError):
+        pass  # the directory as a whole is not a dataset, or a corrupt one
+    yield files_layout(shards.storage, shards.files)
+
+
+def _find_indexes(
+    layout: Layout, terms: Sequence[SplitTerm], label: Label | None
+) -> dict[str, Index] | None:
+    """Return the index of each split; None unless all exist and have the label."""
+    indexes = {}
+    for name in {term.split for term in terms}:
+        split = layout.splits[name]
+        try:
+            index = find_index(split.files, split.stem).index
+        except DatasetError:  # a shard was modified after covey wrote it
+            return None
+        if index is None or index.metadata.label is None:
+            return None
+        if label not in (None, index.metadata.label):
+            return None
+        indexes[name] = index
+    return indexes
+
+
+def _open(
+    layout: Layout,
+    terms: Sequence[SplitTerm],
+    label: Label | None,
+    indexes: dict[str, Index] | None,
+) -> Dataset | None:
+    builder = IndexBuilder(label=GUESS if label is None else label)
+    dataset = open_layout(layout, terms, builder, indexes=indexes)
     if dataset.label is not None:
         return dataset
     dataset.close()
     return None
 
 
-def _candidates(shards: _Shards) -> Iterable[tuple[Any, Layout, str]]:
-    """The ways to open the shards: as those of their directory, and by themselves; and the splits."""
-    address = shards.storage.address
-    files = [address(each) for each in shards.files]
-    for path in (address(shards.directory), files):
-        try:
-            layout = find_layout(path, storage_options=shards.options)
-        except (CoveyError, OSError):
-            if path is files:
-                raise
-            continue  # the directory as a whole is something else, or corrupt
-        split = _split_of(layout, shards.files)
-        if split is not None:
-            yield path, layout, split
-
-
-def _split_of(layout: Layout, files: list[str]) -> str | None:
-    """The splits, or shards of splits, that some files are; None if others are among them."""
-    terms: list[str] = []
-    left = set(files)
-    for name, split in layout.splits.items():
-        inside = [path in left for path in split.files.paths]
-        left.difference_update(split.files.paths)
-        if any(inside):
-            parts = [f"{name}[{number}shard]" for number, there in enumerate(inside) if there]
-            terms += [name] if all(inside) else parts
-    return None if left else "+".join(terms)
-
-
-def _is_known(layout: Layout, split: str, label: Label | None) -> bool:
-    if layout.features is not None and label is None and guess_label(layout.features) is not None:
-        return True
-    for name in {term.partition("[")[0] for term in split.split("+")}:
-        index = find_index_state(layout.splits[name]).index
-        if (
-            index is None
-            or index.metadata.label is None
-            or label not in (None, index.metadata.label)
-        ):
-            return False
-    return True
-
-
-# Records of balanced batches.
-
-
 def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
-    """The records of the batches of a plan."""
+    """Return a tf.data.Dataset of the records of the batches of a plan."""
     nbytes = sum(map(len, dataset.raw[plan.batch(0)]))
     form = BatchSpec(tf.TensorSpec([len(plan.batch(0))], tf.string))
     return make_dataset(dataset.raw.batches(plan, threads=threads), form, group_size(nbytes))

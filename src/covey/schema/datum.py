@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from covey._files import atomic_write
+from covey._locks import locked
 from covey.errors import DatasetError, FeatureError, FormatError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.schema.columns import Shape
@@ -38,7 +39,6 @@ from covey.untrusted import (
     parse_json,
     read_file,
 )
-from covey.writing.locks import locked
 
 ShardInfo = dict[str, dict[str, int]]
 

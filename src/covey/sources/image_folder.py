@@ -12,7 +12,8 @@ from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.sources.image_formats import EXTENSIONS, image_fault, image_format
 from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import Item, LazyItems, Source, enumerate_names, fault
-from covey.sources.splits import SPLIT_NAMES, choose_split
+from covey.sources.splits import choose_split
+from covey.splits import SPLIT_NAMES
 from covey.untrusted import read_file
 
 _SHOWN = 3

@@ -14,7 +14,8 @@ from covey.errors import FeatureError
 from covey.schema import ClassLabel, Features
 from covey.sources.registry import ProbedPath, one_file, register
 from covey.sources.source import Item, LazyItems, Source, check_label, fault, find_label
-from covey.sources.splits import SPLIT_NAMES, choose_split
+from covey.sources.splits import choose_split
+from covey.splits import SPLIT_NAMES
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from covey.errors import CoveyError, SourceError
 from covey.sources.source import Source, enumerate_names, fault
-from covey.untrusted import open_file
+from covey.untrusted import RegularFile
 
 HEAD_BYTES = 1 << 16
 
@@ -181,5 +181,5 @@ def one_file(place: ProbedPath, kind: str) -> str:
 
 def read_head(path: str, size: int = HEAD_BYTES) -> bytes:
     """How a file begins."""
-    with open_file(path) as file:
+    with RegularFile(path) as file:
         return file.read(size)

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Sequence
 
 from covey.sources.source import fault
-
-# Names for the same thing; somebody who asks for one of them is content with another.
-_SAME = (
-    ("train", "training"),
-    ("validation", "valid", "val", "dev"),
-    ("test", "testing"),
-    ("eval", "evaluation"),
-)
-SPLIT_NAMES = frozenset(name for same in _SAME for name in same)
-_IN_FILE_NAME = re.compile(rf"(?:^|[-_])({'|'.join(sorted(SPLIT_NAMES))})(?=[-_.])", re.IGNORECASE)
+from covey.splits import SPLIT_ALIASES, split_of_file
 
 
 def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
@@ -30,7 +19,7 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
         return listed[0]
     if split in listed:
         return split
-    for same in _SAME:
+    for same in SPLIT_ALIASES:
         found = [name for name in listed if name.lower() in same]
         if split in same and len(found) == 1:
             return found[0]
@@ -40,16 +29,6 @@ def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
         f"it holds the splits {', '.join(map(repr, listed)) or 'none'}, and {asked}; "
         "pass split= with one of them",
     )
-
-
-def split_of_file(name: str) -> str | None:
-    """The split that the name of a file tells, if it does.
-
-    >>> split_of_file("data/birds-train-00000-of-00002.tfrecord")
-    'train'
-    """
-    found = _IN_FILE_NAME.search(os.path.basename(name))
-    return found[1] if found else None
 
 
 def files_of_split(files: Sequence[str], split: str | None, path: str) -> list[str]:

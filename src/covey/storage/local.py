@@ -14,12 +14,12 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from covey._files import replacing, sync
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
-from covey.untrusted import check_regular, open_file, os_errors, read_file
+from covey.untrusted import RegularFile, check_regular, os_errors, read_file
 from covey.urls import local_path, shown
 
 _builtin_list = list
@@ -119,7 +119,7 @@ class LocalStorage(Storage):
                 continue
 
     def open_stream(self, path: str) -> BinaryIO:
-        return io.BufferedReader(cast("io.RawIOBase", open_file(self.clean(path))))
+        return io.BufferedReader(RegularFile(self.clean(path)))
 
 
 def new_temporary(directory: str | os.PathLike[str]) -> str:

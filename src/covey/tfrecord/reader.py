@@ -34,14 +34,12 @@ from covey.tfrecord.locations import Members, RecordLocations
 from covey.tfrecord.streams import (
     FileStream,
     PieceStream,
-    RegularFile,
     Stream,
     StreamError,
     is_truncated,
-    read_at,
     truncated,
 )
-from covey.untrusted import open_path, os_errors, storage_error
+from covey.untrusted import RegularFile, open_path, os_errors, read_at, storage_error
 from covey.urls import check_local
 
 OnError = Literal["raise", "skip"]

@@ -27,14 +27,13 @@ from covey.tfrecord.streams import (
     WINDOW_BYTES,
     FileStream,
     PieceStream,
-    RegularFile,
     SharedDescriptor,
     Stream,
     StreamError,
     is_truncated,
     truncated,
 )
-from covey.untrusted import open_path
+from covey.untrusted import RegularFile, open_path
 from covey.urls import check_local
 
 _PIECE_BYTES = 1 << 20

@@ -12,54 +12,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from covey import _core
-from covey.untrusted import open_regular, os_errors
+from covey.untrusted import read_at
 
 # How much of a file is mapped at once: enough that mapping costs nothing, little enough that
 # reading a file of any size takes no more memory than this.
 WINDOW_BYTES = 8 << 20
 
 _MAP_FROM = 1 << 20
-
-
-class RegularFile(io.FileIO):
-    """A regular file, open for reading.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FileMissingError: If there is no such file.
-        StorageError: If it is not a regular file. A FIFO is not waited for.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        with os_errors(path):
-            super().__init__(path, "rb", opener=open_regular)
-
-    def stat(self) -> os.stat_result:
-        """The state of the open file, whatever its path is now."""
-        return os.fstat(self.fileno())
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Bytes of the file; fewer if it ends before."""
-        return read_at(self, offset, size)
-
-
-def read_at(file: io.FileIO, offset: int, size: int) -> bytes:
-    """Bytes of a file from an offset on; fewer if it ends before. Its position is not used."""
-    pieces: list[bytes] = []
-    while size > 0:
-        if hasattr(os, "pread"):
-            piece = os.pread(file.fileno(), size, offset)  # 2 GiB at once on most systems
-        else:
-            file.seek(offset)
-            piece = file.read(size) or b""
-        if not piece:
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        size -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class StreamError(Exception):

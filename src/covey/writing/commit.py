@@ -35,13 +35,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covey._files import atomic_write, atomic_write_all, sync, unlink_file
-from covey.dataset_info import DatasetInfo, SplitInfo
-from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
-from covey.filenames import INFO_FILE, SHARD_INFO_FILE, staging_name
-from covey.schema.tfds import features_from_tfds, features_to_tfds
-from covey.untrusted import parse_json, read_file
-from covey.writing import versions
-from covey.writing.locks import (
+from covey._locks import (
     COMMIT_TIMEOUT_S,
     LOCK_TIMEOUT_S,
     DeferredSignals,
@@ -51,6 +45,12 @@ from covey.writing.locks import (
     try_lock,
     unlock,
 )
+from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
+from covey.filenames import INFO_FILE, SHARD_INFO_FILE, staging_name
+from covey.schema.tfds import features_from_tfds, features_to_tfds
+from covey.untrusted import parse_json, read_file
+from covey.writing import versions
 from covey.writing.recovery import (
     AFTER,
     BEFORE,

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from covey._files import temporary_name
+from covey._locks import DeferredSignals, interrupted
 from covey.dataset_info import DatasetInfo, dataset_name
 from covey.errors import (
     CommittedError,
@@ -36,7 +37,6 @@ from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sideca
 from covey.index import index_names
 from covey.storage import Stat, open_storage
 from covey.urls import shown
-from covey.writing.locks import DeferredSignals, interrupted
 from covey.writing.versions import referenced_files
 
 _PIECE_BYTES = 1 << 20

@@ -25,6 +25,7 @@ from covey._files import (
     temporary_name,
     unlink_file,
 )
+from covey._locks import locked, try_lock, unlock
 from covey.errors import DatasetError, FormatError
 from covey.filenames import (
     INFO_FILE,
@@ -38,7 +39,6 @@ from covey.storage import open_storage
 from covey.storage.local import remove_stale_temporaries
 from covey.untrusted import os_errors, read_file
 from covey.writing import versions
-from covey.writing.locks import locked, try_lock, unlock
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
 # Names in a staging directory.

@@ -22,7 +22,7 @@ from covey.filenames import (
     versioned_template,
 )
 from covey.index import (
-    Indexing,
+    IndexBuilder,
     IndexMetadata,
     KnownLabels,
     ShardFiles,
@@ -224,5 +224,5 @@ class TargetSplit:
                     index = read_index(self.directory, self.old.stem(self.name), metadata)
                     return list(metadata.shards), index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
-        index = Indexing(classes.features, labeller, progress=False).build(files)
+        index = IndexBuilder(classes.features, labeller, progress=False).build(files)
         return [replace(shard, version="") for shard in index.metadata.shards], index.rows

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey._locks import interrupted, locked
 from covey._progress import Progress
 from covey.errors import DatasetError, FeatureError
 from covey.labels import Classes, find_label, is_string, number_column
@@ -23,7 +24,6 @@ from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
 from covey.writing.commit import Staging, staged
 from covey.writing.inputs import Input, name_classes, normalize_input
-from covey.writing.locks import interrupted, locked
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
