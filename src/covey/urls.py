@@ -70,9 +70,7 @@ class Url:
             first += 1
         match = _PROTOCOL.match(parts[first])
         if match is None:
-            raise StorageError(
-                "this is not a URL, such as s3://bucket/directory", path=shown(text)
-            )
+            raise StorageError("this is not a URL, such as s3://bucket/directory", path=shown(text))
         protocol = match[1].lower()
         found = _split(protocol, parts[first][match.end() :])
         if found is None or any(
@@ -161,7 +159,9 @@ def check_slashes(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not isinstance(path, str) and re.search(r"(^|::)[A-Za-z][A-Za-z0-9+.\-]+:/[^/]", text):
         raise StorageError(
-            "a Path cannot be a URL, because it loses a slash", path=shown(text), remedy="pass a str"
+            "a Path cannot be a URL, because it loses a slash",
+            path=shown(text),
+            remedy="pass a str",
         )
     return text
 
@@ -210,7 +210,7 @@ def find_secrets(url: str, options: Mapping[str, Any]) -> set[str]:
         options: The storage options of its driver.
     """
     spelled = (each for secret in _url_secrets(url) for each in _spellings(secret))
-    return {*_option_secrets(options), *(each for each in spelled if len(each) >= _MIN_SECRET_LENGTH)}
+    return {*_option_secrets(options), *(s for s in spelled if len(s) >= _MIN_SECRET_LENGTH)}
 
 
 def _url_secrets(url: str) -> set[str]:
@@ -318,8 +318,8 @@ def _cut_query(rest: str) -> str:
 def _option_secrets(value: Any, name: str = "") -> Iterator[str]:
     """Yield the values of storage options in the notations of drivers.
 
-    Of options that identify the server, only the credentials of a URL are yielded. A short value also
-    occurs in other strings: it is yielded together with its name.
+    Of options that identify the server, only the credentials of a URL are yielded. A short value
+    also occurs in other strings: it is yielded together with its name.
     """
     if isinstance(value, Mapping):
         for key, each in value.items():

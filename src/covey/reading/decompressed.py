@@ -1,8 +1,8 @@
 """Decompression: of single GZIP members, and of whole shards into the cache.
 
-covey writes GZIP shards in many members of whole records, so that a record is read by decompressing one
-member. Other compressed shards can only be read from their beginning: they are decompressed once, into
-the cache.
+covey writes GZIP shards in many members of whole records, so that a record is read by decompressing
+one member. Other compressed shards can only be read from their beginning: they are decompressed
+once, into the cache.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def inflate_member(member: bytes, limit: int) -> bytes:
     b'owl'
     """
     if len(member) < _MIN_MEMBER_BYTES:
-        raise MemberError(f"the GZIP member has {len(member)} bytes; the minimum is 18")
+        raise MemberError(
+            f"the GZIP member has {len(member)} bytes; the minimum is {_MIN_MEMBER_BYTES}"
+        )
     (size,) = struct.unpack("<I", member[-4:])
     # The size in the trailer is not trusted: no more memory is allocated than the member can fill.
     limit = min(limit, len(member) * _MAX_RATIO)
@@ -104,8 +106,8 @@ def open_decompressed(
 ) -> tuple[RegularFile, str]:
     """Open the decompressed data of a shard in the cache; decompress it if it is not there.
 
-    The file is pinned: the cache does not evict it while the file, or a duplicate of its descriptor, is
-    open.
+    The file is pinned: the cache does not evict it while the file, or a duplicate of its
+    descriptor, is open.
 
     Args:
         stream: The open shard.
@@ -194,5 +196,5 @@ def _full_error(path: str, limit: int) -> StorageError:
         "the shard must be decompressed as a whole, and its data exceeds the limit of the cache "
         f"({limit} bytes)",
         path=path,
-        remedy="raise cache_bytes= or COVEY_CACHE_BYTES, or write the data again with `covey write`",
+        remedy="raise cache_bytes= or COVEY_CACHE_BYTES, or rewrite the data with `covey write`",
     )

@@ -64,8 +64,8 @@ def max_open_files() -> int:
 class FilePool(ForkAware):
     """Open files of all datasets of the process, by dataset and shard.
 
-    A file in use is not in the pool. The pool has at most a quarter of the files that the process may
-    open; the least recently used ones are closed.
+    A file in use is not in the pool. The pool has at most a quarter of the files that the process
+    may open; the least recently used ones are closed.
     """
 
     def __init__(self) -> None:

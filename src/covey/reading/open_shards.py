@@ -1,7 +1,8 @@
 """The shards that one process has open, as local files.
 
-A shard is opened when it is first needed, and compared once with its description in the index. The local
-file is the shard itself, its decompressed data in the cache, or the cached blocks of a remote shard.
+A shard is opened when it is first needed, and compared once with its description in the index. The
+local file is the shard itself, its decompressed data in the cache, or the cached blocks of a remote
+shard.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ class OpenShards:
         return file, found
 
     def _decompress(self, number: int) -> tuple[RegularFile, str]:
-        """Open the decompressed data of a shard; return a file pinned in the cache, and its path."""
+        """Open the decompressed data of a shard in the cache; return the file and its path."""
         table, _, path, shard = self._shards[number]
         storage = table.files.storage
         if not storage.is_remote:

@@ -41,22 +41,22 @@ def read_batches(
         batch_size: Examples per batch; the last batch may have fewer.
         names: The features to decode (default: all).
         drop_remainder: Whether to drop a last batch with fewer examples.
-        threads: Decoding threads (default: the number of CPU cores). The batches do not depend on it.
+        threads: Decoding threads (default: one per CPU core). The batches do not depend on it.
         compression, verify, on_error, max_record_bytes, mmap: As for :class:`covey.RecordReader`. A
             valid record that is not an Example of these features is always an error.
         skipped: A list to which ``on_error="skip"`` appends the skipped records.
 
     Yields:
-        A dict of columns, as :meth:`Features.decode_batch` gives them. Batches that were decoded
-        together are views of the same arrays: copy one to keep it and not the others.
+        A dict of columns, as :meth:`Features.decode_batch` returns them. Batches that were decoded
+        together are views of the same arrays: copy a batch to keep it without the others.
     """
     if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; must be 1 or more")
+        raise ValueError(f"batch_size is {batch_size}; must be an integer >= 1")
     workers = cpu_count() if threads is None else threads
     if workers < 1:
-        raise ValueError(f"threads is {threads}; must be 1 or more")
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    wanted = features if names is None else features.select(names)
+        raise ValueError(f"threads is {threads}; must be an integer >= 1")
+    files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    selected = features if names is None else features.select(names)
     options: dict[str, Any] = {
         "compression": compression,
         "verify": verify,
@@ -64,9 +64,9 @@ def read_batches(
         "max_record_bytes": max_record_bytes,
         "mmap": mmap,
     }
-    blocks = _blocks(listed, options, [] if skipped is None else skipped)
+    blocks = _blocks(files, options, [] if skipped is None else skipped)
     tasks = _tasks(blocks, batch_size, drop_remainder)
-    return _run(wanted, tasks, batch_size, workers)
+    return _run(selected, tasks, batch_size, workers)
 
 
 def _blocks(

@@ -1,19 +1,19 @@
 """Entries of the disk cache: locks, removal, and the blocks of one remote file.
 
-An entry is a file or a directory. A process that uses an entry pins it with a shared ``flock``; eviction
-takes an exclusive lock without waiting, or skips the entry. The lock is on the ``data`` file of an entry
-with blocks, else on the entry itself. Filesystems without locks lose only that protection: an entry is
-removed by renaming it, so that open and mapped files stay valid.
+An entry is a file or a directory. A process that uses an entry pins it with a shared ``flock``;
+eviction takes an exclusive lock without waiting, or skips the entry. The lock is on the ``data``
+file of an entry with blocks, else on the entry itself. Filesystems without locks lose only that
+protection: an entry is removed by renaming it, so that open and mapped files stay valid.
 
 ::
 
     <cache>/blocks/<key>/data     size of the remote file, with holes for missing blocks
     <cache>/blocks/<key>/map      16 bytes of magic, a random id of 16 bytes, 4 bytes per block
 
-The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that is 0.
-It is written after the block, and a block is used only if its checksum matches: blocks that a crash
-interrupted, or a failing disk lost, count as missing. Processes that fetch the same block write the same
-bytes.
+The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that
+is 0. It is written after the block, and a block is used only if its checksum matches: blocks that a
+crash interrupted, or a failing disk lost, count as missing. Processes that fetch the same block
+write the same bytes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from covey import _core
 
 BLOCK_BYTES = 1 << 16
 
+_HAS_LOCKS = fcntl is not None
+
 DATA = "data"
 _MAP = "map"
 _MAGIC = b"covey blocks 3\n\0"
@@ -59,7 +61,7 @@ def pin(descriptor: int, path: str) -> bool:
 
     The entry is pinned until :func:`unpin`, or until the descriptor and its duplicates are closed.
     """
-    if fcntl is None:
+    if not _HAS_LOCKS:
         return True
     with contextlib.suppress(OSError):  # the filesystem has no locks
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -84,7 +86,7 @@ def open_pinned(path: str, flags: int) -> int:
 
 def unpin(descriptor: int) -> None:
     """Release the lock of :func:`pin`, also of duplicates, and close the descriptor."""
-    if fcntl is not None:
+    if _HAS_LOCKS:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
@@ -92,7 +94,7 @@ def unpin(descriptor: int) -> None:
 
 def evict(path: str) -> bool:
     """Remove an entry unless it is pinned; return whether it is removed."""
-    if fcntl is None:
+    if not _HAS_LOCKS:
         return discard(path)
     data = os.path.join(path, DATA)
     target = data if os.path.isfile(data) else path
