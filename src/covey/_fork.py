@@ -1,4 +1,4 @@
-"""Beginning again in a forked child, where the threads and connections of its parent are not."""
+"""Fork safety: a child process has neither the threads nor the connections of its parent."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import sys
 import threading
 import weakref
 
-# What a child has of its parent and must not close: closing a connection of fsspec's takes it out
-# of the event loop, which the two processes still share.
+# Connections of the parent that a child must not close: closing a connection of fsspec removes it
+# from the event loop, whose descriptors the two processes share.
 _INHERITED: list[object] = []
 
 
 class ForkAware:
-    """Something with a lock and connections, which a child gets without them."""
+    """An object whose lock and connections are reset in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         _AWARE.add(self)
 
     def _reset_after_fork(self) -> object:
-        """Forget all connections; what is returned is kept from being closed."""
+        """Drop all connections; the returned object is kept alive, so that they are not closed."""
         return None
 
 
@@ -29,7 +29,7 @@ _AWARE: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 def _after_fork() -> None:
     asyn = sys.modules.get("fsspec.asyn")
-    if asyn is not None:  # the thread of its event loop did not come along
+    if asyn is not None:  # the thread of its event loop does not exist in the child
         asyn.reset_lock()
     for each in list(_AWARE):
         each._lock = threading.Lock()

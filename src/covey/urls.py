@@ -1,4 +1,4 @@
-"""Paths and URLs as strings: which are local, and how they are taken apart and joined."""
+"""Parse, join and redact paths and URLs."""
 
 from __future__ import annotations
 
@@ -12,82 +12,82 @@ from urllib.parse import quote, unquote, unquote_plus
 
 from covey.errors import StorageError
 
-# At least two letters: "C://data" is on a drive.
+# At least two letters: "C://data" is a path on a drive.
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 _LOCAL = ("file", "local")
 _HTTP = ("http", "https")
 
-# fsspec's own caches, which stand before the URL that they cache: "simplecache::s3://bucket/x".
+# fsspec's caches, which precede the URL that they cache: "simplecache::s3://bucket/x".
 _CACHES = ("simplecache", "filecache", "blockcache", "cached")
 
-# Protocols of files within a file. Their URLs begin with a path, not with a host.
+# Protocols of files within an archive. Their URLs begin with a path, not with a host.
 _ARCHIVES = ("zip", "tar", "libarchive", "dir", "reference")
 
-# A URL in other text, also one that pathlib has taken a slash from.
+# A URL within a message, also one of which pathlib has removed a slash.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/+")
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/[^\s'\"<>]*")
 
-# Where the query of a URL other than of HTTP begins; any other "?" is part of a pattern.
+# The begin of the query of a URL other than HTTP; any other "?" is part of a pattern.
 _QUERY = re.compile(r"[?#][\w.~%+\-\[\]]+=")
 
 _HOST = re.compile(r"[^:]*(:\d+)?|\[[^\]]*\](:\d+)?")
 
-# Storage options that say where files are, and not who asks for them.
+# Storage options that identify the server, as opposed to credentials.
 LOCATION_OPTIONS = frozenset(
     ("endpoint_url", "host", "port", "account_name", "project", "repo", "org", "sha", "fo")
 )
 
-# Shorter parts of a URL or of storage options occur in other text as well.
-_MIN_SECRET = 4
+# Shorter parts of a URL or of storage options also occur in other strings.
+_MIN_SECRET_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A URL in parts, of which only the path differs among the files of one storage."""
+    """A parsed URL. The files of one storage differ only in their paths."""
 
     head: str
-    """Caches that come before, each with its ``::``."""
+    """Preceding caches, each with its ``::``."""
     protocol: str
     userinfo: str
     """The user name and password, with their ``@``."""
     path: str
     """The host or bucket, and the path in it."""
     query: str
-    """The query and fragment, with their ``?`` or ``#``: they may give access to the file."""
+    """The query and fragment, with their ``?`` or ``#``. They may contain credentials."""
     tail: str
-    """What the file lies in, if that is a file itself: ``::s3://bucket/archive.zip``."""
+    """The archive that contains the file: ``::s3://bucket/archive.zip``."""
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Take a URL apart.
+        """Parse a URL.
 
         Raises:
-            StorageError: If it is not a URL, or has characters that leave its host in doubt.
+            StorageError: If it is not a URL, or its host is ambiguous.
         """
         parts = _chain(text)
-        place = 0
-        while place + 1 < len(parts) and parts[place].removesuffix("://") in _CACHES:
-            place += 1
-        match = _PROTOCOL.match(parts[place])
+        first = 0
+        while first + 1 < len(parts) and parts[first].removesuffix("://") in _CACHES:
+            first += 1
+        match = _PROTOCOL.match(parts[first])
         if match is None:
-            raise StorageError("it is not a URL, such as s3://bucket/directory", path=shown(text))
+            raise StorageError("this is not a URL, such as s3://bucket/directory", path=shown(text))
         protocol = match[1].lower()
-        found = _split(protocol, parts[place][match.end() :])
+        found = _split(protocol, parts[first][match.end() :])
         if found is None or any(
-            _is_ambiguous(part, alone=len(parts) == 1) for part in parts[place:]
+            _is_ambiguous(part, alone=len(parts) == 1) for part in parts[first:]
         ):
             raise StorageError(
-                "the host of this URL is ambiguous; percent-encode '@', ':', '/', '?' and "
-                "'#' in the user name, the password, the path and the query, or pass the "
-                "user name and password in storage_options=",
+                "the host of this URL is ambiguous",
                 path=shown(text),
+                remedy="percent-encode '@', ':', '/', '?' and '#' in the user name, the password, "
+                "the path and the query, or pass the user name and password in storage_options=",
             )
         userinfo, path, query = found
         path = path.rstrip("/")
         if protocol == "memory":  # "memory:///x" and "memory://x" are the same there
             path = path.lstrip("/")
-        head = "".join(f"{part}::" for part in parts[:place])
-        tail = "".join(f"::{part}" for part in parts[place + 1 :])
+        head = "".join(f"{part}::" for part in parts[:first])
+        tail = "".join(f"::{part}" for part in parts[first + 1 :])
         return cls(head, protocol, userinfo, path, query, tail)
 
     def __str__(self) -> str:
@@ -95,38 +95,38 @@ class Url:
 
     @property
     def address(self) -> str:
-        """The URL of the file itself, without what it is read through or lies in."""
+        """The URL of the file, without caches and archives."""
         return f"{self.protocol}://{self.userinfo}{self.path}{self.query}"
 
     @property
     def public(self) -> str:
-        """The URL without user name, password and query: what paths of a storage look like."""
+        """The URL without user name, password and query, as a storage returns it."""
         return f"{self.head}{self.protocol}://{self.path}{shown(self.tail)}"
 
     @property
     def is_http(self) -> bool:
-        """Whether names have to be quoted, and a query may follow the path."""
+        """Whether the protocol is HTTP: names are percent-encoded, and a query may follow."""
         return self.protocol in _HTTP
 
     @property
     def name(self) -> str:
-        """The last part of the path, as people write it."""
+        """The last part of the path, decoded."""
         name = self.path.rpartition("/")[2]
         return unquote(name) if self.is_http else name
 
     @property
     def parent(self) -> Url:
-        """The directory that it is in; that of the topmost one is itself."""
+        """The parent directory; that of the topmost directory is itself."""
         return replace(self, path=self.path.rpartition("/")[0])
 
     def join(self, name: str) -> Url:
-        """A file or directory in this directory."""
+        """Return the URL of a file or directory in this directory."""
         name = quote(name) if self.is_http else name
         return replace(self, path=f"{self.path}/{name}" if self.path else name)
 
 
 def local_path(text: str) -> str | None:
-    """The path that a path or ``file://`` URL stands for; None if it is not on a local disk."""
+    """Return the local path of a path or ``file://`` URL; None if it is remote."""
     *before, last = text.split("::")
     if before and all(part.removesuffix("://") in _CACHES for part in before):
         path = local_path(last) if _PROTOCOL.match(last) else None
@@ -142,7 +142,7 @@ def local_path(text: str) -> str | None:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL that fsspec is needed for.
+    """Return whether a path is a URL that requires fsspec.
 
     >>> is_remote("s3://bucket/birds"), is_remote("file:///data/birds"), is_remote("data/birds")
     (True, False, False)
@@ -154,12 +154,14 @@ def check_slashes(path: str | os.PathLike[str]) -> str:
     """Return a path as a string.
 
     Raises:
-        StorageError: If it is a URL that pathlib has taken a slash from.
+        StorageError: If it is a URL of which pathlib has removed a slash.
     """
     text = os.fspath(path)
     if not isinstance(path, str) and re.search(r"(^|::)[A-Za-z][A-Za-z0-9+.\-]+:/[^/]", text):
         raise StorageError(
-            "a path cannot be a URL, for it loses a slash; give a str", path=shown(text)
+            "a Path cannot be a URL, because it loses a slash",
+            path=shown(text),
+            remedy="pass a str",
         )
     return text
 
@@ -173,14 +175,15 @@ def check_local(path: str | os.PathLike[str]) -> str:
     text = check_slashes(path)
     if is_remote(text):
         raise StorageError(
-            "this is a URL; must be the path of a local file; covey.open reads URLs",
+            "this is a URL; must be the path of a local file",
             path=shown(text),
+            remedy="covey.open reads URLs",
         )
     return text
 
 
 def shown(text: str) -> str:
-    """Return a path or URL as messages show it: scheme, host and path, and nothing else of a URL.
+    """Return a path or URL for messages: only scheme, host and path of a URL.
 
     >>> shown("simplecache::https://me:secret@host/x.tfrecord?signature=secret")
     'simplecache::https://host/x.tfrecord'
@@ -193,25 +196,25 @@ def shown(text: str) -> str:
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text of a driver as messages show it: without secrets, and with URLs as shown."""
+    """Return the message of a driver without secrets; its URLs are converted by `shown`."""
     for secret in sorted(set(secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return _IN_TEXT.sub(lambda found: shown(found[0]), text)
 
 
 def find_secrets(url: str, options: Mapping[str, Any]) -> set[str]:
-    """Return the strings that a driver may repeat and a message must not have.
+    """Return the secrets that messages of a driver may contain.
 
     Args:
         url: A URL with user name, password and query.
         options: The storage options of its driver.
     """
     spelled = (each for secret in _url_secrets(url) for each in _spellings(secret))
-    return {*_option_secrets(options), *(each for each in spelled if len(each) >= _MIN_SECRET)}
+    return {*_option_secrets(options), *(s for s in spelled if len(s) >= _MIN_SECRET_LENGTH)}
 
 
 def _url_secrets(url: str) -> set[str]:
-    """Return the parts of a URL that are not shown."""
+    """Return the parts of a URL that `shown` removes."""
     found: set[str] = set()
     for part in _chain(url):
         match = _SCHEME.match(part)
@@ -221,12 +224,13 @@ def _url_secrets(url: str) -> set[str]:
         visible = _shown_part(part)[match.end() :]
         if visible == rest:
             continue
-        # What is hidden: all before the host, and all after the path.
+        # Hidden is everything before the host and after the path.
         begin = rest.find(visible) if visible != _HIDDEN else -1
         before = rest if begin < 0 else rest[:begin]
         after = "" if begin < 0 else rest[begin + len(visible) :]
         for hidden in (before.rstrip("@"), after.lstrip("?#")):
             pieces = [hidden, *re.split(r"[&;]", hidden), hidden.partition(":")[2]]
+            pieces += re.split(r"[\[\]:]", hidden)  # parsers of IP addresses show such parts
             pieces += [piece.partition("=")[2] for piece in re.split(r"[&;#]", hidden)]
             found.update(pieces)
             found.add(base64.b64encode(unquote(hidden).encode(errors="replace")).decode())
@@ -237,10 +241,10 @@ _HIDDEN = "***"
 
 
 def _chain(text: str) -> list[str]:
-    """The URLs of a chain of fsspec's; a ``::`` within a password or a query separates nothing."""
+    """Split a chain of fsspec URLs; a ``::`` within a password or a query is not a separator."""
     parts: list[str] = []
     for part in text.split("::"):
-        # Only what is a cache or an archive lies in something else.
+        # Only caches and archives precede another URL.
         if not parts or parts[-1].partition(":/")[0].lower() in (*_CACHES, *_ARCHIVES):
             parts.append(part)
         else:
@@ -249,7 +253,7 @@ def _chain(text: str) -> list[str]:
 
 
 def _split(protocol: str, rest: str) -> tuple[str, str, str] | None:
-    """User name and password, path, and query of what follows ``://``; None if there is doubt."""
+    """Split what follows ``://`` into user info, path and query; None if that is ambiguous."""
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if protocol in _ARCHIVES:
         host = ""
@@ -276,11 +280,11 @@ def _is_certain(host: str, after: str) -> bool:
 
 
 def _is_ambiguous(part: str, *, alone: bool) -> bool:
-    """Return whether the host of one URL of a chain is in doubt, for covey or for fsspec.
+    """Return whether the host of one URL of a chain is ambiguous, for covey or for fsspec.
 
     Args:
         part: The URL.
-        alone: Whether it is the only one: then fsspec does not look for a ``::`` in it.
+        alone: Whether it is the only one: then fsspec does not split it at ``::``.
     """
     match = _SCHEME.match(part)
     if match is None:
@@ -293,7 +297,7 @@ def _is_ambiguous(part: str, *, alone: bool) -> bool:
 
 
 def _shown_part(part: str) -> str:
-    """One URL of a chain as messages show it."""
+    """Return one URL of a chain for messages."""
     match = _SCHEME.match(part)
     if match is None:
         return part
@@ -301,8 +305,8 @@ def _shown_part(part: str) -> str:
     found = _split(scheme.partition(":")[0].lower(), rest)
     if found is not None:
         return f"{scheme}{found[1]}"
-    # A password may have an unquoted "/", "@" or "?". What follows the last "@" is not part of it,
-    # but may be part of a query.
+    # A password may contain an unquoted "/", "@" or "?". What follows the last "@" is not part of
+    # it, but may be part of a query.
     before, _, after = rest.rpartition("@")
     return f"{scheme}{_HIDDEN}" if re.search("[?#]", before) else f"{scheme}{_cut_query(after)}"
 
@@ -312,10 +316,10 @@ def _cut_query(rest: str) -> str:
 
 
 def _option_secrets(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the values of storage options as drivers write them.
+    """Yield the values of storage options in the notations of drivers.
 
-    Of options that say where files are, only the credentials of a URL are yielded. A short value
-    occurs in other text as well: it is yielded together with its name.
+    Of options that identify the server, only the credentials of a URL are yielded. A short value
+    also occurs in other strings: it is yielded together with its name.
     """
     if isinstance(value, Mapping):
         for key, each in value.items():
@@ -334,7 +338,7 @@ def _option_secrets(value: Any, name: str = "") -> Iterator[str]:
     secrets = _url_secrets(text) if name in LOCATION_OPTIONS else values
     for secret in filter(None, secrets):
         for each in _spellings(secret):
-            if len(each) >= _MIN_SECRET:
+            if len(each) >= _MIN_SECRET_LENGTH:
                 yield each
             elif name:
                 for key in (name, repr(name), f'"{name}"'):
@@ -343,6 +347,6 @@ def _option_secrets(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """A secret as drivers write it."""
+    """Yield the notations of a secret in messages."""
     for each in {secret, unquote(secret), unquote_plus(secret)}:
         yield from (each, quote(each), quote(each, safe=""), repr(each)[1:-1])

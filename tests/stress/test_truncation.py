@@ -26,7 +26,7 @@ from covey.errors import CorruptRecordError, FileChangedError, StorageError
 from covey.index import read
 from covey.maintenance.repair import repair
 from covey.maintenance.verify import verify
-from covey.reading import open_shards as gather_opened
+from covey.reading import open_files
 from covey.storage import LocalStorage
 from covey.tfrecord.recovery import salvage
 
@@ -624,7 +624,7 @@ def descriptors_of_two_datasets(directory):
         time.sleep(0.2)  # the other thread asks meanwhile
         return 64
 
-    gather_opened.max_open_files = max_open_files
+    open_files.max_open_files = max_open_files
     sets = [opened(directory) for _ in range(2)]
     threads = [threading.Thread(target=ds.__getitem__, args=(slice(None),)) for ds in sets]
     for each in threads:

@@ -1,8 +1,8 @@
 """Decompression: of single GZIP members, and of whole shards into the cache.
 
-covey writes GZIP shards in many members of whole records, so that a record is read by decompressing one
-member. Other compressed shards can only be read from their beginning: they are decompressed once, into
-the cache.
+covey writes GZIP shards in many members of whole records, so that a record is read by decompressing
+one member. Other compressed shards can only be read from their beginning: they are decompressed
+once, into the cache.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
+from covey.index import Index
 from covey.index.format import Shard
 from covey.storage import cache_limit
 from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import pin
 from covey.tfrecord.compression import Compression, Inflater, detect_compression
+from covey.tfrecord.locations import longest_member
 from covey.tfrecord.streams import StreamError
 from covey.untrusted import RegularFile
 
@@ -38,6 +44,25 @@ _MAX_RATIO = 1040
 _MIN_MEMBER_BYTES = 18
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The GZIP members of a shard."""
+
+    edges: NDArray[np.int64]
+    """The offset of each member, and the size of the shard."""
+    longest: int
+    """The maximum size of the decompressed data of a member."""
+
+
+def find_members(index: Index, shard: int) -> Members:
+    """Return the GZIP members of a shard from the rows of its index."""
+    first, end = index.first_records[shard : shard + 2]
+    rows = index.rows[first:end]
+    starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
+    edges = np.append(starts, index.metadata.shards[shard].bytes)
+    return Members(edges, longest_member(rows["length"]))
 
 
 class MemberError(Exception):
@@ -59,7 +84,9 @@ def inflate_member(member: bytes, limit: int) -> bytes:
     b'owl'
     """
     if len(member) < _MIN_MEMBER_BYTES:
-        raise MemberError(f"the GZIP member has {len(member)} bytes; the minimum is 18")
+        raise MemberError(
+            f"the GZIP member has {len(member)} bytes; the minimum is {_MIN_MEMBER_BYTES}"
+        )
     (size,) = struct.unpack("<I", member[-4:])
     # The size in the trailer is not trusted: no more memory is allocated than the member can fill.
     limit = min(limit, len(member) * _MAX_RATIO)
@@ -105,8 +132,8 @@ def open_decompressed(
 ) -> tuple[RegularFile, str]:
     """Open the decompressed data of a shard in the cache; decompress it if it is not there.
 
-    The file is pinned: the cache does not evict it while the file, or a duplicate of its descriptor, is
-    open.
+    The file is pinned: the cache does not evict it while the file, or a duplicate of its
+    descriptor, is open.
 
     Args:
         stream: The open shard.
@@ -195,5 +222,5 @@ def _full_error(path: str, limit: int) -> StorageError:
         "the shard must be decompressed as a whole, and its data exceeds the limit of the cache "
         f"({limit} bytes)",
         path=path,
-        remedy="raise cache_bytes= or COVEY_CACHE_BYTES, or write the data again with `covey write`",
+        remedy="raise cache_bytes= or COVEY_CACHE_BYTES, or rewrite the data with `covey write`",
     )

@@ -1,7 +1,7 @@
 """Read, verify and decode records by their ids.
 
-Shards are mapped into memory, and the native core reads all records of a batch in one call. Shards of
-GZIP members, and shards that must not be mapped, are read into buffers.
+Shards are mapped into memory, and the native core reads all records of a batch in one call. Shards
+of GZIP members, and shards that must not be mapped, are read into buffers.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class Gatherer(ForkAware):
     def mapped(self, ids: Ids) -> tuple[_core.Gather, int] | None:
         """Return the native reader and its checks; None if shards are remote or are not mapped.
 
-        The shards of `ids` are mapped now, if that is possible. The native reader reports shards that
-        are not mapped.
+        The shards of `ids` are mapped now, if that is possible. The native reader reports shards
+        that are not mapped.
         """
         opened = self._open()
         if not self._maps or opened.is_remote:
@@ -165,7 +165,7 @@ class Gatherer(ForkAware):
         return opened.gather, self._check
 
     def _can_map(self, opened: OpenShards, ids: Ids) -> bool:
-        """Return whether records are read from maps: not if too many remote shards must be pinned."""
+        """Return whether to read from maps; not if too many remote shards must be pinned."""
         if not self._maps or not opened.is_remote:
             return self._maps
         return len(np.unique(self.rows(ids)[1])) <= opened.max_pinned
@@ -293,7 +293,7 @@ class Gatherer(ForkAware):
         discarded: set[int],
         explained: Sequence[str],
     ) -> None:
-        """Return if the record of a fault was in the cache and may be read again; otherwise raise."""
+        """Return if the record of a fault was in the cache and can be read again; else raise."""
         code, row = fault.code, fault.row
         if self._discard(opened, ids, row, discarded, code):
             return
@@ -339,7 +339,7 @@ class Gatherer(ForkAware):
         action: Callable[[_Frames], Result],
         explained: Sequence[str],
     ) -> Result:
-        """Return the result of the native core for the frames of records; see :meth:`_from_maps`."""
+        """Return the result of the native core for frames of records, as `_from_maps` does."""
         discarded: set[int] = set()
         while True:
             try:
@@ -404,7 +404,7 @@ class Gatherer(ForkAware):
     def _segments(
         self, rows: NDArray[Any], shards: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """Return the segments of shards to read for records: begins, ends, offsets of the frames."""
+        """Return the segments to read for records: begins, ends, offsets of their frames."""
         begins = np.zeros(len(rows), np.int64)
         ends = np.zeros(len(rows), np.int64)
         within = np.zeros(len(rows), np.uint64)
@@ -443,8 +443,8 @@ _COMMON = np.dtype(
 
 
 def _has_members(table: Table) -> bool:
-    about = table.index.metadata
-    return about.compression is not None and not about.single_stream
+    metadata = table.index.metadata
+    return metadata.compression is not None and not metadata.single_stream
 
 
 def _restore(tables: tuple[Table, ...], options: Mapping[str, Any]) -> Gatherer:

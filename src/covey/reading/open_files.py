@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
+import weakref
 from collections import OrderedDict
 
 from covey._fork import ForkAware
@@ -64,8 +66,8 @@ def max_open_files() -> int:
 class FilePool(ForkAware):
     """Open files of all datasets of the process, by dataset and shard.
 
-    A file in use is not in the pool. The pool has at most a quarter of the files that the process may
-    open; the least recently used ones are closed.
+    A file in use is not in the pool. The pool has at most a quarter of the files that the process
+    may open; the least recently used ones are closed.
     """
 
     def __init__(self) -> None:
@@ -110,3 +112,23 @@ class FilePool(ForkAware):
 
     def _reset_after_fork(self) -> None:
         self.close()  # the descriptors of the child are its own
+
+
+class ReservedDescriptors(ForkAware):
+    """The number of descriptors that the mapped shards of all datasets may keep open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: dict[int, int] = {}
+        self._keys = itertools.count()
+
+    def reserve(self, owner: object, count: int) -> bool:
+        """Reserve descriptors for the lifetime of `owner`; return False if there are too few."""
+        with self._lock:
+            if sum(list(self._counts.values())) + count > max_open_files() // 2:
+                return False
+            key = next(self._keys)
+            self._counts[key] = count
+        # Without the lock: the garbage collector may run while this thread holds it.
+        weakref.finalize(owner, self._counts.pop, key)
+        return True

@@ -1,7 +1,8 @@
 """The shards that one process has open, as local files.
 
-A shard is opened when it is first needed, and compared once with its description in the index. The local
-file is the shard itself, its decompressed data in the cache, or the cached blocks of a remote shard.
+A shard is opened when it is first needed, and compared once with its description in the index. The
+local file is the shard itself, its decompressed data in the cache, or the cached blocks of a remote
+shard.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,19 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
 from covey.index import Index, ShardFiles, changed_state
 from covey.index.format import FINGERPRINT_BYTES, Shard, fingerprint_of
-from covey.reading.decompressed import open_decompressed
+from covey.reading.decompressed import Members, find_members, open_decompressed
 from covey.reading.faults import changed_error
-from covey.reading.open_files import FileIdentity, FilePool, max_open_files
+from covey.reading.open_files import FileIdentity, FilePool, ReservedDescriptors, max_open_files
 from covey.storage import Stat, cache_limit
 from covey.storage.local import local_stat
 from covey.storage.range_cache import CachedFile, fetched
 from covey.tfrecord.block import FRAME_BYTES
 from covey.tfrecord.compression import detect_compression
-from covey.tfrecord.locations import longest_member
 from covey.untrusted import RegularFile
 
 Offsets = NDArray[np.int64]
@@ -44,6 +42,7 @@ _MAX_OPENING = 8
 _OPENING_BYTES = 2 << 20
 
 _POOL = FilePool()
+_RESERVED = ReservedDescriptors()
 _OWNERS = itertools.count()
 
 
@@ -53,16 +52,6 @@ class Table:
 
     index: Index
     files: ShardFiles
-
-
-@dataclass(frozen=True, eq=False)
-class Members:
-    """The GZIP members of a shard."""
-
-    edges: Offsets
-    """The offset of each member, and the size of the shard."""
-    longest: int
-    """The maximum size of the decompressed data of a member."""
 
 
 @dataclass(eq=False)
@@ -83,29 +72,6 @@ class OpenShard:
     def is_decompressed(self) -> bool:
         """Whether the file is a decompressed copy in the cache."""
         return self.identity is None and self.cached is None
-
-
-class _ReservedDescriptors(ForkAware):
-    """The number of descriptors that the mapped shards of all datasets may keep open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._counts: dict[int, int] = {}
-        self._keys = itertools.count()
-
-    def reserve(self, owner: object, count: int) -> bool:
-        """Reserve descriptors for the lifetime of `owner`; return False if there are too few."""
-        with self._lock:
-            if sum(list(self._counts.values())) + count > max_open_files() // 2:
-                return False
-            key = next(self._keys)
-            self._counts[key] = count
-        # Without the lock: the garbage collector may run while this thread holds it.
-        weakref.finalize(owner, self._counts.pop, key)
-        return True
-
-
-_RESERVED = _ReservedDescriptors()
 
 
 class OpenShards:
@@ -220,7 +186,7 @@ class OpenShards:
         return file, found
 
     def _decompress(self, number: int) -> tuple[RegularFile, str]:
-        """Open the decompressed data of a shard; return a file pinned in the cache, and its path."""
+        """Open the decompressed data of a shard in the cache; return the file and its path."""
         table, _, path, shard = self._shards[number]
         storage = table.files.storage
         if not storage.is_remote:
@@ -402,11 +368,7 @@ class OpenShards:
         key = id(table), shard
         found = self._members.get(key)
         if found is None:
-            first, end = table.index.first_records[shard : shard + 2]
-            rows = table.index.rows[first:end]
-            starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
-            edges = np.append(starts, table.index.metadata.shards[shard].bytes)
-            found = self._members[key] = Members(edges, longest_member(rows["length"]))
+            found = self._members[key] = find_members(table.index, shard)
         return found
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reading TFRecord files from end to end, into batches of columns."""
+"""Sequential reading of TFRecord files, in batches of columns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from covey.schema import Features
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.reader import OnError
 
-# A thread is given about this much to decode at once: enough that handing it over costs nothing,
-# little enough to stay in the cache.
+# Approximate size of the task of a decoding thread: large enough that the overhead is negligible,
+# small enough for the CPU cache.
 _TASK_BYTES = 2 << 20
 
 
@@ -34,31 +34,30 @@ def read_batches(
     mmap: bool = True,
     skipped: list[SkippedRecord] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Read files one after the other, in batches of columns.
+    """Read files in order, in batches of columns.
 
     Args:
-        paths: The files, in order. A batch may reach from one into the next.
-        features: How to decode the records.
-        batch_size: Examples in a batch; the last one may have fewer.
-        names: Decode only these features.
-        drop_remainder: Leave out a last batch that is not full.
-        threads: How many decode at once; all CPU cores by default. The batches do not depend on it.
-        compression, verify, on_error, max_record_bytes, map_files: As for
-            :class:`covey.RecordReader`. A record that is valid but no Example, or does not fit the
-            features, is always an error.
-        skipped: A list to which ``on_error="skip"`` adds what it left out.
+        paths: The files, in order. A batch may contain records of several files.
+        features: The features of the records.
+        batch_size: Examples per batch; the last batch may have fewer.
+        names: The features to decode (default: all).
+        drop_remainder: Whether to drop a last batch with fewer examples.
+        threads: Decoding threads (default: one per CPU core). The batches do not depend on it.
+        compression, verify, on_error, max_record_bytes, mmap: As for :class:`covey.RecordReader`. A
+            valid record that is not an Example of these features is always an error.
+        skipped: A list to which ``on_error="skip"`` appends the skipped records.
 
     Yields:
-        A dict of columns, as :meth:`Features.decode_batch` gives them. Batches that were decoded
-        together are views of the same arrays: copy one to keep it and not the others.
+        A dict of columns, as :meth:`Features.decode_batch` returns them. Batches that were decoded
+        together are views of the same arrays: copy a batch to keep it without the others.
     """
     if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; must be 1 or more")
+        raise ValueError(f"batch_size is {batch_size}; must be an integer >= 1")
     workers = cpu_count() if threads is None else threads
     if workers < 1:
-        raise ValueError(f"threads is {threads}; must be 1 or more")
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    wanted = features if names is None else features.select(names)
+        raise ValueError(f"threads is {threads}; must be an integer >= 1")
+    files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    selected = features if names is None else features.select(names)
     options: dict[str, Any] = {
         "compression": compression,
         "verify": verify,
@@ -66,9 +65,9 @@ def read_batches(
         "max_record_bytes": max_record_bytes,
         "mmap": mmap,
     }
-    blocks = _blocks(listed, options, [] if skipped is None else skipped)
+    blocks = _blocks(files, options, [] if skipped is None else skipped)
     tasks = _tasks(blocks, batch_size, drop_remainder)
-    return _run(wanted, tasks, batch_size, workers)
+    return _run(selected, tasks, batch_size, workers)
 
 
 def _blocks(
@@ -76,7 +75,7 @@ def _blocks(
 ) -> Iterator[Block]:
     for path in paths:
         with RecordReader(path, **options) as reader:
-            # A caller that decodes also verifies, on its own core; but who skips must know at once.
+            # Decoding threads verify the data, except if corrupt records are skipped here.
             yield from reader.blocks(verify_data=options["on_error"] == "skip")
             skipped.extend(reader.skipped)
 
@@ -84,14 +83,14 @@ def _blocks(
 def _tasks(
     blocks: Iterator[Block], batch_size: int, drop_remainder: bool
 ) -> Iterator[tuple[list[Block], int]]:
-    """Cut blocks into tasks of whole batches: (blocks, rows in all)."""
+    """Split blocks into tasks of whole batches: (blocks, number of rows)."""
     held: list[Block] = []
     rows = size = 0
     for block in blocks:
         held.append(block)
         rows += len(block)
         size += int(block.lengths.sum())
-        # As many whole batches as make a task, by the average of what is held; one at least.
+        # The number of batches of a task, by the average size of the rows held; at least one.
         task = max(1, _TASK_BYTES * rows // (max(1, size) * batch_size)) * batch_size
         while rows >= task:
             ready, held = _cut(held, task)
@@ -104,7 +103,7 @@ def _tasks(
 
 
 def _cut(blocks: list[Block], rows: int) -> tuple[list[Block], list[Block]]:
-    """The first rows of blocks, and the rest."""
+    """Return the first rows of blocks, and the remaining ones."""
     for i, block in enumerate(blocks):
         if rows < len(block):
             return [*blocks[:i], block[:rows]], [block[rows:], *blocks[i + 1 :]]
@@ -128,7 +127,7 @@ def _run(
             for start in range(0, rows, batch_size):
                 yield _slice(columns, start, min(start + batch_size, rows))
     finally:
-        # Also when the consumer leaves early: nothing is decoded that nobody wants.
+        # Also if the consumer stops early: cancel the remaining tasks.
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -1,7 +1,7 @@
 """Storages: files on a local disk, or at any URL that fsspec supports.
 
-:func:`open_storage` returns the storage of a path or URL; all of them have the same interface. fsspec is
-imported when the first URL is opened.
+:func:`open_storage` returns the storage of a path or URL; all of them have the same interface.
+fsspec is imported when the first URL is opened.
 """
 
 from __future__ import annotations

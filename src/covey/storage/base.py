@@ -1,7 +1,8 @@
 """The interface of storages, and the patterns of paths that all of them have.
 
-``*`` and ``?`` match characters of one part of a path, ``[...]`` matches one of several characters, and
-a part ``**`` matches any number of directories. Hidden files match only a part that begins with a dot.
+``*`` and ``?`` match characters of one part of a path, ``[...]`` matches one of several characters,
+and a part ``**`` matches any number of directories. Hidden files match only a part that begins with
+a dot.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def is_pattern(self, path: str) -> bool:
-        """Return whether a path has special characters; those in the query of a URL do not count."""
+        """Return whether a path has special characters; the query of a URL does not count."""
 
     @abc.abstractmethod
     def glob(self, pattern: str) -> _builtin_list[str]:

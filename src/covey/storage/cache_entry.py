@@ -1,19 +1,19 @@
 """Entries of the disk cache: locks, removal, and the blocks of one remote file.
 
-An entry is a file or a directory. A process that uses an entry pins it with a shared ``flock``; eviction
-takes an exclusive lock without waiting, or skips the entry. The lock is on the ``data`` file of an entry
-with blocks, else on the entry itself. Filesystems without locks lose only that protection: an entry is
-removed by renaming it, so that open and mapped files stay valid.
+An entry is a file or a directory. A process that uses an entry pins it with a shared ``flock``;
+eviction takes an exclusive lock without waiting, or skips the entry. The lock is on the ``data``
+file of an entry with blocks, else on the entry itself. Filesystems without locks lose only that
+protection: an entry is removed by renaming it, so that open and mapped files stay valid.
 
 ::
 
     <cache>/blocks/<key>/data     size of the remote file, with holes for missing blocks
     <cache>/blocks/<key>/map      16 bytes of magic, a random id of 16 bytes, 4 bytes per block
 
-The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that is 0.
-It is written after the block, and a block is used only if its checksum matches: blocks that a crash
-interrupted, or a failing disk lost, count as missing. Processes that fetch the same block write the same
-bytes.
+The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that
+is 0. It is written after the block, and a block is used only if its checksum matches: blocks that a
+crash interrupted, or a failing disk lost, count as missing. Processes that fetch the same block
+write the same bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Classification of driver errors, and the StorageError raised in their place.
 
-The drivers of fsspec raise exceptions of their own libraries (botocore, aiohttp, google-auth), which
-are not imported here. They are classified by HTTP status, then by type; class names are used only for
-errors that have neither.
+The drivers of fsspec raise exceptions of their own libraries (botocore, aiohttp, google-auth),
+which are not imported here. They are classified by HTTP status, then by type; class names are used
+only for errors that have neither.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ _CREDENTIALS.update(abfs=_CREDENTIALS["az"])
 
 def classify(error: BaseException) -> ErrorKind:
     """Return the kind of a driver error."""
-    # The innermost cause is the most specific: fsspec's HTTP driver raises FileNotFoundError also if
-    # the server is down.
+    # The innermost cause is the most specific: fsspec's HTTP driver raises FileNotFoundError also
+    # if the server is down.
     causes = [*_causes(error)][::-1]
     for cause in causes:
         status = _status(cause)
@@ -139,8 +139,8 @@ def to_storage_error(
 ) -> StorageError:
     """Return the error to raise in place of a driver error.
 
-    Its message contains that of the driver without secrets. Raise it outside of the ``except`` clause:
-    a traceback shows the context of an exception, and the driver error may contain secrets.
+    Its message contains that of the driver without secrets. Raise it outside of the ``except``
+    clause: a traceback shows the context of an exception, and the driver error may contain secrets.
 
     Args:
         error: The driver error.

@@ -215,7 +215,7 @@ def _import_fsspec(url: Url) -> Any:
 
 
 def _default_options(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a driver that differ from its defaults; the caller's take precedence."""
+    """Return covey's defaults for the options of a driver, merged with the caller's options."""
     if url.head or url.tail:
         return {}
     if url.protocol in ("s3", "s3a"):

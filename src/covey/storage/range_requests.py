@@ -144,8 +144,8 @@ def download_call(path: str, target: str, expected: Stat | None) -> Call:
     return call
 
 
-# fsspec's HTTP driver reads any body to its end, and does not return status and headers. A server
-# that ignores ranges would fill the memory, and a range other than the requested one is not noticed.
+# fsspec's HTTP driver reads any body to its end, and returns neither status nor headers. The body
+# of a server that ignores ranges would fill the memory, and a wrong range would not be noticed.
 
 
 async def _read_http(driver: Any, url: str, begin: int, end: int, size: int) -> bytes | None:

@@ -39,8 +39,8 @@ class _Range:
 class RemoteStream(io.RawIOBase):
     """The bytes of a remote file, in order.
 
-    Memory is bounded by the prefetched ranges. A file on a server that ignores ranges is downloaded to
-    the cache, and read from there.
+    Memory is bounded by the prefetched ranges. A file on a server that ignores ranges is downloaded
+    to the cache, and read from there.
 
     Args:
         filesystem: The filesystem of the file.
