@@ -46,7 +46,8 @@ user-defined classes                as they are saved: a tensor, a sequence, an 
 ==================================  ===============================================================
 """
 
-from covey.schema.tfds_read import FEATURES_FILE, features_from_tfds
+from covey.filenames import FEATURES_FILE
+from covey.schema.tfds_read import features_from_tfds
 from covey.schema.tfds_write import features_to_tfds
 
 __all__ = ["FEATURES_FILE", "features_from_tfds", "features_to_tfds"]

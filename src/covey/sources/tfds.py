@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from covey.dataset_info import INFO_FILE, DatasetInfo
+from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError, SourceError
+from covey.filenames import INFO_FILE
 from covey.schema import ClassLabel, Features
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds
 from covey.sources.registry import ProbedPath, register

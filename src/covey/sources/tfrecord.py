@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey import _core
-from covey.dataset_info import ALL_REPLACED, INFO_FILE, drop_replaced
+from covey.dataset_info import ALL_REPLACED, drop_replaced
 from covey.errors import (
     CorruptRecordError,
     ExampleError,
@@ -19,6 +18,7 @@ from covey.errors import (
     SkippedRecordsWarning,
     SourceError,
 )
+from covey.filenames import INFO_FILE, is_record_file
 from covey.schema import Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
 from covey.schema.types import REQUIRED
@@ -29,7 +29,6 @@ from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import starts_with_frame
 from covey.untrusted import read_file
 
-_NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
 # Rows that are decoded at once.
 _ROWS = 256
 
@@ -55,7 +54,7 @@ def _record_files(place: ProbedPath) -> list[str]:
     if not found:
         return []
     # One of them that is corrupt from the start is not passed over in silence.
-    return [f for f in files if f in found or (_NAME.search(f) and os.path.getsize(f))]
+    return [f for f in files if f in found or (is_record_file(f) and os.path.getsize(f))]
 
 
 def _read_info(directory: str) -> bytes | None:
