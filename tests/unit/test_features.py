@@ -266,7 +266,11 @@ class TestErrors:
         [
             ({"x": "str"}, {"x": b"\xff"}, "not valid UTF-8"),
             ({"x": "str"}, {"x": b"\xed\xa0\x80"}, "not valid UTF-8"),
-            ({"x": Tensor("bool", (2,), encoding="bytes")}, {"x": b"\x00\x02"}, "a byte other than 0 and 1"),
+            (
+                {"x": Tensor("bool", (2,), encoding="bytes")},
+                {"x": b"\x00\x02"},
+                "a byte other than 0 and 1",
+            ),
         ],
     )
     def test_bytes_that_do_not_fit(self, features, example, what):
@@ -330,10 +334,16 @@ class TestHostileSchemas:
             (lambda: Tensor("complex64"), "dtype is 'complex64'"),
             (lambda: Tensor("no such"), "dtype is 'no such'"),
             (lambda: Tensor(np.datetime64), "dtype is"),
-            (lambda: Tensor("int64", (-1,)), "shape is \\(-1,\\); must be a tuple of integers from 0 to"),
+            (
+                lambda: Tensor("int64", (-1,)),
+                "shape is \\(-1,\\); must be a tuple of integers from 0 to",
+            ),
             (lambda: Tensor("int64", (2**40, 2**40)), "must be a tuple of integers from 0 to"),
             (lambda: Tensor("int64", (2**20, 2**20)), "exceeds 2 GiB"),
-            (lambda: Tensor("int64", (2.5,)), "shape is \\(2.5,\\); must be a tuple of integers and None"),
+            (
+                lambda: Tensor("int64", (2.5,)),
+                "shape is \\(2.5,\\); must be a tuple of integers and None",
+            ),
             (lambda: Tensor("int64", (True,)), "shape is \\(True,\\); must be"),
             (lambda: Tensor("int64", ("9",)), "shape is \\('9',\\); must be"),
             (lambda: Tensor("int64", (1,) * 40), "40 dimensions"),

@@ -116,7 +116,9 @@ def test_the_example_that_made_it_so_is_named():
 
 
 def test_a_missing_feature_asks_for_a_default():
-    with pytest.raises(FeatureError, match="'y': only 1 of 3 examples have it, the first is example 1"):
+    with pytest.raises(
+        FeatureError, match="'y': only 1 of 3 examples have it, the first is example 1"
+    ):
         Features.infer([{"x": 1}, {"x": 2, "y": 3}, {"x": 4}])
 
 

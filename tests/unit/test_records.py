@@ -225,7 +225,7 @@ class TestClosed:
         reader = RecordReader(path)
         reader.close()
         for use in (lambda: list(reader), reader.count, lambda: reader.read_at(0), reader.places):
-            with pytest.raises(ClosedError, match="this reader is closed"):
+            with pytest.raises(ClosedError, match="the reader is closed"):
                 use()
 
     @pytest.mark.parametrize("compression", [None, "GZIP"])
@@ -240,7 +240,7 @@ class TestClosed:
         blocks = reader.blocks()
         next(blocks)
         reader.close()
-        with pytest.raises(ClosedError, match="this reader is closed"):
+        with pytest.raises(ClosedError, match="the reader is closed"):
             list(blocks)
 
     def test_closed_in_the_middle(self, tmp_path):
@@ -255,7 +255,7 @@ class TestClosed:
         writer = RecordWriter(tmp_path / "x")
         writer.close()
         writer.close()  # twice is fine
-        with pytest.raises(ClosedError, match="this writer is closed"):
+        with pytest.raises(ClosedError, match="the writer is closed"):
             writer.write(b"r")
         with pytest.raises(ClosedError):
             writer.flush()

@@ -17,15 +17,15 @@ from covey.tfrecord.streams import StreamError
 
 Compression = Literal["GZIP", "ZLIB"] | None
 
-# Compressed bytes that are read at once. zlib copies the part it does not use, so that larger pieces
-# of highly compressed data cost more than they save.
+# Compressed bytes that are read at once. zlib copies the part it does not use, so that larger
+# pieces of highly compressed data cost more than they save.
 _INPUT_BYTES = 1 << 16
 
 # Bytes that are inspected to detect the compression.
 _HEAD_BYTES = 4096
 
-# Ten bytes: magic, deflate, no flags, no time, no extra flags, and the operating system "unknown", so
-# that equal records give equal bytes on every machine.
+# Ten bytes: magic, deflate, no flags, no time, no extra flags, and the operating system "unknown",
+# so that equal records give equal bytes on every machine.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
@@ -48,7 +48,7 @@ def parse_compression(value: str | None) -> Compression:
 def detect_compression(head: bytes) -> Compression:
     """Detect the compression of a file from its first bytes.
 
-    A plain TFRecord file begins with a length and its checksum, which a compressed file does not. Of
+    A plain TFRecord file begins with a length and its checksum, a compressed file does not. Of
     other files, those that inflate to such a header are compressed.
     """
     if not head or starts_with_frame(head):
@@ -125,7 +125,7 @@ class Inflater:
                 if not self._input and not self._begun:
                     return b""  # an empty file is valid
                 if not self._input:
-                    raise StreamError(f"the {self._name} data is truncated")
+                    raise StreamError(f"the {self._name} data ends before its end mark")
             self._begun = True
             before = len(self._input)
             piece = self._decompress(size)
@@ -160,7 +160,7 @@ class Inflater:
             return False
         if self._name == "ZLIB":
             raise StreamError(
-                "bytes follow the ZLIB stream, which other readers would ignore silently"
+                "bytes follow the end of the ZLIB stream, which other readers ignore silently"
             )
         self._inflate = zlib.decompressobj(self._window)
         if self._members is not None:

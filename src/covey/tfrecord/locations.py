@@ -1,9 +1,9 @@
 """Locations of the records of a file, for random access.
 
 In a plain file the location of a record is the ``offset`` of its frame. In a file of small GZIP
-members it is the ``offset`` of the member, and the ``inner_offset`` of the frame in the decompressed
-member. Other compressed files can only be read from their beginning: ``offset`` is 0, and
-``inner_offset`` is the offset in the decompressed file.
+members it is the ``offset`` of the member, and the ``inner_offset`` of the frame in the
+decompressed member. Other compressed files can only be read from their beginning: ``offset`` is 0,
+and ``inner_offset`` is the offset in the decompressed file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LOCATION_DTYPE = np.dtype([("offset", "<u8"), ("inner_offset", "<u8"), ("length"
 Members = list[tuple[int, int]]
 
 # Records in a member that exceeds this size by more than one record are not addressed by member.
-LONG_MEMBER = 4 << 20
+MAX_MEMBER_BYTES = 4 << 20
 
 
 def longest_member(lengths: NDArray[Any]) -> int:
     """Return the maximum size of the members through which records are addressed."""
-    return LONG_MEMBER + FRAME_BYTES + (int(lengths.max()) if len(lengths) else 0)
+    return MAX_MEMBER_BYTES + FRAME_BYTES + (int(lengths.max()) if len(lengths) else 0)
 
 
 class RecordLocations:
