@@ -307,7 +307,7 @@ class TestFiles:
 
     def test_a_file_that_takes_nothing(self):
         writer = RecordWriter(Taking(0), buffer_bytes=1)
-        with pytest.raises(BlockingIOError, match="takes no more"):
+        with pytest.raises(BlockingIOError, match="accepts no more"):
             writer.write(b"r")
 
     def test_a_file_that_does_not_say_what_it_took(self):
