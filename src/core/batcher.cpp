@@ -5,7 +5,7 @@
 namespace covey {
 namespace {
 
-// What a thread needs for every batch, and keeps from one to the next.
+// Scratch memory of a thread, reused for every batch.
 struct Scratch {
   std::vector<std::int64_t> ids;
   std::vector<std::int64_t> labels;  // of units

@@ -1,5 +1,5 @@
-// A growable array of plain values. Unlike std::vector it leaves new elements uninitialised and
-// can give its memory away, so that a decoded column becomes a numpy array without a copy.
+// A growable array of plain values. Unlike std::vector it leaves new elements uninitialised and can
+// release its memory, so that a decoded column becomes a numpy array without a copy.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ class Buffer {
     data_[size_++] = value;
   }
 
-  // Makes room for `count` more elements, uninitialised, and returns where they begin.
+  // Appends `count` uninitialised elements, and returns a pointer to them.
   T* extend(std::size_t count) {
     if (count > capacity_ - size_) grow(count);
     T* const begin = data_ + size_;
@@ -61,7 +61,7 @@ class Buffer {
 
   void truncate(std::size_t size) noexcept { size_ = size; }
 
-  // Gives the memory away; the caller frees it with std::free. Never null.
+  // Releases the memory; the caller frees it with std::free. Never null.
   T* release() {
     if (data_ == nullptr) reallocate(1);
     size_ = capacity_ = 0;

@@ -7,7 +7,7 @@ namespace covey {
 bool is_utf8(const std::uint8_t* data, std::size_t size) noexcept {
   const std::uint8_t* const end = data + size;
   while (data != end) {
-    while (end - data >= 8) {  // most text is ASCII
+    while (end - data >= 8) {  // ASCII is the common case
       std::uint64_t word;
       std::memcpy(&word, data, 8);
       if ((word & 0x8080808080808080U) != 0) break;
@@ -16,7 +16,7 @@ bool is_utf8(const std::uint8_t* data, std::size_t size) noexcept {
     if (data == end) break;
     const std::uint8_t lead = *data++;
     if (lead < 0x80) continue;
-    // How many bytes follow, and what the first of them may be (table 3-7 of Unicode).
+    // The number of following bytes, and the range of the first of them (Unicode, table 3-7).
     int more;
     std::uint8_t low = 0x80, high = 0xbf;
     if (lead >= 0xc2 && lead <= 0xdf) {
@@ -56,7 +56,7 @@ std::uint16_t float_to_half(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000);
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) {  // a NaN stays one, with what fits of its payload
+  if (magnitude > 0x7f800000U) {  // a NaN keeps the upper bits of its payload
     const auto payload = static_cast<std::uint16_t>((magnitude >> 13) & 0x3ff);
     return static_cast<std::uint16_t>(sign | 0x7c00 | (payload != 0 ? payload : 0x200));
   }

@@ -1,5 +1,5 @@
-// Columns: how one key of tf.train.Example lies in the record and in memory. Everything that a
-// schema can say (images, labels, ragged, sparse, nested) is made of these by the Python side.
+// Columns: the storage of one key of tf.train.Example in a record and in memory. The Python side
+// composes all features (images, labels, ragged, sparse, nested) from columns.
 #pragma once
 
 #include <bit>
@@ -34,7 +34,7 @@ constexpr std::size_t element_size(Element element) noexcept {
     case Element::int8:
     case Element::uint8:
     case Element::boolean:
-    case Element::string:  // its bytes
+    case Element::string:  // bytes
       return 1;
     case Element::int16:
     case Element::uint16:
@@ -53,8 +53,8 @@ constexpr std::size_t element_size(Element element) noexcept {
 }
 
 enum class Layout : std::uint8_t {
-  fixed,     // every row has as many: one dense array
-  variable,  // a row has any number of values: values and row splits
+  fixed,     // the same number of values in every row: one dense array
+  variable,  // any number of values in a row: values and row splits
   steps,     // a FeatureList of a SequenceExample: values, step splits and row splits
 };
 
@@ -64,21 +64,21 @@ struct Column {
   Element element = Element::int64;
   Layout layout = Layout::fixed;
   std::size_t count = 1;
-  bool exact = true;  // `count` values, in a row or in a step; otherwise any multiple of it
+  bool exact = true;  // `count` values per row or step; otherwise a multiple of it
   bool required = true;
-  bool text = false;  // strings that must be UTF-8
-  // What a row gets that does not have an optional key.
-  std::vector<std::uint8_t> default_values;  // numbers, as they lie in memory
+  bool text = false;  // strings must be valid UTF-8
+  // The default of an optional key.
+  std::vector<std::uint8_t> default_values;  // numbers, in their memory layout
   std::vector<std::string> default_strings;
 
-  // Numbers whose memory is the one value of a bytes list.
+  // Numbers that are stored raw, as the single value of a bytes list.
   bool raw() const noexcept { return wire == Wire::bytes && element != Element::string; }
 };
 
-// Whether bytes are UTF-8, as Unicode defines it: no surrogates, nothing longer than needed.
+// Whether bytes are valid UTF-8 as defined by Unicode: no surrogates, no overlong forms.
 bool is_utf8(const std::uint8_t* data, std::size_t size) noexcept;
 
-// IEEE 754 binary16, which C++20 has no type for.
+// IEEE 754 binary16, for which C++20 has no type.
 float half_to_float(std::uint16_t half) noexcept;
 std::uint16_t float_to_half(float value) noexcept;
 

@@ -11,8 +11,8 @@ namespace {
 
 using Table = std::array<std::array<std::uint32_t, 256>, 8>;
 
-// kTable[k][b] is the checksum of byte b followed by k zero bytes, so that eight table look-ups
-// advance the checksum by eight bytes at once.
+// kTable[k][b] is the checksum of byte b followed by k zero bytes: eight lookups advance the
+// checksum by eight bytes.
 constexpr Table make_table() noexcept {
   Table table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -77,8 +77,8 @@ const Available& available() noexcept {
   return instance;
 }
 
-// A plain global, so that the hot path pays no guard. Until it is initialised (a checksum asked
-// for by another static initialiser, which covey does not do), it would be null.
+// A plain global, so that the hot path has no initialisation guard. It is null during static
+// initialisation, when covey computes no checksums.
 const Crc32cExtend best = available().list[0].extend;
 
 }  // namespace

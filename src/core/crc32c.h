@@ -7,7 +7,7 @@
 
 namespace covey {
 
-// Extends `crc`, the checksum of the bytes so far (0 for none), by `size` more bytes.
+// Extends `crc`, the checksum of the preceding bytes (0 for none), by `size` bytes.
 using Crc32cExtend = std::uint32_t (*)(std::uint32_t crc, const std::uint8_t* data,
                                        std::size_t size) noexcept;
 
@@ -16,21 +16,21 @@ struct Crc32cImplementation {
   Crc32cExtend extend;
 };
 
-// Every implementation that this processor can run, the fastest first; the portable one is last.
+// The implementations that this processor supports, the fastest first; the portable one is last.
 std::span<const Crc32cImplementation> crc32c_implementations() noexcept;
 
 // The checksum of `size` bytes, by the fastest implementation.
 std::uint32_t crc32c(const std::uint8_t* data, std::size_t size) noexcept;
 
-// Extends `crc` by `size` more bytes.
+// Extends `crc` by `size` bytes.
 std::uint32_t crc32c_extend(std::uint32_t crc, const std::uint8_t* data, std::size_t size) noexcept;
 
-// The same, copying the bytes to `out` while they are in the cache.
+// The same, and copies the bytes to `out` while they are in the cache.
 std::uint32_t crc32c_copy(std::uint32_t crc, std::uint8_t* out, const std::uint8_t* data,
                           std::size_t size) noexcept;
 
-// TFRecord stores checksums rotated and offset, so that a checksum of bytes that hold
-// checksums does not degenerate.
+// TFRecord masks checksums (rotates and offsets them), because the CRC of data that contains CRCs
+// is weak.
 constexpr std::uint32_t crc32c_mask(std::uint32_t crc) noexcept {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8U;
 }

@@ -1,4 +1,4 @@
-// CRC-32C with the ARMv8 instruction on three interleaved streams, joined by polynomial
+// CRC-32C with the ARMv8 instruction on three interleaved streams, combined by polynomial
 // multiplication. The structure is that of crc32c_x86.cpp.
 #include "crc32c_internal.h"
 
@@ -34,7 +34,7 @@ COVEY_ARMV8 std::uint64_t product(std::uint32_t crc, std::uint32_t shift) noexce
   return vgetq_lane_u64(vreinterpretq_u64_p128(vmull_p64(crc, shift)), 0);
 }
 
-// The checksum of three streams of `bytes` each that lie one after the other.
+// The checksum of three consecutive streams of `bytes` each.
 COVEY_ARMV8 std::uint32_t interleaved(std::uint32_t crc, const std::uint8_t* data,
                                       std::size_t bytes) noexcept {
   const std::uint8_t* const end = data + bytes;

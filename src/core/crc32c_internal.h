@@ -1,5 +1,5 @@
-// What the files of crc32c share: one function per kind of processor, and the table that joins
-// interleaved streams.
+// Shared by the files of crc32c: one function per processor architecture, and the table that
+// combines interleaved streams.
 #pragma once
 
 #include <array>
@@ -8,18 +8,18 @@
 
 namespace covey::internal {
 
-// An input is cut into three streams at a time, because the processor's CRC instruction takes three
-// cycles but can start one every cycle. The streams are short, so that all three lie within a few
-// hundred bytes and the hardware prefetcher sees one stream: from memory that is almost twice as
-// fast as streams of kilobytes (measured on an AMD EPYC: 21 against 12 GB/s).
+// The input is processed as three interleaved streams, because the CRC instruction has a latency of
+// three cycles and a throughput of one per cycle. The streams are short, so that all three are
+// within a few hundred bytes and the hardware prefetcher sees one stream: from memory this is
+// almost twice as fast as streams of kilobytes (21 against 12 GB/s on an AMD EPYC).
 inline constexpr std::size_t kStreamBytes = 272;
 
-// Below this the join costs more than the interleaving gains.
+// For shorter inputs combining costs more than interleaving gains.
 inline constexpr std::size_t kInterleaveFrom = 192;
 
-// kShift[j] is x^(64 j - 33) modulo the CRC's polynomial, bit-reflected. The carry-less product
-// of a CRC with kShift[j], fed through one more CRC instruction, is that CRC moved past 8 j
-// zero bytes (the instruction itself contributes the missing x^33).
+// kShift[j] is x^(64 j - 33) modulo the CRC polynomial, bit-reflected. The carry-less product of a
+// CRC with kShift[j], processed by one more CRC instruction, is that CRC extended by 8 j zero bytes
+// (the instruction itself contributes the missing x^33).
 inline constexpr std::size_t kShifts = 2 * kStreamBytes / 8 + 1;
 
 constexpr std::array<std::uint32_t, kShifts> make_shifts() noexcept {
@@ -39,7 +39,7 @@ inline constexpr std::array<std::uint32_t, kShifts> kShift = make_shifts();
 std::uint32_t crc32c_portable(std::uint32_t crc, const std::uint8_t* data,
                               std::size_t size) noexcept;
 
-// Null where the processor lacks the instructions, or the compiler cannot make them.
+// Null if the processor or the compiler does not support the instructions.
 Crc32cExtend crc32c_sse42() noexcept;
 Crc32cExtend crc32c_armv8() noexcept;
 

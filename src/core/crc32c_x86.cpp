@@ -1,20 +1,15 @@
-// CRC-32C with the SSE4.2 instruction on three interleaved streams, joined by carry-less
-// multiplication. Compiled for every x86-64; chosen at run time where the processor has both.
+// CRC-32C with the SSE4.2 instruction on three interleaved streams, combined by carry-less
+// multiplication. Compiled for every x86-64; selected at run time if the processor supports it.
 #include "crc32c_internal.h"
 
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__)
 
 #include <nmmintrin.h>
 #include <wmmintrin.h>
 
 #include <cstring>
 
-#if defined(_MSC_VER) && !defined(__clang__)
-#include <intrin.h>
-#define COVEY_SSE42
-#else
 #define COVEY_SSE42 __attribute__((target("sse4.2,pclmul")))
-#endif
 
 namespace covey::internal {
 namespace {
@@ -25,7 +20,7 @@ std::uint64_t load(const std::uint8_t* data) noexcept {
   return word;
 }
 
-// The checksum of three streams of `bytes` each that lie one after the other.
+// The checksum of three consecutive streams of `bytes` each.
 COVEY_SSE42 std::uint64_t interleaved(std::uint64_t crc, const std::uint8_t* data,
                                       std::size_t bytes) noexcept {
   const std::uint8_t* const end = data + bytes;
@@ -61,14 +56,8 @@ COVEY_SSE42 std::uint32_t extend(std::uint32_t before, const std::uint8_t* data,
 }
 
 bool supported() noexcept {
-#if defined(_MSC_VER) && !defined(__clang__)
-  int info[4];
-  __cpuid(info, 1);
-  return (info[2] & (1 << 20)) != 0 && (info[2] & (1 << 1)) != 0;
-#else
   __builtin_cpu_init();
   return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
-#endif
 }
 
 }  // namespace

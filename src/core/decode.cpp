@@ -9,22 +9,22 @@
 
 namespace covey {
 
-// From this size on, the largest tensor of a record is copied while its checksum is taken, so that
-// it comes from memory once.
+// From this size on, the largest tensor of a record is copied while its checksum is computed, so
+// that it is read from memory once.
 constexpr std::size_t kFuseFrom = 8192;
 
-// Records lie anywhere: memory is asked for so many of them ahead.
+// Records are scattered in memory: this many are prefetched.
 constexpr std::size_t kAhead = 6;
 
-// One record on its way: where its columns lie, and what is wrong with it.
+// The state of one record: the locations of its columns, and its fault.
 struct Decoder::Row {
   Bytes record;
   Fault fault;
   RecordLayout layout;
-  LayoutCache cache;      // to the records before
-  std::size_t guess = 0;  // records of one file mostly have their keys in the same order
+  LayoutCache cache;      // of earlier records
+  std::size_t guess = 0;  // position of the next key, if records have their keys in the same order
   std::vector<std::unique_ptr<std::uint8_t[]>> scratch;
-  std::size_t copied = 0;  // a column that is in its place already, or as many as there are
+  std::size_t copied = 0;  // a column that is already copied; the number of columns if none
 
   explicit Row(std::size_t columns) : layout(columns) {}
 
@@ -50,7 +50,7 @@ struct Decoder::Row {
             std::uint64_t expected = 0) noexcept {
     const bool inside = failure.at >= record.begin && failure.at <= record.end;
     fault.code = failure.code;
-    // Outside lie only values that had to be merged elsewhere.
+    // Merged values are stored outside the record.
     fault.offset = inside ? static_cast<std::size_t>(failure.at - record.begin) : record.size();
     fault.column = column;
     fault.found = found;
@@ -91,7 +91,7 @@ Failure Decoder::parse(Row& row) const {
       if (found == map.end()) return {};
       column = found->second;
     }
-    row.layout.place[column] = value;  // a key that comes again replaces what it said before
+    row.layout.place[column] = value;  // a repeated key replaces the earlier value
     row.layout.there[column] = 1;
     row.guess = column + 1;
     return {};
@@ -116,7 +116,7 @@ Failure Decoder::parse(Row& row) const {
   return {};
 }
 
-// Verifies a record whose columns were located, and copies its largest tensor on the way.
+// Verifies a record whose columns were located, and copies its largest tensor meanwhile.
 Fault Decoder::verify_located(Row& row, std::vector<ColumnOut>& out) const {
   const Bytes record = row.record;
   Bytes largest;
@@ -125,7 +125,7 @@ Fault Decoder::verify_located(Row& row, std::vector<ColumnOut>& out) const {
     if (!row.there(c) || !column.raw() || column.layout != Layout::fixed) continue;
     Bytes value;
     if (find_raw(column, row.place(c), value).failure || value.size() <= largest.size()) continue;
-    // Values that had to be merged elsewhere are no stretch of the record.
+    // Merged values are not a range of the record.
     if (value.begin < record.begin || value.end > record.end) continue;
     largest = value;
     row.copied = c;
@@ -135,7 +135,7 @@ Fault Decoder::verify_located(Row& row, std::vector<ColumnOut>& out) const {
   return verify_and_copy(record.begin, record.size(), largest.begin, largest.size(), place);
 }
 
-// Verifies a record as far as that is wanted, and finds its columns.
+// Verifies a record as far as required, and finds its columns.
 void Decoder::open(Row& row, Check check, std::vector<ColumnOut>& out) const {
   const Bytes record = row.record;
   const std::size_t none = columns_.size();
@@ -149,14 +149,14 @@ void Decoder::open(Row& row, Check check, std::vector<ColumnOut>& out) const {
   if (verify && !fuse && damaged(verify_data(record.begin, record.size()))) return;
   const Failure failure = locate(row);
   if (fuse) {
-    // Whatever is wrong with bytes that do not match their checksum, that is why.
+    // A wrong checksum takes precedence: it explains any other fault.
     if (failure) row.forget();
     if (damaged(verify_located(row, out))) return;
   }
   if (failure) row.fail(failure, none);
 }
 
-// Reads one Feature; true if it holds a list that fits.
+// Decodes one Feature; returns whether it has a valid list.
 bool Decoder::read(Row& row, std::size_t c, Bytes feature, ColumnOut& out,
                    std::uint8_t* dense) const {
   const Column& column = columns_[c];
@@ -205,7 +205,7 @@ void Decoder::read_steps(Row& row, std::size_t c, ColumnOut& out) const {
     if (const Failure failure = list.bytes(step)) return row.fail(failure, c);
     if (!read(row, c, step, out, nullptr)) {
       if (row.fault) return;
-      // A step without a list has no values, which is wrong if each must have some.
+      // A step without a list has no values, which is a fault if a step must have some.
       if (column.exact && column.count != 0) {
         return row.fail({FaultCode::count, step.begin}, c, 0, column.count);
       }
@@ -225,7 +225,7 @@ Fault Decoder::decode(const std::vector<Bytes>& records, Check check,
   Row row(columns_.size());
   for (std::size_t next = 0; next < records.size() + kAhead; ++next) {
     if (next < records.size()) {
-      // With the frame around it; where there is none, asking does no harm.
+      // Including the frame; prefetching an invalid address is harmless.
       prefetch(records[next].begin - kHeaderBytes, records[next].size() + kFrameBytes);
     }
     if (next < kAhead) continue;

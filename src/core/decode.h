@@ -1,4 +1,4 @@
-// Records to columns: tf.train.Example and tf.train.SequenceExample.
+// Decodes records to columns: tf.train.Example and tf.train.SequenceExample.
 #pragma once
 
 #include <string_view>
@@ -13,22 +13,22 @@
 
 namespace covey {
 
-// What is checked of the frames around records: nothing, the footer that follows each, or also the
+// The part of the frames that is verified: nothing, the footer after each record, or also the
 // header before it.
 enum class Check : std::uint8_t { nothing, data, frame };
 
 class Decoder {
  public:
-  // Keys must differ (among steps, and among the others): the caller has checked.
+  // Precondition: keys are unique, among steps and among the others.
   explicit Decoder(std::vector<Column> columns);
-  // The maps below point into `columns_`: they survive a move, but not a copy.
+  // The maps below point into `columns_`: valid after a move, not after a copy.
   Decoder(Decoder&&) = default;
   Decoder& operator=(Decoder&&) = default;
 
   const std::vector<Column>& columns() const noexcept { return columns_; }
 
-  // Decodes all records; only the wanted columns are looked into. What is to be checked of a
-  // frame is there, and is checked first. Safe to call from many threads.
+  // Decodes all records; keys without a column are skipped. The frames are verified first, as
+  // `check` requires. Thread-safe.
   Fault decode(const std::vector<Bytes>& records, Check check, std::vector<ColumnOut>& out) const;
 
  private:

@@ -6,7 +6,7 @@
 namespace covey {
 namespace {
 
-// Puts those first that are not in `tail`, which this sorts.
+// Moves the items that are not in `tail` to the front; sorts `tail`.
 template <class Iterator>
 void reorder(Iterator begin, Iterator end, std::vector<std::uint64_t> tail) {
   std::sort(tail.begin(), tail.end());
@@ -41,8 +41,8 @@ void Draws::draw_chained(std::uint64_t round, std::uint64_t place, std::uint64_t
 }
 
 void Draws::draw_repeating(std::uint64_t number, std::uint64_t* things) const {
-  // Each draw depends on the one before, which leaves it the tail of a round; but the last one that
-  // begins with a round does not.
+  // Each draw depends on the tail of a round that the previous one left. The last draw that begins
+  // with a round does not.
   const std::uint64_t period = size_ / std::gcd(size_, take_);
   Order order;
   for (std::uint64_t i = number - number % period; i <= number; ++i) {
@@ -53,7 +53,7 @@ void Draws::draw_repeating(std::uint64_t number, std::uint64_t* things) const {
     std::uint64_t at = begun;
     for (std::uint64_t round = (slot + begun) / size_; at < take_; ++round) {
       const bool is_last = (round + 1) * size_ >= end;
-      if (!is_last && i < number) {  // nobody looks at it
+      if (!is_last && i < number) {  // its result is not used
         at += size_;
         continue;
       }
@@ -94,7 +94,7 @@ Draws::Order Draws::head(std::uint64_t round, const Permutation& base) const {
 }
 
 Draws::Order Draws::whole(std::uint64_t round) const {
-  // Back to a round whose straddling draw has nothing of the one before that was reordered.
+  // Back to a round whose straddling draw has no reordered item of the previous round.
   std::uint64_t at = round;
   while (straddling(at) > size_ - take_) --at;
   Order order(size_);

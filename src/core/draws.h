@@ -1,5 +1,5 @@
-// Fair draws: an endless stream of rounds, in each of which everything comes once, cut into draws
-// of things that differ. Any draw is computed by itself.
+// Fair draws: an infinite stream of rounds, each a permutation of all items, split into draws of
+// distinct items. Every draw is computed independently.
 #pragma once
 
 #include <cstdint>
@@ -9,33 +9,33 @@
 
 namespace covey {
 
-// Draws of `take` things out of `size` (at least one); draw i is the slots [i * take, (i + 1) *
-// take) of the stream, and slots are below 2^63.
+// Draws of `take` items out of `size` (at least one). Draw i is the slots [i * take, (i + 1) *
+// take) of the stream; slots are below 2^63.
 //
-// Round r is a permutation. A draw that straddles rounds begins with the tail of one; of the round
-// that it ends in, only the first `take` are put into another order: those that are not in that
-// tail come first, the others after, each group in its order. So the things of a draw differ, and
-// each still comes once a round.
+// Round r is a permutation. A draw that straddles two rounds begins with the tail of the first. The
+// first `take` items of the second round are reordered: the items that are not in that tail come
+// first, then the others, each group in its order. Hence the items of a draw are distinct, and each
+// item occurs once per round.
 //
-// If take > size, things must repeat, and the same rule makes that even: every draw has each thing
+// If take > size, items must repeat; the same rule makes that even: every draw has each item
 // take / size times, or once more.
 class Draws {
  public:
   Draws(std::uint64_t key, std::uint64_t size, std::uint64_t take) noexcept
       : key_(key), size_(size), take_(take) {}
 
-  // The things of a draw; and the round that each is of, if that is wanted.
+  // The items of a draw, and optionally the round of each.
   void draw(std::uint64_t number, std::uint64_t* things, std::uint64_t* rounds) const;
 
-  // The first `count` things of a round, in the order in which they come; take <= size.
+  // The first `count` items of a round, in their final order; take <= size.
   void begin(std::uint64_t round, std::uint64_t count, std::uint64_t* out) const;
 
  private:
   using Order = std::vector<std::uint64_t>;
 
-  // How many slots of the draw that a round begins in are before it.
+  // The number of slots before a round in the draw that the round begins in.
   std::uint64_t straddling(std::uint64_t round) const noexcept { return round * size_ % take_; }
-  // Whether reordering may reach the tail of a round, so that rounds depend on those before.
+  // Whether reordering can reach the tail of a round, so that rounds depend on earlier rounds.
   bool is_chained() const noexcept { return size_ < 2 * take_ - 1; }
 
   Permutation base(std::uint64_t round) const noexcept {

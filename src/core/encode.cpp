@@ -14,7 +14,7 @@ constexpr std::size_t kMostReserved = std::size_t{1} << 26;
 
 constexpr std::size_t kRowsAhead = 3;
 
-// The int64 that an element stands for; uint64 is stored by its bits.
+// The int64 of an element; uint64 is stored by its bits.
 template <class T>
 std::uint64_t widen(const std::uint8_t* place) noexcept {
   T value;
@@ -78,7 +78,7 @@ std::uint8_t* append(std::uint8_t* out, const void* data, std::size_t size) noex
   return out + size;
 }
 
-// The size of the packed run of numbers, or of the strings' fields.
+// The size of the packed numbers, or of the string fields.
 std::size_t content_size(const Column& column, const Cell& cell) noexcept {
   std::size_t size = 0;
   if (column.raw()) return field_size(cell.count * element_size(column.element));
@@ -95,9 +95,9 @@ std::size_t content_size(const Column& column, const Cell& cell) noexcept {
   return size;
 }
 
-// Writes `size` bytes of varints, which is what the values took when they were measured. They lie
-// in the caller's memory: if another thread has changed them since, the record is wrong, but no
-// byte is written outside it.
+// Writes `size` bytes of varints, the size at the time of measuring. The values are in the caller's
+// memory: if another thread has changed them, the record is wrong, but no byte is written outside
+// it.
 std::uint8_t* write_ints(const Column& column, const Cell& cell, std::uint8_t* out,
                          std::size_t size) noexcept {
   std::uint8_t* const end = out + size;
@@ -136,8 +136,8 @@ std::uint8_t* write_content(const Column& column, const Cell& cell, std::uint8_t
   return out;
 }
 
-// Rows are mostly alike: one allocation, unless these are not. The first may be the only long one,
-// so that not much is reserved on its word.
+// Rows usually have similar sizes: one allocation. The reservation is limited, because the first
+// row may be the only long one.
 void reserve(Frames& frames, std::size_t first, std::size_t rows, std::size_t bytes) {
   const std::size_t room = std::min(bytes, kMostReserved) / (first + kFrameBytes) + 1;
   const std::size_t likely = std::min(rows, room);
@@ -146,7 +146,7 @@ void reserve(Frames& frames, std::size_t first, std::size_t rows, std::size_t by
   frames.lengths.reserve(likely);
 }
 
-// Int64List and FloatList hold their run in one packed field; BytesList holds fields already.
+// Int64List and FloatList have one packed field; BytesList has a field per value.
 bool is_packed(const Column& column) noexcept { return column.wire != Wire::bytes; }
 
 std::size_t list_size(const Column& column, std::size_t content) noexcept {
@@ -249,7 +249,7 @@ Frames Encoder::encode_rows(const std::vector<ColumnIn>& columns, const std::uin
   std::vector<Cell> cells(columns_.size());
   std::vector<std::size_t> sizes(columns_.size());
   for (std::size_t i = 0; i < count; ++i) {
-    // The rows lie anywhere: ask for the memory of a later one while this one is written.
+    // The rows are scattered in memory: prefetches a later one while this one is written.
     if (i + kRowsAhead < count) {
       fill(columns, rows[i + kRowsAhead], cells.data());
       for (std::size_t c = 0; c < columns_.size(); ++c) {

@@ -1,4 +1,4 @@
-// tf.train.Feature: one of three lists. Shared by the decoder and the survey.
+// tf.train.Feature: one of three lists. Used by the decoder and the survey.
 #pragma once
 
 #include "column.h"
@@ -6,17 +6,17 @@
 
 namespace covey {
 
-// Reads a Feature as protobuf does: the lists are a oneof, so a list of another kind replaces
-// what came before, and a list of the same kind adds to it; values may be packed or not.
+// Parses a Feature like protobuf: the lists are a oneof, so a list of another type replaces the
+// previous one, and a list of the same type is appended to it; values may be packed or not.
 //
-// The sink takes the values of the kind that it wants:
-//   Wire wire;                               the kind
-//   void clear();                            forget what this Feature gave so far
-//   bool ints(Bytes packed, Failure&);       a packed run of varints
+// The sink receives the values of one list type:
+//   Wire wire;                               the list type
+//   void clear();                            discards the values of this Feature so far
+//   bool ints(Bytes packed, Failure&);       a packed range of varints
 //   bool one_int(std::uint64_t);             ...
 //   bool floats(const std::uint8_t*, std::size_t count);
 //   bool string(Bytes);
-// each false if the value does not fit. `kind` is 0 if the Feature holds no list at all.
+// Each returns false if the value is invalid. `kind` is 0 if the Feature has no list.
 template <class Sink>
 [[nodiscard]] Failure read_feature(Bytes feature, Sink& sink, int& kind) {
   kind = 0;
@@ -77,10 +77,10 @@ template <class Sink>
   return {};
 }
 
-// Calls found(key, value) for every entry of a map<string, message> that has the wire format of
-// field 1 of `map`, which is how both Features and FeatureLists lie. `value` is what the entry's
-// value fields hold one after the other: protobuf merges messages that come twice, and parsing
-// their concatenation is merging. `scratch(size)` lends memory for that rare case.
+// Calls found(key, value) for every entry of a map<string, message> that is field 1 of `map`, the
+// encoding of both Features and FeatureLists. `value` is the concatenation of the entry's value
+// fields: protobuf merges repeated messages, and parsing the concatenation is equivalent.
+// `scratch(size)` provides memory for that rare case.
 template <class Found, class Scratch>
 [[nodiscard]] Failure read_map(Bytes map, Scratch&& scratch, Found&& found) {
   constexpr std::uint32_t entry_tag = make_tag(1, kLengthDelimited);
@@ -96,7 +96,7 @@ template <class Found, class Scratch>
     }
     Bytes entry;
     if (Failure failure = entries.bytes(entry)) return failure;
-    // Left out, the key is "" and the value an empty message.
+    // If absent, the key is "" and the value an empty message.
     Bytes key{entry.begin, entry.begin}, value{entry.begin, entry.begin};
     std::size_t values = 0;
     std::uint8_t* merged_end = nullptr;
@@ -113,7 +113,7 @@ template <class Found, class Scratch>
           value = next;
           continue;
         }
-        if (values == 2) {  // once per entry, and never more than the entry itself is long
+        if (values == 2) {  // once per entry, and not longer than the entry
           std::uint8_t* const copy = scratch(entry.size());
           if (value.size() != 0) std::memcpy(copy, value.begin, value.size());
           value = {copy, copy + value.size()};

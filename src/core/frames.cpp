@@ -32,12 +32,12 @@ bool matches_length(const std::uint8_t* header) noexcept {
   return crc32c_mask(crc32c(header, 8)) == load<std::uint32_t>(header + 8);
 }
 
-// How many bytes a search may checksum for nothing, for each byte that it searches. Without a limit
-// a file full of headers, made for the purpose, would take the square of its size.
+// The bytes that a search may checksum without success, per byte searched. Without this limit a
+// malicious file full of headers would take quadratic time.
 constexpr std::size_t kSearchBudget = 16;
 
-// What a search sees at one place: a sound frame of so many bytes; or a frame, or part of a header,
-// that cannot be judged before so many are there; or nothing.
+// The result of a search at one position: a valid frame of `bytes` bytes; or a frame or a partial
+// header that needs more bytes to decide; or neither.
 struct Probe {
   std::size_t bytes = 0;
   std::size_t needed = 0;
@@ -47,7 +47,8 @@ Probe look(const std::uint8_t* data, std::size_t left, std::uint64_t most,
            std::size_t& spare) noexcept {
   if (left < kHeaderBytes) return {0, kHeaderBytes};
   const auto length = load<std::uint64_t>(data);
-  if (length > most || !matches_length(data)) return {};  // in this order: it is the hot one
+  if (length > most || !matches_length(data))
+    return {};  // in this order: the first test is cheaper
   if (left < kFrameBytes || length > left - kFrameBytes) return {0, length + kFrameBytes};
   if (length > spare) return {};
   if (!verify_data(data + kHeaderBytes, length)) return {length + kFrameBytes, 0};
@@ -137,7 +138,7 @@ Found find_frame(const std::uint8_t* data, std::size_t size, std::size_t begin, 
       next += probe.bytes;
       if (next >= end || (next == size && ended)) return {at, 0};
     }
-    if (next > at) at = next - 1;  // these frames lie in the data of the damaged one
+    if (next > at) at = next - 1;  // these frames are inside the data of the corrupt one
   }
   return {size, ended ? 0 : kHeaderBytes};
 }
@@ -152,10 +153,10 @@ std::size_t find_end(const std::uint8_t* data, std::size_t size, bool ended) noe
   };
   std::size_t spare = kSearchBudget * size;
   for (std::size_t at = kFrameBytes; at < size;) {
-    // A header proves nothing: a record of eight bytes looks like one, together with its checksum.
+    // A header alone is not enough: a record of eight bytes and its checksum can equal one.
     const Probe probe = look(data + at, size - at, size, spare);
     if (probe.bytes != 0 && ends_at(at)) return at;
-    at += probe.bytes != 0 ? probe.bytes : 1;  // no frame ends within another that its data holds
+    at += probe.bytes != 0 ? probe.bytes : 1;  // no frame ends inside a frame in its own data
   }
   return ended && size >= kFrameBytes && ends_at(size) ? size : 0;
 }

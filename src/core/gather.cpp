@@ -6,7 +6,7 @@
 namespace covey {
 namespace {
 
-// Rows lie anywhere: memory is asked for so many of them ahead.
+// Rows are scattered in memory: this many are prefetched.
 constexpr std::size_t kRowsAhead = 8;
 
 Fault fault_of(FaultCode code, std::size_t row, std::uint64_t offset = 0, std::uint64_t found = 0,

@@ -1,4 +1,4 @@
-// Where the records of an index lie: from their numbers, over the rows, to bytes of mapped shards.
+// Location of the records of an index: from record ids, through rows, to bytes of mapped shards.
 #pragma once
 
 #include <cstddef>
@@ -13,29 +13,29 @@
 
 namespace covey {
 
-// The rows of one split, as they are in the index file: nothing in them can be trusted.
+// The rows of one split, as stored in the index file: untrusted.
 struct RowTable {
   const std::uint8_t* rows = nullptr;
   std::size_t count = 0;
-  std::size_t stride = 0;  // bytes of a row, and where in it the fields are
+  std::size_t stride = 0;  // bytes per row; the following are byte offsets of fields
   std::size_t shard = 0;   // u32
   std::size_t length = 0;  // u32
   std::size_t offset = 0;  // u64
   std::size_t label = 0;   // i64, if `labelled`
   bool labelled = false;
-  std::size_t first_record = 0;  // the number of its first record among all splits
-  std::size_t first_shard = 0;   // and of its first shard
-  std::size_t shards = 0;        // how many it has
+  std::size_t first_record = 0;  // id of its first record among all splits
+  std::size_t first_shard = 0;   // index of its first shard among all splits
+  std::size_t shards = 0;        // number of its shards
 };
 
-// The shards that are there, by number; null where one is not mapped yet.
+// The mapped shards by index; null if a shard is not mapped.
 using Mappings = std::vector<std::shared_ptr<const Mapping>>;
 
-// Records in memory, and the shards that they lie in.
+// Records in memory, and the shards they are stored in.
 struct Located {
   struct Shard {
     std::size_t number;
-    std::size_t row;  // the first record of it
+    std::size_t row;  // its first record in `records`
   };
   std::vector<Bytes> records;
   std::vector<Shard> shards;
@@ -48,9 +48,9 @@ class RowTables {
   std::size_t records() const noexcept;
   std::size_t shards() const noexcept;
 
-  // Finds the data of records, each of which has its frame around it; a number below 0 counts from
-  // the end. Faults: `row` if there is no such record, `unmapped` if its shard is not there,
-  // `out_of_bounds` if its place is not in the shard, `changed` if its file was truncated.
+  // Finds the data of records, each of which has its frame around it; a negative id counts from the
+  // end. Faults: `row` if an id is out of range, `unmapped` if its shard is not mapped,
+  // `out_of_bounds` if the record is outside the shard, `changed` if the file was truncated.
   Fault locate(const std::int64_t* ids, std::size_t count, const Mappings& shards,
                Located& out) const;
 
@@ -61,14 +61,14 @@ class RowTables {
   // checksums detect.
   Fault check_read(const Located& located, const Mappings& shards, const Fault& fault) const;
 
-  // The shards of records that are not there, each once. Numbers that are no records are left out.
+  // The shards of records that are not mapped, each once. Ids out of range are ignored.
   std::vector<std::size_t> missing(const std::int64_t* ids, std::size_t count,
                                    const Mappings& shards) const;
 
-  // The classes of records, as their rows say; 0 where there are none. Numbers are of records.
+  // The classes of records from their rows; 0 if the rows have none. Ids must be in range.
   void read_labels(const std::int64_t* ids, std::size_t count, std::int64_t* out) const noexcept;
 
-  // Whether records have the classes that their rows say.
+  // Checks that records have the classes of their rows.
   Fault check_labels(const std::int64_t* ids, std::size_t count, const std::int64_t* labels) const;
 
  private:

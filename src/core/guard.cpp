@@ -1,6 +1,5 @@
 #include "guard.h"
 
-#if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -10,13 +9,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#endif
 
 namespace covey {
 
 std::atomic<std::uint64_t> fault_count_{0};
-
-#if defined(__unix__) || defined(__APPLE__)
 
 // Nodes are reused and never freed, so that a signal handler can walk the list at any time.
 struct GuardNode {
@@ -212,15 +208,5 @@ bool lies_in_fault(const void* address) noexcept {
   }
   return false;
 }
-
-#else
-
-GuardedRange::GuardedRange(const void*, std::size_t) {}
-GuardedRange& GuardedRange::operator=(GuardedRange&&) noexcept { return *this; }
-GuardedRange::~GuardedRange() = default;
-bool GuardedRange::is_faulted() const noexcept { return false; }
-bool lies_in_fault(const void*) noexcept { return false; }
-
-#endif
 
 }  // namespace covey

@@ -7,8 +7,7 @@
 // a guarded range go to the handler that was installed before.
 //
 // The handler is installed with the first range, and again with a later range if it was replaced
-// in the meantime. COVEY_SIGBUS_HANDLER=0 in the environment disables it. On Windows there is
-// nothing to guard: a mapped file cannot be truncated there.
+// in the meantime. COVEY_SIGBUS_HANDLER=0 in the environment disables it.
 #pragma once
 
 #include <atomic>
@@ -42,7 +41,7 @@ inline std::uint64_t fault_count() noexcept {
   return fault_count_.load(std::memory_order_relaxed);
 }
 
-// Whether an address lies in a range that has faulted.
+// Whether an address is in a range that has faulted.
 bool lies_in_fault(const void* address) noexcept;
 
 // The same, almost free as long as there was no fault in this process.

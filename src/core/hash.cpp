@@ -49,7 +49,7 @@ Hash128 siphash128(Bytes data, std::uint64_t key0, std::uint64_t key1) noexcept 
     std::memcpy(&word, at, 8);
     state.add(word);
   }
-  // The last word: the bytes that are left, and the length in its highest byte.
+  // The last word: the remaining bytes, and the length in its highest byte.
   std::uint64_t last = 0;
   if (size % 8 != 0) std::memcpy(&last, at, size % 8);
   state.add(last | static_cast<std::uint64_t>(size) << 56);

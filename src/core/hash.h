@@ -1,5 +1,5 @@
-// SipHash-2-4 with 128 bits: the order of a shuffled dataset is the order of its keys' hashes. Keys
-// come from anywhere, so the hash must be good for any of them; and it must never change.
+// SipHash-2-4 with 128 bits: a dataset is shuffled by the hashes of its keys. Keys are arbitrary
+// data, so the hash must be strong; and it must never change.
 #pragma once
 
 #include <cstdint>

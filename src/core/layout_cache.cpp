@@ -5,10 +5,10 @@
 namespace covey {
 namespace {
 
-// Where nothing is alike after so many records, looking costs more than it saves.
+// If fewer than half of this many records had a cached layout, the cache is disabled.
 constexpr std::size_t kTries = 64;
 
-// What lies between the values of an example is short; of anything else no copy is kept.
+// The maximum size of the bytes between the values of a cached record.
 constexpr std::size_t kMaxBetween = 4096;
 
 }  // namespace
@@ -19,9 +19,9 @@ bool LayoutCache::find(Bytes record, RecordLayout& layout) {
   const Pattern& pattern = patterns_[record.size() % patterns_.size()];
   if (pattern.size != record.size() || pattern.size == 0) return false;
   const std::uint8_t* known = pattern.bytes.data();
-  for (const Stretch& stretch : pattern.between) {
-    const std::size_t size = stretch.end - stretch.begin;
-    if (std::memcmp(record.begin + stretch.begin, known, size) != 0) return false;
+  for (const Range& range : pattern.between) {
+    const std::size_t size = range.end - range.begin;
+    if (std::memcmp(record.begin + range.begin, known, size) != 0) return false;
     known += size;
   }
   for (std::size_t c = 0; c < pattern.place.size(); ++c) {
@@ -59,8 +59,7 @@ void LayoutCache::learn(Bytes record, const RecordLayout& layout) {
   pattern.place.clear();
   for (std::size_t c = 0; c < layout.place.size(); ++c) {
     const Bytes place = layout.place[c];
-    pattern.place.push_back(layout.there[c] ? Stretch{at(place.begin), at(place.end)}
-                                             : Stretch{0, 0});
+    pattern.place.push_back(layout.there[c] ? Range{at(place.begin), at(place.end)} : Range{0, 0});
   }
   pattern.size = record.size();
 }

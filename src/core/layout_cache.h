@@ -1,5 +1,6 @@
-// Records of one file mostly differ only in their values: what lies between them, tags, lengths
-// and keys, is the same in all that are equally long. Comparing is faster than parsing.
+// A cache of record layouts. Records of one file usually differ only in their values: the tags,
+// lengths and keys between them are equal in records of equal size. Comparing them is faster than
+// parsing.
 #pragma once
 
 #include <array>
@@ -11,39 +12,39 @@
 
 namespace covey {
 
-// Where the values of a record are: those of all its keys, and which of them are wanted.
+// The locations of the values of a record.
 struct RecordLayout {
-  std::vector<Bytes> values;  // in the order in which they lie, whoever wants them
-  std::vector<Bytes> place;   // by column
-  std::vector<char> there;    // by column
-  bool whole = true;          // whether all values lie in the record itself
+  std::vector<Bytes> values;  // of all keys, in record order
+  std::vector<Bytes> place;   // by column: its value
+  std::vector<char> there;    // by column: whether the record has it
+  bool whole = true;          // whether all values are inside the record
 
   explicit RecordLayout(std::size_t columns) : place(columns), there(columns) {}
 };
 
-// Remembers how some records were built. Not for several threads at once.
+// Not thread-safe.
 class LayoutCache {
  public:
-  // Whether a record is built like one before it; then the columns' places are filled in, and are
-  // those that parsing it would find.
+  // Returns whether a record has a cached layout; `layout` is then that of a parsed record, except
+  // `values`.
   bool find(Bytes record, RecordLayout& layout);
 
-  // Remembers a record that was parsed.
+  // Adds the layout of a parsed record.
   void learn(Bytes record, const RecordLayout& layout);
 
  private:
-  struct Stretch {
+  struct Range {
     std::size_t begin, end;
   };
   struct Pattern {
     std::size_t size = 0;
-    std::vector<std::uint8_t> bytes;  // of the record it was learned from
-    std::vector<Stretch> between;     // the stretches that are no values
-    std::vector<Stretch> place;       // by column
+    std::vector<std::uint8_t> bytes;  // of the record, without the values
+    std::vector<Range> between;       // the ranges between the values
+    std::vector<Range> place;         // by column
     std::vector<char> there;          // by column
   };
 
-  // Records whose labels are long and short, say, take turns.
+  // Several, because records of different sizes may alternate.
   std::array<Pattern, 4> patterns_;
   std::size_t tried_ = 0;
   std::size_t found_ = 0;

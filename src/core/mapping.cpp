@@ -1,23 +1,16 @@
 #include "mapping.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-
-#include "crc32c.h"
-
-#if defined(__unix__) || defined(__APPLE__)
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#else
-#define NOMINMAX
-#include <windows.h>
-// After it:
-#include <io.h>
-#endif
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "crc32c.h"
 
 namespace covey {
 namespace {
@@ -34,11 +27,9 @@ std::uint32_t fingerprint(const std::uint8_t* data, std::size_t size) noexcept {
   return crc32c_extend(crc32c(data, part), data + size - part, part);
 }
 
-#if defined(__unix__) || defined(__APPLE__)
-
 namespace {
 
-// A file that is modified twice within this time may have the same modification time both times.
+// A file that is modified twice within this time may have the same modification time.
 constexpr std::int64_t kTimeGranularity = 1'000'000'000;  // ns
 constexpr std::int64_t kAskInterval = 50;                 // ms
 
@@ -51,7 +42,7 @@ std::int64_t modification_time(const struct stat& status) noexcept {
   return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// A modification time that tells a later modification, or 0 if it is too recent for that.
+// A modification time that detects a later modification; 0 if it is too recent for that.
 std::int64_t settled(std::int64_t modified) noexcept {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -88,7 +79,7 @@ MappedBytes::MappedBytes(int descriptor, std::uint64_t offset, std::size_t size,
 }
 
 MappedBytes::~MappedBytes() {
-  guard_ = GuardedRange();  // before the addresses can be those of something else
+  guard_ = GuardedRange();  // before the addresses can be reused
   if (mapped_ != nullptr) munmap(mapped_, mapped_size_);
 }
 
@@ -109,7 +100,7 @@ Mapping::Mapping(int descriptor, std::size_t size, const Options& options)
   device_ = static_cast<std::uint64_t>(status.st_dev);
   file_ = static_cast<std::uint64_t>(status.st_ino);
   modified_ = settled(modification_time(status));
-  // Without one, has_changed() is slower.
+  // Without a descriptor has_changed() is slower.
   if (options.keep_open) descriptor_ = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
 }
 
@@ -157,54 +148,5 @@ bool Mapping::ask_system() const noexcept {
   modified_.store(settled(modified), std::memory_order_relaxed);
   return false;
 }
-
-#else
-
-MappedBytes::MappedBytes(int descriptor, std::uint64_t offset, std::size_t size, Access)
-    : size_(size) {
-  if (size == 0) {
-    data_ = &kNothing;
-    return;
-  }
-  const auto file = reinterpret_cast<HANDLE>(_get_osfhandle(descriptor));
-  SYSTEM_INFO system;
-  GetSystemInfo(&system);
-  const std::size_t before = offset % system.dwAllocationGranularity;
-  const std::uint64_t start = offset - before;
-  const HANDLE mapping = CreateFileMappingW(file, nullptr, PAGE_READONLY, 0, 0, nullptr);
-  if (mapping != nullptr) {
-    mapped_ = MapViewOfFile(mapping, FILE_MAP_READ, static_cast<DWORD>(start >> 32),
-                            static_cast<DWORD>(start), before + size);
-    CloseHandle(mapping);
-  }
-  if (mapped_ == nullptr) {
-    error_ = ENOMEM;
-    return;
-  }
-  data_ = static_cast<const std::uint8_t*>(mapped_) + before;
-}
-
-MappedBytes::~MappedBytes() {
-  if (mapped_ != nullptr) UnmapViewOfFile(mapped_);
-}
-
-Mapping::Mapping(int descriptor, std::size_t size, const Options& options)
-    : bytes_(descriptor, 0, size, Access::normal), options_(options), error_(bytes_.error()) {
-  LARGE_INTEGER found;
-  const auto file = reinterpret_cast<HANDLE>(_get_osfhandle(descriptor));
-  if (!GetFileSizeEx(file, &found) || static_cast<std::uint64_t>(found.QuadPart) != size) {
-    error_ = -1;
-  }
-}
-
-Mapping::~Mapping() = default;
-
-// A file that is mapped cannot be truncated there.
-bool Mapping::has_changed() const noexcept { return false; }
-bool Mapping::has_changed(std::int64_t) const noexcept { return false; }
-std::int64_t Mapping::now() noexcept { return 0; }
-bool Mapping::ask_system() const noexcept { return false; }
-
-#endif
 
 }  // namespace covey

@@ -9,7 +9,7 @@ Permutation::Permutation(std::uint64_t key, std::uint64_t size) noexcept : size_
   if (size <= kShuffled) {
     shuffled_ = {};
     for (std::uint64_t i = 0; i < size; ++i) shuffled_[i] = static_cast<std::uint8_t>(i);
-    // From the last down, each changes places with itself or one before it; a word does for two.
+    // Fisher-Yates from the last element down; a random word is used for two swaps.
     std::uint64_t word = 0;
     for (std::uint64_t i = size; i > 1; --i) {
       word = (size - i) % 2 == 0 ? derive(key, i) : word << 32;
@@ -17,7 +17,7 @@ Permutation::Permutation(std::uint64_t key, std::uint64_t size) noexcept : size_
     }
     return;
   }
-  // The root of a double may be one off; then it is put right.
+  // The square root of a double may be off by one; corrected here.
   rows_ = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(size)));
   while (rows_ * rows_ < size) ++rows_;
   columns_ = (size + rows_ - 1) / rows_;

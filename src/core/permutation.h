@@ -1,5 +1,5 @@
-// Orders that are shuffled by a key and never stored: any place of any order is computed by itself.
-// What a key gives must never change: seeds that people have noted down depend on it.
+// Permutations derived from a key, with random access and no storage. The results must never
+// change: published seeds depend on them.
 #pragma once
 
 #include <array>
@@ -7,24 +7,24 @@
 
 namespace covey {
 
-// The finaliser of splitmix64: every bit of the result depends on every bit of the word.
+// The finaliser of splitmix64: every output bit depends on every input bit.
 constexpr std::uint64_t mix(std::uint64_t word) noexcept {
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
   word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
   return word ^ (word >> 31);
 }
 
-// The key of one part of what `key` is the key of.
+// The key of part `index` of the object with this key.
 constexpr std::uint64_t derive(std::uint64_t key, std::uint64_t part) noexcept {
   return mix(key + (part + 1) * 0x9e3779b97f4a7c15);
 }
 
-// A permutation of the numbers below `size`, which is below 2^62.
+// A permutation of the integers below `size`, which is below 2^62.
 //
-// A few numbers are really shuffled, which makes every order of them equally likely. Many go
-// through a Feistel network: a number is a row and a column of a grid that is about square; by
-// turns, rows are moved round by an amount that hangs on the column, and columns by one that hangs
-// on the row. Whoever lands in the grid but not below `size` walks on, and comes out in the end.
+// Small permutations are shuffled (Fisher-Yates), so that every order is equally likely. Large ones
+// use a Feistel network: a value is the row and column of a nearly square grid; in turn, rows are
+// rotated by an amount that depends on the column, and columns by one that depends on the row.
+// Cycle walking: the network is applied again until the value is below `size`.
 class Permutation {
  public:
   Permutation(std::uint64_t key, std::uint64_t size) noexcept;
@@ -36,15 +36,15 @@ class Permutation {
     return place;
   }
 
-  // What is at the places [first, first + count). A processor has several under way at once, if
-  // they are asked for together.
+  // The values at the positions [first, first + count). Computed together, they overlap in the
+  // processor's pipeline.
   void fill(std::uint64_t first, std::uint64_t count, std::uint64_t* out) const noexcept;
 
  private:
   static constexpr std::uint64_t kShuffled = 32;
   static constexpr int kTurns = 10;
 
-  // How far round in `size`, from a random word: its upper half tells.
+  // Scales a random word to a rotation in [0, size), by its upper half.
   static std::uint64_t scale(std::uint64_t word, std::uint64_t size) noexcept {
     return ((word >> 32) * size) >> 32;
   }
@@ -57,7 +57,7 @@ class Permutation {
     return at < size ? at : at - size;
   }
 
-  // One walk through the network, of so many places side by side.
+  // Applies the network once to a group of values.
   template <int Lanes>
   void walk(std::uint64_t* places) const noexcept {
     std::uint64_t rows[Lanes], columns[Lanes];

@@ -5,13 +5,13 @@
 namespace covey {
 namespace {
 
-// What a seed is the key of.
+// The parts of a seed.
 enum Stream : std::uint64_t { kClasses = 1, kRecords = 2, kEpochs = 3 };
 
-// Units that are drawn without asking for memory.
+// Up to this number of units no memory is prefetched.
 constexpr std::size_t kFew = 64;
 
-// Room for what is drawn: on the stack, if it is not much.
+// Memory for the drawn items: on the stack, if they are few.
 class Room {
  public:
   explicit Room(std::size_t count) : more_(count > kFew ? count : 0) {}
@@ -61,7 +61,7 @@ void BalancedPlan::draw(std::uint64_t batch, std::size_t begin, std::size_t end,
   const std::uint64_t each = records_per_unit();
   Room classes(units()), visits(units()), records(each);
   part.schedule->draw(batch - part.begin, classes.data(), visits.data());
-  // Classes and records lie anywhere: their memory is asked for before it is needed.
+  // Classes and records are scattered in memory, and prefetched.
   for (std::size_t unit = begin; unit < end; ++unit) classes_.prefetch(classes.data()[unit]);
   std::int64_t* places = ids;
   for (std::size_t unit = begin; unit < end; ++unit) {

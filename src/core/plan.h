@@ -1,4 +1,4 @@
-// Plans: which records a batch has, as a function of its number alone.
+// Plans: the records of a batch, as a function of its index.
 #pragma once
 
 #include <cstddef>
@@ -14,30 +14,30 @@
 
 namespace covey {
 
-// A batch is a number of units, which are classes with some records each, or single records.
+// A batch consists of units: classes with some records each, or single records.
 class Plan {
  public:
   Plan(std::size_t units, std::size_t records_per_unit) noexcept
       : units_(units), records_per_unit_(records_per_unit) {}
   virtual ~Plan() = default;
 
-  // Of a full batch; and the records of each unit.
+  // The units of a full batch, and the records of a unit.
   std::size_t units() const noexcept { return units_; }
   std::size_t records_per_unit() const noexcept { return records_per_unit_; }
 
-  // The units that a batch has: the last one of an epoch may have fewer.
+  // The units of a batch: the last batch of an epoch may have fewer.
   virtual std::size_t units_of(std::uint64_t batch) const noexcept {
     (void)batch;
     return units_;
   }
 
   // The records of the units [begin, end) of a batch; and the label of each unit, in `labels`, if
-  // the plan knows it.
+  // the plan has labels.
   virtual void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
                     std::int64_t* labels) const = 0;
   virtual bool knows_labels() const noexcept { return false; }
 
-  // Whether the memory that it draws from has lost its file: then draws may be wrong.
+  // Whether the mapped memory of the plan has faulted: draws may be wrong.
   virtual bool has_faulted() const noexcept { return false; }
 
  private:
@@ -45,14 +45,14 @@ class Plan {
   std::size_t records_per_unit_;
 };
 
-// The classes of records; whoever makes it keeps the memory.
+// The classes of records. The caller owns the memory.
 struct ClassList {
   std::size_t count = 0;
   const std::int64_t* labels = nullptr;
-  const std::uint64_t* first = nullptr;    // of each class, where in `by_class` its records are
-  const std::uint64_t* records = nullptr;  // and how many of them, at least one
+  const std::uint64_t* first = nullptr;    // by class: offset of its records in `by_class`
+  const std::uint64_t* records = nullptr;  // by class: number of its records, at least one
   const void* by_class = nullptr;
-  bool wide = false;  // whether those are 64-bit numbers, and not 32-bit ones
+  bool wide = false;  // whether record ids are 64-bit, not 32-bit
 
   void prefetch(std::uint64_t which) const noexcept {
     prefetch_line(labels + which);
@@ -69,13 +69,13 @@ struct ClassList {
   }
 };
 
-// Batches of some classes with equally many records of each.
+// Batches of some classes, with the same number of records of each.
 class BalancedPlan final : public Plan {
  public:
   BalancedPlan(std::uint64_t seed, const ClassList& classes, std::size_t classes_per_batch,
                std::size_t records_per_class);
 
-  // The same up to a batch, and from it on with quotas by class, as for WeightedSchedule, or none.
+  // The same plan up to `batch`; from it on with quotas by class (see WeightedSchedule), or none.
   BalancedPlan reweighted(std::uint64_t batch, std::vector<std::uint64_t> quotas) const;
 
   void draw(std::uint64_t batch, std::size_t begin, std::size_t end, std::int64_t* ids,
@@ -89,15 +89,15 @@ class BalancedPlan final : public Plan {
 
   std::size_t classes() const noexcept { return classes_.count; }
 
-  // How many of the first `batches` have each class.
+  // The number of the first `batches` batches that have each class.
   std::vector<std::uint64_t> count(std::uint64_t batches) const;
 
  private:
-  // A schedule, from the batch at which it begins.
+  // A schedule, and the batch that it starts at.
   struct Part {
     std::uint64_t begin;
     std::shared_ptr<const Schedule> schedule;
-    std::vector<std::uint64_t> visits;  // by class, before it; empty if there were none
+    std::vector<std::uint64_t> visits;  // by class, before the start; empty if zero
   };
 
   const Part& part_of(std::uint64_t batch) const noexcept;
@@ -109,14 +109,14 @@ class BalancedPlan final : public Plan {
   std::vector<std::shared_ptr<const Part>> parts_;
 };
 
-// What becomes of the records that do not fill the last batch of an epoch.
+// How to handle the records that do not fill the last batch of an epoch.
 enum class Rest : std::uint8_t {
-  shorter,  // they are a smaller batch
-  drop,     // they are left out
-  fill,     // the batch is filled from the next epoch, with other records
+  shorter,  // they form a smaller batch
+  drop,     // they are skipped
+  fill,     // the batch is filled with records of the next epoch
 };
 
-// All records once an epoch, in an order that is another one each time, or always the same.
+// All records once per epoch, reshuffled in each epoch or in index order.
 class EpochPlan final : public Plan {
  public:
   EpochPlan(std::uint64_t seed, std::uint64_t records, std::size_t batch_size, Rest rest,
@@ -128,7 +128,7 @@ class EpochPlan final : public Plan {
             std::int64_t* labels) const override;
 
  private:
-  std::uint64_t batches() const noexcept {  // of an epoch
+  std::uint64_t batches() const noexcept {  // per epoch
     return (records_ + (rest_ == Rest::drop ? 0 : units() - 1)) / units();
   }
 
@@ -138,9 +138,9 @@ class EpochPlan final : public Plan {
   bool shuffled_;
 };
 
-// What one of several ranks takes of a plan: its units of every batch, or batches of its own.
+// The part of a plan that one of several ranks takes: some units of each batch, or whole batches.
 struct Share {
-  std::uint64_t origin = 0;  // the batch at which this arrangement begins
+  std::uint64_t origin = 0;  // the batch at which this arrangement starts
   std::uint64_t rank = 0;
   std::uint64_t world = 1;
   bool split = true;

@@ -1,4 +1,4 @@
-// Asking for memory before it is needed.
+// Prefetching of memory into the cache.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace covey {
 
-// Into the second cache: the first one has few requests under way at once, and whoever asks for
-// more waits, instead of working meanwhile (measured: two thirds of the time).
+// Into the second-level cache: the first level has few outstanding requests, and further ones stall
+// (measured: two thirds of the time).
 inline void prefetch_line(const void* address) noexcept {
 #if defined(__GNUC__) || defined(__clang__)
   __builtin_prefetch(address, 0, 2);
@@ -17,7 +17,7 @@ inline void prefetch_line(const void* address) noexcept {
 #endif
 }
 
-// The processor follows a long stretch by itself once it is in it; only the beginning is asked for.
+// Only the start of a long range: the hardware prefetcher follows.
 inline void prefetch(const std::uint8_t* data, std::size_t size) noexcept {
   constexpr std::uintptr_t kLine = 64;
   const auto begin = reinterpret_cast<std::uintptr_t>(data);

@@ -6,6 +6,7 @@
 namespace covey {
 namespace {
 
+// The time that a consumer waits before it asks to be notified.
 constexpr std::chrono::microseconds kSpinWait{100};
 
 }  // namespace
@@ -14,7 +15,7 @@ Prefetcher::Prefetcher(Work work, std::uint64_t steps, std::size_t threads)
     : work_(std::move(work)), steps_(steps) {
   try {
     for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
-  } catch (...) {  // the system has no more of them
+  } catch (...) {  // the system cannot create more threads
     stop();
     throw;
   }
@@ -25,7 +26,7 @@ void Prefetcher::stop() {
   {
     const std::lock_guard guard(lock_);
     stopped_ = true;
-    ending.swap(threads_);  // if two stop it at once, one waits for them
+    ending.swap(threads_);  // of concurrent calls, one joins the threads
   }
   may_work_.notify_all();
   may_take_.notify_all();
@@ -39,14 +40,14 @@ void Prefetcher::give(std::size_t set) {
     make_room();
     free_.push_back(set);
     ++sets_;
-    // To wake a thread costs the consumer more than to take a batch: it is done when there is some
-    // work for it.
+    // Waking a thread costs the consumer more than taking a batch: it waits until there is enough
+    // work.
     wake = sleeping_ > 0 && 2 * free_.size() >= sets_;
   }
   if (wake) may_work_.notify_one();
 }
 
-// As many steps are under way as there are sets, at the most.
+// At most as many steps are in flight as there are sets.
 void Prefetcher::make_room() {
   free_.reserve(sets_ + 1);
   if (sets_ < begun_.size()) return;
@@ -67,8 +68,8 @@ std::optional<Prefetcher::Result> Prefetcher::wait(std::chrono::milliseconds lon
   const auto may_go_on = [this] { return is_there() || stopped_; };
   std::unique_lock guard(lock_);
   if (sleeping_ > 0 && !free_.empty()) may_work_.notify_all();
-  // To be woken for every batch costs the threads more than to make a small one: at first nobody
-  // is asked to, and some batches will be there after a nap.
+  // Notifying the consumer of every batch costs the threads more than building a small one: at
+  // first it waits without notification, and then several batches are ready.
   if (!may_take_.wait_for(guard, kSpinWait, may_go_on)) {
     consumer_waits_ = true;
     may_take_.wait_for(guard, longest, may_go_on);
@@ -99,7 +100,7 @@ void Prefetcher::run() {
     bool done = false;
     try {
       done = work_(step, set);
-    } catch (...) {  // no memory: the consumer will try itself, and hear of it
+    } catch (...) {  // out of memory: the consumer tries again, and raises
     }
     guard.lock();
     begun_[step % begun_.size()].state = done ? State::done : State::failed;

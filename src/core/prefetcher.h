@@ -1,4 +1,4 @@
-// Numbered steps of work, done ahead of whoever takes the results in order, by a few threads.
+// Prefetching of numbered steps by worker threads; the consumer takes the results in order.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,12 @@
 
 namespace covey {
 
-// Each step is done by one thread from its beginning to its end: what is handed over between
-// threads is a whole batch, never less.
-//
-// Results are written into sets of buffers, which the consumer gives and gets back with a result;
-// they are all that bounds how far the threads run ahead.
+// Each step is processed by a single thread. Results are written into sets of buffers, which the
+// consumer supplies and gets back with a result; their number limits the prefetching.
 class Prefetcher {
  public:
-  // Does a step, into a set of buffers; tells whether it could. Called by many threads at once.
+  // Processes a step into a set of buffers, and returns whether it succeeded. Called by all
+  // threads.
   using Work = std::function<bool(std::uint64_t step, std::size_t set)>;
 
   struct Result {
@@ -28,22 +26,22 @@ class Prefetcher {
     bool done;
   };
 
-  // Of the steps [0, steps).
+  // Processes the steps [0, steps).
   Prefetcher(Work work, std::uint64_t steps, std::size_t threads);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
   ~Prefetcher() { stop(); }
 
-  // Lets a set of buffers be written into.
+  // Supplies a set of buffers.
   void give(std::size_t set);
 
-  // The result of the next step, if it is there.
+  // The result of the next step, if it is ready.
   std::optional<Result> poll();
 
-  // The same, if it comes within that time. There must be a set for it.
+  // The same, after waiting for at most `longest`. The step must have a set.
   std::optional<Result> wait(std::chrono::milliseconds longest);
 
-  // Ends the threads, each after the step that it is at.
+  // Stops the threads, each after its current step.
   void stop();
 
  private:
@@ -67,10 +65,10 @@ class Prefetcher {
   std::condition_variable may_work_;
   std::condition_variable may_take_;
   std::vector<std::size_t> free_;  // sets
-  std::vector<Step> begun_;        // a ring of the steps from taken_ to claimed_
+  std::vector<Step> begun_;        // a ring buffer of the steps from taken_ to claimed_
   std::uint64_t claimed_ = 0;
   std::uint64_t taken_ = 0;
-  std::size_t sets_ = 0;      // that are here
+  std::size_t sets_ = 0;      // supplied and not taken
   std::size_t sleeping_ = 0;  // threads that wait for a set
   bool consumer_waits_ = false;
   bool stopped_ = false;

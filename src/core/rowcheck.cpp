@@ -5,8 +5,8 @@
 namespace covey {
 namespace {
 
-// No place is that far in any file, and no sum of such a place and a length wraps around.
-constexpr std::uint64_t kFarthest = std::uint64_t{1} << 62;
+// A limit of positions; the sum of two values below it does not overflow.
+constexpr std::uint64_t kMaxPosition = std::uint64_t{1} << 62;
 
 }  // namespace
 
@@ -17,10 +17,11 @@ Fault RowCheck::add(const std::uint8_t* rows, std::size_t count) {
       seen_ = offset_ = following_ = 0;
     }
     const std::uint64_t offset = load<std::uint64_t>(rows + layout_.offset);
-    const std::uint64_t inner_offset = mode_ == AddressMode::plain ? 0 : load<std::uint64_t>(rows + inner_offset_);
+    const std::uint64_t inner_offset =
+        mode_ == AddressMode::plain ? 0 : load<std::uint64_t>(rows + inner_offset_);
     const std::uint64_t frame = load<std::uint32_t>(rows + layout_.length) + kFrameBytes;
     bool fits = shard_ < shards_.size() && load<std::uint32_t>(rows + layout_.shard) == shard_ &&
-                offset < kFarthest && inner_offset < kFarthest;
+                offset < kMaxPosition && inner_offset < kMaxPosition;
     if (fits && mode_ == AddressMode::plain) {
       fits = offset >= following_ && offset + frame <= shards_[shard_].bytes;
       following_ = offset + frame;

@@ -1,4 +1,4 @@
-// Rows of an array in memory, by their numbers.
+// Random access to the rows of an array in memory.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace covey {
 
-// Copies rows to `out`, one after the other. All numbers must be those of rows.
+// Copies rows to `out`. All indexes must be in range.
 inline void take_rows(const std::uint8_t* rows, std::size_t row_bytes, const std::int64_t* numbers,
                       std::size_t count, std::uint8_t* out) noexcept {
   constexpr std::size_t kAhead = 4;

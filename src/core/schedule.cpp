@@ -7,8 +7,8 @@
 namespace covey {
 namespace {
 
-// Things that come so often in all are dealt to 2^Bits places round a circle: each place gets the
-// same number, and of what is left over, the places from `start` on get one each. Places are
+// Distribution of `total` items to 2^Bits positions on a circle: each position gets the same
+// number, and the remaining items go to the positions from `start` on, one each. Positions are
 // numbered by reversed bits.
 template <int Bits>
 struct Circle {
@@ -23,21 +23,22 @@ struct Circle {
     return reversed;
   }
 
-  // How many the place of a number gets.
+  // The items of the position with this number.
   std::uint64_t at(std::uint64_t number) const noexcept {
     const bool more = (reverse(number) - start) % kPlaces < often % kPlaces;
     return often / kPlaces + (more ? 1 : 0);
   }
 
-  // How many those of all numbers below this get.
+  // The items of all positions with smaller numbers.
   std::uint64_t before(std::uint64_t number) const noexcept {
     const std::uint64_t left = often % kPlaces;
     std::uint64_t count = number * (often / kPlaces), begin = 0;
-    // A run of 2^n numbers that begins at a multiple of 2^n lies evenly round the circle.
+    // 2^n consecutive numbers from a multiple of 2^n are evenly spaced on the circle.
     for (int n = Bits - 1; n >= 0; --n) {
       const std::uint64_t run = std::uint64_t{1} << n, step = kPlaces >> n;
       if ((number & run) == 0) continue;
-      const std::uint64_t first = (reverse(begin) - start) % step;  // also right below 0
+      const std::uint64_t first =
+          (reverse(begin) - start) % step;  // unsigned wrap-around is correct
       if (first < left) count += (left - first - 1) / step + 1;
       begin += run;
     }
@@ -65,13 +66,13 @@ void EvenSchedule::count(std::uint64_t batches, std::uint64_t* visits) const {
 
 struct WeightedSchedule::Block {
   std::uint64_t number = ~std::uint64_t{0};
-  std::vector<std::uint8_t> starts;  // where on its circle each class begins
+  std::vector<std::uint8_t> starts;  // start of each class on its circle
 };
 
 struct WeightedSchedule::Span {
   struct Place {
     std::uint32_t thing;
-    std::uint32_t before;  // how often it was there before in this span
+    std::uint32_t before;  // earlier occurrences in this span
   };
 
   std::uint64_t schedule = ~std::uint64_t{0};
@@ -128,7 +129,7 @@ void WeightedSchedule::lay_out(std::uint64_t number, Span& span) const {
   span.places.resize(span_ * per_batch_);
   const std::uint64_t key = derive(derive(key_, kBlocks + 2), number);
   const Permutation order(key, classes);
-  // The first column stands for any time, so that rows do not always break at the same.
+  // The first column is at a random time, so that rows do not always end at the same one.
   const std::uint64_t first = derive(key, classes) % span_;
   std::uint64_t row = 0, time = first;
   for (std::uint64_t i = 0; i < classes; ++i) {
@@ -145,7 +146,7 @@ void WeightedSchedule::lay_out(std::uint64_t number, Span& span) const {
   for (Span::Place& place : span.places) place.before = seen[place.thing]++;
 }
 
-// Batches are mostly asked for in order: each thread keeps the span that it was in last.
+// Batches are usually requested in order: each thread caches its last span.
 const WeightedSchedule::Span& WeightedSchedule::find(std::uint64_t number) const {
   static thread_local Span recent;
   if (recent.schedule != number_ || recent.number != number) lay_out(number, recent);

@@ -1,4 +1,4 @@
-// Which classes a batch has: every class equally often, or as often as its weight says.
+// Schedules: the classes of a batch, each equally often or according to weights.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +9,27 @@
 
 namespace covey {
 
-// Which classes a batch has, each once, and how often each was there before. A function of the
-// batch's number alone; threads may share it.
+// The distinct classes of a batch, and the number of earlier batches that have each. A function of
+// the batch index; threads may share it.
 class Schedule {
  public:
   virtual ~Schedule() = default;
 
-  // The classes of a batch; and how many batches before this one have had each.
+  // The classes of a batch, and the number of earlier batches that have each.
   virtual void draw(std::uint64_t batch, std::uint64_t* classes, std::uint64_t* visits) const = 0;
 
-  // Adds to `visits`, by class, how many of the first `batches` have each.
+  // Adds to `visits`, by class, the number of the first `batches` batches that have it.
   virtual void count(std::uint64_t batches, std::uint64_t* visits) const = 0;
 };
 
-// Every class once before any is there twice.
+// Every class once before any class twice.
 class EvenSchedule final : public Schedule {
  public:
   EvenSchedule(std::uint64_t key, std::uint64_t classes, std::uint64_t per_batch) noexcept
       : draws_(key, classes, per_batch), classes_(classes), per_batch_(per_batch) {}
 
   void draw(std::uint64_t batch, std::uint64_t* classes, std::uint64_t* visits) const override {
-    draws_.draw(batch, classes, visits);  // a class comes once a round
+    draws_.draw(batch, classes, visits);  // a class occurs once per round
   }
   void count(std::uint64_t batches, std::uint64_t* visits) const override;
 
@@ -39,34 +39,34 @@ class EvenSchedule final : public Schedule {
   std::uint64_t per_batch_;
 };
 
-// Classes as often as they were given quotas.
+// Classes with frequencies given as quotas.
 //
-// Time is cut into spans of as many batches as all classes would need once; kSpansPerBlock of them
-// are a block, and kBlocks of these a cycle, in which a class comes exactly `quota` times.
+// Time is divided into spans of as many batches as a round of all classes needs; kSpansPerBlock
+// spans are a block, and kBlocks blocks a cycle, in which a class occurs exactly `quota` times.
 //
-// In every block it comes quota / kBlocks times, and in quota % kBlocks of them once more. Which of
-// them, is laid out round a circle of all blocks: one class takes as many as it needs, another goes
-// on behind it, and so on; so every block gets equally many. Blocks are numbered round the circle
-// with their bits reversed, so that what a class takes of it is spread evenly in time. What a class
-// has of a block goes to its spans in the same way, but the order round that circle is another one
-// in every block: any two classes meet as often as chance has it.
+// In every block a class occurs quota / kBlocks times, and in quota % kBlocks of them once more.
+// These extra occurrences are allocated on a circle of all blocks: each class takes an arc that
+// starts where the arc of the previous class ends, so every block gets the same number. Blocks are
+// numbered on the circle with their bits reversed, which spreads an arc evenly in time. Within a
+// block, occurrences are distributed to spans in the same way, but the order on that circle differs
+// in every block, so that any two classes coincide at random.
 //
-// In a span, classes are put in a shuffled order, each as often as it comes, and dealt into rows of
-// one place per batch: batch t gets what is in column t of all rows. A class comes no more often
-// than there are columns, so a batch has it once at the most. Columns are numbered by steps of
-// about 0.618 of the whole, so that the neighbouring places of one class are far apart in time.
+// In a span, the occurrences of all classes are shuffled, grouped by class, and dealt into rows of
+// one position per batch: batch t gets column t of all rows. A class has at most as many
+// occurrences as there are columns, so a batch has it at most once. Columns are numbered in steps
+// of about 0.618 of their number, so that adjacent positions of a class are far apart in time.
 class WeightedSchedule final : public Schedule {
  public:
   static constexpr std::uint64_t kBlocks = 1 << 10;
   static constexpr std::uint64_t kSpansPerBlock = 1 << 6;
   static constexpr std::uint64_t kSpans = kBlocks * kSpansPerBlock;
 
-  // The batches of a span.
+  // The batches per span.
   static std::uint64_t span(std::uint64_t classes, std::uint64_t per_batch) noexcept {
     return (classes + per_batch - 1) / per_batch;
   }
 
-  // Quotas are at most kSpans * span each, and all together per_batch times that.
+  // Each quota is at most kSpans * span, and their sum is per_batch times that.
   WeightedSchedule(std::uint64_t key, std::vector<std::uint64_t> quotas, std::uint64_t per_batch);
 
   void draw(std::uint64_t batch, std::uint64_t* classes, std::uint64_t* visits) const override;
@@ -76,7 +76,7 @@ class WeightedSchedule final : public Schedule {
   struct Block;
   struct Span;
 
-  // How often a class comes before a span; `block` is the one that it is in.
+  // The number of occurrences of a class before a span; `block` is the block of the span.
   std::uint64_t before(std::uint64_t thing, const Block& block, std::uint64_t span) const noexcept;
   void lay_out(std::uint64_t number, Block& block) const;
   void lay_out(std::uint64_t number, Span& span) const;
@@ -84,11 +84,11 @@ class WeightedSchedule final : public Schedule {
 
   std::uint64_t key_;
   std::vector<std::uint64_t> quotas_;
-  std::vector<std::uint16_t> starts_;  // where on the circle of blocks each begins
+  std::vector<std::uint16_t> starts_;  // start of each arc on the circle of blocks
   std::uint64_t per_batch_;
   std::uint64_t span_;
-  std::uint64_t step_;    // between columns that follow each other in time
-  std::uint64_t number_;  // of this schedule among all that there ever were
+  std::uint64_t step_;    // between columns that are adjacent in time
+  std::uint64_t number_;  // index of this schedule among all schedules
 };
 
 }  // namespace covey

@@ -9,7 +9,7 @@
 namespace covey {
 namespace {
 
-// Counts the values of one kind.
+// Counts the values of one list type.
 struct Counter {
   Wire wire;
   std::size_t count = 0;
@@ -39,8 +39,7 @@ struct Counter {
 };
 
 Failure count_values(Bytes feature, int& kind, std::size_t& count) {
-  // The kind is known when all has been read, so a Feature that is not the usual one is read
-  // again.
+  // The list type is known only at the end of a Feature, so an unusual Feature is parsed twice.
   Counter counter{Wire::ints};
   if (Failure failure = read_feature(feature, counter, kind)) return failure;
   if (kind != 0 && kind != static_cast<int>(counter.wire)) {
@@ -51,7 +50,7 @@ Failure count_values(Bytes feature, int& kind, std::size_t& count) {
   return {};
 }
 
-// A key that comes again replaces what it said before.
+// A repeated key replaces the earlier one.
 template <class Found>
 void set(Found& found, Bytes key, Bytes value) {
   const std::string_view name(reinterpret_cast<const char*>(key.begin), key.size());
@@ -77,7 +76,7 @@ void Seen::add(std::size_t record, int kind, std::size_t count) noexcept {
 Seen& Survey::Keys::at(std::size_t place, std::string_view key) {
   if (place < order.size() && *order[place].first == key) return *order[place].second;
   auto& [name, known] = *seen.try_emplace(std::string(key)).first;
-  order.resize(place);  // what follows was of another record
+  order.resize(place);  // the rest is from an earlier record
   order.emplace_back(&name, &known);
   return known;
 }
@@ -138,7 +137,7 @@ Fault Survey::add(Bytes record) {
         std::size_t count = 0;
         if (Failure failure = count_values(step, kind, count)) return failure;
         seen.add(number, kind, count);
-        // Unlike a key, a step is there even if it holds no list: it has no values.
+        // Unlike a key, a step without a list counts: it has no values.
         if (kind == 0) seen.least = 0;
       }
     }

@@ -1,4 +1,4 @@
-// What a set of records holds: the keys, kinds and counts from which a schema is inferred.
+// Statistics of a set of records: the keys, list types and counts from which a schema is inferred.
 #pragma once
 
 #include <array>
@@ -15,12 +15,13 @@
 
 namespace covey {
 
-// What was seen of one key.
+// The statistics of one key.
 struct Seen {
-  std::size_t records = 0;                     // that have it
-  std::array<std::size_t, 4> by_kind{};        // how many with no list, bytes, floats, ints
-  std::array<std::size_t, 4> first_of_kind{};  // number of the first of each
-  std::size_t least = std::numeric_limits<std::size_t>::max();  // values (in a step, for lists)
+  std::size_t records = 0;                     // records that have the key
+  std::array<std::size_t, 4> by_kind{};        // records with no list, bytes, floats, ints
+  std::array<std::size_t, 4> first_of_kind{};  // index of the first record of each
+  std::size_t least =
+      std::numeric_limits<std::size_t>::max();  // number of values (per step, for lists)
   std::size_t most = 0;
 
   void add(std::size_t record, int kind, std::size_t count) noexcept;
@@ -28,7 +29,7 @@ struct Seen {
 
 class Survey {
  public:
-  // Looks through one more record.
+  // Adds a record.
   Fault add(Bytes record);
 
   std::size_t records() const noexcept { return records_; }
@@ -38,8 +39,8 @@ class Survey {
  private:
   using Found = std::vector<std::pair<std::string_view, Bytes>>;
 
-  // What was seen of a map's keys, and those of the last record in their order: the next one
-  // mostly has the same.
+  // The statistics by key, and the keys of the previous record in order: the next record usually
+  // has the same.
   struct Keys {
     std::map<std::string, Seen> seen;
     std::vector<std::pair<const std::string*, Seen*>> order;
@@ -50,7 +51,7 @@ class Survey {
   std::size_t records_ = 0;
   Keys context_;
   Keys lists_;                   // the FeatureLists of a SequenceExample
-  Found in_context_, in_lists_;  // of the record at hand
+  Found in_context_, in_lists_;  // of the current record
 };
 
 }  // namespace covey

@@ -8,7 +8,7 @@
 namespace covey {
 namespace {
 
-// float16 has no type of its own; this keeps it apart from uint16.
+// A type for float16, distinct from uint16.
 struct Half {
   std::uint16_t bits;
 };
@@ -46,7 +46,7 @@ auto with_type(Element element, F&& f) {
   return f(double{});
 }
 
-// Whether the int64 that a varint stands for is a value of T. uint64 is stored by its bits.
+// Whether the int64 of a varint is a value of T. uint64 is stored by its bits.
 template <class T>
 bool convert(std::uint64_t varint, T& out) noexcept {
   const auto value = static_cast<std::int64_t>(varint);
@@ -70,10 +70,10 @@ T from_float(float value) noexcept {
   }
 }
 
-// A sink is given the values of one Feature. What it does not want it never sees.
+// A sink receives the values of one Feature, of one list type only.
 struct NoSink {
   std::size_t count = 0;    // values so far
-  std::uint64_t found = 0;  // the value that did not fit
+  std::uint64_t found = 0;  // the invalid value
 
   bool ints(Bytes, Failure&) { return true; }
   bool one_int(std::uint64_t) { return true; }
@@ -81,7 +81,7 @@ struct NoSink {
   bool string(Bytes) { return true; }
 };
 
-// Numbers into `capacity` places; more are counted, not written.
+// Stores up to `capacity` numbers; more are counted only.
 template <class T>
 struct DenseSink : NoSink {
   static constexpr bool kIsFloat =
@@ -142,8 +142,7 @@ struct DenseSink : NoSink {
   }
 };
 
-// Any number of numbers. It reserves by the bytes that are there, never by a length that
-// somebody claims.
+// Any number of numbers. Reserves memory by the bytes that are present, never by a recorded length.
 template <class T>
 struct GrowingSink : NoSink {
   static constexpr Wire wire = DenseSink<T>::wire;
@@ -158,7 +157,7 @@ struct GrowingSink : NoSink {
     count = 0;
   }
 
-  // Lets a dense sink fill room for `most` values, and keeps what it filled.
+  // Fills space for up to `most` values with a dense sink, and keeps the filled part.
   template <class Fill>
   bool fill(std::size_t most, Fill&& f) {
     const std::size_t before = values.size();
@@ -181,8 +180,7 @@ struct GrowingSink : NoSink {
   }
 };
 
-// The memory of a tensor as one string. The last wins if there are several, which is then an
-// error of count.
+// A raw tensor in one string. Of several strings the last is used, and the count is then a fault.
 struct RawSink : NoSink {
   static constexpr Wire wire = Wire::bytes;
   Bytes value;
@@ -202,7 +200,7 @@ struct StringSink : NoSink {
   std::size_t begin_offsets;
 
   bool text;
-  const std::uint8_t* wrong = nullptr;  // the first that is no text
+  const std::uint8_t* wrong = nullptr;  // the first that is not valid UTF-8
 
   StringSink(ColumnOut& out, bool text)
       : out(out), begin(out.values.size()), begin_offsets(out.offsets.size()), text(text) {}

@@ -1,4 +1,4 @@
-// The values of one Feature, into the memory of a column.
+// Decodes the values of a Feature into the memory of a column.
 #pragma once
 
 #include <array>
@@ -9,37 +9,37 @@
 
 namespace covey {
 
-// Where the rows of one column go.
+// The output of one column.
 struct ColumnOut {
-  // Numbers of fixed layout: the caller's memory, rows * count elements.
+  // Numbers of fixed layout: memory of the caller, rows * count elements.
   std::uint8_t* dense = nullptr;
-  // Everything else grows: numbers as they lie in memory, or the strings' bytes end to end.
+  // Everything else grows: numbers in their memory layout, or the concatenated bytes of strings.
   Buffer<std::uint8_t> values;
-  Buffer<std::int64_t> offsets;      // strings: where each begins in `values`, and the end
-  Buffer<std::int64_t> row_splits;   // variable: where each row begins among the values (steps:
-                                     // among the steps), and the end
-  Buffer<std::int64_t> step_splits;  // steps: where each step begins among the values, and the end
+  Buffer<std::int64_t> offsets;      // strings: offset of each in `values`, and the end
+  Buffer<std::int64_t> row_splits;   // variable: offset of each row among the values (steps: among
+                                     // the steps), and the end
+  Buffer<std::int64_t> step_splits;  // steps: offset of each step among the values, and the end
 };
 
-// What reading one Feature into one column came to.
+// The result of decoding one Feature.
 struct Outcome {
   Failure failure;
-  int kind = 0;           // the list that was there, 0 for none
+  int kind = 0;           // the list type found, 0 for none
   std::size_t count = 0;  // values
   std::uint64_t found = 0;
   std::uint64_t expected = 0;
 };
 
-// Reads a Feature into its column. `dense` is where this row's values go when the layout is fixed.
+// Decodes a Feature into its column. `dense` is the output of this row if the layout is fixed.
 Outcome read_values(const Column& column, Bytes feature, ColumnOut& out, std::uint8_t* dense);
 
-// The usual way in which a row of fixed numbers lies: one list, packed, with nothing around it.
-// Looking for exactly that is faster than reading whatever there may be.
+// The common encoding of a row of fixed numbers: one packed list and nothing else. Testing for
+// exactly that is faster than general parsing.
 class PlainForm {
  public:
   explicit PlainForm(const Column& column);
 
-  // Reads a Feature that has this form, and fits; otherwise false, and read_values() says why.
+  // Decodes a Feature with this encoding; returns false for others, which read_values() handles.
   bool read(Bytes feature, std::uint8_t* dense) const noexcept;
 
  private:
@@ -47,18 +47,18 @@ class PlainForm {
 
   Kind kind_ = Kind::none;
   Element element_;
-  std::size_t size_ = 0;  // of the values in memory, which is how they lie
+  std::size_t size_ = 0;  // bytes of the values, in memory and in the record
   std::array<std::uint8_t, 2 * (1 + kMostVarintBytes)> header_{};
   std::size_t header_size_ = 0;
 };
 
-// Finds the memory of a raw tensor, and checks that it fits.
+// Finds the bytes of a raw tensor, and checks their size.
 Outcome find_raw(const Column& column, Bytes feature, Bytes& value);
 
-// Gives a row what its column has for those that lack the key.
+// Fills a row with the default of its column.
 void put_default(const Column& column, ColumnOut& out, std::uint8_t* dense);
 
-// How many values a column that grows has.
+// The number of values of a column that grows.
 std::int64_t values_so_far(const Column& column, const ColumnOut& out) noexcept;
 
 }  // namespace covey

@@ -1,5 +1,5 @@
-// The protocol-buffer wire format: tags, varints, length-delimited fields, and skipping what is
-// unknown. No length is believed before it is compared with what is left.
+// The protocol buffer wire format: tags, varints, length-delimited fields, and skipping of unknown
+// fields. Every length is checked against the remaining bytes before use.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace covey {
 
-// A number that lies anywhere.
+// Loads a number from an unaligned address.
 template <class T>
 T load(const std::uint8_t* data) noexcept {
   T value;
@@ -18,7 +18,7 @@ T load(const std::uint8_t* data) noexcept {
   return value;
 }
 
-// A stretch of bytes that somebody else owns.
+// A range of bytes, not owned.
 struct Bytes {
   const std::uint8_t* begin = nullptr;
   const std::uint8_t* end = nullptr;
@@ -26,7 +26,7 @@ struct Bytes {
   std::size_t size() const noexcept { return static_cast<std::size_t>(end - begin); }
 };
 
-// Why and where reading stopped; false when it did not.
+// The reason and position of a parse error; false if there is none.
 struct Failure {
   FaultCode code = FaultCode::none;
   const std::uint8_t* at = nullptr;
@@ -42,10 +42,10 @@ constexpr std::uint32_t make_tag(std::uint32_t field, std::uint32_t type) noexce
   return field << 3 | type;
 }
 
-// protobuf's own readers stop at this depth of groups.
+// The depth limit of groups in protobuf's own parsers.
 inline constexpr int kGroupDepth = 100;
 
-// Reads the fields of one message in order.
+// Parses the fields of one message in order.
 class Reader {
  public:
   explicit Reader(Bytes bytes) noexcept : at_(bytes.begin), end_(bytes.end) {}
@@ -65,7 +65,7 @@ class Reader {
     const std::uint8_t* const begin = at_;
     std::uint64_t value;
     if (Failure failure = varint(value)) return failure;
-    // A tag has 32 bits at most, in five bytes at most, and field numbers begin at 1.
+    // A tag has at most 32 bits, in at most five bytes, and field numbers start at 1.
     if (value > 0xffffffffU || at_ - begin > 5 || value < 8) return {FaultCode::tag, begin};
     tag = static_cast<std::uint32_t>(value);
     return {};
@@ -88,9 +88,9 @@ class Reader {
     return {};
   }
 
-  // Passes over the field whose tag was just read.
+  // Skips the field whose tag was just read.
   [[nodiscard]] Failure skip(std::uint32_t tag) noexcept {
-    // The field numbers of the groups that are open.
+    // The field numbers of the open groups.
     std::uint32_t open[kGroupDepth];
     int depth = 0;
     for (;;) {

@@ -36,11 +36,11 @@ class Fault(Exception):
 
 def crc32c_implementations() -> list[str]:
     """
-    The names of the implementations this processor can run, the fastest first.
+    Return the names of the implementations this processor supports, the fastest first.
     """
 
 def crc32c(data: Buffer, crc: int = 0, implementation: str = "") -> int:
-    """The CRC-32C of `data`, continuing from `crc`."""
+    """Return the CRC-32C of `data`, continuing from `crc`."""
 
 VERIFY_NOTHING: int = 0
 
@@ -52,21 +52,21 @@ def scan_frames(
     data: Buffer, limit: int, verify: int
 ) -> tuple[NDArray[uint64], NDArray[uint64], int, int, Fault | None]:
     """
-    The frames that lie wholly within `data`, up to the first that is damaged: (offsets, lengths, bytes consumed, bytes that the next frame needs, fault).
+    Find the complete frames in `data`, up to the first corrupt one: (offsets, lengths, bytes consumed, bytes of an incomplete last frame, fault).
     """
 
 def find_frame(data: Buffer, begin: int, end: int, most: int, ended: bool) -> tuple[int, int]:
     """
-    The place from `begin` on where a sound frame of at most `most` bytes of data stands, or the end of `data`; and how many bytes must be seen from there on to tell, 0 if none. Before `end`, only a frame from which others lead to `end` or to the end of the file.
+    Find a valid frame from `begin` on, of at most `most` bytes of data: (its offset, or the end of `data`; the bytes required from there to decide, or 0). Before `end`, only a frame from which valid frames lead to `end` or to the end of the file.
     """
 
 def find_end(data: Buffer, ended: bool) -> int:
     """
-    Where the frame that `data` begins with ends, if only its header is damaged, or 0.
+    Return the end of the frame at the start of `data` if only its header is corrupt, or 0.
     """
 
 def slice_records(data: Buffer, offsets: NDArray[uint64], lengths: NDArray[uint64]) -> list[bytes]:
-    """The records at these places, as bytes."""
+    """Return the records at these offsets, as bytes."""
 
 def copy_frames(
     buffers: list[Any],
@@ -75,26 +75,26 @@ def copy_frames(
     lengths: NDArray[uint64],
 ) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
     """
-    Records that lie in buffers, each in its frame, brought into this order: (data, offsets, lengths).
+    Copy records, each with its frame, from buffers in this order: (data, offsets, lengths).
     """
 
 class FrameBuffer:
-    """Records on their way to a file."""
+    """A buffer of framed records."""
 
     def __init__(self, reserve: int) -> None: ...
     def append(self, record: Buffer) -> int:
-        """Frames one record, and returns the bytes held now."""
+        """Frame one record, and return the size of the buffer."""
 
     def __len__(self) -> int:
         """How many records are held."""
 
     def take(self) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
-        """Hands over what is held, (data, offsets, lengths), and begins anew."""
+        """Return the frames, (data, offsets, lengths), and clear the buffer."""
 
 def hash_keys(
     keys: Iterable[str | bytes | int], seed: int
 ) -> tuple[NDArray[uint64], NDArray[uint64]]:
-    """The 128-bit hashes of keys: (high words, low words)."""
+    """Return the 128-bit hashes of keys: (high words, low words)."""
 
 def map_file(descriptor: int, begin: int, end: int, sequential: bool) -> NDArray[uint8]:
     """
@@ -103,7 +103,7 @@ def map_file(descriptor: int, begin: int, end: int, sequential: bool) -> NDArray
 
 def has_faulted(data: Buffer) -> bool:
     """
-    Whether memory that map_file() returned was read after its file was truncated. To be called after the read.
+    Return whether memory of map_file() was read after its file was truncated. To be called after the read.
     """
 
 class ColumnSpec:
@@ -127,39 +127,39 @@ class ColumnSpec:
         """
 
 class ColumnSet:
-    """Columns that were checked, ready to be encoded."""
+    """Checked columns, ready to be encoded."""
 
 class Encoder:
-    """Examples to records."""
+    """Encoder of examples to records."""
 
     def __init__(self, columns: Sequence[ColumnSpec]) -> None: ...
     def encode_example(self, example: dict[str, Any], coerce: Callable[[int, Any], Any]) -> bytes:
-        """The record of one example."""
+        """Return the record of one example."""
 
     def columns(self, columns: list[Any], rows: int) -> ColumnSet:
-        """Checks columns of so many rows."""
+        """Check columns of `rows` rows."""
 
     def encode(
         self, columns: ColumnSet, begin: int, end: int, bytes: int
     ) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
         """
-        Frames of rows [begin, end), as many as begin within so many bytes: (data, offsets, lengths).
+        Return frames of the rows [begin, end), until they have `bytes` bytes: (data, offsets, lengths).
         """
 
     def encode_rows(
         self, columns: ColumnSet, rows: NDArray[uint64]
     ) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
-        """Frames of these rows, in this order: (data, offsets, lengths)."""
+        """Return the frames of rows, in this order: (data, offsets, lengths)."""
 
     def measure(self, columns: ColumnSet) -> NDArray[uint64]:
-        """The lengths that the records of all rows will have."""
+        """Return the record lengths of all rows."""
 
 class ExampleBuffer:
-    """Examples on their way to a block."""
+    """A buffer of encoded examples."""
 
     def __init__(self, encoder: Encoder) -> None: ...
     def append(self, example: dict[str, Any], coerce: Callable[[int, Any], Any] | None) -> None:
-        """Encodes and frames one example."""
+        """Encode and frame one example."""
 
     def extend(
         self,
@@ -170,7 +170,7 @@ class ExampleBuffer:
         count: int,
     ) -> tuple[str, Any]:
         """
-        Takes items from an iterator, up to so many bytes held or items: ('end', 'full' or 'item', the item that it stopped at).
+        Encode items of an iterator until the buffer has `bytes` bytes or `count` were added: ('end', 'full' or 'item', the item that could not be encoded).
         """
 
     @property
@@ -181,7 +181,7 @@ class ExampleBuffer:
         """How many examples are held."""
 
     def take(self) -> tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]:
-        """Hands over what is held, (data, offsets, lengths), and begins anew."""
+        """Return the frames, (data, offsets, lengths), and clear the buffer."""
 
 CHECK_NOTHING: int = 0
 
@@ -197,7 +197,7 @@ class Decoder:
         self, records: list[bytes], dense: list[NDArray[Any] | None]
     ) -> list[GrownColumn | None]:
         """
-        Decodes records: fixed numbers into the given arrays, the rest into the returned (values, offsets, row_splits, step_splits).
+        Decode records: numbers of fixed shape into the given arrays, the others into the returned (values, offsets, row_splits, step_splits).
         """
 
     def decode_buffers(
@@ -210,14 +210,14 @@ class Decoder:
         dense: list[NDArray[Any] | None],
     ) -> list[GrownColumn | None]:
         """
-        The same for records that lie in buffers, of whose frames as much is checked as `check` says.
+        Decode records that are stored in buffers; `check` is the part of their frames to verify.
         """
 
 def sort_by_class(
     which: NDArray[uint32], next: NDArray[uint64], first: int, out: NDArray[Any]
 ) -> None:
     """
-    Writes the numbers of records, from `first` on, each to the next place of its class; `next` is moved on.
+    Write the record ids from `first` on, each to the next position of its class, and advance `next`.
     """
 
 ADDRESS_PLAIN: int = 0
@@ -243,23 +243,23 @@ class RowCheck:
         """Return whether every shard had all its rows."""
 
 def take_rows(rows: Buffer, row_bytes: int, numbers: NDArray[int64], out: NDArray[Any]) -> None:
-    """Copies the rows of these numbers to `out`."""
+    """Copy the rows at these indexes to `out`."""
 
 PLAN_SPANS: int = 65536
 
 class Share:
-    """What one of several ranks takes of a plan."""
+    """The part of a plan that one of several ranks takes."""
 
     def __init__(self, origin: int, rank: int, world: int, split: bool) -> None: ...
 
 class Plan:
-    """Which records a batch has, as a function of its number alone."""
+    """The records of each batch, as a function of its index."""
 
     def draw(
         self, step: int, count: int, share: Share
     ) -> tuple[NDArray[int64], NDArray[int64] | None]:
         """
-        The records of some steps, a row each; and the labels of their classes, if there are any.
+        Return the records of `count` steps, one row each; and the labels of their classes, or None.
         """
 
     @property
@@ -267,10 +267,10 @@ class Plan:
         """The last batch that can be drawn."""
 
     def reweighted(self, batch: int, quotas: NDArray[uint64] | None) -> Plan:
-        """The same plan up to a batch, and with other quotas from it on."""
+        """Return the same plan up to `batch`, with other quotas from it on."""
 
     def count(self, batches: int) -> NDArray[uint64]:
-        """How many of the first batches have each class."""
+        """Return the number of the first batches that have each class."""
 
 def balanced_plan(
     seed: int,
@@ -282,11 +282,13 @@ def balanced_plan(
     classes_per_batch: int,
     records_per_class: int,
 ) -> Plan:
-    """Batches of some classes with equally many records of each."""
+    """
+    Return a plan of batches with the same number of records of each of some classes.
+    """
 
 def epoch_plan(seed: int, records: int, batch_size: int, rest: int, shuffled: bool) -> Plan:
     """
-    All records once an epoch; `rest` is 0 for a shorter last batch, 1 for none, 2 for one that is filled from the next epoch.
+    Return a plan of all records once per epoch; `rest` is 0 for a shorter last batch, 1 for none, 2 for one that is filled from the next epoch.
     """
 
 def read_records(
@@ -370,21 +372,21 @@ class Prefetcher:
         """Stop the threads."""
 
 class Survey:
-    """What records hold, for inferring a schema."""
+    """Statistics of records, from which a schema is inferred."""
 
     def __init__(self) -> None: ...
     def add(self, record: Buffer) -> None:
-        """Looks through one more record."""
+        """Add a record."""
 
     def add_records(self, data: Buffer, offsets: NDArray[uint64], lengths: NDArray[uint64]) -> None:
-        """Looks through the records that lie at these places."""
+        """Add the records at these offsets."""
 
     @property
     def records(self) -> int: ...
     def context(self) -> dict[str, SeenTuple]:
         """
-        By key: (records that have it, records by kind (none, bytes, floats, ints), first record of each kind, fewest values, most values).
+        Return by key: (records that have it, records by list type (none, bytes, floats, ints), first record of each type, minimum and maximum number of values).
         """
 
     def lists(self) -> dict[str, SeenTuple]:
-        """The same for the feature lists of a SequenceExample, by step."""
+        """Return the same for the feature lists of a SequenceExample, by step."""

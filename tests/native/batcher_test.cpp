@@ -244,8 +244,6 @@ TEST(what_is_amiss_is_left_to_others) {
   CHECK(refused(flock, flock.shards.mappings, options) == Steps{3, 20, 33});
 }
 
-#if defined(__unix__) || defined(__APPLE__)
-
 TEST(damage_and_cuts_are_left_to_others) {
   Flock flock;
   const Row& row = flock.all[31];
@@ -253,12 +251,12 @@ TEST(damage_and_cuts_are_left_to_others) {
   std::string bytes =
       text({flock.shards.mappings[row.shard]->data(),
             flock.shards.mappings[row.shard]->data() + flock.shards.mappings[row.shard]->size()});
-  std::string damaged = bytes;
-  damaged[row.offset + kHeaderBytes + row.length] ^= 1;  // of the checksum
+  std::string corrupt = bytes;
+  corrupt[row.offset + kHeaderBytes + row.length] ^= 1;  // of the checksum
   Shards shards;
   for (std::size_t shard = 0; shard < kShards; ++shard) {
     const Mapping& mapping = *flock.shards.mappings[shard];
-    shards.add(shard == row.shard ? damaged
+    shards.add(shard == row.shard ? corrupt
                                   : text({mapping.data(), mapping.data() + mapping.size()}));
   }
   Batcher::Options options;
@@ -271,8 +269,6 @@ TEST(damage_and_cuts_are_left_to_others) {
   for (std::size_t i = row.shard; i < kRecords; i += kShards) expected.push_back(i);
   CHECK(refused(flock, flock.shards.mappings, options) == expected);
 }
-
-#endif
 
 TEST(records_are_of_the_classes_that_the_plan_says) {
   Flock flock;

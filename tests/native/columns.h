@@ -26,7 +26,7 @@ constexpr bool is_float(Element element) noexcept {
   return element == Element::float16 || element == Element::float32 || element == Element::float64;
 }
 
-// The list that values of the element lie in when they are not raw.
+// The list type of values that are not raw.
 constexpr Wire natural_wire(Element element) noexcept {
   return element == Element::string ? Wire::bytes : is_float(element) ? Wire::floats : Wire::ints;
 }
@@ -95,7 +95,7 @@ std::vector<T> to_vector(const Buffer<T>& buffer) {
 
 // One column as it came out of the decoder.
 struct DecodedColumn {
-  std::string values;  // numbers as they lie in memory, or the strings end to end
+  std::string values;  // numbers in their memory layout, or concatenated strings
   std::vector<std::int64_t> offsets, row_splits, step_splits;
 
   bool operator==(const DecodedColumn&) const = default;

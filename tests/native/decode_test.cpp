@@ -257,11 +257,11 @@ TEST(floats_are_widened_and_narrowed) {
 }
 
 TEST(a_fault_says_the_record_the_column_and_the_byte) {
-  const std::string sound = example(entry("a", ints({1})) + entry("b", ints({1})));
+  const std::string valid = example(entry("a", ints({1})) + entry("b", ints({1})));
   const std::string before = entry("a", ints({1}));
   const std::string record = example(before + entry("b", ints({300})));
   const Fault fault =
-      decode({fixed("a", Element::int64), fixed("b", Element::int8)}, {sound, sound, record}).fault;
+      decode({fixed("a", Element::int64), fixed("b", Element::int8)}, {valid, valid, record}).fault;
   CHECK(fault.code == FaultCode::range);
   CHECK(fault.row == 2);
   CHECK(fault.column == 1);
@@ -328,9 +328,9 @@ TEST(a_record_with_any_byte_changed_is_decoded_or_a_fault) {
   const std::string record = wide_record();
   for (std::size_t at = 0; at < record.size(); ++at) {
     for (int change = 1; change < 256; change += 2) {
-      std::string damaged = record;
-      damaged[at] = static_cast<char>(damaged[at] + change);
-      const Decoded decoded = decode(wide_schema(), {damaged});
+      std::string corrupt = record;
+      corrupt[at] = static_cast<char>(corrupt[at] + change);
+      const Decoded decoded = decode(wide_schema(), {corrupt});
       CHECK(decoded.fault.offset <= record.size());
       CHECK(decoded.fault || decoded[2].row_splits.size() == 2);
     }

@@ -1,13 +1,8 @@
-// Files that last as long as a test.
+// Temporary files.
 #pragma once
 
 #include <fcntl.h>
-
-#ifdef _WIN32
-#include <io.h>
-#else
 #include <unistd.h>
-#endif
 
 #include <filesystem>
 #include <fstream>

@@ -107,39 +107,39 @@ TEST(frames_cut_at_any_byte_give_the_whole_ones_and_say_what_the_next_needs) {
 }
 
 TEST(damage_to_any_bit_of_a_header_is_found) {
-  const std::string data = framed({"sound", "damaged"});
+  const std::string data = framed({"valid", "corrupt"});
   const std::size_t second = kFrameBytes + 5;
   for (std::size_t bit = 0; bit < 8 * kHeaderBytes; ++bit) {
-    std::string damaged = data;
-    damaged[second + bit / 8] ^= static_cast<char>(1 << bit % 8);
+    std::string corrupt = data;
+    corrupt[second + bit / 8] ^= static_cast<char>(1 << bit % 8);
     for (const Verify verify : {Verify::lengths, Verify::all}) {
-      const Found found(damaged, verify);
-      CHECK(found.records == std::vector<std::string>{"sound"});
+      const Found found(corrupt, verify);
+      CHECK(found.records == std::vector<std::string>{"valid"});
       CHECK(found.scan.fault.code == FaultCode::length_checksum);
       CHECK(found.scan.fault.row == 1);
       CHECK(found.scan.fault.offset == second);
       CHECK(found.scan.consumed == second);
       CHECK(found.scan.fault.found != found.scan.fault.expected);
     }
-    CHECK(!Found(damaged, Verify::nothing).scan.fault);
+    CHECK(!Found(corrupt, Verify::nothing).scan.fault);
   }
 }
 
 TEST(damage_to_any_bit_of_the_data_or_its_checksum_is_found) {
-  const std::string data = framed({"sound", "damaged"});
+  const std::string data = framed({"valid", "corrupt"});
   const std::size_t second = kFrameBytes + 5;
   for (std::size_t bit = 8 * (second + kHeaderBytes); bit < 8 * data.size(); ++bit) {
-    std::string damaged = data;
-    damaged[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    const Found found(damaged, Verify::all);
-    CHECK(found.records == std::vector<std::string>{"sound"});
+    std::string corrupt = data;
+    corrupt[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    const Found found(corrupt, Verify::all);
+    CHECK(found.records == std::vector<std::string>{"valid"});
     CHECK(found.scan.fault.code == FaultCode::data_checksum);
     CHECK(found.scan.fault.row == 1);
     CHECK(found.scan.fault.offset == second);
     CHECK(found.scan.consumed == second);
     for (const Verify verify : {Verify::nothing, Verify::lengths}) {
-      CHECK(Found(damaged, verify).records.size() == 2);
-      CHECK(!Found(damaged, verify).scan.fault);
+      CHECK(Found(corrupt, verify).records.size() == 2);
+      CHECK(!Found(corrupt, verify).scan.fault);
     }
   }
 }
@@ -175,11 +175,11 @@ TEST(a_length_that_passes_the_end_by_one_is_not_believed) {
 
 TEST(verify_data_reads_the_footer_behind_the_record) {
   const std::string frame = framed({"record"});
-  const Exact sound(std::string_view(frame).substr(kHeaderBytes));
-  CHECK(!verify_data(sound.bytes().begin, 6));
-  Exact damaged(std::string_view(frame).substr(kHeaderBytes));
-  damaged.data()[9] ^= 1;
-  CHECK(verify_data(damaged.bytes().begin, 6).code == FaultCode::data_checksum);
+  const Exact valid(std::string_view(frame).substr(kHeaderBytes));
+  CHECK(!verify_data(valid.bytes().begin, 6));
+  Exact corrupt(std::string_view(frame).substr(kHeaderBytes));
+  corrupt.data()[9] ^= 1;
+  CHECK(verify_data(corrupt.bytes().begin, 6).code == FaultCode::data_checksum);
 }
 
 TEST(every_fault_has_a_name_of_its_own) {

@@ -1,4 +1,4 @@
-// Records by their numbers, over rows that may say anything, and the frames that they lie in.
+// Location of records by id, with untrusted rows, and their frames.
 #include "gather.h"
 
 #include <chrono>
@@ -190,8 +190,6 @@ TEST(shards_that_are_not_there_are_named) {
   CHECK(locate(birds.tables, {0, 4}, shards).records == std::vector<std::string>{"wren", "gull"});
 }
 
-#if defined(__unix__) || defined(__APPLE__)
-
 TEST(a_truncated_shard_is_a_fault_of_reads_from_it) {
   for (const int kept : {-1, 1, 0}) {
     const Birds birds;
@@ -254,8 +252,6 @@ TEST(a_truncated_index_is_a_fault) {
   CHECK(tables.check_read(located, shards.mappings, {}).code == FaultCode::index);
   CHECK(!birds.locate({0, 1}).fault);
 }
-
-#endif
 
 TEST(labels_are_those_of_the_rows) {
   Index index;
@@ -393,14 +389,14 @@ TEST(frames_are_checked_as_far_as_it_is_asked_for) {
   CHECK(decode_rows(moved, Check::frame, {0, 1}).first.row == 1);
   CHECK(decode_rows(moved, Check::data, {0, 1}).first.code == FaultCode::data_checksum);
   other[1].length += 1;
-  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::length_mismatch, 1, rows[1].length,
-           rows[1].length + 1));
+  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::length_mismatch, 1,
+           rows[1].length, rows[1].length + 1));
   other[1] = rows[2];
   other[1].length -= 1;
-  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::length_mismatch, 1, rows[2].length,
-           rows[2].length - 1));
+  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::length_mismatch, 1,
+           rows[2].length, rows[2].length - 1));
   // Damage in the header, in the data and in the footer.
-  const auto damaged = [&](std::size_t at, Check check) {
+  const auto corrupt = [&](std::size_t at, Check check) {
     char& byte = bytes[rows[1].offset + at];
     byte ^= 1;
     const Fault fault = decode_rows(rows, check, {0, 1}).first;
@@ -408,13 +404,13 @@ TEST(frames_are_checked_as_far_as_it_is_asked_for) {
     return fault.row == 1 ? fault.code : FaultCode::none;
   };
   const std::size_t last = kHeaderBytes + rows[1].length - 1;
-  CHECK(damaged(3, Check::frame) == FaultCode::length_checksum);
-  CHECK(damaged(3, Check::data) == FaultCode::none);
-  CHECK(damaged(last, Check::frame) == FaultCode::data_checksum);
-  CHECK(damaged(last, Check::data) == FaultCode::data_checksum);
-  CHECK(damaged(last, Check::nothing) == FaultCode::none);
-  CHECK(damaged(last + 1, Check::frame) == FaultCode::data_checksum);
-  CHECK(damaged(last + 1, Check::nothing) == FaultCode::none);
+  CHECK(corrupt(3, Check::frame) == FaultCode::length_checksum);
+  CHECK(corrupt(3, Check::data) == FaultCode::none);
+  CHECK(corrupt(last, Check::frame) == FaultCode::data_checksum);
+  CHECK(corrupt(last, Check::data) == FaultCode::data_checksum);
+  CHECK(corrupt(last, Check::nothing) == FaultCode::none);
+  CHECK(corrupt(last + 1, Check::frame) == FaultCode::data_checksum);
+  CHECK(corrupt(last + 1, Check::nothing) == FaultCode::none);
 }
 
 }  // namespace

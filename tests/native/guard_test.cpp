@@ -1,7 +1,5 @@
 #include "guard.h"
 
-#if defined(__unix__) || defined(__APPLE__)
-
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -230,5 +228,3 @@ TEST(the_environment_disables_the_guard) {
 
 }  // namespace
 }  // namespace covey::testing
-
-#endif

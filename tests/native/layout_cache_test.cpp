@@ -220,7 +220,7 @@ TEST(records_of_one_size_that_are_built_differently_decode_alike) {
            kId + entry("name", strings({"wrens"})) + entry("n", ints({1, 2})),
            kId + entry("name", strings({"wre"})) + entry("n", ints({1, 2, 3, 4})),
            kId + entry("name", strings({"w", "en"})) + kN,
-           // A key that nobody wants, with a value that is longer or shorter.
+           // A key without a column, with a value that is longer or shorter.
            kId + kX + entry("u", strings({"12"})) + kN,
            kId + kX + entry("u", strings({"123"})) + kN,
            kId + kX + entry("uu", strings({"1"})) + kN,
@@ -377,9 +377,9 @@ TEST(long_records_of_one_size_decode_alike_with_their_checksums) {
   CHECK(decode(columns, framed, true).columns == alone.columns);
   // Damage in a value, which is like the record before it, and between values, which is not.
   for (const std::size_t at : {100, 1, 29'999}) {
-    std::vector<std::string> damaged = {framed[0], framed[0], framed[0]};
-    damaged[1][at] ^= 1;
-    const Fault fault = decode(columns, damaged, true).fault;
+    std::vector<std::string> corrupt = {framed[0], framed[0], framed[0]};
+    corrupt[1][at] ^= 1;
+    const Fault fault = decode(columns, corrupt, true).fault;
     CHECK(fault.code == FaultCode::data_checksum && fault.row == 1);
   }
 }

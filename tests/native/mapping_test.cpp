@@ -75,8 +75,6 @@ TEST(a_bad_descriptor_is_an_error) {
   for (const std::size_t size : {0, 4}) CHECK(Mapping(-1, size, {}).error() == EBADF);
 }
 
-#if defined(__unix__) || defined(__APPLE__)
-
 // Sets the modification time of a file to some seconds ago.
 void age(const TemporaryFile& file, int seconds) {
   const auto now = std::filesystem::file_time_type::clock::now();
@@ -166,8 +164,6 @@ TEST(an_empty_file_cannot_change) {
     CHECK(mapping->error() == 0 && !mapping->has_changed());
   }
 }
-
-#endif
 
 }  // namespace
 }  // namespace covey::testing

@@ -158,12 +158,12 @@ TEST(balanced_plan_keeps_the_past_and_drops_the_future_of_a_change) {
   const BalancedPlan later = plan.reweighted(20, equal_quotas(6, 2));
   const BalancedPlan earlier = later.reweighted(10, {});
   const BalancedPlan at_once = plan.reweighted(10, {});
-  const BalancedPlan anew = later.reweighted(0, {});
+  const BalancedPlan restarted = later.reweighted(0, {});
   for (std::uint64_t step = 0; step < 60; ++step) {
     if (step < 20) CHECK(draw(later, step) == draw(plan, step));
     if (step < 10) CHECK(draw(earlier, step) == draw(plan, step));
     CHECK(draw(earlier, step) == draw(at_once, step));
-    CHECK(draw(anew, step) == draw(plan, step));
+    CHECK(draw(restarted, step) == draw(plan, step));
   }
 }
 

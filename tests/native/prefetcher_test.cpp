@@ -1,4 +1,4 @@
-// Steps that threads do ahead: in order, each once, never in buffers that somebody has.
+// Prefetched steps: in order, each once, never into buffers in use.
 #include "prefetcher.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLong{60'000};  // nobody waits for so long unless something is wrong
+constexpr milliseconds kLong{60'000};  // only reached if a test fails
 
 // A door that threads wait at until it is opened.
 class Door {
@@ -42,7 +42,7 @@ class Door {
   bool open_ = false;
 };
 
-// Sets of buffers: threads write the number of a step into them, and nobody else meanwhile.
+// Sets of buffers: one thread at a time writes the index of a step into a set.
 struct Sets {
   explicit Sets(std::size_t count) : steps(count), in_use(count) {}
 
@@ -65,8 +65,8 @@ TEST(steps_come_in_order_and_each_once) {
     for (const std::size_t count : {1, 2, 3, 7, 40}) {
       const std::uint64_t steps = 500;
       Sets sets(count);
-      Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
-                  threads);
+      Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
+                       steps, threads);
       for (std::size_t set = 0; set < count; ++set) ahead.give(set);
       for (std::uint64_t step = 0; step < steps; ++step) {
         const std::optional<Prefetcher::Result> result = ahead.wait(kLong);
@@ -84,10 +84,11 @@ TEST(steps_come_in_order_and_each_once) {
   }
 }
 
-TEST(a_set_that_somebody_has_is_not_written_into) {
+TEST(a_set_in_use_is_not_written) {
   const std::size_t count = 6;
   Sets sets(200);
-  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, 200, 3);
+  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, 200,
+                   3);
   for (std::size_t set = 0; set < count; ++set) ahead.give(set);
   std::vector<std::size_t> kept;
   for (std::uint64_t step = 0; step < 200; ++step) {
@@ -105,7 +106,8 @@ TEST(sets_may_become_more_and_fewer) {
   std::mt19937_64 random(3);
   const std::uint64_t steps = 4000;
   Sets sets(64);
-  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps, 4);
+  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
+                   steps, 4);
   std::vector<std::size_t> mine;
   for (std::size_t set = 0; set < sets.steps.size(); ++set) mine.push_back(set);
   std::size_t given = 0;
@@ -144,7 +146,7 @@ TEST(a_step_that_fails_is_told_in_its_turn) {
   }
 }
 
-TEST(whoever_waits_too_long_gets_nothing_and_may_ask_again) {
+TEST(a_wait_that_times_out_returns_nothing_and_can_be_repeated) {
   Door door;
   std::atomic<int> begun = 0;
   Prefetcher ahead(
@@ -154,7 +156,7 @@ TEST(whoever_waits_too_long_gets_nothing_and_may_ask_again) {
         return true;
       },
       10, 2);
-  CHECK(!ahead.poll());  // nobody has given a set
+  CHECK(!ahead.poll());  // no set was supplied
   ahead.give(0);
   ahead.give(1);
   CHECK(!ahead.poll());
@@ -211,7 +213,7 @@ TEST(stopping_waits_for_what_is_under_way_and_begins_nothing) {
   }
 }
 
-TEST(nobody_waits_for_what_was_stopped) {
+TEST(stopping_ends_a_wait) {
   Prefetcher ahead([](std::uint64_t, std::size_t) { return true; }, 1000, 2);
   std::thread stopper([&] { ahead.stop(); });
   CHECK(!ahead.wait(kLong));  // there is no set, so that it waits until it is stopped
@@ -225,7 +227,7 @@ TEST(many_may_stop_it_at_once) {
   for (int round = 0; round < 100; ++round) {
     Sets sets(4);
     Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
-                1'000'000, 3);
+                     1'000'000, 3);
     for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
     std::vector<std::thread> stoppers;
     for (int i = 0; i < 3; ++i) stoppers.emplace_back([&] { ahead.stop(); });
@@ -241,7 +243,7 @@ TEST(leaving_ends_the_threads) {
     Sets sets(4);
     {
       Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
-                  1'000'000, 3);
+                       1'000'000, 3);
       for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
       for (int i = 0; i < round % 5; ++i) {
         const auto result = ahead.wait(kLong);
@@ -258,8 +260,8 @@ TEST(leaving_ends_the_threads) {
 TEST(no_steps_and_fewer_than_threads) {
   for (const std::uint64_t steps : {0, 1, 2}) {
     Sets sets(5);
-    Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
-                4);
+    Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
+                     steps, 4);
     for (std::size_t set = 0; set < 5; ++set) ahead.give(set);
     for (std::uint64_t step = 0; step < steps; ++step) CHECK(ahead.wait(kLong).has_value());
     CHECK(!ahead.poll());

@@ -1,4 +1,4 @@
-// The search for frames in damaged data, of src/core/frames.cpp.
+// The search for frames in corrupt data, of src/core/frames.cpp.
 #include <limits>
 #include <string>
 #include <vector>
@@ -63,20 +63,20 @@ TEST(zeros_are_no_frames) {
 }
 
 TEST(a_frame_with_one_wrong_bit_is_not_found) {
-  const std::string sound = frame("record");
-  for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {
-    std::string damaged = sound;
-    damaged[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    CHECK(find(damaged + sound) == Found{sound.size(), 0});
+  const std::string valid = frame("record");
+  for (std::size_t bit = 0; bit < 8 * valid.size(); ++bit) {
+    std::string corrupt = valid;
+    corrupt[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    CHECK(find(corrupt + valid) == Found{valid.size(), 0});
   }
 }
 
 TEST(a_frame_cut_at_any_byte_asks_for_the_rest_unless_the_file_ends) {
-  const std::string sound = frame("record");
-  for (std::size_t size = 0; size < sound.size(); ++size) {
-    const std::string data = "junk" + sound.substr(0, size);
+  const std::string valid = frame("record");
+  for (std::size_t size = 0; size < valid.size(); ++size) {
+    const std::string data = "junk" + valid.substr(0, size);
     const Found found = find(data, 4, 0, false);
-    CHECK(found == Found{4, size < kHeaderBytes ? kHeaderBytes : sound.size()});
+    CHECK(found == Found{4, size < kHeaderBytes ? kHeaderBytes : valid.size()});
     CHECK(find(data) == Found{data.size(), 0});
   }
 }
@@ -94,13 +94,13 @@ TEST(a_length_over_the_most_is_passed_over) {
   }
 }
 
-TEST(before_the_end_of_a_damaged_record_frames_must_lead_there) {
+TEST(before_the_end_of_a_corrupt_record_frames_must_lead_there) {
   const std::string inner = frame("one") + frame("two");
   // What a record holds stops before the record's own checksum.
   const std::string held = inner + "crc4" + frame("next");
   CHECK(find(held, 0, inner.size() + 4) == Found{inner.size() + 4, 0});
   CHECK(find(held) == Found{0, 0});
-  // Frames that reach its end, or pass it, do not lie in it.
+  // Frames that reach its end, or pass it, are not inside it.
   for (std::size_t end = 1; end <= inner.size(); ++end)
     CHECK(find(inner + "x", 0, end) == Found{0, 0});
   // Nor do those that lead to the end of the file.
@@ -114,19 +114,19 @@ TEST(a_search_in_nothing_but_headers_ends) {
   CHECK(find(data + frame("last")).position >= data.size());
 }
 
-TEST(a_frame_whose_header_alone_is_damaged_is_known_by_its_data) {
+TEST(a_frame_whose_header_alone_is_corrupt_is_known_by_its_data) {
   const std::string inner = frame("a record") + frame("within a record");
   for (const std::string& record : {std::string(), std::string("x"), inner, "a" + inner + "b"}) {
-    const std::string sound = frame(record);
+    const std::string valid = frame(record);
     for (std::size_t bit = 0; bit < 8 * kHeaderBytes; ++bit) {
-      std::string damaged = sound;
-      damaged[bit / 8] ^= static_cast<char>(1 << bit % 8);
-      CHECK(end_of(damaged) == sound.size());
-      CHECK(end_of(damaged, false) == 0);
-      CHECK(end_of(damaged + frame("next"), false) == sound.size());
-      CHECK(end_of(damaged + "x") == 0);
-      damaged.back() ^= 1;
-      CHECK(end_of(damaged) == 0);
+      std::string corrupt = valid;
+      corrupt[bit / 8] ^= static_cast<char>(1 << bit % 8);
+      CHECK(end_of(corrupt) == valid.size());
+      CHECK(end_of(corrupt, false) == 0);
+      CHECK(end_of(corrupt + frame("next"), false) == valid.size());
+      CHECK(end_of(corrupt + "x") == 0);
+      corrupt.back() ^= 1;
+      CHECK(end_of(corrupt) == 0);
     }
   }
 }

@@ -68,9 +68,9 @@ TEST(a_list_is_missing_or_empty) {
 
 TEST(every_step_must_fit_the_shape) {
   const auto fault_of = [](const Column& column, const std::string& step) {
-    const std::string sound =
+    const std::string valid =
         column.element == Element::string ? strings({"a", "b"}) : ints({1, 2});
-    return decode({column}, {with_list("k", feature_list({sound, step}))}).fault;
+    return decode({column}, {with_list("k", feature_list({valid, step}))}).fault;
   };
   const Column exact = steps("k", Element::int64, 2), ragged = ragged_steps("k", Element::int64, 2);
   CHECK(!fault_of(exact, ints({3, 4})));
@@ -147,9 +147,9 @@ TEST(a_sequence_example_cut_at_any_byte_is_decoded_or_a_fault) {
   for (std::size_t size = 0; size < record.size(); ++size) {
     CHECK(decode(columns, {record.substr(0, size)}).fault);
     for (const char change : {'\1', '\x7f', '\x80', '\xff'}) {
-      std::string damaged = record;
-      damaged[size] ^= change;
-      CHECK(decode(columns, {damaged}).fault.offset <= record.size());
+      std::string corrupt = record;
+      corrupt[size] ^= change;
+      CHECK(decode(columns, {corrupt}).fault.offset <= record.size());
     }
   }
 }

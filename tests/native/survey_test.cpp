@@ -91,12 +91,12 @@ TEST(a_step_without_a_list_counts_as_one_without_values) {
 
 TEST(a_survey_says_which_record_is_none) {
   Survey survey;
-  const std::string sound = example(entry("k", ints({1})));
-  CHECK(!add(survey, sound));
+  const std::string valid = example(entry("k", ints({1})));
+  CHECK(!add(survey, valid));
   const Fault fault = add(survey, example(entry("k", feature(Wire::ints, "\x0a\x7f"))));
   CHECK(fault.code == FaultCode::length);
   CHECK(fault.row == 1);
-  CHECK(fault.offset == sound.size() - 2);
+  CHECK(fault.offset == valid.size() - 2);
 }
 
 TEST(a_survey_of_a_record_cut_at_any_byte_is_made_or_a_fault) {
@@ -107,9 +107,9 @@ TEST(a_survey_of_a_record_cut_at_any_byte_is_made_or_a_fault) {
     Survey survey;
     CHECK(add(survey, record.substr(0, size)).offset <= size);
     for (const char change : {'\1', '\x7f', '\x80', '\xff'}) {
-      std::string damaged = record;
-      damaged[size] ^= change;
-      CHECK(add(survey, damaged).offset <= record.size());
+      std::string corrupt = record;
+      corrupt[size] ^= change;
+      CHECK(add(survey, corrupt).offset <= record.size());
     }
   }
 }

@@ -63,9 +63,9 @@ TEST(text_is_read_to_its_end_at_every_length) {
         const std::string whole = std::string(before, 'a') + character + std::string(after, 'z');
         CHECK(is_text(whole));
         for (std::size_t i = before; i < whole.size() - after; ++i) {
-          std::string damaged = whole;
-          damaged[i] = i % 2 == 0 ? '\xff' : 'x';
-          CHECK(!is_text(damaged));
+          std::string corrupt = whole;
+          corrupt[i] = i % 2 == 0 ? '\xff' : 'x';
+          CHECK(!is_text(corrupt));
           if (i > before) CHECK(!is_text(std::string_view(whole).substr(0, i)));
         }
       }

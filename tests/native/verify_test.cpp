@@ -21,11 +21,11 @@ TEST(checksums_are_verified_when_asked_for) {
   const std::string with_footer = followed_by_footer(record);
   const std::vector<Column> columns = {fixed("k", Element::int64)};
   CHECK(!decode(columns, {with_footer, with_footer}, true).fault);
-  std::string damaged = with_footer;
-  damaged[record.size() - 1] ^= 2;
-  const Fault fault = decode(columns, {with_footer, damaged}, true).fault;
+  std::string corrupt = with_footer;
+  corrupt[record.size() - 1] ^= 2;
+  const Fault fault = decode(columns, {with_footer, corrupt}, true).fault;
   CHECK(fault.code == FaultCode::data_checksum && fault.row == 1 && fault.offset == 0);
-  CHECK(!decode(columns, {damaged.substr(0, record.size())}).fault);
+  CHECK(!decode(columns, {corrupt.substr(0, record.size())}).fault);
 }
 
 // Long records are verified while they are copied, which must not show.
@@ -56,9 +56,9 @@ TEST(long_records_decode_alike_with_and_without_their_checksums) {
   CHECK(plain[1].values.substr(0, large.size()) == large);
   CHECK(plain[0].values.substr(0, small.size()) == small);
   for (std::size_t at = 0; at < followed[2].size(); at += 97) {
-    std::vector<std::string> damaged = followed;
-    damaged[2][at] ^= 0x10;
-    const Fault fault = decode(columns, damaged, true).fault;
+    std::vector<std::string> corrupt = followed;
+    corrupt[2][at] ^= 0x10;
+    const Fault fault = decode(columns, corrupt, true).fault;
     CHECK(fault.code == FaultCode::data_checksum && fault.row == 2 && fault.offset == 0);
   }
 }
@@ -80,9 +80,9 @@ TEST(long_records_have_the_same_faults_with_and_without_their_checksums) {
     CHECK(plain);
     CHECK(plain.code == verified.code && plain.offset == verified.offset);
     CHECK(plain.column == verified.column && plain.found == verified.found);
-    std::string damaged = followed_by_footer(record);
-    damaged.back() ^= 1;
-    CHECK(decode(columns, {damaged}, true).fault.code == FaultCode::data_checksum);
+    std::string corrupt = followed_by_footer(record);
+    corrupt.back() ^= 1;
+    CHECK(decode(columns, {corrupt}, true).fault.code == FaultCode::data_checksum);
   }
 }
 

@@ -295,7 +295,7 @@ class TestErrors:
             features.encode([1])
         with pytest.raises(TypeError, match="or use decode"):
             features.decode_batch(record)
-        with pytest.raises(FeatureError, match="names is the text 'x'"):
+        with pytest.raises(FeatureError, match="names is 'x'; must be a list of strings"):
             features.decode(record, "x")
         with pytest.raises(ValueError, match="block_bytes is 0"):
             list(features.encode_blocks({"x": [1]}, block_bytes=0))

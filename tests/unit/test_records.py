@@ -225,7 +225,7 @@ class TestClosed:
         reader = RecordReader(path)
         reader.close()
         for use in (lambda: list(reader), reader.count, lambda: reader.read_at(0), reader.places):
-            with pytest.raises(ClosedError, match="this reader is closed"):
+            with pytest.raises(ClosedError, match="the reader is closed"):
                 use()
 
     @pytest.mark.parametrize("compression", [None, "GZIP"])
@@ -240,7 +240,7 @@ class TestClosed:
         blocks = reader.blocks()
         next(blocks)
         reader.close()
-        with pytest.raises(ClosedError, match="this reader is closed"):
+        with pytest.raises(ClosedError, match="the reader is closed"):
             list(blocks)
 
     def test_closed_in_the_middle(self, tmp_path):
@@ -255,7 +255,7 @@ class TestClosed:
         writer = RecordWriter(tmp_path / "x")
         writer.close()
         writer.close()  # twice is fine
-        with pytest.raises(ClosedError, match="this writer is closed"):
+        with pytest.raises(ClosedError, match="the writer is closed"):
             writer.write(b"r")
         with pytest.raises(ClosedError):
             writer.flush()
@@ -307,7 +307,7 @@ class TestFiles:
 
     def test_a_file_that_takes_nothing(self):
         writer = RecordWriter(Taking(0), buffer_bytes=1)
-        with pytest.raises(BlockingIOError, match="takes no more"):
+        with pytest.raises(BlockingIOError, match="accepts no more"):
             writer.write(b"r")
 
     def test_a_file_that_does_not_say_what_it_took(self):
@@ -417,7 +417,7 @@ class TestWriter:
         with RecordReader(path) as reader:
             (block,) = reader.blocks()
         holes = Block(block.data, block.offsets[::2].copy(), block.lengths[::2].copy())
-        with RecordWriter(tmp_path / "y") as writer, pytest.raises(ValueError, match="follow one"):
+        with RecordWriter(tmp_path / "y") as writer, pytest.raises(ValueError, match="not consecutive"):
             writer.write_block(holes)
 
     @pytest.mark.parametrize(

@@ -6,7 +6,7 @@
 namespace covey {
 namespace {
 
-// Whether a buffer's format (one letter of the struct module) is the element's.
+// Whether the format of a buffer (a letter of the struct module) is that of the element.
 bool is_format(const char* format, std::size_t itemsize, Element element) {
   if (format == nullptr) format = "B";
   if (*format == '@' || *format == '=' || *format == '<') ++format;
@@ -41,7 +41,7 @@ bool string_bytes(PyObject* value, bool text, Bytes& out) {
   Py_ssize_t size;
   if (PyUnicode_Check(value)) {
     data = PyUnicode_AsUTF8AndSize(value, &size);
-    if (data == nullptr) {  // lone surrogates: let the Python side say so
+    if (data == nullptr) {  // a lone surrogate: the Python side raises
       PyErr_Clear();
       return false;
     }
@@ -62,7 +62,7 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
   Cell& cell = scratch.cells[c];
   cell.present = true;
   if (column.element == Element::string) {
-    // Checked Python values are bytes, whatever the column's text is.
+    // Converted values are bytes, also for str columns.
     const bool text = column.text && !canonical;
     if (spec.shape.empty() && string_bytes(value, text, scratch.string[c])) {
       cell.strings = &scratch.string[c];
@@ -70,7 +70,7 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
       return true;
     }
     if (!PyList_Check(value) || (spec.shape.size() != 1 && !canonical)) return false;
-    // A copy of the list: whatever runs before the record is written may change the list.
+    // A copy: callbacks may change the list before the record is written.
     nb::object held = nb::steal(PyList_AsTuple(value));
     if (!held.is_valid()) throw nb::python_error();
     scratch.held.push_back(held);
@@ -95,7 +95,8 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
     int overflow;
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow != 0 || number < spec.minimum || number > spec.maximum) return false;
-    std::memcpy(&scratch.numbers[c], &number, 8);  // little-endian: narrower ones come first
+    std::memcpy(&scratch.numbers[c], &number,
+                8);  // little-endian: also the bytes of narrower types
     return true;
   }
   if (spec.shape.empty() && PyFloat_Check(value)) {
@@ -114,7 +115,7 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
   if (!PyObject_CheckBuffer(value)) return false;
   Py_buffer buffer;
   if (PyObject_GetBuffer(value, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
-    PyErr_Clear();  // not contiguous, or a dtype that has no format: the Python side knows more
+    PyErr_Clear();  // not contiguous, or a dtype without a format: the Python side converts it
     return false;
   }
   View view(buffer);
@@ -125,7 +126,7 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
   for (std::size_t d = 0; d < spec.shape.size(); ++d) {
     if (spec.shape[d] >= 0 && buffer.shape[d] != spec.shape[d]) return false;
   }
-  // A label's bounds are narrower than its type's; only the Python side checks those of arrays.
+  // The bounds of a label are narrower than its type's; only the Python side checks them in arrays.
   if (!canonical && spec.bounded) return false;
   cell.numbers = view.data();
   cell.count = view.size() / element_size(column.element);

@@ -1,4 +1,4 @@
-// One Python value to the cell of a column.
+// Conversion of a Python value to the cell of a column.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace covey {
 
-// Memory that one call of encode_example needs, kept for the next.
+// Scratch memory of encode_example(), reused by the next call.
 struct Scratch {
   explicit Scratch(std::size_t columns)
       : cells(columns), sizes(columns), numbers(columns), string(columns), strings(columns) {}
@@ -31,8 +31,8 @@ struct Scratch {
 // The bytes of a str or bytes object; false for anything else.
 bool string_bytes(PyObject* value, bool text, Bytes& out);
 
-// Fills `cell` from a value that is already as the column wants it; false if it is not. What the
-// cell points to lives in `value` or in `scratch`.
+// Fills `cell` from a value that has the type of the column; returns false for other values. The
+// cell points into `value` or `scratch`.
 bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool canonical,
                Scratch& scratch);
 

@@ -1,4 +1,4 @@
-// Records in the order of their classes: a counting sort, one pass over many records.
+// Sorts record ids by class: a counting sort, one pass over many records.
 #include "support.h"
 
 namespace covey {
@@ -7,7 +7,7 @@ namespace {
 template <class T>
 using ArrayOut = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Writes the number of each record to the place that is the next of its class.
+// Writes each record id to the next position of its class.
 template <class Number>
 bool sort(const ArrayArg<std::uint32_t>& which, const ArrayOut<std::uint64_t>& next,
           std::uint64_t first, Number* out, std::size_t room) {
@@ -43,8 +43,8 @@ void register_classes(nb::module_& m) {
       nb::arg("which"), nb::arg("next"), nb::arg("first"), nb::arg("out"),
       nb::sig("def sort_by_class(which: NDArray[uint32], next: NDArray[uint64], first: int, "
               "out: NDArray[Any]) -> None"),
-      "Writes the numbers of records, from `first` on, each to the next place of its class; `next` "
-      "is moved on.");
+      "Write the record ids from `first` on, each to the next position of its class, and advance "
+      "`next`.");
 }
 
 }  // namespace covey

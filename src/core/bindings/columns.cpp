@@ -141,14 +141,15 @@ std::vector<Column> plain_columns(const std::vector<ColumnSpec>& specs) {
 
 void register_columns(nb::module_& m) {
   nb::class_<ColumnSpec>(m, "ColumnSpec", "One key of an Example: how it is stored and decoded.")
-      .def("__init__", &init, nb::kw_only(), nb::arg("key"), nb::arg("dtype"), nb::arg("wire"),
-           nb::arg("layout"), nb::arg("count"), nb::arg("required"), nb::arg("default").none(),
-           nb::arg("shape"), nb::arg("bounds").none(),
-           nb::sig("def __init__(self, *, key: str, dtype: str, wire: str, layout: str, "
-                   "count: int, required: bool, default: Any, shape: Sequence[int], "
-                   "bounds: tuple[int, int] | None) -> None"),
-           "`shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower "
-           "than the dtype's.");
+      .def(
+          "__init__", &init, nb::kw_only(), nb::arg("key"), nb::arg("dtype"), nb::arg("wire"),
+          nb::arg("layout"), nb::arg("count"), nb::arg("required"), nb::arg("default").none(),
+          nb::arg("shape"), nb::arg("bounds").none(),
+          nb::sig("def __init__(self, *, key: str, dtype: str, wire: str, layout: str, "
+                  "count: int, required: bool, default: Any, shape: Sequence[int], "
+                  "bounds: tuple[int, int] | None) -> None"),
+          "`shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower "
+          "than the dtype's.");
 }
 
 }  // namespace covey

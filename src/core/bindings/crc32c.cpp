@@ -17,7 +17,7 @@ void register_crc32c(nb::module_& m) {
         return names;
       },
       nb::sig("def crc32c_implementations() -> list[str]"),
-      "The names of the implementations this processor can run, the fastest first.");
+      "Return the names of the implementations this processor supports, the fastest first.");
   m.def(
       "crc32c",
       [](nb::handle data, std::uint32_t crc, const std::string& implementation) {
@@ -31,7 +31,7 @@ void register_crc32c(nb::module_& m) {
       },
       nb::arg("data"), nb::arg("crc") = 0, nb::arg("implementation") = "",
       nb::sig("def crc32c(data: Buffer, crc: int = 0, implementation: str = '') -> int"),
-      "The CRC-32C of `data`, continuing from `crc`.");
+      "Return the CRC-32C of `data`, continuing from `crc`.");
 }
 
 }  // namespace covey

@@ -5,7 +5,7 @@
 namespace covey {
 namespace {
 
-// The arrays that a layout does not have were never begun.
+// Arrays that a layout does not use are empty.
 nb::object maybe(Buffer<std::int64_t>& buffer) {
   if (buffer.size() == 0) return nb::none();
   return nb::cast(to_numpy(std::move(buffer)));
@@ -28,8 +28,8 @@ nb::list PyDecoder::decode(nb::list records, nb::list dense) const {
 }
 
 nb::list PyDecoder::decode_buffers(nb::list buffers, nb::handle sources,
-                                  ArrayArg<std::uint64_t> offsets, ArrayArg<std::uint64_t> lengths,
-                                  int check, nb::list dense) const {
+                                   ArrayArg<std::uint64_t> offsets, ArrayArg<std::uint64_t> lengths,
+                                   int check, nb::list dense) const {
   const Check wanted = parse_check(check);
   const std::size_t header = wanted == Check::frame ? kHeaderBytes : 0;
   const std::size_t footer = wanted == Check::nothing ? 0 : kFooterBytes;
@@ -86,8 +86,8 @@ void register_decoder(nb::module_& m) {
       .def("decode", &PyDecoder::decode, nb::arg("records"), nb::arg("dense"),
            nb::sig("def decode(self, records: list[bytes], dense: list[NDArray[Any] | None]) -> "
                    "list[GrownColumn | None]"),
-           "Decodes records: fixed numbers into the given arrays, the rest into the returned "
-           "(values, offsets, row_splits, step_splits).")
+           "Decode records: numbers of fixed shape into the given arrays, the others into the "
+           "returned (values, offsets, row_splits, step_splits).")
       .def("decode_buffers", &PyDecoder::decode_buffers, nb::arg("buffers"),
            nb::arg("sources").none(), nb::arg("offsets"), nb::arg("lengths"), nb::arg("check"),
            nb::arg("dense"),
@@ -95,8 +95,8 @@ void register_decoder(nb::module_& m) {
                    "sources: NDArray[uint32] | None, offsets: NDArray[uint64], "
                    "lengths: NDArray[uint64], check: int, "
                    "dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),
-           "The same for records that lie in buffers, of whose frames as much is checked as "
-           "`check` says.");
+           "Decode records that are stored in buffers; `check` is the part of their frames to "
+           "verify.");
 }
 
 }  // namespace covey

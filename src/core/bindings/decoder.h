@@ -1,4 +1,4 @@
-// The decoder as Python has it.
+// The Python class of the decoder.
 #pragma once
 
 #include "../decode.h"
@@ -13,13 +13,13 @@ class PyDecoder {
 
   nb::list decode(nb::list records, nb::list dense) const;
   nb::list decode_buffers(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
-                         ArrayArg<std::uint64_t> lengths, int check, nb::list dense) const;
+                          ArrayArg<std::uint64_t> lengths, int check, nb::list dense) const;
 
   const Decoder& decoder() const noexcept { return decoder_; }
   bool is_one_int64(std::size_t column) const noexcept;
 
   // Decodes records whose memory the caller keeps alive; `dense` has an array for every column of
-  // fixed numbers. Afterwards `also(out, fault)`, without the GIL, may replace the fault.
+  // numbers of fixed shape. Then `also(out, fault)`, without the GIL, may replace the fault.
   template <class Also>
   nb::list run(const std::vector<Bytes>& records, Check check, nb::list dense, Also also) const {
     std::vector<ColumnOut> out(decoder_.columns().size());

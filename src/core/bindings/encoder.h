@@ -1,5 +1,5 @@
-// The encoder as Python has it: one example, or columns that are checked once and encoded in
-// pieces.
+// The Python class of the encoder: single examples, or columns that are checked once and encoded in
+// parts.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace covey {
 
-// Columns that are checked once and encoded in pieces.
+// Checked columns. They refer to the memory of the Python objects in `held`.
 struct ColumnSet {
   ColumnSet() = default;
   ColumnSet(const ColumnSet&) = delete;
   ColumnSet& operator=(const ColumnSet&) = delete;
 
   std::size_t rows = 0;
-  const void* encoder = nullptr;  // the one that checked them
+  const void* encoder = nullptr;  // the encoder that checked them
   std::vector<ColumnIn> columns;
   std::vector<View> views;
   std::vector<std::unique_ptr<std::vector<Bytes>>> strings;
@@ -44,8 +44,8 @@ class PyEncoder {
     }
   }
 
-  // One example. A value that is not of the column's own type goes through coerce(column, value)
-  // first, which converts it or says what is wrong with it.
+  // Encodes one example. A value that does not have the type of its column is passed to
+  // coerce(column, value), which converts it or raises.
   nb::object encode_example(nb::dict example, nb::handle coerce) {
     Lent scratch(*this);
     const std::size_t size = fill(example, coerce, *scratch);
@@ -57,7 +57,7 @@ class PyEncoder {
     return record;
   }
 
-  // The same, framed, at the end of `frames`, which is as it was if this fails.
+  // The same, appended to `frames` with its frame; `frames` is unchanged on failure.
   void append_example(nb::dict example, nb::handle coerce, Frames& frames) {
     Lent scratch(*this);
     const std::size_t size = fill(example, coerce, *scratch);
@@ -91,7 +91,7 @@ class PyEncoder {
 
   nb::tuple encode_rows(const ColumnSet& set, ArrayArg<std::uint64_t> rows) const {
     check_columns(set);
-    // A copy, so that what was checked is what is used.
+    // A copy, because the caller may change the array after the check.
     const std::vector<std::uint64_t> order(rows.data(), rows.data() + rows.shape(0));
     for (const std::uint64_t row : order) {
       if (row >= set.rows) throw nb::index_error("rows out of range");
@@ -115,7 +115,7 @@ class PyEncoder {
   }
 
  private:
-  // Scratch memory, taken out of the pool because coerce may call back into this encoder.
+  // Scratch memory, removed from the pool because coerce may call this encoder.
   class Lent {
    public:
     explicit Lent(PyEncoder& owner) : owner_(owner) {
@@ -156,13 +156,14 @@ class PyEncoder {
         scratch.cells[c].present = false;
         continue;
       }
-      // coerce may change the dict, so what cells point to is held until the record is made.
+      // coerce may change the dict, so the values are held until the record is written.
       scratch.held.push_back(nb::borrow(value));
       if (fill_cell(value, specs_[c], c, false, scratch)) continue;
       if (coerce.is_none()) bad_column(c, FaultCode::inexact);
       nb::object canonical = coerce(c, nb::handle(value));
       scratch.held.push_back(canonical);
-      if (!fill_cell(canonical.ptr(), specs_[c], c, true, scratch)) bad_column(c, FaultCode::canonical);
+      if (!fill_cell(canonical.ptr(), specs_[c], c, true, scratch))
+        bad_column(c, FaultCode::canonical);
     }
     if (used != PyDict_Size(example.ptr())) raise_fault({.code = FaultCode::extra});
     return encoder_.measure(scratch.cells.data(), scratch.sizes.data());
@@ -192,7 +193,8 @@ class PyEncoder {
       set.views.emplace_back(pair[0], PyBUF_C_CONTIGUOUS);
       in.numbers = set.views.back().data();
       values = set.views.back().size() / element_size(column.element);
-      if (set.views.back().size() % element_size(column.element) != 0) bad_column(c, FaultCode::size);
+      if (set.views.back().size() % element_size(column.element) != 0)
+        bad_column(c, FaultCode::size);
     }
     if (pair[1].is_none()) {
       if (column.layout != Layout::fixed) bad_column(c, FaultCode::splits);
@@ -213,7 +215,7 @@ class PyEncoder {
   std::vector<Bytes> strings_of(std::size_t c, nb::handle given, ColumnSet& set) const {
     std::vector<Bytes> strings;
     if (nb::isinstance<nb::list>(given)) {
-      // The list may change under us, the strings in it not.
+      // The caller may change the list, not the strings.
       nb::tuple held(nb::borrow<nb::list>(given));
       set.held.push_back(held);
       strings.resize(held.size());
@@ -236,7 +238,7 @@ class PyEncoder {
     return strings;
   }
 
-  // A copy, so that what was checked is what is used.
+  // A copy, because the caller may change the array after the check.
   static std::vector<std::int64_t> numbers_of(std::size_t c, nb::handle given) {
     const View view(given, PyBUF_C_CONTIGUOUS);
     if (view.size() % 8 != 0) bad_column(c, FaultCode::splits);

@@ -3,7 +3,7 @@
 namespace covey {
 namespace {
 
-// Examples on their way to a block, each encoded when it comes.
+// Collects encoded examples for a block.
 class ExampleBuffer {
  public:
   explicit ExampleBuffer(nb::object encoder)
@@ -13,10 +13,10 @@ class ExampleBuffer {
     encoder_.append_example(example, coerce, frames_);
   }
 
-  // Takes items from an iterator, encoding each before it asks for the next, until `bytes` are
-  // held, or `count` items more. They are dicts, or pairs of a key and a dict, whose keys go to
-  // `keys`. Stops at an item that is neither, or has a value that is not of its column's own type
-  // and cannot be converted, which without `coerce` none can: ("end" | "full" | "item", that item).
+  // Encodes items of an iterator, each before the next is requested, until the buffer has `bytes`
+  // bytes or `count` items were added. Items are dicts, or pairs of a key and a dict, whose keys
+  // are appended to `keys`. Stops at an item that is neither, or that cannot be encoded; without
+  // `coerce` no value is converted. Returns ("end" | "full" | "item", the item).
   nb::tuple extend(nb::handle iterator, nb::handle coerce, nb::list keys, std::size_t bytes,
                    std::size_t count) {
     while (frames_.data.size() < bytes && count-- > 0) {
@@ -28,7 +28,7 @@ class ExampleBuffer {
       PyObject* example = item.ptr();
       const bool keyed = PyTuple_CheckExact(example) && PyTuple_GET_SIZE(example) == 2;
       if (keyed) example = PyTuple_GET_ITEM(example, 1);
-      // Either all have keys, or none has.
+      // Either all items have keys, or none.
       const bool alike = keys.size() == (keyed ? frames_.lengths.size() : 0);
       if (!alike || !PyDict_CheckExact(example) ||
           (keyed && !is_key(PyTuple_GET_ITEM(item.ptr(), 0))) ||
@@ -63,7 +63,7 @@ class ExampleBuffer {
     return overflow == 0;
   }
 
-  // Whether an example could be encoded; why not is found out by whoever looks at it next.
+  // Returns whether an example could be encoded; the Python side encodes it again for the error.
   bool append_or_not(nb::dict example, nb::handle coerce) {
     try {
       encoder_.append_example(example, coerce, frames_);
@@ -82,26 +82,26 @@ class ExampleBuffer {
 }  // namespace
 
 void register_examples(nb::module_& m) {
-  nb::class_<ExampleBuffer>(m, "ExampleBuffer", "Examples on their way to a block.")
+  nb::class_<ExampleBuffer>(m, "ExampleBuffer", "A buffer of encoded examples.")
       .def(nb::init<nb::object>(), nb::arg("encoder"),
            nb::sig("def __init__(self, encoder: Encoder) -> None"))
       .def("append", &ExampleBuffer::append, nb::arg("example"), nb::arg("coerce").none(),
            nb::sig("def append(self, example: dict[str, Any], "
                    "coerce: Callable[[int, Any], Any] | None) -> None"),
-           "Encodes and frames one example.")
+           "Encode and frame one example.")
       .def("extend", &ExampleBuffer::extend, nb::arg("iterator"), nb::arg("coerce").none(),
            nb::arg("keys"), nb::arg("bytes"), nb::arg("count"),
            nb::sig("def extend(self, iterator: Iterator[Any], "
                    "coerce: Callable[[int, Any], Any] | None, keys: list[Any], bytes: int, "
                    "count: int) -> tuple[str, Any]"),
-           "Takes items from an iterator, up to so many bytes held or items: ('end', 'full' or "
-           "'item', the item that it stopped at).")
+           "Encode items of an iterator until the buffer has `bytes` bytes or `count` were added: "
+           "('end', 'full' or 'item', the item that could not be encoded).")
       .def_prop_ro("bytes", &ExampleBuffer::bytes, "The bytes that are held.")
       .def("__len__", &ExampleBuffer::size, "How many examples are held.")
       .def("take", &ExampleBuffer::take,
            nb::sig("def take(self) -> "
                    "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
-           "Hands over what is held, (data, offsets, lengths), and begins anew.");
+           "Return the frames, (data, offsets, lengths), and clear the buffer.");
 }
 
 }  // namespace covey

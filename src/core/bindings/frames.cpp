@@ -5,14 +5,14 @@
 namespace covey {
 namespace {
 
-// Records on their way to a file, framed one at a time.
+// Collects framed records for a file.
 class FrameBuffer {
  public:
   explicit FrameBuffer(std::size_t reserve) : reserve_(reserve) {}
 
   std::size_t append(nb::handle record) {
     if (frames_.data.size() == 0) frames_.data.reserve(reserve_);
-    if (PyBytes_CheckExact(record.ptr())) {  // the usual case, without the buffer protocol
+    if (PyBytes_CheckExact(record.ptr())) {  // the common case, without the buffer protocol
       frame(reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(record.ptr())),
             static_cast<std::size_t>(PyBytes_GET_SIZE(record.ptr())));
     } else {
@@ -116,41 +116,41 @@ void register_frames(nb::module_& m) {
   m.def("scan_frames", &scan, nb::arg("data"), nb::arg("limit"), nb::arg("verify"),
         nb::sig("def scan_frames(data: Buffer, limit: int, verify: int) -> "
                 "tuple[NDArray[uint64], NDArray[uint64], int, int, Fault | None]"),
-        "The frames that lie wholly within `data`, up to the first that is damaged: "
-        "(offsets, lengths, bytes consumed, bytes that the next frame needs, fault).");
+        "Find the complete frames in `data`, up to the first corrupt one: "
+        "(offsets, lengths, bytes consumed, bytes of an incomplete last frame, fault).");
   m.def("find_frame", &find, nb::arg("data"), nb::arg("begin"), nb::arg("end"), nb::arg("most"),
         nb::arg("ended"),
         nb::sig("def find_frame(data: Buffer, begin: int, end: int, most: int, ended: bool) -> "
                 "tuple[int, int]"),
-        "The place from `begin` on where a sound frame of at most `most` bytes of data stands, or "
-        "the end of `data`; and how many bytes must be seen from there on to tell, 0 if none. "
-        "Before `end`, only a frame from which others lead to `end` or to the end of the file.");
+        "Find a valid frame from `begin` on, of at most `most` bytes of data: (its offset, or the "
+        "end of `data`; the bytes required from there to decide, or 0). Before `end`, only a frame "
+        "from which valid frames lead to `end` or to the end of the file.");
   m.def("find_end", &end_of_frame, nb::arg("data"), nb::arg("ended"),
         nb::sig("def find_end(data: Buffer, ended: bool) -> int"),
-        "Where the frame that `data` begins with ends, if only its header is damaged, or 0.");
+        "Return the end of the frame at the start of `data` if only its header is corrupt, or 0.");
   m.def("slice_records", &slice, nb::arg("data"), nb::arg("offsets"), nb::arg("lengths"),
         nb::sig("def slice_records(data: Buffer, offsets: NDArray[uint64], "
                 "lengths: NDArray[uint64]) -> list[bytes]"),
-        "The records at these places, as bytes.");
+        "Return the records at these offsets, as bytes.");
 
   m.def("copy_frames", &copy, nb::arg("buffers"), nb::arg("sources").none(), nb::arg("offsets"),
         nb::arg("lengths"),
         nb::sig("def copy_frames(buffers: list[Any], sources: NDArray[uint32] | None, "
                 "offsets: NDArray[uint64], lengths: NDArray[uint64]) -> "
                 "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
-        "Records that lie in buffers, each in its frame, brought into this order: "
+        "Copy records, each with its frame, from buffers in this order: "
         "(data, offsets, lengths).");
 
-  nb::class_<FrameBuffer>(m, "FrameBuffer", "Records on their way to a file.")
+  nb::class_<FrameBuffer>(m, "FrameBuffer", "A buffer of framed records.")
       .def(nb::init<std::size_t>(), nb::arg("reserve"))
       .def("append", &FrameBuffer::append, nb::arg("record"),
            nb::sig("def append(self, record: Buffer) -> int"),
-           "Frames one record, and returns the bytes held now.")
+           "Frame one record, and return the size of the buffer.")
       .def("__len__", &FrameBuffer::size, "How many records are held.")
       .def("take", &FrameBuffer::take,
            nb::sig("def take(self) -> "
                    "tuple[NDArray[uint8], NDArray[uint64], NDArray[uint64]]"),
-           "Hands over what is held, (data, offsets, lengths), and begins anew.");
+           "Return the frames, (data, offsets, lengths), and clear the buffer.");
 }
 
 }  // namespace covey

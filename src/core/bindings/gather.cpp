@@ -184,8 +184,10 @@ void register_gather(nb::module_& m) {
             new (self) PyRowTable{std::move(view), table};
           },
           nb::arg("rows"), nb::kw_only(), nb::arg("shards"), nb::arg("single_stream"),
-          nb::sig("def __init__(self, rows: NDArray[Any], *, shards: int, single_stream: bool) -> None"),
-          "`shards` is the number of shards. If `single_stream`, records are addressed by `inner_offset`, the "
+          nb::sig("def __init__(self, rows: NDArray[Any], *, shards: int, single_stream: bool) -> "
+                  "None"),
+          "`shards` is the number of shards. If `single_stream`, records are addressed by "
+          "`inner_offset`, the "
           "position in the decompressed shard.");
 
   nb::class_<ShardFile>(m, "ShardFile", "An open file of a shard, to be mapped.")
@@ -218,12 +220,13 @@ void register_gather(nb::module_& m) {
           },
           nb::arg("ids"), nb::sig("def missing(self, ids: NDArray[int64]) -> list[int]"),
           "Return the shards of records that are not mapped.")
-      .def("decode", &PyGather::decode, nb::arg("decoder"), nb::arg("ids"), nb::arg("check"),
-           nb::arg("label"), nb::arg("dense"),
-           nb::sig("def decode(self, decoder: Decoder, ids: NDArray[int64], check: int, "
-                   "label: int, dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),
-           "Decode records like `Decoder.decode_buffers`; if `label` is not -1, compare that column "
-           "with the rows.")
+      .def(
+          "decode", &PyGather::decode, nb::arg("decoder"), nb::arg("ids"), nb::arg("check"),
+          nb::arg("label"), nb::arg("dense"),
+          nb::sig("def decode(self, decoder: Decoder, ids: NDArray[int64], check: int, "
+                  "label: int, dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),
+          "Decode records like `Decoder.decode_buffers`; if `label` is not -1, compare that column "
+          "with the rows.")
       .def("slice", &PyGather::slice, nb::arg("ids"), nb::arg("verify"),
            nb::sig("def slice(self, ids: NDArray[int64], verify: bool) -> list[bytes]"),
            "Return records as bytes.");

@@ -14,7 +14,7 @@ namespace covey {
 
 // The fields of an index row.
 struct RowFields {
-  RowTable table;                     // byte offsets of the fields; no rows
+  RowTable table;                           // byte offsets of the fields; no rows
   std::optional<std::size_t> inner_offset;  // byte offset of `inner_offset`, if the rows have it
 };
 

@@ -5,7 +5,7 @@
 namespace covey {
 namespace {
 
-// Keys of different types are different keys: 7 is not "7".
+// Keys of different types differ: 7 is not "7".
 enum class Type : std::uint64_t { text = 1, bytes = 2, integer = 3 };
 
 [[noreturn]] void bad_key(std::size_t row, FaultCode code) {
@@ -27,7 +27,7 @@ Hash128 hash_key(PyObject* key, std::size_t row, std::uint64_t seed) {
     return hash(Type::text, data, size);
   }
   if (PyBytes_Check(key)) return hash(Type::bytes, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key));
-  // Also numpy's integers.
+  // Also numpy integers.
   const nb::object index = nb::steal(PyNumber_Index(key));
   if (!index.is_valid()) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
@@ -62,7 +62,7 @@ void register_hash(nb::module_& m) {
   m.def("hash_keys", &hash_keys, nb::arg("keys"), nb::arg("seed"),
         nb::sig("def hash_keys(keys: Iterable[str | bytes | int], seed: int) -> "
                 "tuple[NDArray[uint64], NDArray[uint64]]"),
-        "The 128-bit hashes of keys: (high words, low words).");
+        "Return the 128-bit hashes of keys: (high words, low words).");
 }
 
 }  // namespace covey

@@ -45,7 +45,7 @@ void register_mapping(nb::module_& m) {
         return lies_in_fault(view.data());
       },
       nb::arg("data"), nb::sig("def has_faulted(data: Buffer) -> bool"),
-      "Whether memory that map_file() returned was read after its file was truncated. To be called "
+      "Return whether memory of map_file() was read after its file was truncated. To be called "
       "after the read.");
 }
 

@@ -60,7 +60,7 @@ PyPlan balanced_plan(std::uint64_t seed, nb::handle labels, nb::handle first, nb
   for (std::size_t i = 0; i < classes.count; ++i) {
     check(classes.records[i] >= 1 && classes.records[i] <= all &&
               classes.first[i] <= all - classes.records[i],
-          "the records of a class are not there");
+          "the records of a class are out of range");
   }
   auto plan =
       std::make_shared<const BalancedPlan>(seed, classes, classes_per_batch, records_per_class);
@@ -71,7 +71,7 @@ PyPlan epoch_plan(std::uint64_t seed, std::uint64_t records, std::size_t batch_s
                   bool shuffled) {
   check(rest >= 0 && rest <= 2, "rest must be 0, 1 or 2");
   check(batch_size >= 1 && records >= 1 && records < kMost && batch_size < kMost,
-        "there must be records");
+        "records must be >= 1");
   check(static_cast<Rest>(rest) != Rest::drop || batch_size <= records, "there is no full batch");
   return PyPlan(std::make_shared<const EpochPlan>(seed, records, batch_size,
                                                   static_cast<Rest>(rest), shuffled),
@@ -101,7 +101,7 @@ void PyPlan::check_step(std::uint64_t step, const Share& share) const {
 nb::tuple PyPlan::draw(std::uint64_t step, std::size_t count, const Share& share) const {
   check_step(step, share);
   check_step(count, share);
-  check_step(step + count, share);  // both are far from overflowing
+  check_step(step + count, share);  // no overflow: both are bounded
   const std::size_t units = plan_->units_of(share.batch(step));
   const auto [begin, end] = share.units(units);
   const std::size_t k = plan_->records_per_unit(), taken = end - begin;
@@ -158,7 +158,7 @@ Array<std::uint64_t> PyPlan::count(std::uint64_t batches) const {
 void register_plan(nb::module_& m) {
   m.attr("PLAN_SPANS") = WeightedSchedule::kSpans;
 
-  nb::class_<Share>(m, "Share", "What one of several ranks takes of a plan.")
+  nb::class_<Share>(m, "Share", "The part of a plan that one of several ranks takes.")
       .def(
           "__init__",
           [](Share* self, std::uint64_t origin, std::uint64_t rank, std::uint64_t world,
@@ -169,20 +169,20 @@ void register_plan(nb::module_& m) {
           nb::arg("origin"), nb::arg("rank"), nb::arg("world"), nb::arg("split"),
           nb::sig("def __init__(self, origin: int, rank: int, world: int, split: bool) -> None"));
 
-  nb::class_<PyPlan>(m, "Plan", "Which records a batch has, as a function of its number alone.")
+  nb::class_<PyPlan>(m, "Plan", "The records of each batch, as a function of its index.")
       .def("draw", &PyPlan::draw, nb::arg("step"), nb::arg("count"), nb::arg("share"),
            nb::sig("def draw(self, step: int, count: int, share: Share) -> "
                    "tuple[NDArray[int64], NDArray[int64] | None]"),
-           "The records of some steps, a row each; and the labels of their classes, if there are "
-           "any.")
+           "Return the records of `count` steps, one row each; and the labels of their classes, or "
+           "None.")
       .def_prop_ro("last_batch", &PyPlan::last_batch, nb::sig("def last_batch(self, /) -> int"),
                    "The last batch that can be drawn.")
       .def("reweighted", &PyPlan::reweighted, nb::arg("batch"), nb::arg("quotas").none(),
            nb::sig("def reweighted(self, batch: int, quotas: NDArray[uint64] | None) -> Plan"),
-           "The same plan up to a batch, and with other quotas from it on.")
+           "Return the same plan up to `batch`, with other quotas from it on.")
       .def("count", &PyPlan::count, nb::arg("batches"),
            nb::sig("def count(self, batches: int) -> NDArray[uint64]"),
-           "How many of the first batches have each class.");
+           "Return the number of the first batches that have each class.");
 
   m.def("balanced_plan", &balanced_plan, nb::arg("seed"), nb::arg("labels"), nb::arg("first"),
         nb::arg("records"), nb::arg("by_class"), nb::arg("wide"), nb::arg("classes_per_batch"),
@@ -190,13 +190,13 @@ void register_plan(nb::module_& m) {
         nb::sig("def balanced_plan(seed: int, labels: NDArray[int64], first: NDArray[uint64], "
                 "records: NDArray[uint64], by_class: NDArray[Any], wide: bool, "
                 "classes_per_batch: int, records_per_class: int) -> Plan"),
-        "Batches of some classes with equally many records of each.");
+        "Return a plan of batches with the same number of records of each of some classes.");
   m.def("epoch_plan", &epoch_plan, nb::arg("seed"), nb::arg("records"), nb::arg("batch_size"),
         nb::arg("rest"), nb::arg("shuffled"),
         nb::sig("def epoch_plan(seed: int, records: int, batch_size: int, rest: int, "
                 "shuffled: bool) -> Plan"),
-        "All records once an epoch; `rest` is 0 for a shorter last batch, 1 for none, 2 for one "
-        "that is filled from the next epoch.");
+        "Return a plan of all records once per epoch; `rest` is 0 for a shorter last batch, 1 for "
+        "none, 2 for one that is filled from the next epoch.");
 }
 
 }  // namespace covey

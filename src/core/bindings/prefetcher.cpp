@@ -10,7 +10,6 @@
 #include "gather.h"
 #include "plan.h"
 
-
 namespace covey {
 namespace {
 
@@ -236,9 +235,9 @@ class PyPrefetcher {
   mutable std::mutex lock_;
   std::vector<BufferSet> sets_;
   std::vector<std::size_t> unused_;  // indexes of forgotten sets
-  std::vector<std::size_t> free_;  // writable sets, without threads
+  std::vector<std::size_t> free_;    // writable sets, without threads
   std::deque<std::size_t> lent_;
-  std::size_t kept_ = 0;  // sets that are writable or being written
+  std::size_t kept_ = 0;                    // sets that are writable or being written
   std::unique_ptr<Prefetcher> prefetcher_;  // last: its threads use the other members
 };
 

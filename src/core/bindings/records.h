@@ -1,4 +1,4 @@
-// Where records lie: bytes objects, or places in buffers.
+// Records that Python passes: bytes objects, or ranges of buffers.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,12 @@ namespace covey {
 
 struct Records {
   std::vector<Bytes> bytes;
-  std::vector<View> views;  // keep them alive
+  std::vector<View> views;  // keep the memory alive
 };
 
 Records from_list(nb::list list);
 
-// Checks that every place lies in its buffer, with `header` bytes before and `footer` after it.
+// Checks that every record is inside its buffer, with `header` bytes before and `footer` after it.
 Records from_buffers(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
                      ArrayArg<std::uint64_t> lengths, std::size_t header, std::size_t footer);
 

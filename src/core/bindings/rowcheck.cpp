@@ -43,8 +43,7 @@ void register_rowcheck(nb::module_& m) {
             }
             raise_if(fault);
           },
-          nb::arg("rows"), nb::sig("def add(self, rows: Buffer) -> None"),
-          "Check the next rows.")
+          nb::arg("rows"), nb::sig("def add(self, rows: Buffer) -> None"), "Check the next rows.")
       .def("is_done", &RowCheck::is_done, "Return whether every shard had all its rows.");
 }
 

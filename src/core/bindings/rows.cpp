@@ -1,4 +1,4 @@
-// Rows of an array in memory, by their numbers: numpy's `x[ids]`, with the memory asked for ahead.
+// Random access to rows of an array in memory: numpy's `x[ids]` with prefetching.
 #include "../rows.h"
 
 #include "support.h"
@@ -27,7 +27,7 @@ void register_rows(nb::module_& m) {
       nb::arg("rows"), nb::arg("row_bytes"), nb::arg("numbers"), nb::arg("out"),
       nb::sig("def take_rows(rows: Buffer, row_bytes: int, numbers: NDArray[int64], "
               "out: NDArray[Any]) -> None"),
-      "Copies the rows of these numbers to `out`.");
+      "Copy the rows at these indexes to `out`.");
 }
 
 }  // namespace covey

@@ -1,5 +1,5 @@
-// What the bindings share. Only this folder knows Python: it checks arguments, drops the GIL,
-// calls the core, and turns results into numpy arrays without a copy.
+// Shared by the bindings. Only this directory uses Python: it checks arguments, releases the GIL,
+// calls the core, and returns numpy arrays without a copy.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -48,11 +48,10 @@ inline void check(bool condition, const char* message) {
   if (!condition) throw nb::value_error(message);
 }
 
-// Lets other threads run Python as long as this lives.
+// Releases the GIL during its lifetime.
 //
-// When the interpreter ends, Python before 3.14 ends a daemon thread that asks to run again, by
-// unwinding its stack, which C++ takes for a failure of the whole process. Such a thread waits here
-// instead until the process is over.
+// At interpreter exit, Python before 3.14 ends a daemon thread that acquires the GIL by unwinding
+// its stack, which terminates a C++ process. Such a thread sleeps here until the process ends.
 class GilReleased {
  public:
   GilReleased() noexcept : state_(PyEval_SaveThread()) {}
@@ -70,14 +69,14 @@ class GilReleased {
   PyThreadState* state_;
 };
 
-// A bytes-like object, held as long as this lives.
+// A bytes-like object, held during the lifetime of the view.
 class View {
  public:
   explicit View(nb::handle object, int flags = PyBUF_SIMPLE) {
     if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) throw nb::python_error();
   }
-  // Takes over a buffer that was got. It may move afterwards, so that pointers into the struct
-  // itself (a shape of bytes is one) must be read before.
+  // Takes ownership of a buffer. The struct may be moved, so that pointers into it (a shape of
+  // bytes is one) must be read before.
   explicit View(const Py_buffer& buffer) noexcept : buffer_(buffer) {}
   View(View&& other) noexcept : buffer_(std::exchange(other.buffer_, Py_buffer{})) {}
   View& operator=(View&&) = delete;
@@ -95,7 +94,7 @@ class View {
 template <class T>
 using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
-// A one-dimensional array that the caller passes in; anything else is a TypeError.
+// A one-dimensional array argument; other objects raise TypeError.
 template <class T>
 using ArrayArg = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 

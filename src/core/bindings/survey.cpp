@@ -25,7 +25,7 @@ nb::dict to_dict(const std::map<std::string, Seen>& keys) {
 }  // namespace
 
 void register_survey(nb::module_& m) {
-  nb::class_<Survey>(m, "Survey", "What records hold, for inferring a schema.")
+  nb::class_<Survey>(m, "Survey", "Statistics of records, from which a schema is inferred.")
       .def(nb::init<>())
       .def(
           "add",
@@ -33,8 +33,7 @@ void register_survey(nb::module_& m) {
             const View view(record);
             raise_if(survey.add({view.data(), view.data() + view.size()}));
           },
-          nb::arg("record"), nb::sig("def add(self, record: Buffer) -> None"),
-          "Looks through one more record.")
+          nb::arg("record"), nb::sig("def add(self, record: Buffer) -> None"), "Add a record.")
       .def(
           "add_records",
           [](Survey& survey, nb::handle data, ArrayArg<std::uint64_t> offsets,
@@ -55,17 +54,17 @@ void register_survey(nb::module_& m) {
           nb::arg("data"), nb::arg("offsets"), nb::arg("lengths"),
           nb::sig("def add_records(self, data: Buffer, offsets: NDArray[uint64], "
                   "lengths: NDArray[uint64]) -> None"),
-          "Looks through the records that lie at these places.")
+          "Add the records at these offsets.")
       .def_prop_ro("records", &Survey::records)
       .def(
           "context", [](const Survey& survey) { return to_dict(survey.context()); },
           nb::sig("def context(self) -> dict[str, SeenTuple]"),
-          "By key: (records that have it, records by kind (none, bytes, floats, ints), first "
-          "record of each kind, fewest values, most values).")
+          "Return by key: (records that have it, records by list type (none, bytes, floats, ints), "
+          "first record of each type, minimum and maximum number of values).")
       .def(
           "lists", [](const Survey& survey) { return to_dict(survey.lists()); },
           nb::sig("def lists(self) -> dict[str, SeenTuple]"),
-          "The same for the feature lists of a SequenceExample, by step.");
+          "Return the same for the feature lists of a SequenceExample, by step.");
 }
 
 }  // namespace covey

@@ -309,7 +309,8 @@ class Inference:
         try:
             guess = guess_value(value, number)
         except FeatureError as error:
-            raise FeatureError(error.message(), example=number, feature=name) from None
+            error.example, error.feature = number, name
+            raise
         self._set(path, self._wider(path, guess), 1)
 
     def pass_over(self, count: int) -> None:

@@ -1,12 +1,12 @@
-"""TFRecord files: reading and writing framed records.
+"""Reading and writing of TFRecord files.
 
-A file is nothing but frames, all little-endian::
+A file is a sequence of frames, all little-endian::
 
     u64 length | u32 masked CRC-32C of the length | the data | u32 masked CRC-32C of the data
 
-and may be compressed as a whole. Records move in blocks, many whole frames in one buffer, because
-returning single records is what makes other readers slow; :class:`RecordReader` and
-:class:`RecordWriter` also deal in single records, for people.
+and may be compressed. Records are processed in blocks, many frames in one buffer, because single
+Python objects are slow; :class:`RecordReader` and :class:`RecordWriter` also have an interface for
+single records.
 """
 
 from covey.tfrecord.block import Block

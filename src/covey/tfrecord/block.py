@@ -1,4 +1,4 @@
-"""Blocks: many whole records in one buffer, the unit in which covey hands records over."""
+"""Blocks: many complete records in one buffer, the unit in which records are passed around."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Whole records that lie one after another in a buffer, each in its frame.
+    """Complete records, consecutive in a buffer, each in its frame.
 
-    Iterating gives the records as bytes.
+    Iteration yields the records as bytes.
     """
 
     data: Any
     """The buffer."""
     offsets: NDArray[np.uint64]
-    """Where each record's own bytes begin in the buffer."""
+    """Offset of each record's data in the buffer."""
     lengths: NDArray[np.uint64]
-    """And how many they are."""
+    """Length of each record's data."""
     name: str = "<memory>"
-    """The file the records came from."""
+    """Path of the file that the records are from."""
     first: int = 0
-    """The number of the first record in that file."""
+    """Index of the first record in that file."""
     position: int = 0
-    """Where the buffer begins in the (decompressed) file."""
+    """Offset of the buffer in the (decompressed) file."""
     verified: bool = True
-    """Whether the checksums of the data are known to be right."""
+    """Whether the checksums of the data were verified."""
     mapped_from: SharedDescriptor | None = None
-    """The file, if the buffer is a map of it."""
+    """The file, if the buffer is mapped."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -51,12 +51,12 @@ class Block:
             with reading([self]):
                 return iter(_core.slice_records(self.data, self.offsets, self.lengths))
         except _core.Fault:
-            raise ValueError(f"{self.name}: the places of a block lie outside its data") from None
+            raise ValueError(f"{self.name}: a record of the block is outside its data") from None
 
     def __getitem__(self, rows: slice) -> Block:
         start, stop, step = rows.indices(len(self))
         if step != 1:
-            raise ValueError(f"a block is sliced with step 1, not {step}")
+            raise ValueError(f"the step of the slice is {step}; must be 1")
         return Block(
             self.data,
             self.offsets[start:stop],
@@ -71,12 +71,12 @@ class Block:
 
 @contextmanager
 def reading(blocks: Sequence[Block]) -> Iterator[None]:
-    """Make sure that what is read from blocks meanwhile is still in their files.
+    """Check, after the body of the ``with`` statement, that the files of blocks are not truncated.
 
-    The data of a block may be a map of its file, which reads as zeros once the file is truncated.
+    The data of a mapped block reads as zeros once its file is truncated.
 
     Raises:
-        FileChangedError: If it is not, in place of any other error.
+        FileChangedError: If a file is truncated; it replaces any other error.
     """
     try:
         yield
@@ -87,7 +87,7 @@ def reading(blocks: Sequence[Block]) -> Iterator[None]:
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
-    """The records of several blocks in one.
+    """Return the records of several blocks in one.
 
     >>> len(join_blocks([]))
     0

@@ -1,8 +1,8 @@
-"""GZIP and ZLIB around a TFRecord file: finding out which, and streaming through either.
+"""GZIP and ZLIB compression of TFRecord files: detection, and streaming decompression.
 
-GZIP is written as many members, each of whole records, one after the other. An ordinary reader
-sees one GZIP file; a reader that knows where a member begins can start there. ZLIB has no such
-thing (and TensorFlow silently stops after the first of several streams), so it is written as one.
+A GZIP file is written as many members, each of complete records. Other readers see one GZIP file; a
+reader that has the offset of a member can start there. ZLIB has no members (and TensorFlow silently
+stops after the first of several streams), so a ZLIB file is one stream.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from covey.tfrecord.streams import StreamError
 
 Compression = Literal["GZIP", "ZLIB"] | None
 
-# Compressed bytes that are taken from a file at once. What zlib does not use of them it copies, so
-# that large pieces of strongly compressed data would cost more than they save.
+# Compressed bytes that are read at once. zlib copies the part it does not use, so that larger
+# pieces of highly compressed data cost more than they save.
 _INPUT_BYTES = 1 << 16
 
-# What is looked at to find out about a file.
+# Bytes that are inspected to detect the compression.
 _HEAD_BYTES = 4096
 
-# Ten bytes: magic, deflate, no flags, no time, no extra flags, and an operating system that is
-# "unknown", so that the same records give the same bytes on every machine.
+# Ten bytes: magic, deflate, no flags, no time, no extra flags, and the operating system "unknown",
+# so that equal records give equal bytes on every machine.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
 def parse_compression(value: str | None) -> Compression:
-    """Check the name of a compression; ``""`` is none, as TensorFlow has it.
+    """Return a valid name of a compression; ``""`` is none, as in TensorFlow.
 
     >>> parse_compression("gzip")
     'GZIP'
@@ -46,16 +46,16 @@ def parse_compression(value: str | None) -> Compression:
 
 
 def detect_compression(head: bytes) -> Compression:
-    """Find out from a file's first bytes how it is compressed.
+    """Detect the compression of a file from its first bytes.
 
-    A plain TFRecord begins with a length and its checksum, which no compressed file does by chance;
-    of anything else, what inflates into such a beginning is compressed.
+    A plain TFRecord file begins with a length and its checksum, a compressed file does not. Of
+    other files, those that inflate to such a header are compressed.
     """
     if not head or starts_with_frame(head):
         return None
     if head[:3] == b"\x1f\x8b\x08":
         return "GZIP"
-    # Two bytes of ZLIB header prove nothing by themselves.
+    # The two bytes of a ZLIB header are not sufficient.
     if len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
         try:
             inflated = zlib.decompressobj().decompress(head, 12)
@@ -67,10 +67,10 @@ def detect_compression(head: bytes) -> Compression:
 
 
 def read_head(file: BinaryIO, *, is_pipe: bool) -> bytes:
-    """How a file begins, as far as is needed to find out; it is not sought back."""
+    """Return the first bytes of a file, for detection; the position is not restored."""
     head = b""
     while len(head) < _HEAD_BYTES:
-        # What has arrived is enough to tell by; a live pipe may not have more for a while.
+        # A pipe may have no more bytes for a while; a header is sufficient.
         piece = getattr(file, "read1", file.read)(_HEAD_BYTES - len(head))
         head += piece
         if not piece or (is_pipe and len(head) >= HEADER_BYTES):
@@ -79,13 +79,13 @@ def read_head(file: BinaryIO, *, is_pipe: bool) -> bytes:
 
 
 class Inflater:
-    """Streams the decompressed bytes of a file, a piece at a time.
+    """Stream of the decompressed bytes of a file.
 
     Args:
-        read: Gives the next bytes of the file, at most so many; ``b""`` at its end.
+        read: Function that returns up to `size` next bytes of the file; ``b""`` at its end.
         compression: ``"GZIP"`` or ``"ZLIB"``.
-        offset: Where in the file ``read`` begins.
-        members: If given, filled with (decompressed bytes before it, file offset) of every member.
+        offset: Offset in the file at which `read` begins.
+        members: List that gets (decompressed bytes before it, file offset) of every member.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Inflater:
         self._name = compression
         self._inflate = zlib.decompressobj(self._window)
         self._input = b""
-        self._consumed = offset  # bytes of the file that were given to members
+        self._consumed = offset  # offset in the file up to which members were read
         self._produced = 0
         self._begun = False
         self._error: str | None = None
@@ -109,11 +109,11 @@ class Inflater:
             members.append((0, offset))
 
     def read(self, size: int) -> bytes:
-        """The next decompressed bytes, at least one and at most ``size``; ``b""`` at the end.
+        """Return the next decompressed bytes, from 1 to `size`; ``b""`` at the end.
 
         Raises:
-            StreamError: If the data is corrupt, ends early, or is followed by something else; after
-                all that can be had before that was given out.
+            StreamError: If the data is corrupt, truncated, or followed by other data; raised after
+                all bytes before that were returned.
         """
         while True:
             if self._error is not None:
@@ -123,7 +123,7 @@ class Inflater:
             if not self._input:
                 self._input = self._read(_INPUT_BYTES)
                 if not self._input and not self._begun:
-                    return b""  # an empty file holds nothing, compressed or not
+                    return b""  # an empty file is valid
                 if not self._input:
                     raise StreamError(f"the {self._name} data ends before its end mark")
             self._begun = True
@@ -135,8 +135,8 @@ class Inflater:
                 return piece
 
     def _decompress(self, size: int) -> bytes:
-        """Inflate some of the input; of corrupt input, all that comes before the damage."""
-        sound = self._inflate.copy()  # zlib throws away what a call gave if it ends in an error
+        """Inflate some of the input; of corrupt input, everything before the corruption."""
+        backup = self._inflate.copy()  # zlib discards the output of a call that fails
         try:
             piece = self._inflate.decompress(self._input, size)
         except zlib.error as error:
@@ -147,20 +147,20 @@ class Inflater:
         pieces: list[bytes] = []
         try:
             for at in range(len(self._input)):
-                pieces.append(sound.decompress(self._input[at : at + 1]))
+                pieces.append(backup.decompress(self._input[at : at + 1]))
         except zlib.error:
             pass
         return b"".join(pieces)
 
     def _next_member(self) -> bool:
-        """Begin the member that follows one that has ended, if any does."""
+        """Start the next member, if there is one."""
         if not self._input:
             self._input = self._read(_INPUT_BYTES)
         if not self._input:
             return False
         if self._name == "ZLIB":
             raise StreamError(
-                "bytes follow the end of the ZLIB stream; other readers would lose them silently"
+                "bytes follow the end of the ZLIB stream, which other readers ignore silently"
             )
         self._inflate = zlib.decompressobj(self._window)
         if self._members is not None:
@@ -169,7 +169,7 @@ class Inflater:
 
 
 def gzip_member(data: bytes | bytearray | memoryview, level: int) -> bytes:
-    """One whole GZIP member.
+    """Return a complete GZIP member.
 
     >>> import gzip
     >>> gzip.decompress(gzip_member(b"a", 6) + gzip_member(b"b", 6))

@@ -1,4 +1,4 @@
-"""Reading TFRecord files."""
+"""Reader of TFRecord files."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ PathOrFile = str | os.PathLike[str] | BinaryIO
 
 _PIECE_BYTES = 1 << 20
 _UNLIMITED = 2**63
-_MOST_OFFSET = 2**62
+_MAX_OFFSET = 2**62
 
 
 class RecordReader:
-    """Reads the records of one TFRecord file.
+    """Reader of the records of one TFRecord file.
 
     Args:
-        source: A path, or a binary file object, which is read from where it stands.
-        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` finds out from the bytes.
-        verify: Whether to check the checksums. Without, lengths are still checked against the file.
-        on_error: ``"raise"``, or ``"skip"`` to go on after a corrupt record as long as its length
-            is trustworthy; :attr:`skipped` then lists what was left out, and a warning counts it.
-        max_record_bytes: The largest record that is accepted from compressed data or a file object,
-            where the size of the file does not bound it.
-        map_files: Map the file into memory; False reads it, which is slower. Only files that are
-            given by their path, and are not compressed, are mapped.
+        source: A path, or a binary file object, which is read from its current position.
+        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` detects it.
+        verify: Verify the checksums. Lengths are checked against the size of the file in any case.
+        on_error: ``"raise"``, or ``"skip"`` to continue after a corrupt record if its length is
+            valid; :attr:`skipped` then has the skipped parts, and a warning has their number.
+        max_record_bytes: Maximum size of a record in compressed data or a file object, where the
+            size of the file is no limit.
+        mmap: Map the file into memory; False reads it, which is slower. Only uncompressed files
+            that are given by their path are mapped.
 
     >>> with RecordWriter("two.tfrecord") as writer:
     ...     writer.write(b"one")
@@ -85,7 +85,7 @@ class RecordReader:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is {on_error!r}; must be 'raise' or 'skip'")
         if max_record_bytes < 0:
-            raise ValueError(f"max_record_bytes is {max_record_bytes}; must be 0 or more")
+            raise ValueError(f"max_record_bytes is {max_record_bytes}; must be an integer >= 0")
         if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
             raise TypeError(
                 f"the source is of type {type(source).__name__}; must be a path or a binary file"
@@ -97,7 +97,7 @@ class RecordReader:
         self._map_files = mmap
         self._closed = False
         self.skipped: list[SkippedRecord] = []
-        """What ``on_error="skip"`` has left out, since the last pass began."""
+        """Records that ``on_error="skip"`` has skipped in the last pass."""
 
         self._path: str | None = None
         if isinstance(source, (str, os.PathLike)):
@@ -124,7 +124,7 @@ class RecordReader:
     def _detect(self) -> Compression:
         head = read_head(self._file, is_pipe=self._start is None)
         if self._start is None:
-            self._peeked = head  # a pipe: these bytes come first when it is read
+            self._peeked = head  # a pipe cannot seek: these bytes are returned first
         else:
             self._file.seek(self._start)
         return detect_compression(head)
@@ -137,34 +137,34 @@ class RecordReader:
         self.close()
 
     def close(self) -> None:
-        """Close the file, if this reader opened it. Blocks that were read stay valid."""
+        """Close the file, if this reader opened it. Its blocks stay valid."""
         self._closed = True
         if self._path is not None:
             self._file.close()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this reader is closed; open another", path=self.name)
+            raise ClosedError("the reader is closed; open the file again", path=self.name)
 
     def __iter__(self) -> Iterator[bytes]:
-        """The records, from the first."""
+        """Iterate over the records, from the first."""
         for block in self.blocks():
             yield from block
 
     def count(self) -> int:
-        """How many records there are, all of them checked."""
+        """Return the number of records, all of them verified."""
         return sum(len(block) for block in self.blocks())
 
     def blocks(
         self, *, verify_data: bool = True, members: Members | None = None
     ) -> Iterator[Block]:
-        """The records, many at a time.
+        """Yield blocks of records.
 
         Args:
-            verify_data: False verifies only the lengths, for a caller that goes on to verify the
-                data as it decodes it.
-            members: Is filled with (decompressed bytes before it, where it begins in the file) of
-                every member of a compressed file.
+            verify_data: Verify the checksums of the data; False is for callers that verify them
+                while decoding.
+            members: List that gets (decompressed bytes before it, file offset) of every member of a
+                compressed file.
         """
         self.skipped.clear()
         return self._scan_all(self._level(verify_data), members)
@@ -174,7 +174,7 @@ class RecordReader:
             yield from self._scan(stream, verify, self._on_error)
         if self.skipped:
             warnings.warn(
-                f"{self.name}: left out {len(self.skipped)} corrupt "
+                f"{self.name}: skipped {len(self.skipped)} corrupt "
                 f"{'part' if len(self.skipped) == 1 else 'parts'}, the first at record "
                 f"{self.skipped[0].record}: {self.skipped[0].reason}",
                 SkippedRecordsWarning,
@@ -187,9 +187,9 @@ class RecordReader:
         return _core.VERIFY_ALL if verify_data else _core.VERIFY_LENGTHS
 
     def places(self) -> NDArray[Any]:
-        """Where every record is: an array of (offset, inner_offset, length), which :meth:`read_at` takes.
+        """Return the locations of all records: an array of (offset, inner_offset, length).
 
-        :mod:`covey.tfrecord.locations` says what they mean.
+        See :mod:`covey.tfrecord.locations`; :meth:`read_at` takes them.
         """
         places = RecordLocations(self.compression)
         for block in self.blocks(members=places.members):
@@ -197,17 +197,17 @@ class RecordReader:
         return places.table()
 
     def read_at(self, offset: int, inner_offset: int = 0) -> bytes:
-        """The record whose frame begins at a place that :meth:`places` gave.
+        """Return the record at a location that :meth:`places` returned.
 
         Raises:
-            CorruptRecordError: If no valid record begins there, whatever ``on_error`` says.
+            CorruptRecordError: If there is no valid record, also with ``on_error="skip"``.
         """
         offset, inner_offset = int(offset), int(inner_offset)
         if offset < 0 or inner_offset < 0:
-            raise ValueError(f"the place is ({offset}, {inner_offset}), must not be negative")
+            raise ValueError(f"the location is ({offset}, {inner_offset}); must not be negative")
         if self.compression is None:
             offset, inner_offset = offset + inner_offset, 0
-        if offset + inner_offset > _MOST_OFFSET:
+        if offset + inner_offset > _MAX_OFFSET:
             raise self._no_record(offset, inner_offset)
         with closing(self._stream(offset)) as stream:
             passed = 0
@@ -225,25 +225,24 @@ class RecordReader:
     def _no_record(self, offset: int, inner_offset: int) -> CorruptRecordError:
         place = f"{offset} + {inner_offset}" if inner_offset else str(offset)
         return CorruptRecordError(
-            f"no record begins at byte {place}, the file ends before; take places from the "
-            "file's own index",
+            f"the file ends before byte {place}; take locations from the index of the file",
             path=self.name,
             offset=offset,
         )
 
     def _stream(self, offset: int, members: Members | None = None) -> Stream:
-        """Open the bytes from ``offset`` on, decompressed if they are compressed."""
+        """Return a stream of the (decompressed) bytes from `offset` on."""
         self._check_open()
         if self._regular is not None and self.compression is None:
             return FileStream(self._regular, offset, mmap=self._map_files)
         read = self._reader(offset)
         if self.compression is None:
-            return PieceStream(read, _PIECE_BYTES, _nothing)
+            return PieceStream(read, _PIECE_BYTES)
         inflater = Inflater(read, self.compression, offset, members)
-        return PieceStream(inflater.read, _PIECE_BYTES, _nothing)
+        return PieceStream(inflater.read, _PIECE_BYTES)
 
     def _reader(self, offset: int) -> Callable[[int], bytes]:
-        """A way to read a file that is shared, from ``offset`` on."""
+        """Return a function that reads the file from `offset` on."""
         file = self._file
         if self._regular is not None:
             regular = self._regular
@@ -258,9 +257,7 @@ class RecordReader:
             return read_regular
         if self._start is None:
             if self._passed or offset:
-                raise ClosedError(
-                    "it cannot be seeked, so it can be read only once", path=self.name
-                )
+                raise ClosedError("it is not seekable, so it can be read only once", path=self.name)
             self._passed = True
             head, self._peeked = [self._peeked], b""
             return lambda size: (head.pop() if head else b"") or file.read(size)
@@ -268,7 +265,7 @@ class RecordReader:
 
         def read(size: int) -> bytes:
             nonlocal position
-            file.seek(position)  # another iteration may have moved it
+            file.seek(position)  # another iteration may have changed the position
             piece = file.read(size)
             position += len(piece)
             return piece
@@ -285,7 +282,7 @@ class RecordReader:
         first: int = 0,
         at: int = 0,
     ) -> Iterator[Block]:
-        """Find the frames of a stream that begins at record ``first`` and byte ``at``."""
+        """Yield the blocks of a stream that begins at record `first` and byte `at`."""
         position = at
         record = first
         consumed = needed = 0
@@ -320,7 +317,7 @@ class RecordReader:
                     if fault is None:
                         break
                     error = self._error(record, position + consumed, checksum_reason(fault, record))
-                    # After wrong data the next frame is known, after a wrong length it is not.
+                    # After corrupt data the next frame is known, after a corrupt length it is not.
                     if on_error == "raise" or fault.code != "data_checksum":
                         raise error
                     length: int = struct.unpack_from("<Q", rest, passed)[0] + FRAME_BYTES
@@ -341,7 +338,7 @@ class RecordReader:
     def _window(
         self, stream: Stream, consumed: int, needed: int, record: int, offset: int
     ) -> tuple[memoryview, bool]:
-        """A stream's next window; what it cannot give is a corrupt record."""
+        """Return the next window of a stream; raise CorruptRecordError if it cannot be read."""
         self._check_open()
         try:
             return stream.window(consumed, needed)
@@ -351,10 +348,10 @@ class RecordReader:
             raise storage_error(error, self.name) from error
 
     def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
-        """Make sure that a record which nothing else bounds is not too large."""
-        most = self._max_record_bytes
-        if needed > most + FRAME_BYTES and not isinstance(stream, FileStream):
-            raise self._error(record, offset, limit_reason(needed, most))
+        """Check the size of a record that the size of the file does not limit."""
+        limit = self._max_record_bytes
+        if needed > limit + FRAME_BYTES and not isinstance(stream, FileStream):
+            raise self._error(record, offset, limit_reason(needed, limit))
 
     def _skip(self, error: CorruptRecordError, length: int | None) -> None:
         self.skipped.append(
@@ -362,8 +359,8 @@ class RecordReader:
         )
 
     def _error(self, record: int, offset: int, reason: str) -> CorruptRecordError:
-        # Locations in a compressed file are those of its members; record numbers count records of
-        # the decompressed data.
+        # Locations in a compressed file are those of its members; record indexes count the records
+        # of the decompressed data.
         is_inside = self.compression is not None and record >= 0
         return CorruptRecordError(
             reason,
@@ -376,11 +373,7 @@ class RecordReader:
 
 
 def _regular_file(file: BinaryIO, *, is_own: bool) -> io.FileIO | None:
-    """A file that can be read at any offset; None if only its owner knows how it is read."""
+    """Return a file that can be read at any offset; None for other file objects."""
     if not isinstance(file, io.FileIO) or not (is_own or isinstance(file, RegularFile)):
         return None
     return file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
-
-
-def _nothing() -> None:
-    """Close nothing: the file is the reader's, or the caller's."""

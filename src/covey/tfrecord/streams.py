@@ -1,7 +1,7 @@
-"""Where the bytes of a TFRecord file come from: a map of it, or pieces that are read.
+"""Streams: the bytes of a TFRecord file, mapped into memory or read in pieces.
 
-A stream hands out windows. Each begins where the last was consumed to and holds at least what the
-caller needs next, so that a caller that looks for frames never has to care about pieces.
+A stream returns windows. Each begins at the end of the consumed bytes, and has at least the bytes
+that the caller needs next, so that a frame is never split between pieces.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any, Protocol
 from covey import _core
 from covey.untrusted import read_at
 
-# How much of a file is mapped at once: enough that mapping costs nothing, little enough that
-# reading a file of any size takes no more memory than this.
+# Size of a mapped window: large enough that the cost of mapping is negligible, and an upper bound
+# of the memory for reading a file of any size.
 WINDOW_BYTES = 8 << 20
 
 _MAP_FROM = 1 << 20
 
 
 class StreamError(Exception):
-    """The bytes of a file cannot be had; the message says why."""
+    """The bytes of a file cannot be read."""
 
 
 class SharedDescriptor:
     """A duplicate of the descriptor of a file, closed with the last reference to it.
 
     Args:
-        descriptor: The descriptor; it stays the caller's.
+        descriptor: The descriptor; the caller keeps it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -48,30 +48,30 @@ class Stream(Protocol):
     """Windows over the bytes of a file, in order."""
 
     mapped_from: SharedDescriptor | None
-    """The file that the last window is a map of; None if the window was read."""
+    """The file of the last window, if it is mapped; else None."""
 
     def window(self, consumed: int, needed: int) -> tuple[memoryview, bool]:
-        """Move on by ``consumed`` bytes; return what follows, and whether the file ends with it.
+        """Advance by `consumed` bytes; return the next window, and whether the file ends with it.
 
         The window has at least ``needed`` bytes unless the file ends before.
 
         Raises:
-            StreamError: If the file cannot be read on.
+            StreamError: If the file cannot be read.
         """
         ...
 
     def close(self) -> None:
-        """Close what the stream opened. Windows stay valid."""
+        """Release the resources of the stream. Windows stay valid."""
         ...
 
 
 class FileStream:
-    """A stream over a regular file, whose size bounds what a window can have.
+    """A stream over a regular file; its size limits the windows.
 
     Args:
-        file: The file; its position is not used.
-        position: Where the first window begins.
-        map_files: Map windows into memory; False reads them.
+        file: The file; its position is unused.
+        position: Offset of the first window.
+        mmap: Map windows into memory; False reads them.
     """
 
     def __init__(self, file: io.FileIO, position: int, *, mmap: bool) -> None:
@@ -87,12 +87,12 @@ class FileStream:
         self.mapped_from = None
         size = os.fstat(self._file.fileno()).st_size
         if size < self._size:
-            raise StreamError(f"the file was truncated from {self._size} to {size} bytes meanwhile")
+            raise StreamError(f"the file was truncated from {self._size} to {size} bytes")
         self._size = size
         if self._position >= size:
             return memoryview(b""), True
         end = min(size, self._position + max(needed, WINDOW_BYTES))
-        # What is smaller is read: it is faster than a map.
+        # Reading is faster than mapping for small windows.
         if self._map_files and end - self._position >= _MAP_FROM:
             if self._shared is None:
                 self._shared = SharedDescriptor(self._file.fileno())
@@ -105,11 +105,11 @@ class FileStream:
         return memoryview(data), end == size
 
     def close(self) -> None:
-        """Nothing to close: the file is the reader's, and a map is gone with its last window."""
+        """Do nothing: the reader owns the file, and a map is released with its last window."""
 
 
 def truncated() -> StreamError:
-    """The error of a window that was truncated while it was read."""
+    """Return the error for a window that was truncated while it was read."""
     return StreamError("the file was truncated while it was read")
 
 
@@ -120,18 +120,21 @@ def is_truncated(window: Any, mapped_from: SharedDescriptor | None, end: int) ->
 
     Args:
         window: Bytes of a file.
-        mapped_from: The file, if the window is a map of it.
+        mapped_from: The file, if the window is mapped.
         end: The offset in the file at which the window ends.
     """
-    # Bytes behind the end of the file, but in its last page, are zeros and raise no fault.
+    # Bytes after the end of the file in its last page are zeros, and raise no fault.
     return _core.has_faulted(window) or (mapped_from is not None and mapped_from.size() < end)
 
 
 class PieceStream:
-    """A stream over anything that is read piece by piece: a file object, an inflater."""
+    """A stream over a function that reads pieces: a file object, an inflater."""
 
     def __init__(
-        self, read: Callable[[int], bytes], piece_bytes: int, close: Callable[[], None]
+        self,
+        read: Callable[[int], bytes],
+        piece_bytes: int,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self.close = close
         self.mapped_from: SharedDescriptor | None = None
@@ -141,7 +144,7 @@ class PieceStream:
         self._ended = False
 
     def window(self, consumed: int, needed: int) -> tuple[memoryview, bool]:
-        # What is needed may be a hostile length: memory grows only as bytes really arrive.
+        # `needed` may be an untrusted length: memory grows only with the bytes that arrive.
         pieces = [self._buffer[consumed:]]
         have = len(pieces[0])
         needed = max(needed, have + 1)

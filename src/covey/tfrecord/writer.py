@@ -1,4 +1,4 @@
-"""Writing TFRecord files."""
+"""Writer of TFRecord files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from covey.tfrecord.locations import LOCATION_DTYPE
 from covey.tfrecord.reader import PathOrFile, RecordReader
 from covey.urls import check_local
 
-# Members that are being compressed, or wait to be written, at the most.
-_MEMBERS_AHEAD = 16
+# Maximum number of members that are being compressed or wait to be written.
+_MAX_PENDING_MEMBERS = 16
 
 
 class RecordWriter:
-    """Writes records to one TFRecord file. Threads may share it.
+    """Writer of the records of one TFRecord file. Threads may share it.
 
     An error of the file (a full disk, say) closes the writer: what was not written is lost, and
     nothing is added after it.
@@ -36,13 +36,13 @@ class RecordWriter:
     Args:
         target: A path, which is overwritten, or a binary file object.
         compression: ``None``, ``"GZIP"`` or ``"ZLIB"``.
-        compression_level: How hard to compress, 0 to 9.
-        member_bytes: GZIP is written in members of whole records, each ended as soon as it holds
-            this many bytes before compression, so that a reader can start in the middle.
-        append: Add to an existing file, after checking that it ends on a whole record.
-        buffer_bytes: How much to collect before the file is written to.
-        executor: Where GZIP members are compressed, several at a time; the file is the same.
-        keep_places: Remember where each record is written, for :meth:`places`.
+        compression_level: Compression level, from 0 to 9.
+        member_bytes: Minimum size of a GZIP member before compression. Members have complete
+            records, so that a reader can start at any of them.
+        append: Append to an existing file, after checking that it ends with a complete record.
+        buffer_bytes: Size of the write buffer.
+        executor: Executor that compresses GZIP members concurrently; the file is the same.
+        keep_places: Keep the location of each record, for :meth:`places`.
 
     >>> with RecordWriter("small.tfrecord.gz", compression="GZIP") as writer:
     ...     writer.write(b"a record")
@@ -64,11 +64,11 @@ class RecordWriter:
     ) -> None:
         self.compression = parse_compression(compression)
         if not 0 <= compression_level <= 9:
-            raise ValueError(f"compression_level is {compression_level}; must be 0 to 9")
+            raise ValueError(f"compression_level is {compression_level}; must be from 0 to 9")
         if member_bytes < 1 or buffer_bytes < 1:
-            raise ValueError("member_bytes and buffer_bytes must be 1 or more")
+            raise ValueError("member_bytes and buffer_bytes must be integers >= 1")
         if append and track_locations:
-            raise ValueError("the places of records cannot be kept while appending to a file")
+            raise ValueError("keep_places and append cannot be combined")
         self._emitted = 0
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -94,20 +94,20 @@ class RecordWriter:
         self._buffer = _core.FrameBuffer(self._buffer_bytes)
         self._compression_level = compression_level
         self._executor = executor
-        self._member = bytearray()  # of GZIP: whole frames, not yet compressed
-        self._members = 0  # and how many were ended
+        self._member = bytearray()  # GZIP: complete frames, not yet compressed
+        self._members = 0  # GZIP: completed members
         self._compressing: deque[Future[bytes]] = deque()
         self._zlib = zlib.compressobj(compression_level) if self.compression == "ZLIB" else None
         self._places = _Places() if track_locations else None
         self._closed = False
 
     def _check_end(self, target: PathOrFile) -> None:
-        """Make sure that what is appended to can be: whole records, of the same compression."""
+        """Check that the file ends with a complete record, and has the same compression."""
         if not isinstance(target, (str, os.PathLike)):
             if not (target.readable() and target.seekable()):
                 raise ValueError(
-                    f"{self.name}: appending to a file object needs one that can be read and "
-                    "seeked, so that its end can be checked; open it with mode 'r+b'"
+                    f"{self.name}: the file object must be readable and seekable to append, "
+                    "because its end is checked; open it with mode 'r+b'"
                 )
             if target.seek(0, os.SEEK_END) == 0:
                 return
@@ -125,7 +125,7 @@ class RecordWriter:
                     f"{self.name}: cannot append to a ZLIB file: readers would stop at the end of "
                     "its first stream; write a new file, or use GZIP"
                 )
-            # Lengths are enough to find the end; compressed data is checked by inflating it.
+            # Lengths suffice to find the end; inflating checks compressed data.
             for _ in reader.blocks(verify_data=False):
                 pass
 
@@ -149,10 +149,10 @@ class RecordWriter:
 
     def _check_open(self) -> None:
         if self._failure is not None:
-            raise ClosedError(f"this writer failed earlier: {self._failure}", path=self.name)
+            raise ClosedError(f"the writer failed earlier: {self._failure}", path=self.name)
         if self._closed:
             raise ClosedError(
-                "this writer is closed; open another, with append=True", path=self.name
+                "the writer is closed; open the file again with append=True", path=self.name
             )
 
     def write(self, record: bytes) -> None:
@@ -160,40 +160,41 @@ class RecordWriter:
         if self._closed:
             self._check_open()
         try:
-            size = self._buffer.append(record)  # natively, under the GIL: no lock is needed
+            size = self._buffer.append(record)  # native and under the GIL: needs no lock
         except BufferError as error:
-            raise TypeError(f"a record must be contiguous bytes: {error}") from None
+            raise TypeError(f"the record is not contiguous bytes: {error}") from None
         if size >= self._buffer_bytes:
             with self._lock:
                 self._drain()
 
     def write_block(self, block: Block) -> None:
-        """Write many records, framed already."""
+        """Write the framed records of a block."""
         with self._lock:
             self._check_open()
             self._drain()
             self._emit(block)
 
     def places(self) -> NDArray[Any]:
-        """Where every record was written, as :meth:`covey.RecordReader.places` has it.
+        """Return the location of every record, like :meth:`covey.RecordReader.places`.
 
-        To be asked after the writer was closed.
+        The writer must be closed.
         """
         if self._places is None or not self._closed:
             raise ValueError(
-                f"{self.name}: places are there after a writer made with keep_places=True is closed"
+                f"{self.name}: locations are available after the writer is closed, with "
+                "keep_places=True"
             )
         return self._places.finish()
 
     @property
     def records(self) -> int:
-        """Records written by this writer so far."""
+        """Number of records written by this writer."""
         return self._emitted + len(self._buffer)
 
     def flush(self) -> None:
-        """Hand everything to the file.
+        """Write all buffered records to the file.
 
-        A reader then sees whole records, except in ZLIB, which has no end before it is closed.
+        A reader then sees complete records, except in ZLIB, which ends when the file is closed.
         """
         with self._lock:
             self._check_open()
@@ -205,13 +206,13 @@ class RecordWriter:
             self._flush_file()
 
     def close(self) -> None:
-        """Write what is left and close the file, if this writer opened it."""
+        """Write the remaining records, and close the file if this writer opened it."""
         with self._lock:
             if self._closed:
                 return
             try:
                 self._drain()
-                # A file of GZIP that holds nothing still has a member.
+                # An empty GZIP file still has a member.
                 self._end_member(last=not self._append)
                 self._put_compressed(0)
                 if self._zlib is not None:
@@ -233,14 +234,14 @@ class RecordWriter:
             self._emit(Block(data, offsets, lengths))
 
     def _emit(self, block: Block) -> None:
-        """Write the frames of a block, which lie one after another in its buffer."""
+        """Write the frames of a block, which are consecutive in its buffer."""
         if not len(block):
             return
         frames = memoryview(block.data).cast("B")
         begin = int(block.offsets[0]) - HEADER_BYTES
         end = int(block.offsets[-1] + block.lengths[-1]) + FOOTER_BYTES
         if end - begin != int(block.lengths.sum()) + FRAME_BYTES * len(block):
-            raise ValueError(f"{block.name}: the frames of a block must follow one another")
+            raise ValueError(f"{block.name}: the frames of the block are not consecutive")
         starts = block.offsets - np.uint64(HEADER_BYTES + begin)
         if self.compression == "GZIP":
             with reading([block]):
@@ -261,7 +262,7 @@ class RecordWriter:
         starts: NDArray[np.uint64],
         lengths: NDArray[np.uint64],
     ) -> None:
-        """Add frames to the open GZIP member, ending it wherever it is full.
+        """Add frames to the open GZIP member, and end it whenever it is full.
 
         Where members end depends on the records alone, not on how they arrive.
         """
@@ -280,7 +281,7 @@ class RecordWriter:
                 self._end_member()
 
     def _end_member(self, *, last: bool = False) -> None:
-        """Compress the open GZIP member, if there is one."""
+        """Compress the open GZIP member, if any."""
         if self.compression != "GZIP" or (not self._member and not (last and not self._members)):
             return
         self._members += 1
@@ -291,11 +292,11 @@ class RecordWriter:
             self._put_member(gzip_member(data, self._compression_level))
             return
         self._compressing.append(self._executor.submit(gzip_member, data, self._compression_level))
-        self._put_compressed(_MEMBERS_AHEAD)
+        self._put_compressed(_MAX_PENDING_MEMBERS)
 
-    def _put_compressed(self, ahead: int) -> None:
-        """Write the members that are compressed, in order, until only so many are left."""
-        while len(self._compressing) > ahead:
+    def _put_compressed(self, pending: int) -> None:
+        """Write compressed members in order, until at most `pending` remain."""
+        while len(self._compressing) > pending:
             self._put_member(self._compressing.popleft().result())
 
     def _put_member(self, member: bytes) -> None:
@@ -307,15 +308,15 @@ class RecordWriter:
         view = memoryview(data)
         try:
             while view.nbytes:
-                # A raw file may take less than it is given; some file objects do not say.
+                # A raw file may accept fewer bytes; some file objects return None.
                 taken: int | None = self._file.write(view)
                 if taken == 0 or (taken is None and isinstance(self._file, io.RawIOBase)):
-                    raise BlockingIOError(f"{self.name}: the file takes no more bytes")
+                    raise BlockingIOError(f"{self.name}: the file accepts no more bytes")
                 view = view[taken:] if taken is not None else view[:0]
         except BaseException as error:
             if isinstance(error, OSError) and error.errno == errno.EFAULT:
-                _core.crc32c(view)  # memory that cannot be read: a read marks it as such
-            # Part of a frame may be in the file: whatever followed it could not be read.
+                _core.crc32c(view)  # a truncated map: this read marks it as faulted
+            # The file may have part of a frame, so records after it could not be read.
             self._failure = error
             self._closed = True
             if self._owned:
@@ -324,41 +325,41 @@ class RecordWriter:
 
 
 class _Places:
-    """Where records are in a file that is being written."""
+    """Locations of the records of a file that is being written."""
 
     def __init__(self) -> None:
-        self._position = 0  # bytes of the file, or of the ZLIB stream, so far
+        self._position = 0  # bytes of the file, or of the ZLIB stream
         self._known: list[NDArray[Any]] = []
-        # Of GZIP, where records begin in the open member, and in those not yet written.
+        # GZIP: positions of the records in the open member, and in members not yet written.
         self._open: list[NDArray[Any]] = []
         self._waiting: deque[list[NDArray[Any]]] = deque()
 
     def add(
         self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64], size: int, *, stream: bool
     ) -> None:
-        """Note records of a file, or of a stream that can only be read from its start."""
+        """Add records of a file, or of a stream that can only be read from its start."""
         field = "inner_offset" if stream else "offset"
         self._known.append(_table(field, starts + np.uint64(self._position), lengths))
         self._position += size
 
     def add_to_member(self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None:
-        """Note records of the open member, by where they begin in it."""
+        """Add records of the open member, by their positions in it."""
         self._open.append(_table("inner_offset", starts, lengths))
 
     def end_member(self) -> None:
-        """The open member is full: the next begins."""
+        """Start the next member."""
         self._waiting.append(self._open)
         self._open = []
 
     def write_member(self, size: int) -> None:
-        """The oldest member that waits was written, and took so many bytes."""
+        """Set the size of the oldest member that was not written."""
         for table in self._waiting.popleft():
             table["offset"] = self._position
             self._known.append(table)
         self._position += size
 
     def finish(self) -> NDArray[Any]:
-        """All of them."""
+        """Return all locations."""
         return np.concatenate([np.zeros(0, LOCATION_DTYPE), *self._known])
 
 
