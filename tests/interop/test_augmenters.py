@@ -102,7 +102,7 @@ def test_how_many_are_made_at_once_changes_nothing(monkeypatch, dtype):
     x = pictures(20, dtype=dtype)
     found = []
     for size in (1, 3000, 1 << 30):
-        monkeypatch.setattr(contrastive, "_AT_ONCE", size)
+        monkeypatch.setattr(contrastive, "_CHUNK_VALUES", size)
         found.append(views(ContrastiveAugmenter(), x, 3))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
@@ -290,9 +290,9 @@ def test_bytes_are_rounded_to_the_nearest():
 def test_large_images_are_cropped_as_small_ones(monkeypatch, shape):
     x = pictures(2, *shape, dtype=np.float32)
     found = views(ContrastiveAugmenter(), x, 2)
-    monkeypatch.setattr("covey.augmenters.linear._SMALL", 1 << 40)  # nothing is done in parts
+    monkeypatch.setattr("covey.augmenters.linear._MAX_SERIAL_PRODUCT", 1 << 40)  # nothing is done in parts
     complete = views(ContrastiveAugmenter(), x, 2)
-    monkeypatch.setattr("covey.augmenters.linear._SMALL", 1)
+    monkeypatch.setattr("covey.augmenters.linear._MAX_SERIAL_PRODUCT", 1)
     parts = views(ContrastiveAugmenter(), x, 2)
     assert np.abs(found - complete).max() < 1e-5
     assert np.abs(found - parts).max() < 1e-5

@@ -322,7 +322,7 @@ def test_small_classes_are_refused():
     with pytest.raises(PlanError) as caught:
         BalancedPlan(BIRDS, 3, 5, small_classes="error")
     assert str(caught.value) == (
-        "3 classes have fewer than 5 examples: 'crow' (3), 'finch' (4), 'wren' (2); have fewer "
+        "3 classes have fewer than 5 examples: 'crow' (3), 'finch' (4), 'wren' (2); reduce "
         "examples_per_class, or pass small_classes='repeat' or 'drop'"
     )
     assert BalancedPlan(BIRDS, 3, 2, small_classes="error").batch(0).shape == (6,)

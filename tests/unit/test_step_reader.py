@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from loaded import make
 
-from covey.errors import PlanError
 from covey.adapters.step_reader import StepReader
+from covey.errors import PlanError
 
 
 @pytest.fixture
