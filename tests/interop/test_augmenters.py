@@ -290,7 +290,7 @@ def test_bytes_are_rounded_to_the_nearest():
 def test_large_images_are_cropped_as_small_ones(monkeypatch, shape):
     x = pictures(2, *shape, dtype=np.float32)
     found = views(ContrastiveAugmenter(), x, 2)
-    monkeypatch.setattr("covey.augmenters.linear._MAX_SERIAL_PRODUCT", 1 << 40)  # nothing is done in parts
+    monkeypatch.setattr("covey.augmenters.linear._MAX_SERIAL_PRODUCT", 1 << 40)
     complete = views(ContrastiveAugmenter(), x, 2)
     monkeypatch.setattr("covey.augmenters.linear._MAX_SERIAL_PRODUCT", 1)
     parts = views(ContrastiveAugmenter(), x, 2)
