@@ -223,7 +223,7 @@ def test_a_batch_of_another_structure_is_an_error_that_says_so(dataset):
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="structure of a batch differs"):
         list(dataset.sequential(60, batch_transform=odd).to_tf())
-    with pytest.raises(FeatureError, match="of the steps 0 and 1 are of different kinds"):
+    with pytest.raises(FeatureError, match="of the steps 0 and 1 have different types"):
         dataset.sequential(120, batch_transform=odd_at_the_end).to_tf()
 
 
