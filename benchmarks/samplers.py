@@ -214,17 +214,13 @@ def tensorflow(data: Data, table: Table, rounds: int) -> None:
 
 
 def torch(data: Data, table: Table, rounds: int) -> None:
-    from torch.utils.data import DataLoader
-
     labels = data.columns["label"]
     opponents.write(data, "shuffled", np.array_split(np.arange(data.rows), SHARDS))
     path = write_array_record(data)
     ds = covey.open(FOLDER / "shuffled", features=data.features, label="label")
     for workers in (0, 2):
         loader = ds.batches(P, K, seed=1)
-        batches = DataLoader(
-            loader.to_torch(), batch_size=None, num_workers=workers, persistent_workers=workers > 0
-        )
+        batches = loader.to_torch(num_workers=workers, persistent_workers=workers > 0)
         other = opponents.torch_records(path, labels, P, K, workers)
         ours, theirs = endless(lambda batches=batches: batches), endless(lambda other=other: other)
         right = exact(np.asarray(y) for _, y in islice(ours, 40))
@@ -234,7 +230,7 @@ def torch(data: Data, table: Table, rounds: int) -> None:
         found = in_turn(sides, rounds)
         each, their = found["covey"] / 500, found["other"] / 50
         table.add(
-            f"`ds.batches(...).to_torch()` in a DataLoader, {workers} workers, {right}",
+            f"`ds.batches(...).to_torch()`, {workers} workers, {right}",
             data.name.upper(),
             rate(BATCH, each),
             f"MPerClassSampler, DataLoader over array_record, {workers} workers "

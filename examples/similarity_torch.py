@@ -16,7 +16,6 @@ from typing import Any
 import drawings
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 import covey
 
@@ -68,7 +67,7 @@ def batches(train: drawings.Drawings, directory: str, options: Namespace) -> Ite
             examples_per_class=drawings.EXAMPLES_PER_CLASS,
             seed=options.seed,
         )
-    return DataLoader(loader.to_torch(), batch_size=None)
+    return loader.to_torch()
 
 
 def main() -> None:

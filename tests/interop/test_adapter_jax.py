@@ -374,10 +374,10 @@ def be_rank(rank, directory, address):
     refused = [
         (f"not those of rank {1 - rank} of 2", ds.batches(4, 3, rank=1 - rank, world_size=2)),
         ("not those of rank 0 of 1", ds.batches(4, 3)),
-        ("2 parts of a step have different lengths", ds.batches(5, 2, **ours)),
-        ("2 parts of a step have different lengths", ds.select(range(171)).sequential(100, **ours)),
+        ("parts of a step have different lengths", ds.batches(5, 2, **ours)),
+        ("parts of a step have different lengths", ds.select(range(171)).sequential(100, **ours)),
         (
-            "2 parts of a step have different lengths",
+            "parts of a step have different lengths",
             ds.sequential(100, mode="independent", **ours),
         ),
         ("have 1 to 2 steps", ds.sequential(70, mode="independent", **ours)),

@@ -119,7 +119,7 @@ def test_rows_that_tensorflow_cannot_hold_are_refused(tmp_path):
     many = [{"x": np.zeros((n, 2), np.uint8), "label": 0} for n in range(5)]
     write(many, tmp_path / "data", features={"x": kind, "label": "int64"}, label="label")
     with opened(tmp_path / "data") as dataset:
-        with pytest.raises(FeatureError, match="have batch_transform= pad them"):
+        with pytest.raises(FeatureError, match="pad them in batch_transform="):
             dataset.sequential(2).to_tf()
         padded = dataset.sequential(2, batch_transform=lambda x, y: (np.zeros((len(y), 4)), y))
         assert padded.to_tf().element_spec[0] == tf.TensorSpec([None, 4], tf.float64)
@@ -210,7 +210,7 @@ def widen_in_the_middle(x, y):
 
 def test_a_batch_that_is_not_like_others_is_an_error_that_says_so(dataset):
     loader = dataset.sequential(60, batch_transform=widen_in_the_middle)
-    remedy = r"float64 \(60, 9\).*others have.*\(60, 5\).*to_tf\(loader, element_spec=...\)"
+    remedy = r"float64 \(60, 9\).*others have.*\(60, 5\).*element_spec="
     with pytest.raises(tf.errors.InvalidArgumentError, match=remedy):
         list(loader.to_tf())
     told = (tf.TensorSpec([60, None], tf.float64), tf.TensorSpec([60], tf.int64))
@@ -221,9 +221,9 @@ def test_a_batch_of_another_structure_is_an_error_that_says_so(dataset):
     def odd(x, y):
         return {"x": x, "z": y} if x[0, 0, 0] == 60 else {"x": x, "y": y}
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="another structure than others"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="structure of a batch differs"):
         list(dataset.sequential(60, batch_transform=odd).to_tf())
-    with pytest.raises(FeatureError, match="of the steps 0 and 1 are of different kinds"):
+    with pytest.raises(FeatureError, match="of the steps 0 and 1 have different types"):
         dataset.sequential(120, batch_transform=odd_at_the_end).to_tf()
 
 
@@ -232,7 +232,7 @@ def odd_at_the_end(x, y):
 
 
 def test_what_is_no_array_is_refused(dataset):
-    with pytest.raises(FeatureError, match="a batch has a object of object"):
+    with pytest.raises(FeatureError, match="no tensor for a object of object"):
         dataset.sequential(60, batch_transform=lambda x, y: (x, object())).to_tf()
 
 

@@ -137,7 +137,8 @@ def test_workers_of_epochs_that_end(directory, run):
 def mix_loops(directory):
     """Concurrent iterations, a loader that is moved, and other numbers of workers."""
     loader = load(opened(directory / "numbers"))
-    pairs = list(zip(loop(loader, 2), loop(loader, 2), strict=True))
+    batches = loop(loader, 2)
+    pairs = list(zip(batches, batches, strict=True))
     found = sorted([any_numbers(batch) for batch in part] for part in zip(*pairs, strict=True))
     assert found == sorted(epoch(loader.plan, number) for number in (0, 1))
     loader.seek(2 * STEPS + 3)

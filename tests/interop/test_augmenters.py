@@ -102,7 +102,7 @@ def test_how_many_are_made_at_once_changes_nothing(monkeypatch, dtype):
     x = pictures(20, dtype=dtype)
     found = []
     for size in (1, 3000, 1 << 30):
-        monkeypatch.setattr(contrastive, "_AT_ONCE", size)
+        monkeypatch.setattr(contrastive, "_CHUNK_VALUES", size)
         found.append(views(ContrastiveAugmenter(), x, 3))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
@@ -290,9 +290,9 @@ def test_bytes_are_rounded_to_the_nearest():
 def test_large_images_are_cropped_as_small_ones(monkeypatch, shape):
     x = pictures(2, *shape, dtype=np.float32)
     found = views(ContrastiveAugmenter(), x, 2)
-    monkeypatch.setattr("covey.augmenters.linear._SMALL", 1 << 40)  # nothing is done in parts
+    monkeypatch.setattr("covey.augmenters.linear._MAX_SERIAL_PRODUCT", 1 << 40)
     complete = views(ContrastiveAugmenter(), x, 2)
-    monkeypatch.setattr("covey.augmenters.linear._SMALL", 1)
+    monkeypatch.setattr("covey.augmenters.linear._MAX_SERIAL_PRODUCT", 1)
     parts = views(ContrastiveAugmenter(), x, 2)
     assert np.abs(found - complete).max() < 1e-5
     assert np.abs(found - parts).max() < 1e-5
@@ -438,9 +438,9 @@ def test_an_image_of_one_channel_has_brightness_and_contrast_only():
         (np.zeros((4, 4)), r"shape \(4, 4\)"),
         (np.zeros((2, 4, 4, 4)), "1 or 3 channels"),
         (np.zeros((2, 0, 4, 3)), r"shape \(2, 0, 4, 3\)"),
-        (np.zeros((2, 4, 4, 3), np.int64), "x is of int64; must be uint8"),
-        (np.zeros((2, 4, 4, 3), bool), "x is of bool"),
-        (np.full((2, 4, 4, 3), 255.0), "from 255.0 to 255.0.*divide them by 255"),
+        (np.zeros((2, 4, 4, 3), np.int64), "the dtype of x is int64; must be uint8"),
+        (np.zeros((2, 4, 4, 3), bool), "the dtype of x is bool"),
+        (np.full((2, 4, 4, 3), 255.0), "from 255.0 to 255.0.*divide by 255"),
         (np.full((2, 4, 4, 3), -1.0), "from 0 to 1"),
         (np.full((2, 4, 4, 3), np.nan), "nan"),
         ({"image": 3}, r"shape \(\)"),
@@ -454,7 +454,7 @@ def test_what_are_no_images_is_refused(x, told):
 
 @pytest.mark.parametrize("classes", [[1, 2], 3, np.zeros(0)])
 def test_classes_must_be_as_many_as_images(classes):
-    with pytest.raises(ValueError, match="there are 3 images, and classes of shape"):
+    with pytest.raises(ValueError, match="y has the shape .*; must be .3"):
         ContrastiveAugmenter()(pictures(3), classes, 2)
 
 

@@ -502,7 +502,7 @@ def test_help(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "13"], "classes_per_batch is 13, but there are only 12 classes"),
+        (["-p", "13"], "classes_per_batch is 13; must be <= 12"),
         (["--seed", "-1"], "seed is -1; must be"),
         (["--step", "-1"], "step is -1; must be"),
         (["--step", str(10**30)], f"step is {10**30}; must be"),

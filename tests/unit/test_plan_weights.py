@@ -367,7 +367,9 @@ def test_changes_are_enough_to_make_it_again(case, seed, batch):
 def test_changes_of_other_plans_are_refused():
     plan = BalancedPlan(classes_of([5] * 6), 2, 2)
     other = BalancedPlan(classes_of([5] * 7), 2, 2, class_weights="size")
-    with pytest.raises(PlanError, match="weights from batch 0 on cannot be: one quota per class"):
+    with pytest.raises(
+        PlanError, match="batch 0 on: one quota per class"
+    ):
         plan.with_changes(other.changes)
 
 
@@ -472,14 +474,14 @@ def test_coverage_of_weights_is_what_is_counted(case, seed, count, change):
     ("weights", "message"),
     [
         ("cube", "class_weights is 'cube'; must be 'sqrt', 'size', an array or a dict"),
-        ([1, 2, 3], r"class_weights has the shape \(3,\), must have one for each of the 4 classes"),
-        ([[1, 2, 3, 4]], r"class_weights has the shape \(1, 4\)"),
-        (1, r"class_weights has the shape \(\)"),
-        ({"owl", "wren"}, "class_weights is of type set"),
-        (["a", "b", "c", "d"], "class_weights is of type list"),
+        ([1, 2, 3], r"the shape of class_weights is \(3,\); must be \(4,\)"),
+        ([[1, 2, 3, 4]], r"the shape of class_weights is \(1, 4\)"),
+        (1, r"the shape of class_weights is \(\)"),
+        ({"owl", "wren"}, "class_weights is 'set'"),
+        (["a", "b", "c", "d"], "class_weights is 'list'"),
         ([1, 2, 3, None], "the weight of class 'wren' is nan"),
-        ([1, 2, 3, 1j], "class_weights is of type list"),
-        ([1, math.nan, 3, 4], "the weight of class 'kite' is nan; must be a number, 0 or more"),
+        ([1, 2, 3, 1j], "class_weights is 'list'"),
+        ([1, math.nan, 3, 4], "the weight of class 'kite' is nan; must be a finite number >= 0"),
         ([1, 2, 3, -0.5], "the weight of class 'wren' is -0.5"),
         ([1, 2, math.inf, 4], "the weight of class 'owl' is inf"),
         ({"owl": math.nan}, "the weight of class 'owl' is nan"),
@@ -487,9 +489,9 @@ def test_coverage_of_weights_is_what_is_counted(case, seed, count, change):
         ({"owl": "much"}, "the weight of class 'owl' is 'much'"),
         ({"owl": None}, "the weight of class 'owl' is "),
         ({"owl": [1, 2]}, "the weight of class 'owl' is "),
-        ([0, 0, 0, 0], "classes_per_batch is 2, but only 0 classes have a weight above 0"),
-        ([0, 1, 0, 0], "classes_per_batch is 2, but only 1 classes have a weight above 0"),
-        ({"owl": 0, "kite": 0, "wren": 0}, "but only 1 classes have a weight above 0"),
+        ([0, 0, 0, 0], "classes_per_batch is 2; must be <= 0"),
+        ([0, 1, 0, 0], "classes_per_batch is 2; must be <= 1"),
+        ({"owl": 0, "kite": 0, "wren": 0}, "must be <= 1"),
     ],
 )
 def test_wrong_weights(weights, message):

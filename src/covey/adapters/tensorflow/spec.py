@@ -60,7 +60,8 @@ class BatchSpec:
         try:
             tf.nest.assert_same_structure(self.spec, tidy)
         except (TypeError, ValueError) as error:
-            raise FeatureError(f"the structure of a batch differs from others: {error}") from None
+            reason = str(error).rpartition("More specifically: ")[2].partition("\n")[0]
+            raise FeatureError(f"the structure of a batch differs from others: {reason}") from None
         packed = []
         for spec, value in zip(self._leaves, tf.nest.flatten(tidy), strict=True):
             found = spec_of(value)
