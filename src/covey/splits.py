@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,3 +132,24 @@ def _resolve(bounds: _Bounds, shards: Sequence[int], asked: str) -> tuple[int, i
 
 def _there_are(splits: Mapping[str, Sequence[int]]) -> str:
     return f"the splits are {', '.join(map(repr, splits))}" if splits else "there are no splits"
+
+
+# Names of the same split; a request for one of them matches any other.
+SPLIT_SYNONYMS = (
+    ("train", "training"),
+    ("validation", "valid", "val", "dev"),
+    ("test", "testing"),
+    ("eval", "evaluation"),
+)
+SPLIT_NAMES = frozenset(name for synonyms in SPLIT_SYNONYMS for name in synonyms)
+_IN_FILE_NAME = re.compile(rf"(?:^|[-_])({'|'.join(sorted(SPLIT_NAMES))})(?=[-_.])", re.IGNORECASE)
+
+
+def split_of_file(name: str) -> str | None:
+    """Return the split that the name of a file contains, or None.
+
+    >>> split_of_file("data/birds-train-00000-of-00002.tfrecord")
+    'train'
+    """
+    found = _IN_FILE_NAME.search(os.path.basename(name))
+    return found[1] if found else None

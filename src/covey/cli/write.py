@@ -390,7 +390,7 @@ def _numbered(written: WriteResult, source: Source) -> Iterator[SkippedExample]:
     from covey.sources.hold_out import HeldOutPart
 
     for each in written.left_out:
-        number = source.number(each.example) if isinstance(source, HeldOutPart) else each.example
+        number = source.position(each.example) if isinstance(source, HeldOutPart) else each.example
         yield replace(each, example=number)
 
 

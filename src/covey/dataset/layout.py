@@ -27,9 +27,9 @@ from covey.index import ShardFiles
 from covey.schema import Features
 from covey.schema.datum import datum_features, datum_splits
 from covey.schema.tfds import features_from_tfds
-from covey.sources.splits import split_of_file
-from covey.sources.tfrecord import begins_like_records
+from covey.splits import split_of_file
 from covey.storage import Storage, open_storage
+from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import open_file, os_errors
 from covey.urls import shown
 

@@ -259,6 +259,8 @@ class Indexing:
         label: Label | Labeller,
     ) -> Index:
         features = self.features
+        if features is None and self.on_error == "skip":
+            features = self.declared  # no survey: records that are not Examples fail on access
         if callable(label) and self.declared is None and features is None:
             # A function gets whole examples: what all records hold must be known before.
             scanned = self._scan(files, stats, None, surveys=True)

@@ -86,6 +86,16 @@ def _begins_a_record(head: bytes) -> bool:
     return fault is None
 
 
+def begins_like_records(head: bytes) -> bool:
+    """Return whether `head` is the beginning of a TFRecord file, plain or compressed."""
+    if head[:2] == b"\x1f\x8b" or head[:1] == b"\x78":
+        try:
+            head = zlib.decompressobj(47).decompress(head, 12)
+        except zlib.error:
+            return False
+    return _begins_a_record(head)
+
+
 class Inflater:
     """Streams the decompressed bytes of a file, a piece at a time.
 
