@@ -46,11 +46,11 @@ bool Batcher::make(std::uint64_t step, const Mappings& shards, std::uint8_t* con
 }
 
 bool Batcher::look_up(std::int64_t* ids, std::size_t rows) const noexcept {
-  const bool renumbered = options_.numbers != nullptr;
+  const bool renumbered = options_.record_ids != nullptr;
   const std::uint64_t all = renumbered ? options_.count : tables_.records();
   for (std::size_t i = 0; i < rows; ++i) {
     if (static_cast<std::uint64_t>(ids[i]) >= all) return false;
-    if (renumbered) ids[i] = options_.numbers[ids[i]];
+    if (renumbered) ids[i] = options_.record_ids[ids[i]];
   }
   return true;
 }

@@ -18,8 +18,8 @@ class Batcher {
     std::ptrdiff_t label = -1;   // the column that holds the class, if it is one of them
     bool add_labels = false;     // otherwise: whether the classes of the index are another column
     bool check_classes = false;  // whether records must be of the classes that the plan says
-    // The numbers of the plan's records among all, if they are not the same.
-    const std::int64_t* numbers = nullptr;
+    // The record_ids of the plan's records among all, if they are not the same.
+    const std::int64_t* record_ids = nullptr;
     std::size_t count = 0;  // of these
   };
 

@@ -20,28 +20,28 @@ constexpr std::size_t kAhead = 6;
 struct Decoder::Row {
   Bytes record;
   Fault fault;
-  Anatomy anatomy;
-  Likeness likeness;      // to the records before
+  RecordLayout layout;
+  LayoutCache cache;      // to the records before
   std::size_t guess = 0;  // records of one file mostly have their keys in the same order
   std::vector<std::unique_ptr<std::uint8_t[]>> scratch;
   std::size_t copied = 0;  // a column that is in its place already, or as many as there are
 
-  explicit Row(std::size_t columns) : anatomy(columns) {}
+  explicit Row(std::size_t columns) : layout(columns) {}
 
-  bool there(std::size_t column) const noexcept { return anatomy.there[column] != 0; }
-  Bytes place(std::size_t column) const noexcept { return anatomy.place[column]; }
+  bool there(std::size_t column) const noexcept { return layout.there[column] != 0; }
+  Bytes place(std::size_t column) const noexcept { return layout.place[column]; }
 
   void begin(Bytes bytes, std::size_t number) {
     record = bytes;
     fault = {};
     fault.row = number;
-    copied = anatomy.there.size();
+    copied = layout.there.size();
   }
 
   void forget() {
-    std::fill(anatomy.there.begin(), anatomy.there.end(), char{0});
-    anatomy.values.clear();
-    anatomy.whole = true;
+    std::fill(layout.there.begin(), layout.there.end(), char{0});
+    layout.values.clear();
+    layout.whole = true;
     guess = 0;
     scratch.clear();
   }
@@ -68,21 +68,21 @@ Decoder::Decoder(std::vector<Column> columns) : columns_(std::move(columns)) {
 
 // Finds the columns of a record.
 Failure Decoder::locate(Row& row) const {
-  if (row.likeness.find(row.record, row.anatomy)) return {};
+  if (row.cache.find(row.record, row.layout)) return {};
   row.forget();
   if (Failure failure = parse(row)) return failure;
-  row.likeness.learn(row.record, row.anatomy);
+  row.cache.learn(row.record, row.layout);
   return {};
 }
 
 Failure Decoder::parse(Row& row) const {
   const auto scratch = [&row](std::size_t size) {
-    row.anatomy.whole = false;
+    row.layout.whole = false;
     row.scratch.push_back(std::make_unique<std::uint8_t[]>(size));
     return row.scratch.back().get();
   };
   const auto find = [&](const auto& map, Bytes key, Bytes value) -> Failure {
-    row.anatomy.values.push_back(value);
+    row.layout.values.push_back(value);
     const std::string_view name(reinterpret_cast<const char*>(key.begin), key.size());
     std::size_t column = row.guess;
     if (column >= columns_.size() || columns_[column].key != name ||
@@ -91,8 +91,8 @@ Failure Decoder::parse(Row& row) const {
       if (found == map.end()) return {};
       column = found->second;
     }
-    row.anatomy.place[column] = value;  // a key that comes again replaces what it said before
-    row.anatomy.there[column] = 1;
+    row.layout.place[column] = value;  // a key that comes again replaces what it said before
+    row.layout.there[column] = 1;
     row.guess = column + 1;
     return {};
   };

@@ -7,7 +7,7 @@
 
 #include "column.h"
 #include "fault.h"
-#include "likeness.h"
+#include "layout_cache.h"
 #include "values.h"
 #include "wire.h"
 

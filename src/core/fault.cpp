@@ -20,8 +20,8 @@ const char* fault_name(FaultCode code) noexcept {
       return "changed";
     case FaultCode::index:
       return "index";
-    case FaultCode::moved:
-      return "moved";
+    case FaultCode::length_mismatch:
+      return "length_mismatch";
     case FaultCode::label:
       return "label";
     case FaultCode::varint:
@@ -46,6 +46,20 @@ const char* fault_name(FaultCode code) noexcept {
       return "range";
     case FaultCode::utf8:
       return "utf8";
+    case FaultCode::type:
+      return "type";
+    case FaultCode::inexact:
+      return "inexact";
+    case FaultCode::canonical:
+      return "canonical";
+    case FaultCode::extra:
+      return "extra";
+    case FaultCode::string:
+      return "string";
+    case FaultCode::size:
+      return "size";
+    case FaultCode::splits:
+      return "splits";
   }
   return "unknown";
 }

@@ -1,5 +1,5 @@
-// What the core reports about bytes that are not what they should be. The core knows no file
-// names and no Python: it says what and where within its input, the caller adds the rest.
+// Faults: invalid bytes or values that the core reports. The core has no file names and no Python
+// types: a fault gives the code and the position within the input, and the caller adds the rest.
 #pragma once
 
 #include <cstddef>
@@ -9,41 +9,49 @@ namespace covey {
 
 enum class FaultCode : std::uint8_t {
   none,
-  // frames
+  // Frames.
   length_checksum,  // the checksum of a frame's length does not match
   data_checksum,    // the checksum of a frame's data does not match
-  out_of_bounds,    // a record's place lies outside its buffer
-  // an index
-  row,       // there is no such record
-  unmapped,  // the shard of a record is not there yet
-  changed,   // the file of a shard was truncated or overwritten after it was opened
-  index,     // the file of the index was truncated while it was mapped
-  moved,     // at a record's place no frame of its length begins
-  label,     // a record has another class than its row says
-  // protocol buffers
-  varint,         // a varint is cut off or longer than ten bytes
+  out_of_bounds,    // a record is outside its buffer
+  // Indexes.
+  row,              // a record id is out of range
+  unmapped,         // the shard of a record is not mapped yet
+  changed,          // the file of a shard was truncated or overwritten after it was opened
+  index,            // the file of the index was truncated while it was mapped
+  length_mismatch,  // the frame at a record's offset has a different length than its row
+  label,            // a record has a different class than its row
+  // Protocol buffers.
+  varint,         // a varint is truncated or longer than ten bytes
   tag,            // a tag with field number 0, a reserved wire type, or more than 32 bits
-  length,         // a length that points past the end of its message
-  group,          // a group that is not closed, closed wrongly, or nested too deeply
-  packed_floats,  // a packed list of floats whose size is no multiple of four
-  // features
-  missing,  // a required feature is not there
-  kind,     // the feature holds another list than the schema says
-  count,    // the number of values does not fit the shape
-  bytes,    // the size of a raw tensor does not fit the dtype and shape
+  length,         // a length that exceeds its message
+  group,          // a group without its end, with a wrong end, or nested too deeply
+  packed_floats,  // a packed list of floats whose size is not a multiple of four
+  // Decoded features.
+  missing,  // a required feature is absent
+  kind,     // the feature has a different list type than the schema
+  count,    // the number of values does not match the shape
+  bytes,    // the size of a raw tensor does not match the dtype and shape
   range,    // an integer does not fit the dtype
-  utf8,     // a string that should be text is no UTF-8
+  utf8,     // a string is not valid UTF-8
+  // Values to encode.
+  type,       // a value or key has an unsupported type
+  inexact,    // a value does not have the type of its column, and conversion is disabled
+  canonical,  // a converted value still does not have the type of its column
+  extra,      // an example has a key that is not a column
+  string,     // a value is not a valid string
+  size,       // a column has the wrong number of values
+  splits,     // row splits do not match their values
 };
 
 const char* fault_name(FaultCode code) noexcept;
 
 struct Fault {
   FaultCode code = FaultCode::none;
-  std::size_t row = 0;         // which record of the input
+  std::size_t row = 0;         // index of the record in the input
   std::size_t offset = 0;      // byte within the buffer (frames) or within the record (examples)
-  std::uint64_t found = 0;     // what was found there, in the code's own terms
-  std::uint64_t expected = 0;  // and what should have been
-  std::size_t column = 0;      // which column of the schema, for the codes of features
+  std::uint64_t found = 0;     // the value that was found; its meaning depends on the code
+  std::uint64_t expected = 0;  // the value that was expected
+  std::size_t column = 0;      // index of the column, for the codes of features
 
   explicit operator bool() const noexcept { return code != FaultCode::none; }
 };

@@ -34,16 +34,16 @@ bool matches_length(const std::uint8_t* header) noexcept {
 
 // How many bytes a search may checksum for nothing, for each byte that it searches. Without a limit
 // a file full of headers, made for the purpose, would take the square of its size.
-constexpr std::size_t kInVain = 16;
+constexpr std::size_t kSearchBudget = 16;
 
 // What a search sees at one place: a sound frame of so many bytes; or a frame, or part of a header,
 // that cannot be judged before so many are there; or nothing.
-struct Sight {
+struct Probe {
   std::size_t bytes = 0;
   std::size_t needed = 0;
 };
 
-Sight look(const std::uint8_t* data, std::size_t left, std::uint64_t most,
+Probe look(const std::uint8_t* data, std::size_t left, std::uint64_t most,
            std::size_t& spare) noexcept {
   if (left < kHeaderBytes) return {0, kHeaderBytes};
   const auto length = load<std::uint64_t>(data);
@@ -69,7 +69,7 @@ Fault verify_header(const std::uint8_t* data, std::size_t size) noexcept {
   const auto length = load<std::uint64_t>(header);
   if (length == size) return {};
   Fault fault;
-  fault.code = FaultCode::moved;
+  fault.code = FaultCode::length_mismatch;
   fault.found = length;
   fault.expected = size;
   return fault;
@@ -127,14 +127,14 @@ Found find_frame(const std::uint8_t* data, std::size_t size, std::size_t begin, 
                  std::uint64_t most, bool ended) noexcept {
   constexpr std::uint64_t kCountable = static_cast<std::size_t>(-1) / 2;
   if (most > kCountable) most = kCountable;
-  std::size_t spare = kInVain * size;
+  std::size_t spare = kSearchBudget * size;
   for (std::size_t at = begin; at < size; ++at) {
     std::size_t next = at;
     while (true) {
-      const Sight sight = look(data + next, size - next, most, spare);
-      if (sight.needed != 0 && !ended) return {at, next - at + sight.needed};
-      if (sight.bytes == 0) break;
-      next += sight.bytes;
+      const Probe probe = look(data + next, size - next, most, spare);
+      if (probe.needed != 0 && !ended) return {at, next - at + probe.needed};
+      if (probe.bytes == 0) break;
+      next += probe.bytes;
       if (next >= end || (next == size && ended)) return {at, 0};
     }
     if (next > at) at = next - 1;  // these frames lie in the data of the damaged one
@@ -150,12 +150,12 @@ std::size_t find_end(const std::uint8_t* data, std::size_t size, bool ended) noe
     summed = at - kFooterBytes;
     return crc32c_mask(crc) == load<std::uint32_t>(data + summed);
   };
-  std::size_t spare = kInVain * size;
+  std::size_t spare = kSearchBudget * size;
   for (std::size_t at = kFrameBytes; at < size;) {
     // A header proves nothing: a record of eight bytes looks like one, together with its checksum.
-    const Sight sight = look(data + at, size - at, size, spare);
-    if (sight.bytes != 0 && ends_at(at)) return at;
-    at += sight.bytes != 0 ? sight.bytes : 1;  // no frame ends within another that its data holds
+    const Probe probe = look(data + at, size - at, size, spare);
+    if (probe.bytes != 0 && ends_at(at)) return at;
+    at += probe.bytes != 0 ? probe.bytes : 1;  // no frame ends within another that its data holds
   }
   return ended && size >= kFrameBytes && ends_at(size) ? size : 0;
 }

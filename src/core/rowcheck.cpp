@@ -17,18 +17,18 @@ Fault RowCheck::add(const std::uint8_t* rows, std::size_t count) {
       seen_ = offset_ = following_ = 0;
     }
     const std::uint64_t offset = load<std::uint64_t>(rows + layout_.offset);
-    const std::uint64_t within = reach_ == Reach::plain ? 0 : load<std::uint64_t>(rows + within_);
+    const std::uint64_t inner_offset = mode_ == AddressMode::plain ? 0 : load<std::uint64_t>(rows + inner_offset_);
     const std::uint64_t frame = load<std::uint32_t>(rows + layout_.length) + kFrameBytes;
     bool fits = shard_ < shards_.size() && load<std::uint32_t>(rows + layout_.shard) == shard_ &&
-                offset < kFarthest && within < kFarthest;
-    if (fits && reach_ == Reach::plain) {
+                offset < kFarthest && inner_offset < kFarthest;
+    if (fits && mode_ == AddressMode::plain) {
       fits = offset >= following_ && offset + frame <= shards_[shard_].bytes;
       following_ = offset + frame;
     } else if (fits) {
       const bool same = seen_ != 0 && offset == offset_;
-      fits = (same ? within >= following_ : seen_ == 0 || offset > offset_) &&
-             offset < shards_[shard_].bytes && (reach_ != Reach::streamed || offset == 0);
-      following_ = within + frame;
+      fits = (same ? inner_offset >= following_ : seen_ == 0 || offset > offset_) &&
+             offset < shards_[shard_].bytes && (mode_ != AddressMode::single_stream || offset == 0);
+      following_ = inner_offset + frame;
     }
     if (!fits) {
       Fault fault;

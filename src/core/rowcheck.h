@@ -12,10 +12,10 @@
 namespace covey {
 
 // How records are reached, which says what may follow what.
-enum class Reach : std::uint8_t {
+enum class AddressMode : std::uint8_t {
   plain,     // `offset` is the place in the shard
-  members,   // `offset` is that of a GZIP member, `within` the place in its data
-  streamed,  // `offset` is 0, `within` the place in the data of the whole shard
+  members,   // `offset` is that of a GZIP member, `inner_offset` the place in its data
+  single_stream,  // `offset` is 0, `inner_offset` the place in the data of the whole shard
 };
 
 struct ShardExtent {
@@ -26,10 +26,10 @@ struct ShardExtent {
 // Looks at the rows of a split, some at a time.
 class RowCheck {
  public:
-  // `layout` says where the fields are; its rows are not looked at. `within` is where that field
+  // `layout` says where the fields are; its rows are not looked at. `inner_offset` is where that field
   // is, if there is one.
-  RowCheck(const RowTable& layout, std::size_t within, Reach reach, std::vector<ShardExtent> shards)
-      : layout_(layout), within_(within), reach_(reach), shards_(std::move(shards)) {}
+  RowCheck(const RowTable& layout, std::size_t inner_offset, AddressMode mode, std::vector<ShardExtent> shards)
+      : layout_(layout), inner_offset_(inner_offset), mode_(mode), shards_(std::move(shards)) {}
 
   // Looks at the rows that follow. A fault's row counts from the first of these; its code is
   // `out_of_bounds`.
@@ -42,8 +42,8 @@ class RowCheck {
 
  private:
   RowTable layout_;
-  std::size_t within_;
-  Reach reach_;
+  std::size_t inner_offset_;
+  AddressMode mode_;
   std::vector<ShardExtent> shards_;
   std::size_t shard_ = 0;        // the shard that the next row is of
   std::uint64_t seen_ = 0;       // rows of it so far

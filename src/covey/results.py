@@ -1,12 +1,22 @@
-"""What :func:`covey.write`, ``info``, ``verify``, ``repair`` and ``build_index`` return."""
+"""Results of ``covey.write``, ``info``, ``verify``, ``repair`` and ``build_index``.
 
-from covey.maintenance.build_index import IndexResult
-from covey.maintenance.info import Info
-from covey.maintenance.repair import RepairResult
-from covey.maintenance.report import Problem, Report
-from covey.tfrecord.reader import Skipped
-from covey.writing.inputs import SkippedExample
-from covey.writing.write import WriteResult
+``str()`` of a result is a summary to print; ``to_dict()`` is the same as values of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from covey._progress import format_bytes
+from covey.errors import escape
+
+if TYPE_CHECKING:
+    from covey.classes import ClassTable
+    from covey.index import Index
+    from covey.index.format import Shard
+    from covey.schema import Features
 
 __all__ = [
     "IndexResult",
@@ -14,7 +24,289 @@ __all__ = [
     "Problem",
     "RepairResult",
     "Report",
-    "Skipped",
-    "SkippedExample",
+    "SkippedRecord",
+    "SplitOverview",
     "WriteResult",
 ]
+
+MAX_TABLE_ROWS = 50
+"""Most problems in the table of a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRecord:
+    """A record, or a range of a file, that was skipped because it is corrupt or invalid."""
+
+    record: int
+    """Record id in the file, or position of the example in the source, from 0."""
+    reason: str
+    path: str | None = None
+    """File of the record; None for an example of a source."""
+    offset: int | None = None
+    """Byte offset of the frame, in the decompressed data if the file is compressed."""
+    bytes: int | None = None
+    """Size of the skipped range; None if it extends to the end of the file, or is unknown."""
+    lost: bool = True
+    """Whether data is lost; False if only the checksum of a GZIP member is wrong."""
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """Result of :func:`covey.write`: one split."""
+
+    path: str
+    split: str
+    shards: tuple[Shard, ...]
+    """All shards of the split, including those of earlier writes."""
+    records: int
+    """Number of records in all shards."""
+    bytes: int
+    """Size of all shards."""
+    label: str | None
+    """Label feature; None if the split is unlabelled."""
+    classes: Mapping[Any, int] = field(repr=False)
+    """Number of examples by class name, or by class id if the classes have no names."""
+    features: Features = field(repr=False)
+    skipped: tuple[SkippedRecord, ...] = field(repr=False)
+    """Examples that were not written, with ``on_error="skip"``."""
+    seconds: float
+    replaced: tuple[str, ...] = field(default=(), repr=False)
+    """Shards of the replaced version, which are deleted by the next write."""
+
+    def __str__(self) -> str:
+        rate = self.records / max(self.seconds, 1e-9)
+        lines = [
+            f"{self.path}: split {self.split!r}",
+            f"  examples  {self.records:,}",
+            f"  shards    {len(self.shards):,}",
+            f"  size      {format_bytes(self.bytes)}",
+        ]
+        if self.classes:
+            counts = sorted(self.classes.values())
+            lines.append(
+                f"  classes   {len(counts):,} of {self.label!r}, with {counts[0]:,} to "
+                f"{counts[-1]:,} examples each (median {counts[len(counts) // 2]:,})"
+            )
+        if self.skipped:
+            lines.append(f"  skipped   {len(self.skipped):,}")
+        if self.replaced:
+            count = len(self.replaced)
+            lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
+        lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
+        return "\n".join(map(escape, lines))
+
+
+@dataclass(frozen=True, eq=False)
+class IndexResult:
+    """Result of :func:`covey.build_index`: the index of one split, stored beside its shards."""
+
+    split: str
+    index: Index
+    is_new: bool
+    """Whether it was built; False if a valid index existed."""
+    exported: tuple[str, ...]
+    """DALI index files that were written."""
+    differences: tuple[str, ...]
+    """Shards that are missing, or whose number of records differs from the dataset's metadata."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SplitOverview:
+    """One split of :class:`Info`."""
+
+    name: str
+    records: int | None
+    """Number of records; None if it is unknown."""
+    shards: int
+    missing: tuple[str, ...]
+    """Names of the shards that do not exist."""
+    bytes: int
+    """Size of the shards that exist."""
+    compression: str | None
+    index: str
+    """``"fresh"``, ``"stale"``, ``"corrupt"`` or ``"missing"``."""
+    reason: str
+    """Why the index is stale or corrupt."""
+    label: str | None
+    """Label feature of the index."""
+    classes: ClassTable | None = field(repr=False)
+    """Classes, if the index is fresh and has a label."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """Result of :func:`covey.info`."""
+
+    path: str
+    kind: str
+    """``"dataset"`` (of covey or TFDS), ``"datum"`` or ``"TFRecords"``."""
+    features: Features | None
+    """Features of the records; None if they are unknown."""
+    is_guess: bool
+    """Whether the features are those of the first record only."""
+    splits: tuple[SplitOverview, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem that :func:`covey.verify` found, or a loss that :func:`covey.repair` reports."""
+
+    file: str
+    """File name, relative to the directory of the dataset."""
+    record: int | None
+    """Record id in the file, or row of an index file; None if the problem is that of the file."""
+    offset: int | None
+    """Byte offset of the record's frame, in the decompressed data if the file is compressed."""
+    reason: str
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of :func:`covey.verify`."""
+
+    path: str
+    directory: str
+    """Directory to which the files of the problems are relative."""
+    splits: tuple[str, ...]
+    files: int
+    """Number of shards that were read."""
+    records: int
+    """Number of records with valid checksums."""
+    bytes: int
+    """Size of the shards that were read."""
+    problems: tuple[Problem, ...]
+    unlisted: int
+    """Number of further problems, in files that have more than ten thousand."""
+    seconds: float
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, rest: str = "`problems` lists all") -> str:
+        """Return the report as a table.
+
+        Args:
+            rest: Where the problems are listed that the table omits, as a clause.
+        """
+        count = len(self.problems) + self.unlisted
+        summary = "no problems" if self.is_valid else count_of(count, "problem")
+        first = (
+            f"{escape(self.path)}: {count_of(self.files, 'file')}, "
+            f"{count_of(self.records, 'record')} and {format_bytes(self.bytes)} checked: {summary}"
+        )
+        return "\n".join([first, *_table(self.problems, self.unlisted, rest)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as values of JSON."""
+        return {
+            "path": self.path,
+            "directory": self.directory,
+            "splits": list(self.splits),
+            "valid": self.is_valid,
+            "files": self.files,
+            "records": self.records,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "unlisted": self.unlisted,
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """Result of :func:`covey.repair`."""
+
+    path: str
+    output: str
+    written: tuple[WriteResult, ...]
+    """Splits of the new dataset."""
+    lost: tuple[Problem, ...]
+    """Records that were not copied; the first of each range with an unknown number of records."""
+    seconds: float
+    deleted: tuple[str, ...] = ()
+    """Files of interrupted writes and old versions that were deleted by a repair in place."""
+
+    @property
+    def records(self) -> int:
+        """Number of records that were copied."""
+        return sum(each.records for each in self.written)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, rest: str = "`lost` lists all") -> str:
+        """Return a summary, with a table of the lost records.
+
+        Args:
+            rest: Where the lost records are listed that the table omits, as a clause.
+        """
+        if self.output == self.path:
+            files = count_of(len(self.deleted), "file")
+            return escape(f"{self.path}: {files} of interrupted writes and old versions deleted")
+        lost = f"{count_of(len(self.lost), 'loss', 'losses')}" if self.lost else "no losses"
+        copied = f"{self.path}: {count_of(self.records, 'record')} copied to {self.output}; {lost}"
+        return "\n".join([escape(copied), *_table(self.lost, 0, rest)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as values of JSON."""
+        return {
+            "path": self.path,
+            "output": self.output,
+            "records": self.records,
+            "seconds": round(self.seconds, 3),
+            "splits": {
+                each.split: {
+                    "records": each.records,
+                    "bytes": each.bytes,
+                    "shards": [shard.name for shard in each.shards],
+                }
+                for each in self.written
+            },
+            "lost": [asdict(each) for each in self.lost],
+            "deleted": list(self.deleted),
+        }
+
+
+def count_of(count: int, singular: str, plural: str | None = None) -> str:
+    """Return a count with its noun.
+
+    >>> count_of(1, "file"), count_of(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def _table(problems: Sequence[Problem], unlisted: int, rest: str) -> Iterator[str]:
+    """Yield the lines of a table of problems.
+
+    Args:
+        problems: All problems.
+        unlisted: Number of problems that were only counted.
+        rest: Where the problems are listed that the table omits, as a clause.
+    """
+    if not problems:
+        return
+    rows = [("file", "record", "offset", "problem")]
+    rows += [
+        (escape(each.file), _cell(each.record), _cell(each.offset), escape(each.reason))
+        for each in problems[:MAX_TABLE_ROWS]
+    ]
+    file, record, offset, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for row in rows:
+        yield f"  {row[0]:{file}}  {row[1]:>{record}}  {row[2]:>{offset}}  {row[3]}"
+    omitted = len(problems) - MAX_TABLE_ROWS
+    if omitted > 0:
+        yield f"  and {omitted:,} more; {rest}"
+    if unlisted:
+        yield f"  and {unlisted:,} more, not listed, in files that have thousands of problems"
+
+
+def _cell(value: int | None) -> str:
+    return "-" if value is None else str(value)

@@ -59,7 +59,7 @@ def index_paths(directory: Path, split: str = "train") -> dict[str, Path]:
 
 
 def about(directory: Path, split: str = "train") -> IndexMetadata:
-    path = index_paths(directory, split)["about"]
+    path = index_paths(directory, split)["metadata"]
     return IndexMetadata.from_json(path.read_bytes(), str(path))
 
 
@@ -141,7 +141,7 @@ def check_index(directory: Path, split: str = "train") -> None:
         assert part["offset"].tolist() == places["offset"].tolist()
         assert part["length"].tolist() == places["length"].tolist()
         if described.compression is not None:
-            assert part["within"].tolist() == places["within"].tolist()
+            assert part["inner_offset"].tolist() == places["inner_offset"].tolist()
         assert (shard.records, shard.bytes) == (len(part), path.stat().st_size)
         assert shard.fingerprint == fingerprint(path)
     assert (np.diff(rows["shard"].astype(int)) >= 0).all()

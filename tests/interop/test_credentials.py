@@ -356,7 +356,7 @@ def test_a_query_is_not_a_pattern(query):
     with serving(objects.handler()) as server:
         url = f"{server}/a/x.tfrecord{query}"
         assert len(covey.open(url)) == 1
-        assert covey.verify(url).is_sound
+        assert covey.verify(url).is_valid
         assert not open_storage(url).is_pattern(url)
     asked = {unquote(path) for _, path, wanted in objects.asked if wanted}
     assert asked == {f"/a/x.tfrecord{query.partition('#')[0]}"}

@@ -61,7 +61,7 @@ def take(files, directory=None, **options):
 
 def is_same(one, other):
     return (
-        one.about == other.about
+        one.metadata == other.metadata
         and one.rows.tobytes() == other.rows.tobytes()
         and (one.classes is None) == (other.classes is None)
         and (one.classes is None or one.classes.tobytes() == other.classes.tobytes())
@@ -106,12 +106,12 @@ def test_the_shards_of_a_dataset(tmp_path):
     write({"x": np.arange(50), "label": np.arange(50) % 4}, tmp_path, label="label", shards=3)
     stem = f"{covey.info(tmp_path).path.rpartition('/')[2]}-train"
     index = read_index(tmp_path, stem, read_metadata(tmp_path, stem))
-    names = tuple(shard.name for shard in index.about.shards)
+    names = tuple(shard.name for shard in index.metadata.shards)
     files = ShardFiles(LocalStorage(), str(tmp_path), names)
     for path in export_dali(index, files):
         with open(path) as file:
             assert file.read() == tfrecord2idx(path.removesuffix(".idx"))
-    assert covey.verify(tmp_path, progress=False).is_sound
+    assert covey.verify(tmp_path, progress=False).is_valid
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
@@ -287,7 +287,7 @@ def test_shards_that_are_somewhere_else(files):
     assert storage.read("memory://dali/a.tfrecord.idx").decode() == tfrecord2idx(files.paths[0])
     index, local = take(remote), build(files)
     assert index.rows.tobytes() == local.rows.tobytes()
-    assert index.about.features == local.about.features
+    assert index.metadata.features == local.metadata.features
 
 
 def test_gzip_is_told_from_what_it_holds(tmp_path):

@@ -270,7 +270,7 @@ def test_what_the_encoding_lacks_is_escaped(evil):
 def test_reports_are_printable(evil, tmp_path):
     directory = shutil.copytree(evil / "bad-birds", tmp_path / f"x{EVIL}")
     report = covey.verify(directory, progress=False)
-    assert not report.is_sound
+    assert not report.is_valid
     repaired = covey.repair(directory, tmp_path / f"new{EVIL}", progress=False)
     good = covey.open(evil / "birds", progress=False)
     for each in (report, repaired, *repaired.written, good, good.features, good.classes):
@@ -529,7 +529,7 @@ def test_metadata_that_is_not_a_file(birds, kind, name, entry):
     ("part", "kind"),
     [
         *((part, kind) for part in ("rows", "classes", "by_class") for kind in ("fifo", "device")),
-        *(("about", kind) for kind in SPECIAL),
+        *(("metadata", kind) for kind in SPECIAL),
     ],
 )
 def test_an_index_that_is_not_files(birds, kind, part):
@@ -556,7 +556,7 @@ def test_shards_that_are_not_files(birds, kind):
     (problem,) = [
         each for each in covey.verify(birds, progress=False).problems if each.file == shard.name
     ]
-    assert "it cannot be read" in problem.what
+    assert "it cannot be read" in problem.reason
     repaired = covey.repair(birds, f"{birds}-new", progress=False)
     assert repaired.records == 15
 
@@ -569,7 +569,7 @@ def test_a_header_of_an_array_that_is_not_read(birds):
         (problem,) = [
             each for each in covey.verify(birds, progress=False).problems if each.file == path.name
         ]
-    assert "its header is longer than" in problem.what
+    assert "its header is longer than" in problem.reason
 
 
 # Other errors.
@@ -693,7 +693,7 @@ def change_class_table(directory, change):
     by_class = np.load(directory / names["by_class"])
     change(by_class)
     np.save(directory / names["by_class"], by_class)
-    path = directory / names["about"]
+    path = directory / names["metadata"]
     about = IndexMetadata.from_json(path.read_bytes(), str(path))
     sums = (about.class_checksums[0], _core.crc32c(by_class))
     path.write_text(replace(about, class_checksums=sums).to_json())

@@ -184,7 +184,7 @@ TEST(records_that_are_numbered_otherwise) {
   const EpochPlan plan(9, 20, 6, Rest::fill, true);
   Batcher::Options options;
   options.label = 2;
-  options.numbers = numbers.data();
+  options.record_ids = numbers.data();
   options.count = numbers.size();
   for (const std::size_t known : {numbers.size(), std::size_t{19}}) {
     options.count = known;

@@ -338,7 +338,7 @@ TEST(a_header_says_how_long_its_record_is) {
     const std::uint8_t* const data = copy.data() + kHeaderBytes;
     CHECK(!verify_header(data, record.size()));
     for (const std::size_t other : {record.size() + 1, record.size() + 256, std::size_t{7}}) {
-      CHECK(is(verify_header(data, other), FaultCode::moved, 0, record.size(), other));
+      CHECK(is(verify_header(data, other), FaultCode::length_mismatch, 0, record.size(), other));
     }
     for (std::size_t bit = 0; bit < 8 * kHeaderBytes; ++bit) {
       const auto flip = static_cast<std::uint8_t>(1U << bit % 8);
@@ -350,7 +350,7 @@ TEST(a_header_says_how_long_its_record_is) {
   }
   Exact huge(std::string(kHeaderBytes, '\0'));
   write_header(huge.data(), kLast);
-  CHECK(is(verify_header(huge.data() + kHeaderBytes, 5), FaultCode::moved, 0, kLast, 5));
+  CHECK(is(verify_header(huge.data() + kHeaderBytes, 5), FaultCode::length_mismatch, 0, kLast, 5));
 }
 
 // Decodes records of one int64 column, with as much of their frames checked as is asked for.
@@ -393,11 +393,11 @@ TEST(frames_are_checked_as_far_as_it_is_asked_for) {
   CHECK(decode_rows(moved, Check::frame, {0, 1}).first.row == 1);
   CHECK(decode_rows(moved, Check::data, {0, 1}).first.code == FaultCode::data_checksum);
   other[1].length += 1;
-  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::moved, 1, rows[1].length,
+  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::length_mismatch, 1, rows[1].length,
            rows[1].length + 1));
   other[1] = rows[2];
   other[1].length -= 1;
-  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::moved, 1, rows[2].length,
+  CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::length_mismatch, 1, rows[2].length,
            rows[2].length - 1));
   // Damage in the header, in the data and in the footer.
   const auto damaged = [&](std::size_t at, Check check) {

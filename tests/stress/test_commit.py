@@ -819,7 +819,7 @@ def test_nothing_outside_of_the_dataset_changes(tmp_path, plant, action, monkeyp
     if action in READS:
         assert snapshot(directory) == before[1]
     assert "overwritten" not in (directory / "dataset_info.json").read_text()
-    assert "overwritten" not in index_paths(directory)["about"].read_text()
+    assert "overwritten" not in index_paths(directory)["metadata"].read_text()
 
 
 # Locks.
@@ -855,7 +855,7 @@ def test_readers_do_not_wait_for_a_lock(tmp_path):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert len(covey.open(tmp_path)) == 40
-        assert covey.verify(tmp_path, progress=False).is_sound
+        assert covey.verify(tmp_path, progress=False).is_valid
     finally:
         os.close(lock)
 
@@ -1551,6 +1551,6 @@ def test_append_to_an_index_with_lengths_past_the_end(tmp_path):
 
 def test_append_to_a_compressed_index_without_within(tmp_path):
     write(OLD, tmp_path / "birds", label="label", compression="GZIP")
-    without("within")(tmp_path / "birds" / "birds-train.index.npy")
+    without("inner_offset")(tmp_path / "birds" / "birds-train.index.npy")
     write(NEW, tmp_path / "birds", label="label", mode="append")
     check_index(tmp_path / "birds")

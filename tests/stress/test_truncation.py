@@ -177,7 +177,7 @@ def stream_batches(directory, path, mmap):
 def verify_all(directory, path, mmap):
     def action():
         report = verify(directory, mmap=mmap, threads=2, progress=False)
-        if not report.is_sound:
+        if not report.is_valid:
             assert all(problem.file == path.name for problem in report.problems)
             raise CorruptRecordError(str(report), name=path.name, record=0, offset=0)
         assert report.records == RECORDS

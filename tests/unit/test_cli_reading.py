@@ -136,7 +136,7 @@ def test_in_a_process_of_its_own(directory):
 def test_verify_says_that_nothing_is_wrong(directory, capsys):
     said = run(capsys, "verify", "birds")
     assert re.fullmatch(
-        r"birds: 4 files, 69 records and [\d.]+ kB checked: nothing is wrong\n", said
+        r"birds: 4 files, 69 records and [\d.]+ kB checked: no problems\n", said
     )
     assert run(capsys, "verify", "birds", "--quiet") == ""
 
@@ -149,18 +149,18 @@ def test_verify_says_what_is_wrong(directory, capsys):
     pattern = rf"  birds-train.tfrecord-00000-of-00003 +3 +{offset}  data checksum is 0x\w+, .*"
     assert re.fullmatch(pattern, said[2])
     assert run(capsys, "verify", "birds", "-q", code=1).splitlines() == said
-    assert run(capsys, "verify", "birds", "--split", "test").endswith("nothing is wrong\n")
+    assert run(capsys, "verify", "birds", "--split", "test").endswith("no problems\n")
 
 
 def test_verify_as_json(directory, capsys):
     offset = damage(directory)
     content = json.loads(run(capsys, "verify", "birds", "--json", code=1))
-    assert (content["sound"], content["records"], content["files"]) == (False, 68, 4)
+    assert (content["valid"], content["records"], content["files"]) == (False, 68, 4)
     (problem,) = content["problems"]
     assert problem["split"] == "train"
     assert (problem["record"], problem["offset"]) == (3, offset)
     assert os.path.exists(os.path.join(content["directory"], problem["file"]))
-    assert json.loads(run(capsys, "verify", "birds", "--json", "--split", "test"))["sound"]
+    assert json.loads(run(capsys, "verify", "birds", "--json", "--split", "test"))["valid"]
 
 
 def test_verify_lists_the_first_fifty(tmp_path, capsys):
@@ -177,7 +177,7 @@ def test_verify_what_is_behind_a_url(directory, capsys):
     for path in directory.iterdir():
         storage.upload(str(path), f"memory://verify/birds/{path.name}")
     said = run(capsys, "verify", "memory://verify/birds", "--storage-option", "x=1")
-    assert said.endswith("nothing is wrong\n")
+    assert said.endswith("no problems\n")
     damage(directory)
     name = shard_paths(directory)[0].name
     storage.upload(str(directory / name), f"memory://verify/birds/{name}")
@@ -194,10 +194,10 @@ def test_repair(directory, capsys):
     offset = damage(directory)
     before = files(directory)
     said = run(capsys, "repair", "birds", "--output", "new").splitlines()
-    assert said[0] == "birds: 68 records saved in new; lost in 1 place"
+    assert said[0] == "birds: 68 records copied to new; 1 loss"
     assert said[2].split()[:3] == ["birds-train.tfrecord-00000-of-00003", "3", str(offset)]
     assert files(directory) == before
-    assert run(capsys, "verify", "new").endswith("nothing is wrong\n")
+    assert run(capsys, "verify", "new").endswith("no problems\n")
     assert "there is a split 'train' already; pass --mode overwrite" in error_of(
         capsys, "repair", "birds", "--output", "new"
     )
@@ -252,8 +252,8 @@ def test_repair_from_and_to_a_url(directory, capsys):
     for path in directory.iterdir():
         storage.upload(str(path), f"memory://repair/birds/{path.name}")
     said = run(capsys, "repair", "memory://repair/birds", "--output", "memory://repair/new")
-    assert "68 records saved in memory://repair/new" in said
-    assert run(capsys, "verify", "memory://repair/new").endswith("nothing is wrong\n")
+    assert "68 records copied to memory://repair/new" in said
+    assert run(capsys, "verify", "memory://repair/new").endswith("no problems\n")
     said = error_of(capsys, "repair", "memory://repair/birds/", "--output", "memory://repair/birds")
     assert "is what is to be repaired" in said
 
@@ -379,7 +379,7 @@ def test_index_of_a_file(tmp_path, capsys):
     assert "was there" in run(capsys, "index", path)
     with covey.open(path) as dataset:
         assert dataset.classes.names == NAMES
-    assert run(capsys, "verify", path).endswith("nothing is wrong\n")
+    assert run(capsys, "verify", path).endswith("no problems\n")
 
 
 def test_index_again_only_if_it_must(tmp_path, capsys):
@@ -411,7 +411,7 @@ def test_index_without_a_label_leaves_nothing_of_the_old_one(tmp_path, capsys):
     path.write_bytes(frame(features.encode({"y": 1.0})))
     assert "nothing tells the class" in run(capsys, "index", path)
     assert not (tmp_path / "x.tfrecord.classes.npy").exists()
-    assert run(capsys, "verify", path).endswith("nothing is wrong\n")
+    assert run(capsys, "verify", path).endswith("no problems\n")
 
 
 def test_index_of_a_dataset_that_covey_wrote(directory, capsys):
@@ -423,7 +423,7 @@ def test_index_of_a_dataset_that_covey_wrote(directory, capsys):
     for name in names:
         (directory / name).unlink()
     assert "made" in run(capsys, "index", "birds")
-    assert run(capsys, "verify", "birds").endswith("nothing is wrong\n")
+    assert run(capsys, "verify", "birds").endswith("no problems\n")
 
 
 def test_index_of_a_shard_that_has_grown(directory, capsys):
@@ -475,7 +475,7 @@ def test_index_for_dali_and_back(directory, capsys):
     assert content["splits"]["train"]["made"] is True
     assert (directory / "birds-train.index.npy").read_bytes() == rows
     assert "made" in run(capsys, "index", "birds", "--import-dali")
-    assert run(capsys, "verify", "birds").endswith("nothing is wrong\n")
+    assert run(capsys, "verify", "birds").endswith("no problems\n")
     with open("idx/birds-train.tfrecord-00001-of-00003.idx", "a") as file:
         file.write("five\n")
     said = error_of(capsys, "index", "birds", "--import-dali", "idx")
@@ -499,7 +499,7 @@ def test_index_that_is_only_in_the_cache_is_brought_to_the_shards(tmp_path, caps
     assert re.search(r"all +6 .* fresh", run(capsys, "info", url))
     assert "was there" in run(capsys, "index", url)
     assert len(storage.list("memory://cached")) == 3
-    assert run(capsys, "verify", url).endswith("nothing is wrong\n")
+    assert run(capsys, "verify", url).endswith("no problems\n")
 
 
 def test_index_behind_a_url_is_put_beside_the_shards(tmp_path, capsys):
@@ -514,7 +514,7 @@ def test_index_behind_a_url_is_put_beside_the_shards(tmp_path, capsys):
     assert "was there" in run(capsys, "index", url)
     with covey.open(url) as dataset:
         assert dataset.classes.names == NAMES
-    assert run(capsys, "verify", url).endswith("nothing is wrong\n")
+    assert run(capsys, "verify", url).endswith("no problems\n")
     said = run(capsys, "info", url)
     assert False in said
     assert "2 examples each" in said

@@ -350,7 +350,9 @@ def test_forged_features_are_no_crash(judged, kind, place, value):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["streamed", "compression", "order", "label", "label_strings"])
+@pytest.mark.parametrize(
+    "name", ["single_stream", "compression", "order", "label", "label_strings"]
+)
 @pytest.mark.parametrize(
     "value", [True, False, None, "GZIP", "ZLIB", "x", "@file", {}, {"by": "key"}, ["a", "b", "c"]]
 )

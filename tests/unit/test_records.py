@@ -64,7 +64,7 @@ class TestRoundTrip:
         path = write(tmp_path / "x", RECORDS, compression=compression, member_bytes=1000)
         with RecordReader(path) as reader:
             places = reader.places()
-            found = [reader.read_at(int(p["offset"]), int(p["within"])) for p in places]
+            found = [reader.read_at(int(p["offset"]), int(p["inner_offset"])) for p in places]
         assert found == RECORDS
         assert places["length"].tolist() == [len(record) for record in RECORDS]
 
@@ -76,7 +76,7 @@ class TestRoundTrip:
             assert list(reader) == RECORDS
             assert list(reader) == RECORDS  # from the beginning again
             place = reader.places()[2]
-            assert reader.read_at(int(place["offset"]), int(place["within"])) == RECORDS[2]
+            assert reader.read_at(int(place["offset"]), int(place["inner_offset"])) == RECORDS[2]
         assert not memory.closed  # it is the caller's
 
     def test_file_object_is_read_from_where_it_stands(self, compression):

@@ -72,7 +72,7 @@ def read_file(path):
 
 
 def is_sound(directory):
-    return verify(directory, progress=False).is_sound
+    return verify(directory, progress=False).is_valid
 
 
 # What is saved.
@@ -106,7 +106,7 @@ def test_what_is_damaged_is_left_out_and_listed(directory, new):
         ("train", names[0], 3, first),
         ("train", names[2], 7, second),
     ]
-    assert all("data checksum is" in each.what for each in mended.lost)
+    assert all("data checksum is" in each.reason for each in mended.lost)
     assert [shard.records for shard in mended.written[0].shards] == [19, 20, 19]
     assert is_sound(new)
     check_index(new)
@@ -183,7 +183,7 @@ def test_a_missing_shard(directory, new):
     mended = mend(directory, new)
     (lost,) = mended.lost
     assert (lost.file, lost.record) == (path.name, None)
-    assert lost.what == "the shard is missing, with its 20 records"
+    assert lost.reason == "the shard is missing, with its 20 records"
     assert len(shard_paths(new)) == 2
     assert is_sound(new)
 
@@ -258,7 +258,7 @@ def test_the_sound_records_of_damaged_files_are_saved(cases, tmp_path, part):
                 mend(case.path, new)
             continue
         mended = mend(case.path, new, threads=1)
-        first = next((each for each in mended.lost if not each.what.endswith("Example")), None)
+        first = next((each for each in mended.lost if not each.reason.endswith("Example")), None)
         place = None if first is None else (first.record, first.offset)
         only_checksums = case.first is not None and first is None
         if records(new) != survivors or (place != case.first and not only_checksums):
@@ -331,7 +331,7 @@ def test_records_that_no_features_fit(tmp_path, new):
     mended = mend(tmp_path / "x", new, features={"a": "int64"})
     assert mended.records == 2
     assert [each.record for each in mended.lost] == [1]
-    assert "it holds a bytes list" in mended.lost[0].what
+    assert "it holds a bytes list" in mended.lost[0].reason
 
 
 def test_one_class_per_file_is_not_a_label_of_the_new_dataset(tmp_path, new):
@@ -522,8 +522,8 @@ def test_what_is_said(directory, new):
     damage(directory, 3)
     mended = mend(directory, new)
     first, header, line = str(mended).splitlines()
-    assert first == f"{directory}: 68 records saved in {new}; lost in 1 place"
-    assert header.split() == ["file", "record", "offset", "what"]
+    assert first == f"{directory}: 68 records copied to {new}; 1 loss"
+    assert header.split() == ["file", "record", "offset", "problem"]
     assert "data checksum" in line
     content = json.loads(json.dumps(mended.to_dict()))
     assert content["lost"] == [dataclasses.asdict(mended.lost[0])]

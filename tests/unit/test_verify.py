@@ -22,9 +22,11 @@ from covey import _core
 from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
 from covey.index import Index, Indexing, IndexMetadata, ShardFiles, index_names, write_index
-from covey.maintenance.report import LISTED, Problem, Problems
+from covey.maintenance.report import Problems
 from covey.maintenance.shard_reader import read_shard
 from covey.maintenance.verify import verify
+from covey.results import MAX_TABLE_ROWS as LISTED
+from covey.results import Problem
 from covey.storage import LocalStorage
 
 NAMES = ("crow", "owl", "wren")
@@ -39,7 +41,7 @@ def birds(count=60, first=0):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A dataset of two splits, in which nothing is wrong."""
+    """A dataset of two splits, in which no problems."""
     directory = tmp_path_factory.mktemp("sound") / "birds"
     write(birds(), directory, label="species", shards=3)
     write(birds(9), directory, "test")
@@ -85,13 +87,13 @@ def change(path, at, by=b"?"):
 
 def test_nothing_is_wrong_with_what_covey_writes(sound):
     report = check(sound)
-    assert report.is_sound
+    assert report.is_valid
     assert report.problems == ()
     assert (report.files, report.records) == (4, 69)
     assert report.bytes == sum(
         path.stat().st_size for split in ("train", "test") for path in shard_paths(sound, split)
     )
-    assert str(report).endswith("nothing is wrong")
+    assert str(report).endswith("no problems")
     assert report.splits == ("train", "test")
 
 
@@ -159,7 +161,7 @@ def test_a_dataset_without_splits(tmp_path):
         '{"pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",'
         '"featuresDict": {}}'
     )
-    assert check(tmp_path).is_sound
+    assert check(tmp_path).is_valid
 
 
 def test_files_that_tensorflow_compressed(tmp_path):
@@ -168,19 +170,19 @@ def test_files_that_tensorflow_compressed(tmp_path):
             for n in range(50):
                 writer.write(example(label=[n % 4], x=[b"abc" * n]))
     covey.build_index(tmp_path, label="label", progress=False)
-    assert about_of(tmp_path, "covey-all").streamed
+    assert about_of(tmp_path, "covey-all").single_stream
     assert check(tmp_path).problems == ()
     assert check(tmp_path).records == 150
 
 
 def about_of(directory, stem):
-    return IndexMetadata.from_json((directory / index_names(stem)["about"]).read_bytes(), stem)
+    return IndexMetadata.from_json((directory / index_names(stem)["metadata"]).read_bytes(), stem)
 
 
 def test_only_the_splits_that_were_asked_for(directory):
     change(shard(directory), 30)
-    assert check(directory, split="test").is_sound
-    assert not check(directory, split="test + train").is_sound
+    assert check(directory, split="test").is_valid
+    assert not check(directory, split="test + train").is_valid
     assert check(directory, split="test").splits == ("test",)
     with pytest.raises(
         covey.errors.DatasetError, match="no split 'val'; the splits are 'train', 'test'"
@@ -217,7 +219,7 @@ NO_EXAMPLE = "it is not a tf.train.Example"
 def damages(report, name):
     """Where records are corrupt; that the others are no Examples is another matter."""
     assert {each.file for each in report.problems} <= {name}
-    return [(p.record, p.offset) for p in report.problems if not p.what.endswith(NO_EXAMPLE)]
+    return [(p.record, p.offset) for p in report.problems if not p.reason.endswith(NO_EXAMPLE)]
 
 
 def test_every_damage_is_reported_at_its_record(cases):
@@ -241,7 +243,7 @@ def is_example(record):
 
 def test_records_that_are_no_examples_are_those_that_protobuf_refuses(cases):
     for case in cases[::9]:
-        found = [p for p in check(case.path).problems if p.what.endswith(NO_EXAMPLE)]
+        found = [p for p in check(case.path).problems if p.reason.endswith(NO_EXAMPLE)]
         refused = [record for record in case.survivors if not is_example(record)]
         assert len(found) == len(refused), case.path.name
 
@@ -252,9 +254,9 @@ def test_all_damaged_files_together(cases):
     assert report.files == len(cases)
     found = {}
     for each in report.problems:
-        found.setdefault(each.file, []).append((each.record, each.offset, each.what))
+        found.setdefault(each.file, []).append((each.record, each.offset, each.reason))
     for case in cases[::10]:
-        alone = [(p.record, p.offset, p.what) for p in check(case.path).problems]
+        alone = [(p.record, p.offset, p.reason) for p in check(case.path).problems]
         assert found.get(case.path.name, []) == alone
 
 
@@ -289,8 +291,8 @@ def test_damage_of_compressed_files_is_the_same_beside_an_index(cases, tmp_path,
         report = check(path)
         alone = check(case.path)
         assert {each.file for each in report.problems} == {path.name}, case.path.name
-        found = [(p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.what]
-        expected = [(p.record, p.offset) for p in alone.problems if NO_EXAMPLE not in p.what]
+        found = [(p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.reason]
+        expected = [(p.record, p.offset) for p in alone.problems if NO_EXAMPLE not in p.reason]
         assert [each for each in found if each != (None, None)] == expected, case.path.name
 
 
@@ -301,7 +303,7 @@ def test_damage_makes_no_row_of_the_index_wrong(indexed_cases):
         shutil.copy(case.path, directory / "birds.tfrecord")
         report = check(directory / "birds.tfrecord")
         assert {each.file for each in report.problems} == {"birds.tfrecord"}, case.path.name
-        first = next((p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.what)
+        first = next((p.record, p.offset) for p in report.problems if NO_EXAMPLE not in p.reason)
         assert first == case.first
 
 
@@ -312,7 +314,7 @@ def test_a_damaged_record_of_a_dataset(directory):
     problem = only(check(directory))
     assert (problem.file, problem.split) == (path.name, "train")
     assert (problem.record, problem.offset) == (7, row["offset"])
-    assert "data checksum is" in problem.what
+    assert "data checksum is" in problem.reason
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
@@ -375,8 +377,8 @@ def test_a_record_that_does_not_fit_the_features(directory, kind):
     (problem,) = [p for p in report.problems if p.file == path.name and p.record is not None]
     offset = sum(len(each) + 16 for each in records[:5])
     assert (problem.record, problem.offset) == (5, offset)
-    assert what in problem.what
-    assert path.name not in problem.what
+    assert what in problem.reason
+    assert path.name not in problem.reason
 
 
 @given(bad=st.sets(st.integers(0, 39), max_size=40))
@@ -394,11 +396,11 @@ def test_every_record_that_does_not_fit_is_found_and_no_other(tmp_path_factory, 
 def test_files_of_others_need_only_be_examples(tmp_path):
     good = [example(a=[1]), example(a=[1, 2], b=[b"x"]), example()]
     (tmp_path / "x.tfrecord").write_bytes(b"".join(map(frame, good)))
-    assert check(tmp_path).is_sound
+    assert check(tmp_path).is_valid
     (tmp_path / "x.tfrecord").write_bytes(b"".join(map(frame, [*good, b"\x07"])))
     problem = only(check(tmp_path))
     assert (problem.file, problem.record) == ("x.tfrecord", 3)
-    assert problem.what.endswith(NO_EXAMPLE)
+    assert problem.reason.endswith(NO_EXAMPLE)
 
 
 @pytest.mark.parametrize("name", ["x.tfrec", "deep/er/x.tfrecords", "x.tfrecord.gz"])
@@ -409,7 +411,7 @@ def test_files_of_others_wherever_they_are(tmp_path, name):
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     for asked in (tmp_path, path, str(tmp_path / "**" / "x.*"), [path]):
         report = check(asked)
-        assert (report.is_sound, report.files, report.records) == (True, 1, 2)
+        assert (report.is_valid, report.files, report.records) == (True, 1, 2)
 
 
 def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
@@ -417,13 +419,13 @@ def test_the_features_of_an_index_that_covey_made_of_them_count(tmp_path):
     good = [example(a=[n], label=[n % 2]) for n in range(6)]
     path.write_bytes(b"".join(map(frame, good)))
     covey.build_index(path, progress=False)
-    assert check(path).is_sound
+    assert check(path).is_valid
     # As long as before, so that the rows stay right.
     other = good[2].replace(b"label", b"lapel")
     path.write_bytes(b"".join(map(frame, [*good[:2], other, *good[3:]])))
     report = check(path)
     assert ("x.tfrecord", 2) in [(p.file, p.record) for p in report.problems]
-    assert any("'label': it is not there" in p.what for p in report.problems)
+    assert any("'label': it is not there" in p.reason for p in report.problems)
 
 
 def test_features_that_were_found_out_are_not_those_of_records_that_came_later(tmp_path):
@@ -434,8 +436,8 @@ def test_features_that_were_found_out_are_not_those_of_records_that_came_later(t
         file.write(frame(example(b=[b"x"])))
     report = check(path)
     assert [each.file for each in report.problems] == ["x.tfrecord.index.npy", "x.tfrecord"]
-    assert "it has 1 rows for x.tfrecord, which has 2 records" in report.problems[0].what
-    assert "has grown" in report.problems[1].what
+    assert "it has 1 rows for x.tfrecord, which has 2 records" in report.problems[0].reason
+    assert "has grown" in report.problems[1].reason
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True])
@@ -451,16 +453,16 @@ def index_path(directory, what="rows", split="train"):
     return directory / index_names(f"birds-{split}")[what]
 
 
-@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
+@pytest.mark.parametrize("what", ["rows", "metadata", "classes", "by_class"])
 def test_a_flipped_byte_anywhere_in_the_index(directory, what):
     path = index_path(directory, what)
     data = path.read_bytes()
-    header = len(data) - index(directory, what).nbytes if what != "about" else len(data)
+    header = len(data) - index(directory, what).nbytes if what != "metadata" else len(data)
     rng = random.Random(what)
     for at in {*rng.sample(range(header), 60), *rng.sample(range(len(data)), 60)}:
         path.write_bytes(flip(data, 8 * at + rng.randrange(8)))
         report = check(directory, threads=1)
-        if report.is_sound and at < header and what != "about":
+        if report.is_valid and at < header and what != "metadata":
             # Some bytes of numpy's header may be others that mean the same.
             assert np.load(path).tobytes() == data[header:]
             continue
@@ -470,7 +472,7 @@ def test_a_flipped_byte_anywhere_in_the_index(directory, what):
             assert row in {each.record for each in report.problems}
 
 
-@pytest.mark.parametrize("what", ["rows", "about", "classes", "by_class"])
+@pytest.mark.parametrize("what", ["rows", "metadata", "classes", "by_class"])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "longer", "text"])
 def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
     path = index_path(directory, what)
@@ -481,12 +483,12 @@ def test_a_file_of_the_index_is_missing_or_another(directory, what, how):
         path.write_bytes(
             {"empty": b"", "cut": data[:-1], "longer": data + b"x", "text": b"hello"}[how]
         )
-    if (what, how) == ("about", "cut"):
+    if (what, how) == ("metadata", "cut"):
         return  # the last byte is that of the last line
     report = check(directory)
     assert path.name in {each.file for each in report.problems}
     if how == "missing":
-        assert "is missing" in only(report).what
+        assert "is missing" in only(report).reason
 
 
 def rewrite(directory, rows=None, classes=None, by_class=None, **changes):
@@ -531,9 +533,9 @@ def test_a_row_that_is_wrong_though_its_checksum_is_right(directory, field, valu
     report = check(directory)
     problem = next(each for each in report.problems if each.record is not None)
     assert (problem.file, problem.record) == ("birds-train.index.npy", row)
-    assert f"{field} is" in problem.what
-    assert str(value) in problem.what
-    assert str(before) in problem.what
+    assert f"{field} is" in problem.reason
+    assert str(value) in problem.reason
+    assert str(before) in problem.reason
 
 
 @given(st.data())
@@ -548,8 +550,8 @@ def test_all_wrong_rows_are_found(sound, tmp_path_factory, data):
     rewrite(directory, rows)
     told = set()
     for each in check(directory, threads=1).problems:
-        if each.file == "birds-train.index.npy" and "is" in each.what:
-            after = each.what.partition("; the ")[2].partition(" rows")[0]
+        if each.file == "birds-train.index.npy" and "is" in each.reason:
+            after = each.reason.partition("; the ")[2].partition(" rows")[0]
             told |= set(range(each.record, each.record + 1 + int(after or 0)))
     assert told == wrong
 
@@ -561,13 +563,13 @@ def test_rows_of_another_order(directory):
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-@pytest.mark.parametrize("field", ["offset", "within", "length", "label"])
+@pytest.mark.parametrize("field", ["offset", "inner_offset", "length", "label"])
 def test_wrong_rows_of_compressed_shards(tmp_path, compression, field):
     rng = np.random.default_rng(0)
     examples = {"x": rng.integers(0, 256, (300, 200), np.uint8), "label": np.arange(300) % 7}
     directory = tmp_path / "birds"
     write(examples, directory, label="label", compression=compression, shards=2)
-    assert check(directory).is_sound
+    assert check(directory).is_valid
     rows = index(directory)
     rows[field][201] += 1
     rewrite(directory, rows)
@@ -582,7 +584,7 @@ def test_classes_that_do_not_have_their_records(directory):
     rewrite(directory, classes=table)
     report = check(directory)
     assert {each.file for each in report.problems} == {"birds-train.classes.npy"}
-    assert [each.what for each in report.problems] == [
+    assert [each.reason for each in report.problems] == [
         "it has 19 records of class 0 ('crow'), the rows have 20",
         "it has 21 records of class 1 ('owl'), the rows have 20",
     ]
@@ -592,7 +594,7 @@ def test_a_class_that_is_missing_and_one_too_many(directory):
     table = index(directory, "classes")
     table["label"] = [0, 1, 7]
     rewrite(directory, classes=table)
-    assert [each.what for each in check(directory).problems] == [
+    assert [each.reason for each in check(directory).problems] == [
         "it has 0 records of class 2 ('wren'), the rows have 20",
         "it has 20 records of class 7, the rows have none",
     ]
@@ -628,7 +630,7 @@ def test_labels_that_the_records_have_not(directory):
     report = check(directory)
     assert {each.file for each in report.problems} == {"birds-train.index.npy"}
     assert report.problems[0].record == 0
-    assert "the 19 rows after it are wrong as well" in report.problems[0].what
+    assert "the 19 rows after it are wrong as well" in report.problems[0].reason
     assert len(report.problems) == 3  # one for each shard
 
 
@@ -644,14 +646,14 @@ def test_texts_of_classes_that_are_not_those_of_the_records(tmp_path):
     rewrite(directory, label_strings=("crow", "eagle", "wren"))
     report = check(directory)
     assert [each.record for each in report.problems] == [1, 4]
-    assert "one that the index does not know" in report.problems[0].what
+    assert "one that the index does not know" in report.problems[0].reason
 
 
 def test_an_index_of_other_shards(directory):
     said = about(directory)
     other = dataclasses.replace(said.shards[1], name="birds-train.tfrecord-00009-of-00003")
     rewrite(directory, shards=(said.shards[0], other, said.shards[2]))
-    found = [(p.file, p.what) for p in check(directory).problems]
+    found = [(p.file, p.reason) for p in check(directory).problems]
     assert found == [
         (other.name, "the index is of this shard, too, which is none of the split"),
         (said.shards[1].name, "the index does not have this shard"),
@@ -660,7 +662,7 @@ def test_an_index_of_other_shards(directory):
 
 def test_an_index_with_a_label_that_is_none(directory):
     rewrite(directory, label="song")
-    assert (only_of(check(directory), "birds-train.index.json").what) == (
+    assert (only_of(check(directory), "birds-train.index.json").reason) == (
         "label is 'song', which is Tensor(dtype='float32', shape=(2,), encoding='list'); must be a "
         "ClassLabel, an integer or a string"
     )
@@ -670,7 +672,7 @@ def test_an_index_that_is_wrong_about_compression(directory):
     rewrite(directory, compression=None)
     packed = gzip.compress(shard(directory, 1).read_bytes())
     shard(directory, 1).write_bytes(packed)
-    found = [(p.file, p.what) for p in check(directory).problems]
+    found = [(p.file, p.reason) for p in check(directory).problems]
     assert found[0][0] == "birds-train.index.json"
     assert "says no compression" in found[0][1]
     assert "has GZIP" in found[0][1]
@@ -683,7 +685,7 @@ def test_a_shard_that_has_grown(directory):
     path = shard(directory)
     with open(path, "ab") as file:
         file.write(frame(records_of(path)[0]))
-    said = {(p.file, p.what.split(";")[0]) for p in check(directory).problems}
+    said = {(p.file, p.reason.split(";")[0]) for p in check(directory).problems}
     size = path.stat().st_size
     assert (
         path.name,
@@ -703,7 +705,7 @@ def test_a_shard_that_was_cut(directory, between):
     row = index(directory)[15]
     os.truncate(path, int(row["offset"]) + (0 if between else 13))
     report = check(directory)
-    whats = " ".join(each.what for each in report.problems if each.file == path.name)
+    whats = " ".join(each.reason for each in report.problems if each.file == path.name)
     assert "the shard was cut from" in whats
     assert (path.name, 15, int(row["offset"])) in places(report) or between
     count = 15 if between else 16
@@ -716,7 +718,7 @@ def test_a_shard_that_was_replaced_by_one_of_the_same_size(directory):
     records = records_of(path)
     put_records(directory, records[::-1])
     assert path.stat().st_size == about(directory).shards[0].bytes
-    whats = [each.what for each in check(directory).problems if each.file == path.name]
+    whats = [each.reason for each in check(directory).problems if each.file == path.name]
     assert whats == [
         "the shard is not the one that was indexed, it was replaced since the index was made"
     ]
@@ -739,7 +741,7 @@ def test_a_shard_that_cannot_be_read(directory, monkeypatch):
 
     monkeypatch.setattr("covey.maintenance.shards.read_shard", fail)
     problem = only(check(directory))
-    assert (problem.file, problem.what) == (path.name, "it cannot be read: Input/output error")
+    assert (problem.file, problem.reason) == (path.name, "it cannot be read: Input/output error")
 
 
 # What describes the dataset.
@@ -759,7 +761,7 @@ def test_numbers_of_records_that_are_wrong(directory):
     redescribe(directory, info)
     problem = only(check(directory))
     assert problem.file == shard(directory, 1).name
-    assert problem.what == "it has 20 records, but 19 in dataset_info.json"
+    assert problem.reason == "it has 20 records, but 19 in dataset_info.json"
 
 
 def test_a_number_of_bytes_that_is_wrong(directory):
@@ -771,14 +773,14 @@ def test_a_number_of_bytes_that_is_wrong(directory):
     assert problem.file == "dataset_info.json"
     data = sum(map(len, (r for n in range(3) for r in records_of(shard(directory, n)))))
     assert (
-        f"says {size + 1:,} bytes, but the shards have {size:,}, {data:,} of them" in problem.what
+        f"says {size + 1:,} bytes, but the shards have {size:,}, {data:,} of them" in problem.reason
     )
     assert problem.split == "train"
     # TFDS counts the records without their frames, and older versions of it do not count at all.
     for right in (str(data), "0"):
         info["splits"][0]["numBytes"] = right
         redescribe(directory, info)
-        assert check(directory).is_sound
+        assert check(directory).is_valid
 
 
 def test_fewer_shards_than_there_are(directory):
@@ -786,11 +788,11 @@ def test_fewer_shards_than_there_are(directory):
     info["splits"][0]["shardLengths"] = ["20", "20"]
     redescribe(directory, info)
     report = check(directory)
-    by_file = {each.file: each.what for each in report.problems}
+    by_file = {each.file: each.reason for each in report.problems}
     assert by_file["birds-train.tfrecord-00000-of-00002"] == "the shard is missing"
     for number in range(3):
         name = f"birds-train.tfrecord-0000{number}-of-00003"
-        assert any(p.file == name and "looks like a shard" in p.what for p in report.problems)
+        assert any(p.file == name and "looks like a shard" in p.reason for p in report.problems)
 
 
 def test_a_split_that_nothing_describes(directory):
@@ -799,8 +801,8 @@ def test_a_split_that_nothing_describes(directory):
     redescribe(directory, info)
     problem = only(check(directory))
     assert problem.file == "birds-test.tfrecord-00000-of-00001"
-    assert "dataset_info.json does not list it" in problem.what
-    assert check(directory, split="train").is_sound
+    assert "dataset_info.json does not list it" in problem.reason
+    assert check(directory, split="train").is_valid
 
 
 def test_features_that_are_others_in_the_index(directory):
@@ -809,8 +811,8 @@ def test_features_that_are_others_in_the_index(directory):
     (directory / "features.json").write_text(text)
     found = check(directory)
     assert {each.file for each in found.problems} == {"features.json"}
-    assert "in birds-train.index.json" in found.problems[0].what
-    assert "int32" in found.problems[0].what
+    assert "in birds-train.index.json" in found.problems[0].reason
+    assert "int32" in found.problems[0].reason
 
 
 def test_features_without_a_file(directory):
@@ -823,11 +825,11 @@ def test_names_of_classes_that_are_missing_or_others(directory):
     path.write_text("crow\nowl\n")
     report = check(directory)
     assert {each.file for each in report.problems} == {"species.labels.txt"}
-    assert "2 names, but" in only(report).what
+    assert "2 names, but" in only(report).reason
     path.write_text("crow\nwren\nowl\n")
     assert {each.file for each in check(directory).problems} == {"features.json"}
     path.unlink()
-    assert "3 classes without names" in check(directory).problems[0].what
+    assert "3 classes without names" in check(directory).problems[0].reason
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
@@ -855,7 +857,7 @@ def test_a_version_of_a_dataset(directory, tmp_path):
     outer = tmp_path / "outer"
     outer.mkdir()
     shutil.move(directory, outer / "1.0.0")
-    assert check(outer).is_sound
+    assert check(outer).is_valid
     (outer / "1.0.0" / "features.json").write_text("{")
     assert only(check(outer)).file == "features.json"
 
@@ -874,7 +876,7 @@ def datum(tmp_path):
 
 
 def test_what_datum_reads(datum):
-    assert check(datum).is_sound
+    assert check(datum).is_valid
     content = describe(datum, "shard_info.json")
     name = sorted(content["train"])[1]
     content["train"][name] = 7
@@ -882,7 +884,8 @@ def test_what_datum_reads(datum):
     problem = only(check(datum))
     assert problem.file == "shard_info.json"
     assert (
-        problem.what == f"split 'train': {name} has 7 records, but 10 records in dataset_info.json"
+        problem.reason
+        == f"split 'train': {name} has 7 records, but 10 records in dataset_info.json"
     )
 
 
@@ -896,14 +899,14 @@ def test_what_datum_cannot_read(datum, name, content):
 def test_a_directory_that_only_datum_describes(datum):
     (datum / "dataset_info.json").unlink()
     (datum / "features.json").unlink()
-    assert check(datum).is_sound
+    assert check(datum).is_valid
     assert check(datum).records == 20
     content = describe(datum, "shard_info.json")
     name = sorted(content["train"])[1]
     content["train"][name] = 9
     content["train"]["nowhere.tfrecord"] = 2
     redescribe(datum, content, "shard_info.json")
-    found = {each.file: each.what for each in check(datum).problems}
+    found = {each.file: each.reason for each in check(datum).problems}
     assert found[name] == "it has 10 records, but 9 in shard_info.json"
     assert found["nowhere.tfrecord"] == "the shard is missing"
     (datum / "shard_info.json").write_text("{")
@@ -921,7 +924,7 @@ def test_a_report_as_a_text(directory):
     first, header, line = said.splitlines()
     assert first.startswith(f"{directory}: 4 files, 68 records and ")
     assert first.endswith("checked: 1 problem")
-    assert header.split() == ["file", "record", "offset", "what"]
+    assert header.split() == ["file", "record", "offset", "problem"]
     assert line.split()[:3] == ["birds-train.tfrecord-00000-of-00003", "0", "0"]
 
 
@@ -931,7 +934,7 @@ def test_a_long_report_is_cut(directory):
     lines = str(report).splitlines()
     assert len(report.problems) > 70
     assert len(lines) == LISTED + 3
-    assert lines[-1] == f"  and {len(report.problems) - LISTED} more; `problems` has them all"
+    assert lines[-1] == f"  and {len(report.problems) - LISTED} more; `problems` lists all"
     assert len(report.to_dict()["problems"]) == len(report.problems)
 
 
@@ -947,6 +950,6 @@ def test_a_report_as_json(directory):
     change(shard(directory), 30)
     report = check(directory)
     content = json.loads(json.dumps(report.to_dict()))
-    assert content["sound"] is False
+    assert content["valid"] is False
     assert content["records"] == 68
     assert content["problems"] == [dataclasses.asdict(only(report))]

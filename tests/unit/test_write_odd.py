@@ -229,7 +229,7 @@ SKIPPING = {
 
 def left_out(examples, directory, **options):
     written = write(iter(examples), directory, on_error="skip", shuffle=False, **options)
-    return [each.example for each in written.left_out]
+    return [each.record for each in written.skipped]
 
 
 @pytest.mark.parametrize("case", SKIPPING)

@@ -1,89 +1,154 @@
 #include "columns.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <limits>
+#include <new>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 namespace covey {
 namespace {
 
-// The largest message that protobuf itself can read; no column of one row can be longer.
-constexpr std::size_t kMostBytes = std::size_t{1} << 31;
+using Bounds = std::pair<std::int64_t, std::int64_t>;
 
-ColumnSpec column_spec(nb::tuple spec) {
-  check(spec.size() == 12, "a column is a tuple of twelve");
+// The largest message that protobuf can read, hence the largest value of a row.
+constexpr std::size_t kMaxBytes = std::size_t{1} << 31;
+
+constexpr std::array<std::pair<std::string_view, Element>, 14> kElements{{
+    {"int8", Element::int8},
+    {"int16", Element::int16},
+    {"int32", Element::int32},
+    {"int64", Element::int64},
+    {"uint8", Element::uint8},
+    {"uint16", Element::uint16},
+    {"uint32", Element::uint32},
+    {"uint64", Element::uint64},
+    {"bool", Element::boolean},
+    {"float16", Element::float16},
+    {"float32", Element::float32},
+    {"float64", Element::float64},
+    {"str", Element::string},
+    {"bytes", Element::string},
+}};
+constexpr std::array<std::pair<std::string_view, Wire>, 3> kWires{
+    {{"bytes", Wire::bytes}, {"floats", Wire::floats}, {"ints", Wire::ints}}};
+constexpr std::array<std::pair<std::string_view, Layout>, 3> kLayouts{
+    {{"fixed", Layout::fixed}, {"variable", Layout::variable}, {"steps", Layout::steps}}};
+
+template <class Table>
+auto find(const Table& table, std::string_view name, const char* message) {
+  for (const auto& [known, value] : table) {
+    if (known == name) return value;
+  }
+  throw nb::value_error(message);
+}
+
+// The integers of a type that an int64 can hold.
+Bounds limits(Element element) {
+  const auto of = [](auto value) -> Bounds {
+    using Limits = std::numeric_limits<decltype(value)>;
+    return {Limits::min(), Limits::max()};
+  };
+  switch (element) {
+    case Element::int8:
+      return of(std::int8_t{});
+    case Element::int16:
+      return of(std::int16_t{});
+    case Element::int32:
+      return of(std::int32_t{});
+    case Element::uint8:
+      return of(std::uint8_t{});
+    case Element::uint16:
+      return of(std::uint16_t{});
+    case Element::uint32:
+      return of(std::uint32_t{});
+    case Element::uint64:
+      return {0, std::numeric_limits<std::int64_t>::max()};
+    default:
+      return of(std::int64_t{});
+  }
+}
+
+void read_default(nb::handle given, Column& column) {
+  if (column.element == Element::string) {
+    for (nb::handle each : nb::cast<nb::list>(given)) {
+      const View view(each);
+      column.default_strings.emplace_back(reinterpret_cast<const char*>(view.data()), view.size());
+    }
+  } else {
+    const View view(given);
+    column.default_values.assign(view.data(), view.data() + view.size());
+  }
+}
+
+void init(ColumnSpec* self, std::string key, std::string_view dtype, std::string_view wire,
+          std::string_view layout, std::size_t count, bool required, nb::handle fallback,
+          std::vector<std::int64_t> shape, std::optional<Bounds> bounds) {
   ColumnSpec result;
   Column& column = result.column;
-  column.key = nb::cast<std::string>(spec[0]);
-  const int wire = nb::cast<int>(spec[1]);
-  const int element = nb::cast<int>(spec[2]);
-  const int layout = nb::cast<int>(spec[3]);
-  check(wire >= 1 && wire <= 3, "wire must be 1, 2 or 3");
-  check(element >= 0 && element <= static_cast<int>(Element::string), "unknown element");
-  check(layout >= 0 && layout <= 2, "layout must be 0, 1 or 2");
-  column.wire = static_cast<Wire>(wire);
-  column.element = static_cast<Element>(element);
-  column.layout = static_cast<Layout>(layout);
-  column.count = nb::cast<std::size_t>(spec[4]);
-  column.required = nb::cast<bool>(spec[5]);
+  column.key = std::move(key);
+  column.element = find(kElements, dtype, "unknown dtype");
+  column.wire = find(kWires, wire, "unknown wire type");
+  column.layout = find(kLayouts, layout, "unknown layout");
+  column.count = count;
+  column.required = required;
+  column.text = dtype == "str";
 
-  const bool is_float = column.element == Element::float16 || column.element == Element::float32 ||
-                        column.element == Element::float64;
+  const std::size_t width = element_size(column.element);
+  const bool is_float = dtype.starts_with("float");
   const bool is_string = column.element == Element::string;
-  check(column.wire != Wire::floats || is_float, "a float list needs a float element");
+  check(column.wire != Wire::floats || is_float, "a float list needs a float dtype");
   check(column.wire != Wire::ints || (!is_float && !is_string),
-        "an int64 list needs an integer element");
-  check(column.count <= kMostBytes / element_size(column.element), "a row is over 2 GiB");
+        "an int64 list needs an integer dtype");
+  check(count <= kMaxBytes / width, "a row is over 2 GiB");
 
-  if (!spec[6].is_none()) {
-    if (is_string) {
-      for (nb::handle each : nb::cast<nb::list>(spec[6])) {
-        const View view(each);
-        column.default_strings.emplace_back(reinterpret_cast<const char*>(view.data()),
-                                            view.size());
-      }
-    } else {
-      const View view(spec[6]);
-      column.default_values.assign(view.data(), view.data() + view.size());
-    }
-  }
+  if (!fallback.is_none()) read_default(fallback, column);
+  result.shape = std::move(shape);
   column.exact = column.layout != Layout::variable;
-  for (nb::handle each : nb::cast<nb::tuple>(spec[7])) {
-    result.shape.push_back(nb::cast<std::int64_t>(each));
-    if (result.shape.back() < 0) column.exact = false;
+  for (const std::int64_t size : result.shape) {
+    if (size < 0) column.exact = false;
   }
-  check(column.exact || column.layout != Layout::fixed, "a fixed column has a whole shape");
-  check(column.exact || column.count > 0, "a column of any length needs a count of 1 or more");
-  if (!column.required && column.layout != Layout::steps) {
-    const std::size_t size = is_string
-                                 ? column.default_strings.size()
-                                 : column.default_values.size() / element_size(column.element);
-    check(column.default_values.size() % element_size(column.element) == 0,
-          "the default is not whole elements");
-    check(column.exact ? size == column.count : size % column.count == 0,
-          "the default does not fit the shape");
+  check(column.exact || column.layout != Layout::fixed, "a fixed column needs a known shape");
+  check(column.exact || count > 0, "a column of variable length needs a count >= 1");
+  if (!required && column.layout != Layout::steps) {
+    const std::size_t size =
+        is_string ? column.default_strings.size() : column.default_values.size() / width;
+    check(column.default_values.size() % width == 0,
+          "the size of the default is not a multiple of the element size");
+    check(column.exact ? size == count : size % count == 0, "the default does not fit the shape");
   }
 
-  result.minimum = nb::cast<std::int64_t>(spec[8]);
-  result.maximum = nb::cast<std::int64_t>(spec[9]);
-  result.bounded = nb::cast<bool>(spec[10]);
-  column.text = nb::cast<bool>(spec[11]);
-  return result;
+  result.bounded = bounds.has_value();
+  std::tie(result.minimum, result.maximum) = bounds.value_or(limits(column.element));
+  new (self) ColumnSpec(std::move(result));
 }
 
 }  // namespace
-
-std::vector<ColumnSpec> column_specs(nb::handle specs) {
-  std::vector<ColumnSpec> result;
-  for (nb::handle each : nb::cast<nb::list>(specs)) {
-    result.push_back(column_spec(nb::cast<nb::tuple>(each)));
-  }
-  return result;
-}
 
 std::vector<Column> plain_columns(const std::vector<ColumnSpec>& specs) {
   std::vector<Column> columns;
   columns.reserve(specs.size());
   for (const ColumnSpec& spec : specs) columns.push_back(spec.column);
   return columns;
+}
+
+void register_columns(nb::module_& m) {
+  nb::class_<ColumnSpec>(m, "ColumnSpec", "One key of an Example: how it is stored and decoded.")
+      .def("__init__", &init, nb::kw_only(), nb::arg("key"), nb::arg("dtype"), nb::arg("wire"),
+           nb::arg("layout"), nb::arg("count"), nb::arg("required"), nb::arg("default").none(),
+           nb::arg("shape"), nb::arg("bounds").none(),
+           nb::sig("def __init__(self, *, key: str, dtype: str, wire: str, layout: str, "
+                   "count: int, required: bool, default: Any, shape: Sequence[int], "
+                   "bounds: tuple[int, int] | None) -> None"),
+           "`shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower "
+           "than the dtype's.");
 }
 
 }  // namespace covey

@@ -8,18 +8,15 @@
 
 namespace covey {
 
-// A Column, and what only the Python side needs of it to check a value.
+// A Column, and what only the Python side needs to check a value.
 struct ColumnSpec {
   Column column;
-  std::vector<std::int64_t> shape;  // of one row's value; -1 for any
+  std::vector<std::int64_t> shape;  // of one row's value; -1 for an unknown dimension
   std::int64_t minimum = 0;         // of an integer
   std::int64_t maximum = 0;
   bool bounded = false;  // whether these are narrower than the type
 };
 
-// From tuples (key, wire, element, layout, count, required, default, shape, minimum, maximum,
-// bounded, text); the element is its place in enum Element.
-std::vector<ColumnSpec> column_specs(nb::handle specs);
 std::vector<Column> plain_columns(const std::vector<ColumnSpec>& specs);
 
 }  // namespace covey

@@ -1,7 +1,6 @@
-
 #include "decoder.h"
 
-#include "columns.h"
+#include <nanobind/stl/vector.h>
 
 namespace covey {
 namespace {
@@ -21,21 +20,21 @@ Check parse_check(int check) {
   return static_cast<Check>(check);
 }
 
-PyDecoder::PyDecoder(nb::list specs) : decoder_(plain_columns(column_specs(specs))) {}
+PyDecoder::PyDecoder(const std::vector<ColumnSpec>& specs) : decoder_(plain_columns(specs)) {}
 
 nb::list PyDecoder::decode(nb::list records, nb::list dense) const {
   const Records found = from_list(records);
-  return run(found.places, Check::nothing, dense, nothing_more);
+  return run(found.bytes, Check::nothing, dense, nothing_more);
 }
 
-nb::list PyDecoder::decode_places(nb::list buffers, nb::handle sources,
+nb::list PyDecoder::decode_buffers(nb::list buffers, nb::handle sources,
                                   ArrayArg<std::uint64_t> offsets, ArrayArg<std::uint64_t> lengths,
                                   int check, nb::list dense) const {
   const Check wanted = parse_check(check);
   const std::size_t header = wanted == Check::frame ? kHeaderBytes : 0;
   const std::size_t footer = wanted == Check::nothing ? 0 : kFooterBytes;
   const Records found = from_buffers(buffers, sources, offsets, lengths, header, footer);
-  return run(found.places, wanted, dense, nothing_more);
+  return run(found.bytes, wanted, dense, nothing_more);
 }
 
 bool PyDecoder::is_one_int64(std::size_t column) const noexcept {
@@ -82,17 +81,17 @@ void register_decoder(nb::module_& m) {
   m.attr("CHECK_FRAME") = static_cast<int>(Check::frame);
 
   nb::class_<PyDecoder>(m, "Decoder", "Records to columns.")
-      .def(nb::init<nb::list>(), nb::arg("columns"),
-           nb::sig("def __init__(self, columns: list[ColumnTuple]) -> None"))
+      .def(nb::init<const std::vector<ColumnSpec>&>(), nb::arg("columns"),
+           nb::sig("def __init__(self, columns: Sequence[ColumnSpec]) -> None"))
       .def("decode", &PyDecoder::decode, nb::arg("records"), nb::arg("dense"),
            nb::sig("def decode(self, records: list[bytes], dense: list[NDArray[Any] | None]) -> "
                    "list[GrownColumn | None]"),
            "Decodes records: fixed numbers into the given arrays, the rest into the returned "
            "(values, offsets, row_splits, step_splits).")
-      .def("decode_places", &PyDecoder::decode_places, nb::arg("buffers"),
+      .def("decode_buffers", &PyDecoder::decode_buffers, nb::arg("buffers"),
            nb::arg("sources").none(), nb::arg("offsets"), nb::arg("lengths"), nb::arg("check"),
            nb::arg("dense"),
-           nb::sig("def decode_places(self, buffers: list[Any], "
+           nb::sig("def decode_buffers(self, buffers: list[Any], "
                    "sources: NDArray[uint32] | None, offsets: NDArray[uint64], "
                    "lengths: NDArray[uint64], check: int, "
                    "dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),

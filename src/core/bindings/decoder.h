@@ -2,16 +2,17 @@
 #pragma once
 
 #include "../decode.h"
-#include "places.h"
+#include "columns.h"
+#include "records.h"
 
 namespace covey {
 
 class PyDecoder {
  public:
-  explicit PyDecoder(nb::list specs);
+  explicit PyDecoder(const std::vector<ColumnSpec>& specs);
 
   nb::list decode(nb::list records, nb::list dense) const;
-  nb::list decode_places(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
+  nb::list decode_buffers(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> offsets,
                          ArrayArg<std::uint64_t> lengths, int check, nb::list dense) const;
 
   const Decoder& decoder() const noexcept { return decoder_; }

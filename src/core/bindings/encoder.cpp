@@ -1,6 +1,7 @@
 #include "encoder.h"
 
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 namespace covey {
 
@@ -8,8 +9,8 @@ void register_encoder(nb::module_& m) {
   nb::class_<ColumnSet>(m, "ColumnSet", "Columns that were checked, ready to be encoded.");
 
   nb::class_<PyEncoder>(m, "Encoder", "Examples to records.")
-      .def(nb::init<nb::list>(), nb::arg("columns"),
-           nb::sig("def __init__(self, columns: list[ColumnTuple]) -> None"))
+      .def(nb::init<std::vector<ColumnSpec>>(), nb::arg("columns"),
+           nb::sig("def __init__(self, columns: Sequence[ColumnSpec]) -> None"))
       .def("encode_example", &PyEncoder::encode_example, nb::arg("example"), nb::arg("coerce"),
            nb::sig("def encode_example(self, example: dict[str, Any], "
                    "coerce: Callable[[int, Any], Any]) -> bytes"),

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cells.h"
-#include "places.h"
+#include "records.h"
 
 namespace covey {
 
@@ -25,16 +25,16 @@ struct ColumnSet {
   std::vector<nb::object> held;
 };
 
-[[noreturn]] inline void bad_column(std::size_t column, const char* what) {
-  raise_fault(nb::make_tuple(what, 0, 0, 0, 0, column));
+[[noreturn]] inline void bad_column(std::size_t column, FaultCode code) {
+  raise_fault({.code = code, .column = column});
 }
 
 class PyEncoder {
  public:
   PyEncoder(const PyEncoder&) = delete;
   PyEncoder& operator=(const PyEncoder&) = delete;
-  explicit PyEncoder(nb::list specs)
-      : specs_(column_specs(specs)), encoder_(plain_columns(specs_)) {
+  explicit PyEncoder(std::vector<ColumnSpec> specs)
+      : specs_(std::move(specs)), encoder_(plain_columns(specs_)) {
     for (const ColumnSpec& spec : specs_) {
       const std::string& key = spec.column.key;
       PyObject* name = PyUnicode_FromStringAndSize(key.data(), static_cast<Py_ssize_t>(key.size()));
@@ -147,7 +147,7 @@ class PyEncoder {
       PyObject* const value = PyDict_GetItemWithError(example.ptr(), names_[c].ptr());
       if (value == nullptr) {
         if (PyErr_Occurred()) throw nb::python_error();
-        if (specs_[c].column.required) raise_fault(nb::make_tuple("missing", 0, 0, 0, 0, c));
+        if (specs_[c].column.required) bad_column(c, FaultCode::missing);
         scratch.cells[c].present = false;
         continue;
       }
@@ -159,12 +159,12 @@ class PyEncoder {
       // coerce may change the dict, so what cells point to is held until the record is made.
       scratch.held.push_back(nb::borrow(value));
       if (fill_cell(value, specs_[c], c, false, scratch)) continue;
-      if (coerce.is_none()) bad_column(c, "inexact");
+      if (coerce.is_none()) bad_column(c, FaultCode::inexact);
       nb::object canonical = coerce(c, nb::handle(value));
       scratch.held.push_back(canonical);
-      if (!fill_cell(canonical.ptr(), specs_[c], c, true, scratch)) bad_column(c, "canonical");
+      if (!fill_cell(canonical.ptr(), specs_[c], c, true, scratch)) bad_column(c, FaultCode::canonical);
     }
-    if (used != PyDict_Size(example.ptr())) raise_fault(nb::make_tuple("extra", 0, 0, 0, 0, 0));
+    if (used != PyDict_Size(example.ptr())) raise_fault({.code = FaultCode::extra});
     return encoder_.measure(scratch.cells.data(), scratch.sizes.data());
   }
 
@@ -176,7 +176,7 @@ class PyEncoder {
     const Column& column = specs_[c].column;
     ColumnIn in;
     if (given.is_none()) {
-      if (column.required) bad_column(c, "missing");
+      if (column.required) bad_column(c, FaultCode::missing);
       in.present = false;
       return in;
     }
@@ -192,18 +192,18 @@ class PyEncoder {
       set.views.emplace_back(pair[0], PyBUF_C_CONTIGUOUS);
       in.numbers = set.views.back().data();
       values = set.views.back().size() / element_size(column.element);
-      if (set.views.back().size() % element_size(column.element) != 0) bad_column(c, "size");
+      if (set.views.back().size() % element_size(column.element) != 0) bad_column(c, FaultCode::size);
     }
     if (pair[1].is_none()) {
-      if (column.layout != Layout::fixed) bad_column(c, "splits");
+      if (column.layout != Layout::fixed) bad_column(c, FaultCode::splits);
       if (column.count != 0 ? values % column.count != 0 || values / column.count != set.rows
                             : values != 0) {
-        bad_column(c, "size");
+        bad_column(c, FaultCode::size);
       }
       return in;
     }
     auto splits = std::make_unique<std::vector<std::int64_t>>(numbers_of(c, pair[1]));
-    if (splits->size() != set.rows + 1) bad_column(c, "splits");
+    if (splits->size() != set.rows + 1) bad_column(c, FaultCode::splits);
     check_splits(c, *splits, values, column.count);
     in.row_splits = splits->data();
     set.splits.push_back(std::move(splits));
@@ -218,7 +218,7 @@ class PyEncoder {
       set.held.push_back(held);
       strings.resize(held.size());
       for (std::size_t i = 0; i < strings.size(); ++i) {
-        if (!string_bytes(held[i].ptr(), false, strings[i])) bad_column(c, "string");
+        if (!string_bytes(held[i].ptr(), false, strings[i])) bad_column(c, FaultCode::string);
       }
       return strings;
     }
@@ -227,7 +227,7 @@ class PyEncoder {
     const std::uint8_t* const data = set.views.back().data();
     const std::size_t size = set.views.back().size();
     const std::vector<std::int64_t> offsets = numbers_of(c, pair[1]);
-    if (offsets.empty()) bad_column(c, "splits");
+    if (offsets.empty()) bad_column(c, FaultCode::splits);
     check_splits(c, offsets, size, 1);
     strings.resize(offsets.size() - 1);
     for (std::size_t i = 0; i < strings.size(); ++i) {
@@ -239,7 +239,7 @@ class PyEncoder {
   // A copy, so that what was checked is what is used.
   static std::vector<std::int64_t> numbers_of(std::size_t c, nb::handle given) {
     const View view(given, PyBUF_C_CONTIGUOUS);
-    if (view.size() % 8 != 0) bad_column(c, "splits");
+    if (view.size() % 8 != 0) bad_column(c, FaultCode::splits);
     std::vector<std::int64_t> numbers(view.size() / 8);
     if (!numbers.empty()) std::memcpy(numbers.data(), view.data(), view.size());
     return numbers;
@@ -251,7 +251,7 @@ class PyEncoder {
     for (const std::int64_t split : splits) {
       if (split < before || static_cast<std::size_t>(split) > values ||
           static_cast<std::size_t>(split - before) % multiple != 0) {
-        bad_column(c, "splits");
+        bad_column(c, FaultCode::splits);
       }
       before = split;
     }

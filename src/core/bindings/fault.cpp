@@ -1,30 +1,45 @@
+#include <nanobind/eval.h>
+
 #include "support.h"
 
 namespace covey {
 namespace {
 
-// Lives as long as the interpreter does.
+// A Python class, because an exception with attributes and keyword arguments needs no C++ then.
+constexpr const char* kClass = R"(
+class Fault(Exception):
+    """Invalid bytes or values. The attributes are those of `struct Fault` in src/core/fault.h."""
+
+    def __init__(self, code, row=0, offset=0, found=0, expected=0, column=0):
+        super().__init__(code, row, offset, found, expected, column)
+        self.code = code
+        self.row = row
+        self.offset = offset
+        self.found = found
+        self.expected = expected
+        self.column = column
+)";
+
+// A reference that is never released: the type lives as long as the interpreter.
 PyObject* fault_type = nullptr;
 
 }  // namespace
 
 void register_fault(nb::module_& m) {
-  fault_type =
-      PyErr_NewExceptionWithDoc("covey._core.Fault",
-                                "Bytes or values that are not what they should be; args are "
-                                "(code, row, offset, found, expected, column).",
-                                nullptr, nullptr);
-  if (fault_type == nullptr) throw nb::python_error();
+  nb::dict scope;
+  scope["__name__"] = m.attr("__name__");
+  nb::exec(nb::str(kClass), scope);
+  fault_type = nb::object(scope["Fault"]).release().ptr();
   m.attr("Fault") = nb::borrow(fault_type);
 }
 
-nb::tuple fault_args(const Fault& fault) {
-  return nb::make_tuple(fault_name(fault.code), fault.row, fault.offset, fault.found,
-                        fault.expected, fault.column);
+nb::object to_exception(const Fault& fault) {
+  return nb::handle(fault_type)(fault_name(fault.code), fault.row, fault.offset, fault.found,
+                                fault.expected, fault.column);
 }
 
-void raise_fault(nb::handle args) {
-  PyErr_SetObject(fault_type, args.ptr());
+void raise_fault(const Fault& fault) {
+  PyErr_SetObject(fault_type, to_exception(fault).ptr());
   throw nb::python_error();
 }
 

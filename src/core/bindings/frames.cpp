@@ -1,6 +1,6 @@
 #include "../frames.h"
 
-#include "places.h"
+#include "records.h"
 
 namespace covey {
 namespace {
@@ -49,7 +49,7 @@ nb::tuple scan(nb::handle data, std::size_t limit, int verify) {
     const GilReleased released;
     found = scan_frames(view.data(), view.size(), limit, static_cast<Verify>(verify));
   }
-  nb::object fault = found.fault ? nb::object(fault_args(found.fault)) : nb::none();
+  nb::object fault = found.fault ? to_exception(found.fault) : nb::none();
   return nb::make_tuple(to_numpy(std::move(found.offsets)), to_numpy(std::move(found.lengths)),
                         found.consumed, found.needed, fault);
 }
@@ -78,7 +78,7 @@ nb::tuple copy(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_t> off
   Frames frames;
   {
     const GilReleased released;
-    frames = copy_frames(records.places);
+    frames = copy_frames(records.bytes);
   }
   return to_tuple(std::move(frames));
 }
@@ -92,13 +92,11 @@ nb::list slice(nb::handle data, ArrayArg<std::uint64_t> offsets, ArrayArg<std::u
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t offset = offsets.data()[i], length = lengths.data()[i];
     if (offset > view.size() || length > view.size() - offset) {
-      Fault fault;
-      fault.code = FaultCode::out_of_bounds;
-      fault.row = i;
-      fault.offset = offset;
-      fault.found = length;
-      fault.expected = view.size();
-      raise_if(fault);
+      raise_fault({.code = FaultCode::out_of_bounds,
+                   .row = i,
+                   .offset = offset,
+                   .found = length,
+                   .expected = view.size()});
     }
     PyObject* const record = PyBytes_FromStringAndSize(
         reinterpret_cast<const char*>(view.data()) + offset, static_cast<Py_ssize_t>(length));
@@ -117,7 +115,7 @@ void register_frames(nb::module_& m) {
 
   m.def("scan_frames", &scan, nb::arg("data"), nb::arg("limit"), nb::arg("verify"),
         nb::sig("def scan_frames(data: Buffer, limit: int, verify: int) -> "
-                "tuple[NDArray[uint64], NDArray[uint64], int, int, FaultArgs | None]"),
+                "tuple[NDArray[uint64], NDArray[uint64], int, int, Fault | None]"),
         "The frames that lie wholly within `data`, up to the first that is damaged: "
         "(offsets, lengths, bytes consumed, bytes that the next frame needs, fault).");
   m.def("find_frame", &find, nb::arg("data"), nb::arg("begin"), nb::arg("end"), nb::arg("most"),

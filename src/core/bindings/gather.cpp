@@ -1,12 +1,16 @@
 #include "gather.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
 #include <cerrno>
 #include <functional>
+#include <new>
 
 namespace covey {
 namespace {
 
-// Records as bytes; `check` replaces the fault, if there is one, after they were read.
+// Records as bytes objects. `check` is called after the read and may replace its fault.
 nb::list to_bytes(const std::vector<Bytes>& records, bool verify,
                   const std::function<Fault(const Fault&)>& check) {
   Fault fault;
@@ -27,37 +31,68 @@ nb::list to_bytes(const std::vector<Bytes>& records, bool verify,
   return result;
 }
 
-std::shared_ptr<const Mapping> map(nb::tuple fields, bool keep_open, bool scattered) {
-  const nb::bytes path = nb::cast<nb::bytes>(fields[1]);
-  const auto size = nb::cast<std::size_t>(fields[3]);
+std::shared_ptr<const Mapping> map(const ShardFile& file, bool keep_open, bool scattered) {
   Mapping::Options options;
-  options.path = std::string(path.c_str(), path.size());
+  options.path = file.path;
   options.keep_open = keep_open;
   options.scattered = scattered;
-  if (!fields[4].is_none()) options.fingerprint = nb::cast<std::uint32_t>(fields[4]);
-  auto mapping = std::make_shared<const Mapping>(nb::cast<int>(fields[2]), size, options);
+  options.fingerprint = file.fingerprint;
+  auto mapping = std::make_shared<const Mapping>(file.descriptor, file.size, options);
   if (mapping->error() > 0) {
     errno = mapping->error();
-    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, fields[1].ptr());
+    const nb::bytes path(file.path.data(), file.path.size());
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
     throw nb::python_error();
   }
   if (mapping->error() != 0) {
-    Fault fault;
-    fault.code = FaultCode::changed;
-    fault.offset = nb::cast<std::size_t>(fields[0]);
-    fault.expected = size;
-    raise_if(fault);
+    raise_fault({.code = FaultCode::changed, .offset = file.shard, .expected = file.size});
   }
   return mapping;
 }
 
-bool inside(std::size_t field, std::size_t size, const RowTable& table) {
-  return size <= table.stride && field <= table.stride - size;
+RowTables tables_of(nb::tuple given) {
+  std::vector<RowTable> tables;
+  std::size_t records = 0, shards = 0;
+  for (nb::handle each : given) {
+    RowTable table = nb::cast<const PyRowTable&>(each).table;
+    table.first_record = records;
+    table.first_shard = shards;
+    records += table.count;
+    shards += table.shards;
+    tables.push_back(table);
+  }
+  return RowTables(std::move(tables));
 }
 
 }  // namespace
 
-PyGather::PyGather(nb::list tables) : tables_(parse(tables)) {
+RowFields row_fields(nb::handle dtype) {
+  RowFields result;
+  RowTable& table = result.table;
+  table.stride = nb::cast<std::size_t>(dtype.attr("itemsize"));
+  const nb::object fields = dtype.attr("fields");
+  check(table.stride > 0 && !fields.is_none(), "rows need a structured dtype");
+  const auto find = [&](const char* name, std::size_t size) -> std::optional<std::size_t> {
+    const nb::object field = fields.attr("get")(name);
+    if (field.is_none()) return std::nullopt;
+    check(nb::cast<std::size_t>(field[0].attr("itemsize")) == size, "a field has the wrong size");
+    const auto offset = nb::cast<std::size_t>(field[1]);
+    check(size <= table.stride && offset <= table.stride - size, "a field exceeds its row");
+    return offset;
+  };
+  const auto shard = find("shard", 4), length = find("length", 4), offset = find("offset", 8);
+  check(shard && length && offset, "a field is missing");
+  table.shard = *shard;
+  table.length = *length;
+  table.offset = *offset;
+  const auto label = find("label", 8);
+  table.labelled = label.has_value();
+  table.label = label.value_or(0);
+  result.inner_offset = find("inner_offset", 8);
+  return result;
+}
+
+PyGather::PyGather(nb::list tables) : held_(tables), tables_(tables_of(held_)) {
   shards_ = std::make_shared<const Mappings>(tables_.shards());
 }
 
@@ -66,17 +101,15 @@ std::shared_ptr<const Mappings> PyGather::shards() const {
   return shards_;
 }
 
-void PyGather::set_shards(nb::list given, bool keep_open, bool scattered) {
+void PyGather::set_shards(const std::vector<ShardFile>& files, bool keep_open, bool scattered) {
   Mappings shards = *this->shards();
-  for (nb::handle each : given) {
-    const auto fields = nb::cast<nb::tuple>(each);
-    const auto number = nb::cast<std::size_t>(fields[0]);
-    if (number >= shards.size()) throw nb::index_error("there is no such shard");
-    shards[number] = fields[1].is_none() ? nullptr : map(fields, keep_open, scattered);
+  for (const ShardFile& file : files) {
+    if (file.shard >= shards.size()) throw nb::index_error("shard index out of range");
+    shards[file.shard] = map(file, keep_open, scattered);
   }
-  auto others = std::make_shared<const Mappings>(std::move(shards));
+  auto replacement = std::make_shared<const Mappings>(std::move(shards));
   const std::lock_guard guard(lock_);
-  shards_.swap(others);
+  shards_.swap(replacement);
 }
 
 std::vector<std::size_t> PyGather::missing(ArrayArg<std::int64_t> ids) const {
@@ -85,7 +118,7 @@ std::vector<std::size_t> PyGather::missing(ArrayArg<std::int64_t> ids) const {
 
 nb::list PyGather::decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
                           std::ptrdiff_t label, nb::list dense) const {
-  const Check wanted = parse_check(check);
+  const Check parsed = parse_check(check);
   if (label >= 0 && !decoder.is_one_int64(static_cast<std::size_t>(label))) {
     throw nb::value_error("the label must be a column of one int64");
   }
@@ -100,7 +133,7 @@ nb::list PyGather::decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, 
     }
     return tables_.check_read(located, *held, fault);
   };
-  return decoder.run(located.records, wanted, dense, also);
+  return decoder.run(located.records, parsed, dense, also);
 }
 
 nb::list PyGather::slice(ArrayArg<std::int64_t> ids, bool verify) const {
@@ -119,38 +152,6 @@ Fault PyGather::locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards
   return !fault || is_cause ? fault : tables_.check_read(located, shards, fault);
 }
 
-RowTables PyGather::parse(nb::list given) {
-  std::vector<RowTable> tables;
-  std::size_t records = 0, shards = 0;
-  for (nb::handle each : given) {
-    const auto fields = nb::cast<nb::tuple>(each);
-    if (fields.size() != 8) throw nb::value_error("a table has eight fields");
-    const auto number = [&](int i) { return nb::cast<std::size_t>(fields[i]); };
-    views_.emplace_back(fields[0]);
-    RowTable table;
-    table.rows = views_.back().data();
-    table.count = number(1);
-    table.stride = number(2);
-    table.shard = number(3);
-    table.length = number(4);
-    table.offset = number(5);
-    const auto label = nb::cast<std::ptrdiff_t>(fields[6]);
-    table.labelled = label >= 0;
-    table.label = table.labelled ? static_cast<std::size_t>(label) : 0;
-    table.shards = number(7);
-    table.first_record = records;
-    table.first_shard = shards;
-    records += table.count;
-    shards += table.shards;
-    const bool fits = table.stride > 0 && views_.back().size() / table.stride >= table.count &&
-                      inside(table.shard, 4, table) && inside(table.length, 4, table) &&
-                      inside(table.offset, 8, table) && inside(table.label, 8, table);
-    if (!fits) throw nb::value_error("rows do not fit their buffer");
-    tables.push_back(table);
-  }
-  return RowTables(std::move(tables));
-}
-
 void register_gather(nb::module_& m) {
   m.def(
       "read_records",
@@ -158,42 +159,74 @@ void register_gather(nb::module_& m) {
          ArrayArg<std::uint64_t> lengths, bool verify) {
         const Records records =
             from_buffers(buffers, sources, offsets, lengths, kHeaderBytes, kFooterBytes);
-        return to_bytes(records.places, verify, [](const Fault& fault) { return fault; });
+        return to_bytes(records.bytes, verify, [](const Fault& fault) { return fault; });
       },
       nb::arg("buffers"), nb::arg("sources").none(), nb::arg("offsets"), nb::arg("lengths"),
       nb::arg("verify"),
       nb::sig("def read_records(buffers: list[Any], sources: NDArray[uint32] | None, "
               "offsets: NDArray[uint64], lengths: NDArray[uint64], verify: bool) -> list[bytes]"),
-      "Records that lie in buffers, each in its frame, as bytes.");
+      "Return records that are stored in buffers, each in its frame, as bytes.");
 
-  nb::class_<PyGather>(m, "Gather", "The records of an index, by their numbers.")
+  nb::class_<PyRowTable>(m, "RowTable", "The rows of the index of one split.")
+      .def(
+          "__init__",
+          [](PyRowTable* self, nb::handle rows, std::size_t shards, bool single_stream) {
+            const RowFields fields = row_fields(rows.attr("dtype"));
+            RowTable table = fields.table;
+            if (single_stream) {
+              check(fields.inner_offset.has_value(), "rows need `inner_offset`");
+              table.offset = *fields.inner_offset;
+            }
+            View view(rows);
+            table.rows = view.data();
+            table.count = view.size() / table.stride;
+            table.shards = shards;
+            new (self) PyRowTable{std::move(view), table};
+          },
+          nb::arg("rows"), nb::kw_only(), nb::arg("shards"), nb::arg("single_stream"),
+          nb::sig("def __init__(self, rows: NDArray[Any], *, shards: int, single_stream: bool) -> None"),
+          "`shards` is the number of shards. If `single_stream`, records are addressed by `inner_offset`, the "
+          "position in the decompressed shard.");
+
+  nb::class_<ShardFile>(m, "ShardFile", "An open file of a shard, to be mapped.")
+      .def(
+          "__init__",
+          [](ShardFile* self, std::size_t shard, nb::bytes path, int descriptor, std::size_t size,
+             std::optional<std::uint32_t> fingerprint) {
+            new (self) ShardFile{shard, std::string(path.c_str(), path.size()), descriptor, size,
+                                 fingerprint};
+          },
+          nb::kw_only(), nb::arg("shard"), nb::arg("path"), nb::arg("descriptor"), nb::arg("size"),
+          nb::arg("fingerprint").none(),
+          nb::sig("def __init__(self, *, shard: int, path: bytes, descriptor: int, size: int, "
+                  "fingerprint: int | None) -> None"));
+
+  nb::class_<PyGather>(m, "Gather", "Random access to the records of an index.")
       .def(nb::init<nb::list>(), nb::arg("tables"),
-           nb::sig("def __init__(self, "
-                   "tables: list[tuple[Any, int, int, int, int, int, int, int]]) -> None"))
-      .def("set_shards", &PyGather::set_shards, nb::arg("shards"), nb::arg("keep_open"),
-           nb::arg("scattered"),
-           nb::sig("def set_shards(self, shards: list[tuple[int, bytes | None, int, int, "
-                   "int | None]], keep_open: bool, scattered: bool) -> None"),
-           "Maps the open files of shards, (number, path, descriptor, size, fingerprint), or "
-           "unmaps them (path is None).")
+           nb::sig("def __init__(self, tables: list[RowTable]) -> None"))
+      .def("set_shards", &PyGather::set_shards, nb::arg("files"), nb::kw_only(),
+           nb::arg("keep_open"), nb::arg("scattered"),
+           nb::sig("def set_shards(self, files: Sequence[ShardFile], *, keep_open: bool, "
+                   "scattered: bool) -> None"),
+           "Map the files of shards into memory.")
       .def(
           "missing",
           [](const PyGather& gather, ArrayArg<std::int64_t> ids) {
-            nb::list numbers;
-            for (std::size_t each : gather.missing(ids)) numbers.append(each);
-            return numbers;
+            nb::list shards;
+            for (std::size_t each : gather.missing(ids)) shards.append(each);
+            return shards;
           },
           nb::arg("ids"), nb::sig("def missing(self, ids: NDArray[int64]) -> list[int]"),
-          "The shards of records that were not given yet.")
+          "Return the shards of records that are not mapped.")
       .def("decode", &PyGather::decode, nb::arg("decoder"), nb::arg("ids"), nb::arg("check"),
            nb::arg("label"), nb::arg("dense"),
            nb::sig("def decode(self, decoder: Decoder, ids: NDArray[int64], check: int, "
                    "label: int, dense: list[NDArray[Any] | None]) -> list[GrownColumn | None]"),
-           "Decodes records as `Decoder.decode_places` does, and compares column `label`, if not "
-           "-1, with the rows.")
+           "Decode records like `Decoder.decode_buffers`; if `label` is not -1, compare that column "
+           "with the rows.")
       .def("slice", &PyGather::slice, nb::arg("ids"), nb::arg("verify"),
            nb::sig("def slice(self, ids: NDArray[int64], verify: bool) -> list[bytes]"),
-           "Records as bytes.");
+           "Return records as bytes.");
 }
 
 }  // namespace covey

@@ -1,8 +1,10 @@
-// The records of an index, by their numbers, as Python has them.
+// Random access to the records of an index, as Python has it.
 #pragma once
 
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "../gather.h"
@@ -10,15 +12,36 @@
 
 namespace covey {
 
+// The fields of an index row.
+struct RowFields {
+  RowTable table;                     // byte offsets of the fields; no rows
+  std::optional<std::size_t> inner_offset;  // byte offset of `inner_offset`, if the rows have it
+};
+
+// Reads the byte offsets from a numpy dtype, and checks the sizes.
+RowFields row_fields(nb::handle dtype);
+
+// The rows of one split.
+struct PyRowTable {
+  View view;
+  RowTable table;
+};
+
+// An open file to map.
+struct ShardFile {
+  std::size_t shard;  // index among all shards
+  std::string path;
+  int descriptor;
+  std::size_t size;
+  std::optional<std::uint32_t> fingerprint;
+};
+
 class PyGather {
  public:
-  // From tuples (rows, count, stride, shard, length, offset, label or -1, shards).
   explicit PyGather(nb::list tables);
   PyGather(const PyGather&) = delete;
 
-  // From tuples (number, path, descriptor, size, fingerprint or None), or (number, None, -1, 0,
-  // None) to unmap a shard.
-  void set_shards(nb::list given, bool keep_open, bool scattered);
+  void set_shards(const std::vector<ShardFile>& files, bool keep_open, bool scattered);
   std::vector<std::size_t> missing(ArrayArg<std::int64_t> ids) const;
   nb::list decode(const PyDecoder& decoder, ArrayArg<std::int64_t> ids, int check,
                   std::ptrdiff_t label, nb::list dense) const;
@@ -26,18 +49,17 @@ class PyGather {
 
   const RowTables& tables() const noexcept { return tables_; }
 
-  // The shards that are mapped now; they stay so as long as somebody holds this.
+  // The shards that are mapped now; they stay mapped as long as the result is alive.
   std::shared_ptr<const Mappings> shards() const;
 
  private:
   Fault locate(const ArrayArg<std::int64_t>& ids, const Mappings& shards, Located& located) const;
-  RowTables parse(nb::list given);
 
-  std::vector<View> views_;
+  nb::tuple held_;  // keeps the memory of the rows alive
   RowTables tables_;
-  // It never changes: whoever reads from it holds it, and another takes its place meanwhile.
+  // Immutable: readers hold a reference, and set_shards() replaces the vector.
   std::shared_ptr<const Mappings> shards_;
-  mutable std::mutex lock_;  // of the pointer; some who read have no GIL
+  mutable std::mutex lock_;  // guards the pointer; prefetch threads read it without the GIL
 };
 
 }  // namespace covey

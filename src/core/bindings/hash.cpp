@@ -8,8 +8,8 @@ namespace {
 // Keys of different types are different keys: 7 is not "7".
 enum class Type : std::uint64_t { text = 1, bytes = 2, integer = 3 };
 
-[[noreturn]] void bad_key(std::size_t row, const char* what) {
-  raise_fault(nb::make_tuple(what, row, 0, 0, 0, 0));
+[[noreturn]] void bad_key(std::size_t row, FaultCode code) {
+  raise_fault({.code = code, .row = row});
 }
 
 Hash128 hash_key(PyObject* key, std::size_t row, std::uint64_t seed) {
@@ -22,7 +22,7 @@ Hash128 hash_key(PyObject* key, std::size_t row, std::uint64_t seed) {
     const char* const data = PyUnicode_AsUTF8AndSize(key, &size);
     if (data == nullptr) {
       PyErr_Clear();
-      bad_key(row, "utf8");
+      bad_key(row, FaultCode::utf8);
     }
     return hash(Type::text, data, size);
   }
@@ -32,11 +32,11 @@ Hash128 hash_key(PyObject* key, std::size_t row, std::uint64_t seed) {
   if (!index.is_valid()) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
-    bad_key(row, "type");
+    bad_key(row, FaultCode::type);
   }
   int overflow;
   const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow != 0) bad_key(row, "range");
+  if (overflow != 0) bad_key(row, FaultCode::range);
   return hash(Type::integer, &number, sizeof number);
 }
 

@@ -3,13 +3,14 @@
 
 NB_MODULE(_core, m) {
   m.doc() = "The hot loops of covey: checksums, frames, and tf.train.Example by the column.";
-  // What is alive when a process ends, in a traceback for instance, is nobody's concern any more.
+  // Objects may outlive the module at process exit, for example in a traceback.
   nb::set_leak_warnings(false);
   covey::register_fault(m);
   covey::register_crc32c(m);
   covey::register_frames(m);
   covey::register_hash(m);
   covey::register_mapping(m);
+  covey::register_columns(m);
   covey::register_encoder(m);
   covey::register_examples(m);
   covey::register_decoder(m);
@@ -18,6 +19,6 @@ NB_MODULE(_core, m) {
   covey::register_rows(m);
   covey::register_plan(m);
   covey::register_gather(m);
-  covey::register_ahead(m);
+  covey::register_prefetcher(m);
   covey::register_survey(m);
 }

@@ -23,27 +23,27 @@ void register_crc32c(nb::module_& m);
 void register_frames(nb::module_& m);
 void register_hash(nb::module_& m);
 void register_mapping(nb::module_& m);
+void register_columns(nb::module_& m);
 void register_encoder(nb::module_& m);
 void register_examples(nb::module_& m);
 void register_decoder(nb::module_& m);
 void register_gather(nb::module_& m);
 void register_plan(nb::module_& m);
-void register_ahead(nb::module_& m);
+void register_prefetcher(nb::module_& m);
 void register_rowcheck(nb::module_& m);
 void register_rows(nb::module_& m);
 void register_classes(nb::module_& m);
 void register_survey(nb::module_& m);
 
-// The exception `covey._core.Fault`, whose args are
-// (code, row, offset, found, expected, column).
+// The exception `covey._core.Fault`, with the fields of the struct as attributes.
 void register_fault(nb::module_& m);
-nb::tuple fault_args(const Fault& fault);
-[[noreturn]] void raise_fault(nb::handle args);
+nb::object to_exception(const Fault& fault);
+[[noreturn]] void raise_fault(const Fault& fault);
 inline void raise_if(const Fault& fault) {
-  if (fault) raise_fault(fault_args(fault));
+  if (fault) raise_fault(fault);
 }
 
-// What a caller in Python must have made sure of.
+// A precondition of the Python caller.
 inline void check(bool condition, const char* message) {
   if (!condition) throw nb::value_error(message);
 }

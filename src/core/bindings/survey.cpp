@@ -1,6 +1,6 @@
 #include "../survey.h"
 
-#include "places.h"
+#include "records.h"
 
 namespace covey {
 namespace {
@@ -36,7 +36,7 @@ void register_survey(nb::module_& m) {
           nb::arg("record"), nb::sig("def add(self, record: Buffer) -> None"),
           "Looks through one more record.")
       .def(
-          "add_places",
+          "add_records",
           [](Survey& survey, nb::handle data, ArrayArg<std::uint64_t> offsets,
              ArrayArg<std::uint64_t> lengths) {
             nb::list buffers;
@@ -45,15 +45,15 @@ void register_survey(nb::module_& m) {
             Fault fault;
             {
               const GilReleased released;
-              for (std::size_t i = 0; i < records.places.size() && !fault; ++i) {
-                fault = survey.add(records.places[i]);
+              for (std::size_t i = 0; i < records.bytes.size() && !fault; ++i) {
+                fault = survey.add(records.bytes[i]);
                 fault.row = i;
               }
             }
             raise_if(fault);
           },
           nb::arg("data"), nb::arg("offsets"), nb::arg("lengths"),
-          nb::sig("def add_places(self, data: Buffer, offsets: NDArray[uint64], "
+          nb::sig("def add_records(self, data: Buffer, offsets: NDArray[uint64], "
                   "lengths: NDArray[uint64]) -> None"),
           "Looks through the records that lie at these places.")
       .def_prop_ro("records", &Survey::records)

@@ -11,7 +11,7 @@ from covey.cli.options import add_path, add_running, print_json, shows, storage_
 from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
-    from covey.maintenance.build_index import IndexResult
+    from covey.results import IndexResult
 
 WHAT = "make the index of a dataset, or of any TFRecord files, beside the shards"
 
@@ -97,7 +97,7 @@ def _summary(path: str, made: tuple[IndexResult, ...]) -> list[str]:
 
     rows = []
     for each in made:
-        about, classes = each.index.about, each.index.classes
+        about, classes = each.index.metadata, each.index.classes
         counts = sorted([] if classes is None else classes["records"].tolist())
         few, many = (counts[0], counts[-1]) if counts else (0, 0)
         per_class = f"{few:,}" if few == many else f"{few:,} to {many:,}"
@@ -114,7 +114,7 @@ def _summary(path: str, made: tuple[IndexResult, ...]) -> list[str]:
             ]
         )
     header = ["split", "examples", "classes", "per class", "shards", "size", "index", "time"]
-    labels = {each.index.about.label for each in made}
+    labels = {each.index.metadata.label for each in made}
     (label,) = labels if len(labels) == 1 else (None,)
     told = "nothing tells the class"
     if label is not None:
@@ -129,7 +129,7 @@ def _summary(path: str, made: tuple[IndexResult, ...]) -> list[str]:
 
 
 def _to_dict(made: IndexResult) -> dict[str, Any]:
-    about, classes = made.index.about, made.index.classes
+    about, classes = made.index.metadata, made.index.classes
     return {
         "records": about.records,
         "shards": [shard.name for shard in about.shards],

@@ -12,7 +12,7 @@ from covey.errors import escape
 
 if TYPE_CHECKING:
     from covey.classes import ClassTable
-    from covey.maintenance.info import Info, SplitOverview
+    from covey.results import Info, SplitOverview
 
 WHAT = "show the features, splits, sizes and classes of a dataset"
 
@@ -88,7 +88,7 @@ def _about_split(split: SplitOverview, found: Info) -> Iterator[str]:
             f"`covey index {found.path} --label KEY` makes one"
         )
     elif split.index != "fresh":
-        yield f"{split.name}: the index is {split.index}: {split.why}"
+        yield f"{split.name}: the index is {split.index}: {split.reason}"
     elif split.classes is None:
         yield (
             f"{split.name}: nothing tells the class of an example; "
@@ -160,7 +160,7 @@ def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
         "bytes": split.bytes,
         "compression": split.compression,
         "index": split.index,
-        "why": split.why,
+        "reason": split.reason,
         "label": split.label,
         "classes": None,
     }

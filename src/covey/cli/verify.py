@@ -39,6 +39,6 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.json:
         print_json(report.to_dict())
-    elif not (options.quiet and report.is_sound):
+    elif not (options.quiet and report.is_valid):
         say(*report.describe("--json lists them all").split("\n"))
-    return 0 if report.is_sound else 1
+    return 0 if report.is_valid else 1

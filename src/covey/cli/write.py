@@ -34,7 +34,7 @@ from covey.cli.options import (
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError, escape
 
 if TYPE_CHECKING:
-    from covey.results import SkippedExample, WriteResult
+    from covey.results import SkippedRecord, WriteResult
     from covey.sources import Source
 
 
@@ -189,7 +189,7 @@ def run(options: argparse.Namespace) -> None:
     _check(options)
     source = _open(options)
     parts = _divide(source, options)
-    left_out: list[tuple[str, SkippedExample]] = []
+    left_out: list[tuple[str, SkippedRecord]] = []
     done: list[WriteResult] = []
     try:
         for split, part in parts:
@@ -385,13 +385,13 @@ class _Blaming:
         raise RemediedError(message, *remedies) from error
 
 
-def _numbered(written: WriteResult, source: Source) -> Iterator[SkippedExample]:
+def _numbered(written: WriteResult, source: Source) -> Iterator[SkippedRecord]:
     """What was left out, by its number in the whole source."""
     from covey.sources.hold_out import HeldOutPart
 
-    for each in written.left_out:
-        number = source.position(each.example) if isinstance(source, HeldOutPart) else each.example
-        yield replace(each, example=number)
+    for each in written.skipped:
+        number = source.position(each.record) if isinstance(source, HeldOutPart) else each.record
+        yield replace(each, record=number)
 
 
 def summarise(written: list[WriteResult]) -> list[str]:
@@ -428,19 +428,19 @@ def summarise(written: list[WriteResult]) -> list[str]:
 
 
 def _report(
-    left_out: list[tuple[str, SkippedExample]], source: Source, options: argparse.Namespace
+    left_out: list[tuple[str, SkippedRecord]], source: Source, options: argparse.Namespace
 ) -> None:
     """Tell of what was left out."""
     if options.report is not None:
         with open(options.report, "w", encoding="utf-8") as file:
             for split, each in left_out:
-                fields = {"split": split, "example": each.example, "reason": each.reason}
+                fields = {"split": split, "example": each.record, "reason": each.reason}
                 file.write(escape(json.dumps(fields, ensure_ascii=False)) + "\n")
     if not left_out:
         return
-    left_out.sort(key=lambda each: each[1].example)
+    left_out.sort(key=lambda each: each[1].record)
     lines = [f"left out {len(left_out):,} of the examples of {source.path}:"]
-    lines += [f"  example {each.example}: {each.reason}" for _, each in left_out[:_LISTED]]
+    lines += [f"  example {each.record}: {each.reason}" for _, each in left_out[:_LISTED]]
     if len(left_out) > _LISTED:
         where = f"see {options.report}" if options.report else "--report FILE lists them all"
         lines.append(f"  and {len(left_out) - _LISTED:,} more: {where}")

@@ -68,10 +68,9 @@ class SchemaTracker:
         try:
             self._survey.add(record)
         except _core.Fault as fault:
-            code, _, offset, *_ = fault.args
             raise FeatureError(
                 f"example {number}: what the serializer made of it is not a tf.train.Example: byte "
-                f"{offset} ({code})"
+                f"{fault.offset} ({fault.code})"
             ) from None
         known = self._shapes
         new = self._compare_names(datum, number) if datum.keys() != known.keys() else ()

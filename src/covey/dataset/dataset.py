@@ -17,11 +17,11 @@ from covey.errors import DatasetError, FormatError, escape
 from covey.labels import decode_strings, is_string
 from covey.loader.batch import NativeSource
 from covey.reading import Gatherer
+from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.images import check_max_pixels, decode_images
-from covey.tfrecord import Skipped
 
 
 class Dataset(Loadable):
@@ -181,7 +181,7 @@ class Dataset(Loadable):
                 yield row_of(columns, row)
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
+    def skipped(self) -> tuple[SkippedRecord, ...]:
         """What ``on_error="skip"`` has left out."""
         return tuple(part for table in self._gatherer.tables for part in table.index.skipped)
 

@@ -19,7 +19,7 @@ from covey.index import GUESS, Index, Indexing, IndexMetadata, find_or_build_ind
 from covey.labels import extend
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
-from covey.schema.merge import common_features
+from covey.schema.merge import unify
 from covey.splits import parse_split
 from covey.tfrecord.reader import OnError
 from covey.untrusted import reports_errors
@@ -103,7 +103,7 @@ def open(  # noqa: A001 - of covey, as of gzip and others
                 raise
     gatherer = Gatherer(tables, verify=verify, mmap=mmap, cache_bytes=cache_bytes)
     # Of splits without records nothing is known.
-    abouts = [table.index.about for table in tables]
+    abouts = [table.index.metadata for table in tables]
     first_about = next((about for about in abouts if about.records), abouts[0])
     label_names, numbering = _join_classes(abouts)
     names = dict.fromkeys(each.split for each in segments)
@@ -138,7 +138,7 @@ class _Indexes(Mapping[str, Sequence[int]]):
             self._check(split, index)
             self._found[split] = index
             if self._indexing.label is GUESS and len(index):  # what the first says holds for all
-                self._indexing = replace(self._indexing, label=index.about.label)
+                self._indexing = replace(self._indexing, label=index.metadata.label)
         return self._found[split]
 
     def _check_absent(self, absent: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ class _Indexes(Mapping[str, Sequence[int]]):
         said = self._layout.splits[split].records
         if said is None or self._indexing.on_error == "skip":
             return
-        for shard, records in zip(index.about.shards, said, strict=True):
+        for shard, records in zip(index.metadata.shards, said, strict=True):
             if shard.records != records:
                 raise DatasetError(
                     f"{shard.name} has {shard.records} records, but the dataset says "
@@ -169,7 +169,7 @@ class _Indexes(Mapping[str, Sequence[int]]):
     def __getitem__(self, split: str) -> Sequence[int]:
         if split not in self._layout.splits:
             raise KeyError(split)
-        return [shard.records for shard in self.index(split).about.shards]
+        return [shard.records for shard in self.index(split).metadata.shards]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._layout.splits)
@@ -199,7 +199,7 @@ def _features(abouts: Sequence[IndexMetadata], layout: Layout) -> Features:
     """The features that fit all splits."""
     full = [about.features for about in abouts if about.records] or [abouts[0].features]
     try:
-        return common_features(full)
+        return unify(*full)
     except FeatureError as error:
         raise DatasetError(
             f"the splits have different features ({error}); pass features= that fit all",

@@ -25,11 +25,12 @@ from covey.index.format import BY_FILE, IndexMetadata, Shard, fingerprint, finge
 from covey.index.labels import KnownLabels, Label, Labeller, make_labeller
 from covey.index.read import Index
 from covey.labels import Classes, guess_label
+from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.survey import survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
-from covey.tfrecord import Block, RecordReader, Skipped
+from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.locations import RecordLocations
 from covey.tfrecord.reader import OnError
 from covey.tfrecord.streams import RegularFile
@@ -47,7 +48,7 @@ class Scanned:
     surveys: list[_core.Survey]
     compression: str | None
     records: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedRecord, ...]
     fingerprint: int
     """Of the file that was scanned."""
 
@@ -367,7 +368,7 @@ def _assemble(
     mixed = any(each.compression is None and each.records for each in scanned)
     # Of a member that is corrupt some records may be sound, but only a stream gives them.
     reachable = all(each.places.can_skip() and not each.skipped for each in scanned if each.records)
-    streamed = compressed and (mixed or not reachable)
+    single_stream = compressed and (mixed or not reachable)
     final, texts = (None, None) if labeller is None else labeller.finish()
     dtype = row_dtype(compressed=compressed, labelled=labeller is not None)
     rows = np.zeros(sum(each.records for each in scanned), dtype)
@@ -376,7 +377,7 @@ def _assemble(
         part = rows[begin : begin + each.records]
         begin += each.records
         part["shard"] = number
-        each.places.fill(part, streamed=streamed)
+        each.places.fill(part, single_stream=single_stream)
         if each.labels is not None:
             part["label"] = each.labels if final is None else final[each.labels]
     classes = by_class = sums = None
@@ -395,7 +396,7 @@ def _assemble(
         class_checksums=sums,
         shards=shards,
         order=order,
-        streamed=streamed,
+        single_stream=single_stream,
     )
     skipped = tuple(part for each in scanned for part in each.skipped)
     return Index(about, rows, classes, by_class, skipped=skipped)

@@ -53,15 +53,15 @@ def export_dali(index: Index, files: ShardFiles, directory: str | None = None) -
     Returns:
         The files, each called like its shard, with ``.idx`` behind.
     """
-    if index.about.compression is not None:
+    if index.metadata.compression is not None:
         raise DatasetError(
-            f"{files.directory}: the shards are compressed ({index.about.compression}), and DALI "
+            f"{files.directory}: the shards are compressed ({index.metadata.compression}), and DALI "
             "reads only those that are not"
         )
     storage = files.storage if directory is None else open_storage(directory)
     written = []
     first = 0
-    for shard in index.about.shards:
+    for shard in index.metadata.shards:
         rows = index.rows[first : first + shard.records]
         first += shard.records
         sizes = rows["length"].astype(np.int64) + FRAME_BYTES

@@ -10,7 +10,7 @@ Four files beside the shards, each of which any Python reads::
     birds-train.index.json    the features, and for each shard what tells that it has changed
 
 ``offset`` is where the record's frame begins in the shard. In a compressed shard it is where the
-frame's GZIP member begins, and ``within`` is where the frame begins in that member's data; if the
+frame's GZIP member begins, and ``inner_offset`` is where the frame begins in that member's data; if the
 shard is one long stream, ``offset`` is 0.
 
 What the rows of an index do not say: features, classes, and shards as they were.
@@ -41,7 +41,7 @@ def row_dtype(*, compressed: bool, labelled: bool) -> np.dtype[Any]:
     """The fields of an index row, of which only those are there that are needed."""
     fields: list[tuple[str, str]] = [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8")]
     if compressed:
-        fields.append(("within", "<u8"))
+        fields.append(("inner_offset", "<u8"))
     if labelled:
         fields.append(("label", "<i8"))
     return np.dtype(fields)
@@ -53,7 +53,7 @@ def index_names(stem: str) -> dict[str, str]:
         "rows": f"{stem}.index.npy",
         "by_class": f"{stem}.by_class.npy",
         "classes": f"{stem}.classes.npy",
-        "about": f"{stem}.index.json",
+        "metadata": f"{stem}.index.json",
     }
 
 
@@ -85,8 +85,8 @@ class IndexWriter:
         rows["shard"] = shard
         rows["length"] = places["length"]
         rows["offset"] = places["offset"]
-        if "within" in rows.dtype.names:
-            rows["within"] = places["within"]
+        if "inner_offset" in rows.dtype.names:
+            rows["inner_offset"] = places["inner_offset"]
         if "label" in rows.dtype.names:
             rows["label"] = labels
         self.add_rows(rows)
@@ -207,9 +207,9 @@ class IndexMetadata:
     shards: tuple[Shard, ...]
     order: Mapping[str, Any]
     """How the records were brought into order; empty if covey did not write them."""
-    streamed: bool = False
+    single_stream: bool = False
     """Whether records of compressed shards can only be reached from the beginning: then ``offset``
-    is 0, and ``within`` counts through the whole shard."""
+    is 0, and ``inner_offset`` counts through the whole shard."""
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -229,7 +229,7 @@ class IndexMetadata:
             "label": self.label,
             "label_strings": self.label_strings,
             "compression": self.compression,
-            "streamed": self.streamed,
+            "single_stream": self.single_stream,
             "order": dict(self.order),
             "shards": [asdict(shard) for shard in self.shards],
             "features": features_to_json(self.features),
@@ -262,7 +262,7 @@ class IndexMetadata:
                 class_checksums=None if sums is None else _pair(sums),
                 shards=tuple(_shard(each, name) for each in _shards(content["shards"])),
                 order=_typed(content["order"], dict),
-                streamed=_typed(content["streamed"], bool),
+                single_stream=_typed(content["single_stream"], bool),
             )
         except (
             ValueError,
@@ -289,8 +289,8 @@ class IndexMetadata:
             raise FormatError(f"its label {self.label!r} is none of its features", path=name)
         if (self.label is None) != (self.class_checksums is None):
             raise FormatError("it has a label but no classes, or classes but no label", path=name)
-        if self.streamed and self.compression is None:
-            raise FormatError("its shards are streamed, but not compressed", path=name)
+        if self.single_stream and self.compression is None:
+            raise FormatError("its shards are single_stream, but not compressed", path=name)
         if self.records != sum(shard.records for shard in self.shards):
             raise FormatError(
                 f"its shards do not have its {self.records} records together", path=name

@@ -18,7 +18,7 @@ from covey import _core
 from covey.classes import CLASS_DTYPE, number_dtype
 from covey.errors import FileChangedError, FormatError, StorageError
 from covey.index.format import IndexMetadata, index_names, row_dtype
-from covey.tfrecord import Skipped
+from covey.results import SkippedRecord
 from covey.tfrecord.streams import RegularFile
 from covey.untrusted import read_file
 
@@ -35,7 +35,7 @@ _MAX_HEADER_BYTES = 10_000
 class Index:
     """The index of a split: mapped files, or arrays in memory."""
 
-    about: IndexMetadata
+    metadata: IndexMetadata
     rows: NDArray[Any]
     """One per record; fields as :func:`covey.index.row_dtype` has them."""
     classes: NDArray[Any] | None
@@ -44,7 +44,7 @@ class Index:
     """The numbers of the records, class after class."""
     home: tuple[str, str] | None = None
     """The directory and the stem of the files that it is mapped from."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRecord, ...] = ()
     """What was left out of it because it is corrupt, if that was asked for."""
     mmap: bool = True
     """Whether large arrays are mapped when it is read again."""
@@ -55,7 +55,7 @@ class Index:
     @cached_property
     def first_records(self) -> list[int]:
         """The number of the first record of each shard, and how many there are."""
-        return [0, *accumulate(shard.records for shard in self.about.shards)]
+        return [0, *accumulate(shard.records for shard in self.metadata.shards)]
 
     def check_read(self) -> None:
         """Make sure that what was read from it was still in its files. To be called afterwards.
@@ -79,8 +79,8 @@ class Index:
         # An index on disk is read again, so that a pickle is small. The files of an index in the
         # cache may have been removed to make room for others: then its arrays are pickled.
         if self.home is not None and self._is_on_disk(*self.home):
-            return _read_again, (self.home, self.about, self.mmap)
-        return Index, (self.about, self.rows, self.classes, self.by_class, None, self.skipped)
+            return _read_again, (self.home, self.metadata, self.mmap)
+        return Index, (self.metadata, self.rows, self.classes, self.by_class, None, self.skipped)
 
     def _is_on_disk(self, directory: str, stem: str) -> bool:
         names = index_names(stem)
@@ -103,7 +103,7 @@ def _read_again(home: tuple[str, str], about: IndexMetadata, mmap: bool) -> Inde
 
 def read_metadata(directory: Path, stem: str) -> IndexMetadata | None:
     """What an index says of itself, if there is one."""
-    path = directory / index_names(stem)["about"]
+    path = directory / index_names(stem)["metadata"]
     try:
         return IndexMetadata.from_json(read_file(path), str(path))
     except FileNotFoundError:
@@ -149,21 +149,14 @@ def array_limits(about: IndexMetadata) -> dict[str, int]:
 
 def _row_check(about: IndexMetadata, dtype: np.dtype[Any]) -> _core.RowCheck:
     """Makes sure that records follow each other, within their shards."""
-    fields = dtype.fields
-    assert fields is not None
-    at = {name: int(field[1]) for name, field in fields.items()}
-    reach = _core.REACH_PLAIN
+    mode = _core.ADDRESS_PLAIN
     if about.compression is not None:
-        reach = _core.REACH_STREAMED if about.streamed else _core.REACH_MEMBERS
+        mode = _core.ADDRESS_SINGLE_STREAM if about.single_stream else _core.ADDRESS_MEMBERS
     return _core.RowCheck(
-        dtype.itemsize,
-        at["shard"],
-        at["length"],
-        at["offset"],
-        at.get("within", 0),
-        reach,
-        np.array([shard.records for shard in about.shards], np.uint64),
-        np.array([shard.bytes for shard in about.shards], np.uint64),
+        dtype,
+        mode=mode,
+        records=np.array([shard.records for shard in about.shards], np.uint64),
+        bytes=np.array([shard.bytes for shard in about.shards], np.uint64),
     )
 
 
@@ -201,7 +194,7 @@ def _load(
                     check.add(piece)
             except _core.Fault as fault:
                 raise FormatError(
-                    f"row {done + fault.args[1]} is of a record at byte {fault.args[2]}, "
+                    f"row {done + fault.row} is of a record at byte {fault.offset}, "
                     "which cannot be: it is another shard's, lies outside of it, or does "
                     "not follow the last",
                     path=path,

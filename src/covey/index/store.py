@@ -86,7 +86,7 @@ def find_or_build_index(
         size = sum(each.nbytes for each in arrays if each is not None)
         _make_room(directory, size + _METADATA_BYTES)
         write_index(directory, stem, index, private=True)
-        return read_index(directory, stem, index.about, mmap=indexing.mmap), directory
+        return read_index(directory, stem, index.metadata, mmap=indexing.mmap), directory
     # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
     except (OSError, UnicodeError, FormatError):
         return index, None
@@ -201,7 +201,7 @@ def write_index(directory: Path, stem: str, index: Index, *, private: bool = Fal
     """
     directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     names = index_names(stem)
-    about = index.about
+    about = index.metadata
     remove_stale_temporaries(directory)
     staging = Path(new_temporary(directory))
     try:
@@ -219,9 +219,9 @@ def write_index(directory: Path, stem: str, index: Index, *, private: bool = Fal
         if index.classes is not None and index.by_class is not None:
             np.save(staging / names["classes"], index.classes)
             np.save(staging / names["by_class"], index.by_class)
-        (staging / names["about"]).write_text(about.to_json(), encoding="utf-8")
+        (staging / names["metadata"]).write_text(about.to_json(), encoding="utf-8")
         # The description last: it has the checksums of the others.
-        for name in ("rows", "classes", "by_class", "about"):
+        for name in ("rows", "classes", "by_class", "metadata"):
             if (staging / names[name]).exists():
                 if private:
                     os.chmod(staging / names[name], 0o600)
@@ -240,7 +240,7 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
         StorageError: If it cannot be read, or the cache cannot be written.
     """
     storage, names = files.storage, index_names(stem)
-    path = storage.join(files.directory, names["about"])
+    path = storage.join(files.directory, names["metadata"])
     try:
         content = storage.read(path)
         limits = array_limits(IndexMetadata.from_json(content, path))
@@ -251,7 +251,7 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     directory = cache_subdirectory("indexes") / name
     cache = DiskCache(cache_limit())
     with cache.wrap_os_errors():
-        if (directory / names["about"]).exists():
+        if (directory / names["metadata"]).exists():
             return directory
         directory.mkdir(mode=0o700, exist_ok=True)
         for each, limit in limits.items():
@@ -261,7 +261,9 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
                 continue
             with stream:
                 _save(directory / names[each], stream, limit)
-        _save(directory / names["about"], io.BytesIO(content), len(content))  # last: it is complete
+        _save(
+            directory / names["metadata"], io.BytesIO(content), len(content)
+        )  # last: it is complete
         with contextlib.suppress(StorageError):  # an index that exceeds the limit is used once
             _make_room(directory, 0)
     return directory

@@ -123,27 +123,27 @@ class NativeProducer:
         self._hand_over = _composer(making.recipe, source.label, add_labels)
         self._closed = False
         self._step = 0
-        self._ahead = _core.Ahead(
+        self._prefetcher = _core.Prefetcher(
             source.gather,
             source.decoder,
             making.plan,
             making.share,
-            steps,
-            source.check,
-            source.label,
-            add_labels,
-            source.has_labels,
-            source.numbers,
-            threads,
-            prefetch,
-            partial(_allocate, shapes),
-            recycle,
+            steps=steps,
+            check=source.check,
+            label=source.label,
+            add_labels=add_labels,
+            check_classes=source.has_labels,
+            record_ids=source.numbers,
+            threads=threads,
+            depth=prefetch,
+            allocate=partial(_allocate, shapes),
+            reuse_buffers=recycle,
         )
         _RUNNING.add(self)
 
     def next(self) -> Any:
         try:
-            columns = self._ahead.next()
+            columns = self._prefetcher.next()
         except ValueError:
             if self._closed:
                 raise ClosedError("these batches were closed, or the interpreter ends") from None
@@ -156,7 +156,7 @@ class NativeProducer:
 
     def interrupt(self) -> None:
         self._closed = True
-        self._ahead.close()
+        self._prefetcher.close()
 
     close = interrupt
 

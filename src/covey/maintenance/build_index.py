@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,8 @@ from covey.index import BY_FILE, GUESS, Index, Indexing, index_names, write_inde
 from covey.index.dali import DaliIndexing, export_dali
 from covey.maintenance.dataset_files import choose_splits
 from covey.maintenance.index_state import State, find_state
+from covey.results import IndexResult
 from covey.untrusted import reports_errors
-
-
-@dataclass(frozen=True, eq=False)
-class IndexResult:
-    """The index of a split, beside its shards now."""
-
-    split: str
-    index: Index
-    is_new: bool
-    """Whether it was made; False if it was there, or in the cache, and right."""
-    exported: tuple[str, ...]
-    """DALI's index files that were written."""
-    differences: tuple[str, ...]
-    """The shards that do not have as many records as the dataset says, with both numbers."""
-    seconds: float
 
 
 @reports_errors
@@ -70,7 +56,7 @@ def build_index(
     >>> with RecordWriter("birds.tfrecord") as writer:
     ...     writer.write(Features({"species": "str"}).encode({"species": "owl"}))
     >>> made, = make_index("birds.tfrecord", label="species")
-    >>> made.is_new, len(made.index), made.index.about.label_strings
+    >>> made.is_new, len(made.index), made.index.metadata.label_strings
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
@@ -95,7 +81,7 @@ def _make(
     state = find_state(split)
     index = state.index
     is_new = force or from_dali is not False
-    if index is None or is_new or label not in (None, index.about.label):
+    if index is None or is_new or label not in (None, index.metadata.label):
         is_new = True
         index = _build(layout, split, state, label, common, from_dali)
     if is_new or not state.beside:  # a fresh one may lie in the cache only
@@ -145,7 +131,7 @@ def _build(
 def _put(split: SplitFiles, index: Index) -> None:
     """Write an index beside its shards."""
     storage, directory, names = split.files.storage, split.files.directory, index_names(split.stem)
-    written = [names["rows"], names["about"]]
+    written = [names["rows"], names["metadata"]]
     if index.classes is not None:
         written[1:1] = [names["classes"], names["by_class"]]
     if not storage.is_remote:
@@ -168,7 +154,7 @@ def _put(split: SplitFiles, index: Index) -> None:
 
 
 def _differences(split: SplitFiles, index: Index) -> tuple[str, ...]:
-    found = zip(index.about.shards, split.records or (), strict=False)
+    found = zip(index.metadata.shards, split.records or (), strict=False)
     return (
         *(
             f"{shard.name} has {shard.records:,} records, but the dataset says {said:,}"

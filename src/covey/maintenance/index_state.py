@@ -59,12 +59,12 @@ def find_state(split: SplitFiles) -> State:
         beside = directory != cached_location(files, split.stem, _OnlyFound())
     else:
         beside = directory == Path(files.directory)
-    return State("fresh", index=index, about=index.about, beside=beside)
+    return State("fresh", index=index, about=index.metadata, beside=beside)
 
 
 def _about_beside(split: SplitFiles) -> IndexMetadata | None:
     storage = split.files.storage
-    path = storage.join(split.files.directory, index_names(split.stem)["about"])
+    path = storage.join(split.files.directory, index_names(split.stem)["metadata"])
     try:
         return IndexMetadata.from_json(storage.read(path), path)
     except FileNotFoundError:

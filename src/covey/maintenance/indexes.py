@@ -53,13 +53,13 @@ def find_index(directory: Path, stem: str, problems: Problems, *, mmap: bool = T
     try:
         about = read_metadata(directory, stem)
     except FormatError as error:
-        path = directory / names["about"]
-        problems.add(names["about"], str(error).removeprefix(f"{path}: "))
+        path = directory / names["metadata"]
+        problems.add(names["metadata"], str(error).removeprefix(f"{path}: "))
         return Found(names)
     if about is None:
         left = [names[each] for each in ("rows", "classes", "by_class")]
         if any((directory / name).exists() for name in left):
-            problems.add(names["about"], "it is missing, but the rest of the index is there")
+            problems.add(names["metadata"], "it is missing, but the rest of the index is there")
         return Found(names)
     arrays = _Arrays(directory, problems, mmap)
     dtype = row_dtype(compressed=about.compression is not None, labelled=about.label is not None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,46 +18,10 @@ from covey.index.build import open_reader
 from covey.maintenance.dataset_files import choose_splits, named
 from covey.maintenance.index_state import State, find_state
 from covey.maintenance.shard_reader import find_compression
+from covey.results import Info, SplitOverview
 from covey.schema import Features
 from covey.schema.survey import survey_block, survey_kinds
 from covey.untrusted import reports_errors
-
-
-@dataclass(frozen=True)
-class SplitOverview:
-    """What is known of a split."""
-
-    name: str
-    records: int | None
-    """None if nothing says it."""
-    shards: int
-    missing: tuple[str, ...]
-    """The shards that are not there."""
-    bytes: int
-    """Of the shards that are."""
-    compression: str | None
-    index: str
-    """``"fresh"``, ``"stale"``, ``"corrupt"`` or ``"missing"``."""
-    why: str
-    """What is wrong with the index."""
-    label: str | None
-    """What tells the class, by the index."""
-    classes: ClassTable | None = field(repr=False)
-    """If the index is fresh, and there are classes."""
-
-
-@dataclass(frozen=True)
-class Info:
-    """What :func:`covey.info` found."""
-
-    path: str
-    kind: str
-    """``"dataset"`` (of covey or TFDS), ``"datum"`` or ``"TFRecords"``."""
-    features: Features | None
-    """None if nothing can be found out about them."""
-    is_guess: bool
-    """Whether the features are those of the first record only."""
-    splits: tuple[SplitOverview, ...]
 
 
 @reports_errors
@@ -109,7 +72,7 @@ def _overview(layout: Layout, name: str, state: State) -> SplitOverview:
         compression = find_compression(storage, there[0])
     classes = None
     if index is not None and index.classes is not None and index.by_class is not None:
-        classes = ClassTable(index.classes, index.by_class, index.about.class_names)
+        classes = ClassTable(index.classes, index.by_class, index.metadata.class_names)
     return SplitOverview(
         name=name,
         records=records,
@@ -125,7 +88,7 @@ def _overview(layout: Layout, name: str, state: State) -> SplitOverview:
         bytes=sum(stat.size for stat in stats.values() if stat is not None),
         compression=compression,
         index=state.kind,
-        why=state.why,
+        reason=state.why,
         label=None if about is None else about.label,
         classes=classes,
     )

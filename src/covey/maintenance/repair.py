@@ -6,81 +6,25 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from covey._progress import Progress
 from covey.dataset.layout import ALL, Layout, find_layout
 from covey.dataset_info import check_split_name
-from covey.errors import CoveyError, DatasetError, FeatureError, escape
+from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.maintenance.dataset_files import check_threads, choose_splits, look, named
 from covey.maintenance.repair_split import Mode, SplitRepair
-from covey.maintenance.report import Problem, Problems, listing, many
+from covey.maintenance.report import Problems
+from covey.results import Problem, RepairResult
 from covey.schema import Features
-from covey.schema.merge import common_features
+from covey.schema.merge import unify
 from covey.schema.survey import survey_kinds
 from covey.storage import is_remote, open_storage
 from covey.untrusted import reports_errors
 from covey.urls import shown
 from covey.writing.recovery import clean_up
 from covey.writing.target import TargetSplit
-from covey.writing.write import WriteResult
-
-
-@dataclass(frozen=True)
-class RepairResult:
-    """What :func:`covey.repair` could save. Printed, it is a table of what is lost."""
-
-    path: str
-    output: str
-    written: tuple[WriteResult, ...]
-    """Each split of the new dataset."""
-    lost: tuple[Problem, ...]
-    """What is not in it: records, or where more than one may be lost, the first of them."""
-    seconds: float
-    deleted: tuple[str, ...] = ()
-    """Files of interrupted writes and old versions, if the dataset was repaired in place."""
-
-    @property
-    def records(self) -> int:
-        """How many were saved."""
-        return sum(each.records for each in self.written)
-
-    def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, rest: str = "`lost` has them all") -> str:
-        """What was saved and lost, as a string.
-
-        Args:
-            rest: Where what is lost is that a table has no room for.
-        """
-        if self.output == self.path:
-            what = many(len(self.deleted), "file")
-            return escape(f"{self.path}: {what} of interrupted writes and old versions deleted")
-        lost = "nothing is lost" if not self.lost else f"lost in {many(len(self.lost), 'place')}"
-        saved = f"{self.path}: {many(self.records, 'record')} saved in {self.output}; {lost}"
-        return "\n".join([escape(saved), *listing(self.lost, 0, rest)])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as JSON has it."""
-        return {
-            "path": self.path,
-            "output": self.output,
-            "records": self.records,
-            "seconds": round(self.seconds, 3),
-            "splits": {
-                each.split: {
-                    "records": each.records,
-                    "bytes": each.bytes,
-                    "shards": [shard.name for shard in each.shards],
-                }
-                for each in self.written
-            },
-            "lost": [asdict(each) for each in self.lost],
-            "deleted": list(self.deleted),
-        }
 
 
 @reports_errors
@@ -162,7 +106,7 @@ def repair(
         if not jobs:
             reason = "; if there are shards that its description does not list, give them instead"
             if lost:
-                reason = f"; the first: {lost[0].file}: {lost[0].what}"
+                reason = f"; the first: {lost[0].file}: {lost[0].reason}"
             raise DatasetError(f"there is no valid record to save{reason}", path=layout.path)
         written = [
             job.write(target, splits[job.name], mode, storage_options, common) for job in jobs
@@ -226,7 +170,7 @@ def _common(jobs: list[SplitRepair], where: str) -> Features:
     try:
         if surveys:
             known.append(Features(survey_kinds(surveys)))
-        return common_features(known) if known else Features({})
+        return unify(*known) if known else Features({})
     except FeatureError as error:
         raise DatasetError(
             f"no features fit all records: {error}; pass features=", path=where

@@ -23,9 +23,10 @@ from covey.maintenance.metadata import differences
 from covey.maintenance.report import Problems
 from covey.maintenance.salvage import Saving, ShardingAsBefore, SoundRecords, SoundShard
 from covey.maintenance.verify import known_features
+from covey.results import WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
-from covey.schema.merge import common_features
+from covey.schema.merge import unify
 from covey.schema.tfds import FEATURES_FILE
 from covey.shuffle.keys import RecordOrder
 from covey.storage import is_remote
@@ -34,7 +35,6 @@ from covey.writing.locks import locked
 from covey.writing.publish import RemoteStaging
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
-from covey.writing.write import WriteResult
 
 Mode = Literal["error", "overwrite"]
 
@@ -148,7 +148,7 @@ class SplitRepair:
             label=self.label,
             classes=counts,
             features=features,
-            left_out=(),
+            skipped=(),
             seconds=time.perf_counter() - started,
         )
 
@@ -232,4 +232,4 @@ def _agree(existing: TargetSplit, features: Features) -> Features:
                 f"{existing.directory}: feature {name!r} is {known} in the splits that are there, and "
                 f"{found} in what is to be saved; give another directory"
             )
-    return common_features([base, features])
+    return unify(base, features)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from covey.index import IndexMetadata
 from covey.maintenance.examples import CheckedBlock
 from covey.maintenance.report import Problems
+from covey.results import SkippedRecord
 from covey.tfrecord.block import HEADER_BYTES
 from covey.tfrecord.locations import Members
-from covey.tfrecord.recovery import Damage
 
 
 class RowCheck:
@@ -57,9 +57,9 @@ class RowCheck:
 
     @property
     def _by_member(self) -> bool:
-        return self._about.compression is not None and not self._about.streamed
+        return self._about.compression is not None and not self._about.single_stream
 
-    def pass_over(self, damage: Damage) -> None:
+    def pass_over(self, damage: SkippedRecord) -> None:
         """A part of the shard is corrupt."""
         self._damaged = True
         self._lost = self._lost or damage.lost
@@ -91,7 +91,9 @@ class RowCheck:
     def _find(self, offset: int, record: int) -> None:
         """Go to the row of the first record after a damage."""
         self._lost = False
-        ahead = self._rows["offset" if self._about.compression is None else "within"][self._at :]
+        ahead = self._rows["offset" if self._about.compression is None else "inner_offset"][
+            self._at :
+        ]
         found = np.flatnonzero(ahead == offset)
         self._at = self._at + int(found[0]) if len(found) else max(self._at, record)
 
@@ -100,13 +102,13 @@ class RowCheck:
         if self._about.compression is None:
             return {"offset": offsets}
         if not self._by_member:
-            return {"offset": np.zeros(len(offsets), np.uint64), "within": offsets}
+            return {"offset": np.zeros(len(offsets), np.uint64), "inner_offset": offsets}
         # None for a shard that is not compressed, which no index by members can reach.
         members = self._members[self._member :] or [(0, 0)]
         before, begins = np.array(members, np.uint64).T
         which = np.searchsorted(before, offsets, side="right") - 1
         self._member += int(which[-1]) if len(which) else 0
-        return {"offset": begins[which], "within": offsets - before[which]}
+        return {"offset": begins[which], "inner_offset": offsets - before[which]}
 
     def _tell(self, rows: NDArray[Any], expected: dict[str, Any], wrong: NDArray[np.bool_]) -> None:
         """Note the rows that are wrong, those that follow each other together."""

@@ -16,13 +16,12 @@ from covey._threads import ordered_map
 from covey.errors import CoveyError, FileChangedError
 from covey.index import ShardFiles
 from covey.maintenance.examples import Examples
-from covey.maintenance.report import Problem
 from covey.maintenance.shard_reader import OpenShard, read_shard
+from covey.results import Problem, SkippedRecord
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
 from covey.storage import Stat
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
-from covey.tfrecord.recovery import Damage
 from covey.writing.shards import Cuts, Sharding
 
 
@@ -91,7 +90,7 @@ class Saving:
 
     def _read(self, found: SoundShard, shard: OpenShard) -> None:
         for each in read_shard(shard):
-            if isinstance(each, Damage):
+            if isinstance(each, SkippedRecord):
                 if each.lost:
                     self._lose(found, each.record, each.offset, each.reason)
                 continue
@@ -148,7 +147,7 @@ class SoundRecords(OrderedRecords):
     def _sound(self, opened: OpenShard, shard: SoundShard) -> Iterator[Block]:
         misfits = np.array(shard.misfits, np.int64)
         for each in read_shard(opened):
-            if isinstance(each, Damage):
+            if isinstance(each, SkippedRecord):
                 continue
             begin, end = np.searchsorted(misfits, [each.first, each.first + len(each)])
             at = 0

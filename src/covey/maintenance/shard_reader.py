@@ -8,11 +8,12 @@ from typing import BinaryIO
 
 from covey.errors import CorruptRecordError
 from covey.index.format import fingerprint_of
+from covey.results import SkippedRecord
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.locations import Members
-from covey.tfrecord.recovery import Damage, salvage
+from covey.tfrecord.recovery import salvage
 from covey.tfrecord.segments import CorruptFile
 from covey.tfrecord.streams import RegularFile
 
@@ -72,7 +73,7 @@ def find_compression(storage: Storage, path: str) -> str | None:
         return shard.compression
 
 
-def read_shard(shard: OpenShard, members: Members | None = None) -> Iterator[Block | Damage]:
+def read_shard(shard: OpenShard, members: Members | None = None) -> Iterator[Block | SkippedRecord]:
     """The valid records of a shard, in order, and a damage in the place of each that is not.
 
     Args:
@@ -96,7 +97,7 @@ def read_shard(shard: OpenShard, members: Members | None = None) -> Iterator[Blo
             pass
     with shard.source() as source:
         for found in salvage(source, compression=compression, mmap=shard.mmap):
-            if isinstance(found, Damage) or found.first >= done:
+            if isinstance(found, SkippedRecord) or found.first >= done:
                 yield found
             elif found.first + len(found) > done:
                 yield found[done - found.first :]

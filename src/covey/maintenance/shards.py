@@ -16,10 +16,10 @@ from covey.maintenance.indexes import Found
 from covey.maintenance.report import Problems
 from covey.maintenance.rows import RowCheck
 from covey.maintenance.shard_reader import OpenShard, read_shard
+from covey.results import SkippedRecord
 from covey.storage import Stat
 from covey.tfrecord import Block
 from covey.tfrecord.locations import Members
-from covey.tfrecord.recovery import Damage
 
 # Blocks of one shard that are under way while one is waited for.
 _AHEAD = 4
@@ -99,7 +99,7 @@ class ShardCheck:
         found = read_shard(shard, None if rows is None else members)
         with closing(ordered_map(self._tasks(found, name), executor, _AHEAD)) as looked:
             for each in looked:
-                if isinstance(each, Damage):
+                if isinstance(each, SkippedRecord):
                     problems.add(name, each.reason, record=each.record, offset=each.offset)
                     damaged = True
                     numbered += each.lost
@@ -120,13 +120,13 @@ class ShardCheck:
         return Shard(name, problems, size, records, numbered, data, damaged)
 
     def _tasks(
-        self, found: Iterator[Block | Damage], name: str
-    ) -> Iterator[Callable[[], CheckedBlock | Damage]]:
+        self, found: Iterator[Block | SkippedRecord], name: str
+    ) -> Iterator[Callable[[], CheckedBlock | SkippedRecord]]:
         for each in found:
             yield partial(self._look, each, name)
 
-    def _look(self, found: Block | Damage, name: str) -> CheckedBlock | Damage:
-        return found if isinstance(found, Damage) else self.examples.look(found, name)
+    def _look(self, found: Block | SkippedRecord, name: str) -> CheckedBlock | SkippedRecord:
+        return found if isinstance(found, SkippedRecord) else self.examples.look(found, name)
 
     def _number(self, name: str) -> int | None:
         """Which of the index's shards it is."""
@@ -141,14 +141,14 @@ class ShardCheck:
         about, rows, number = self.index.about, self.index.rows, self._number(name)
         if about is None or rows is None or number is None:
             return None
-        by_member = about.compression is not None and not about.streamed
+        by_member = about.compression is not None and not about.single_stream
         said = about.compression or "no compression"
         if about.shards[number].records and (
             (compression is not None and about.compression is None)
             or (compression is None and by_member)
         ):
             problems.add(
-                self.index.names["about"],
+                self.index.names["metadata"],
                 f"it says {said}, but {name} has {compression or 'no compression'}, so that its "
                 "rows are of no use",
             )

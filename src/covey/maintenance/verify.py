@@ -21,8 +21,9 @@ from covey.maintenance.dataset_files import check_threads, choose_splits, look, 
 from covey.maintenance.examples import Examples
 from covey.maintenance.indexes import Found, check_classes, find_index, local_index
 from covey.maintenance.metadata import check_directory, check_features, check_split
-from covey.maintenance.report import Problems, Report
+from covey.maintenance.report import Problems
 from covey.maintenance.shards import Shard, ShardCheck
+from covey.results import Report
 from covey.schema import ClassLabel, Feature, Features
 from covey.untrusted import reports_errors
 
@@ -55,7 +56,7 @@ def verify(
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> _ = write(birds, "birds", split="train", label="species", progress=False)
-    >>> verify("birds").is_sound
+    >>> verify("birds").is_valid
     True
     """
     started = time.perf_counter()
@@ -81,7 +82,7 @@ def verify(
             records=sum(shard.records for shard in read),
             bytes=sum(shard.size or 0 for shard in read),
             problems=tuple(problem for each in found for problem in each.listed),
-            more=sum(each.more for each in found),
+            unlisted=sum(each.more for each in found),
             seconds=time.perf_counter() - started,
         )
 
@@ -103,7 +104,7 @@ class _Split:
         directory = stack.enter_context(local_index(self.files, stem))
         self.index = find_index(directory, stem, self._of_index, mmap=mmap)
         if self.index.about is not None:
-            check_features(layout, self.index.about, self.index.names["about"], self._of_index)
+            check_features(layout, self.index.about, self.index.names["metadata"], self._of_index)
 
     def check(self, progress: Any) -> ShardCheck:
         """How its shards are checked."""
@@ -115,7 +116,7 @@ class _Split:
             try:
                 label = None if features is None else find_label(features, label)
             except DatasetError as error:
-                self._of_index.add(self.index.names["about"], str(error))
+                self._of_index.add(self.index.names["metadata"], str(error))
                 label = None
         examples = Examples(features, label, texts)
         return ShardCheck(self.name, self.files, self.index, examples, progress, self._map_files)

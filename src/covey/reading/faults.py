@@ -11,13 +11,14 @@ from covey.errors import (
     FormatError,
 )
 from covey.schema.diagnostics import RecordLocation
+from covey.tfrecord.block import checksum_reason
 
 _ANEW = "the shard was changed, or the index is another's: run `covey index` to rebuild it"
 
 
 def explain_fault(fault: _core.Fault, where: RecordLocation) -> CoveyError:
     """Say what is wrong with a record."""
-    code, _, offset, found, expected, _ = fault.args
+    code, found, expected = fault.code, fault.found, fault.expected
     if code == "changed":
         return changed("the shard was truncated or overwritten", where.name)
     if code == "label":
@@ -25,20 +26,17 @@ def explain_fault(fault: _core.Fault, where: RecordLocation) -> CoveyError:
             f"its class is {_signed(found)}, but the index says {_signed(expected)}; {_ANEW}",
             **where.fields,
         )
-    if code == "moved":
+    if code == "length_mismatch":
         return FormatError(
             f"a record of {found} bytes begins there, the index says {expected}; {_ANEW}",
             **where.fields,
         )
     if code == "out_of_bounds":
         return FormatError(
-            f"the index has a record of {found} bytes at byte {offset} of {expected}; {_ANEW}",
+            f"the index has a record of {found} bytes at byte {fault.offset} of {expected}; {_ANEW}",
             **where.fields,
         )
-    reason = (
-        f"{code.removesuffix('_checksum')} checksum is {found:#010x}, expected {expected:#010x}"
-    )
-    return damaged(where, reason)
+    return damaged(where, checksum_reason(fault))
 
 
 def changed(what: str, path: str) -> FileChangedError:

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _Frames = tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]
 
 # What the native core finds wrong with rows and shards, and not with the bytes of a record.
-_OF_INDEX = ("row", "changed", "index", "moved", "label", "out_of_bounds")
+_OF_INDEX = ("row", "changed", "index", "length_mismatch", "label", "out_of_bounds")
 
 
 class _MemberFaultError(Exception):
@@ -69,7 +69,7 @@ class Gatherer(ForkAware):
         self._verify = verify
         self._cache_bytes = cache_bytes
         self._first_record = np.cumsum([0, *(len(each.index) for each in tables)]).tolist()
-        shards = [len(each.index.about.shards) for each in tables]
+        shards = [len(each.index.metadata.shards) for each in tables]
         self._first_shard = np.cumsum([0, *shards]).tolist()
         members = [_has_members(each) for each in tables]
         self._map_files = mmap
@@ -142,7 +142,7 @@ class Gatherer(ForkAware):
                 return self._from_maps(opened, ids, decode, _OF_INDEX)
 
             def decode_frames(frames: _Frames) -> list[_core.GrownColumn | None]:
-                grown = decoder.decode_places(*frames, check, dense)
+                grown = decoder.decode_buffers(*frames, check, dense)
                 self._check_labels(ids, None if label < 0 else dense[label])
                 return grown
 
@@ -208,7 +208,7 @@ class Gatherer(ForkAware):
 
     def _check_shards(self, shards: NDArray[np.int64], table: int) -> NDArray[np.int64]:
         """Number shards through all tables; an index may say anything."""
-        count = len(self.tables[table].index.about.shards)
+        count = len(self.tables[table].index.metadata.shards)
         if len(shards) and shards.max() >= count:
             raise FormatError(
                 f"{self.tables[table].files.directory}: a row of the index is of shard "
@@ -233,7 +233,7 @@ class Gatherer(ForkAware):
         labels = self.labels(ids)
         for row in np.flatnonzero(found != labels)[:1].tolist():
             expected = int(labels[row]) % 2**64
-            raise _core.Fault("label", row, 0, int(found[row]) % 2**64, expected, 0)
+            raise _core.Fault("label", row, found=int(found[row]) % 2**64, expected=expected)
 
     # What goes wrong.
 
@@ -244,16 +244,16 @@ class Gatherer(ForkAware):
         index = self.tables[table].index
         within = number - self._first_record[table]
         row = index.rows[within]
-        shards = index.about.shards
+        shards = index.metadata.shards
         shard = min(int(row["shard"]), len(shards) - 1)
         before = index.first_records[shard]
-        streamed = index.about.streamed
-        offset = int(row["within"] if streamed else row["offset"])
+        single_stream = index.metadata.single_stream
+        offset = int(row["inner_offset"] if single_stream else row["offset"])
         return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
     def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
-        number = int(ids[fault.args[1]])
-        if fault.args[0] == "row":
+        number = int(ids[fault.row])
+        if fault.code == "row":
             raise IndexError(f"there is no record {number}; there are {len(self)}") from None
         for table in self.tables:
             table.index.check_read()
@@ -286,10 +286,9 @@ class Gatherer(ForkAware):
         explained: Sequence[str],
     ) -> None:
         """Return if the record of a fault was cached and is worth reading again; else raise."""
-        code, row = fault.args[:2]
-        if self._discard(opened, ids, row, discarded, code):
+        if self._discard(opened, ids, fault.row, discarded, fault.code):
             return
-        if code in explained:
+        if fault.code in explained:
             self._explain(fault, ids)
         raise fault
 
@@ -318,7 +317,7 @@ class Gatherer(ForkAware):
                 if opened.shards.still_holds(held):
                     return result
             except _core.Fault as fault:
-                if fault.args[0] == "unmapped":
+                if fault.code == "unmapped":
                     opened.map(opened.gather.missing(ids))
                 elif opened.shards.still_holds(held):
                     self._retry_or_raise(opened, ids, fault, discarded, explained)
@@ -407,10 +406,10 @@ class Gatherer(ForkAware):
             if self._members[number]:
                 begins[mine] = np.minimum(rows["offset"][mine], np.uint64(2**62))
                 ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
-                within[mine] = rows["within"][mine]
+                within[mine] = rows["inner_offset"][mine]
             else:
-                streamed = self.tables[number].index.about.streamed
-                at = rows["within" if streamed else "offset"][mine]
+                single_stream = self.tables[number].index.metadata.single_stream
+                at = rows["inner_offset" if single_stream else "offset"][mine]
                 begins[mine] = np.minimum(at, np.uint64(2**62))
                 ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
         return begins, ends, within
@@ -430,12 +429,14 @@ class Gatherer(ForkAware):
 
 
 # The fields of rows of several tables.
-_COMMON = np.dtype([("length", "<u4"), ("offset", "<u8"), ("within", "<u8"), ("label", "<i8")])
+_COMMON = np.dtype(
+    [("length", "<u4"), ("offset", "<u8"), ("inner_offset", "<u8"), ("label", "<i8")]
+)
 
 
 def _has_members(table: Table) -> bool:
-    about = table.index.about
-    return about.compression is not None and not about.streamed
+    about = table.index.metadata
+    return about.compression is not None and not about.single_stream
 
 
 def _restore(tables: tuple[Table, ...], options: Mapping[str, Any]) -> Gatherer:

@@ -104,7 +104,7 @@ class LocalShards:
         self._where: list[tuple[Table, str, Shard]] = [
             (table, path, shard)
             for table in tables
-            for path, shard in zip(table.files.paths, table.index.about.shards, strict=True)
+            for path, shard in zip(table.files.paths, table.index.metadata.shards, strict=True)
         ]
         self._first: dict[int, int] = {}
         for number, (table, _, _) in enumerate(self._where):
@@ -147,7 +147,7 @@ class LocalShards:
         (stat,) = storage.stat([path])
         _check_state(path, shard, stat)
         assert stat is not None
-        if not table.index.about.streamed:
+        if not table.index.metadata.single_stream:
             return _open_remote(storage, path, shard, stat)
         with storage.open_stream(path) as stream:
             if fingerprint_of(stream, shard.bytes) != shard.fingerprint:
@@ -176,7 +176,7 @@ class LocalShards:
             if fingerprint_of(file, shard.bytes) != shard.fingerprint:
                 raise _replaced(path)
             file.seek(0)
-            if table.index.about.streamed and detect_compression(file.read(_HEAD_BYTES)):
+            if table.index.metadata.single_stream and detect_compression(file.read(_HEAD_BYTES)):
                 file.seek(0)
                 unpacked, size = unpack(
                     file,
@@ -419,7 +419,7 @@ def _end_of_records(table: Table, shard: Shard, number: int) -> int:
     """Where in the data of a shard the last record ends."""
     end = table.index.first_records[number + 1]
     last = table.index.rows[end - 1 : end] if shard.records else table.index.rows[:0]
-    return int((last["within"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
+    return int((last["inner_offset"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
 
 
 def _check_state(path: str, shard: Shard, stat: Stat | None) -> None:

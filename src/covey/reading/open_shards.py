@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,11 +60,11 @@ class OpenShards:
     def __init__(self, tables: Sequence[Table], cache_bytes: int | None) -> None:
         self.process = os.getpid()
         self.shards = LocalShards(tables, cache_bytes)
-        self.gather = _core.Gather([_native(table) for table in tables])
+        self.gather = _core.Gather([_row_table(table) for table in tables])
         self._members: dict[tuple[int, int], Members] = {}
         self._mapping = threading.Lock()
         self._keep_open = _KEPT.reserve(self, len(self.shards))
-        size = sum(shard.bytes for table in tables for shard in table.index.about.shards)
+        size = sum(shard.bytes for table in tables for shard in table.index.metadata.shards)
         self._scattered = size > _memory() // 2
 
     def map(self, numbers: Sequence[int]) -> None:
@@ -80,21 +79,29 @@ class OpenShards:
                 self._map(part, stack)
 
     def _map(self, numbers: Sequence[int], stack: ExitStack) -> None:
-        files: list[tuple[int, bytes | None, int, int, int | None]] = []
+        files: list[_core.ShardFile] = []
         for number in numbers:
             shard = self.shards.open(number)
             file = stack.enter_context(self.shards.take_file(number))
             mark = None if shard.identity is None else shard.identity.fingerprint
-            files.append((number, os.fsencode(shard.path), file.fileno(), shard.size, mark))
+            files.append(
+                _core.ShardFile(
+                    shard=number,
+                    path=os.fsencode(shard.path),
+                    descriptor=file.fileno(),
+                    size=shard.size,
+                    fingerprint=mark,
+                )
+            )
         try:
-            self.gather.set_shards(files, self._keep_open, self._scattered)
+            self.gather.set_shards(files, keep_open=self._keep_open, scattered=self._scattered)
         except OSError as error:
             raise StorageError(
                 f"{os.fsdecode(error.filename)}: it cannot be mapped into memory "
                 f"({error.strerror}); open the dataset with map_files=False"
             ) from None
         except _core.Fault as fault:
-            path = self.shards.path(fault.args[2])
+            path = self.shards.path(fault.offset)
             raise changed(f"{path}: the shard was truncated or has grown", path) from None
 
     def members(self, table: Table, shard: int) -> Members:
@@ -102,7 +109,7 @@ class OpenShards:
         key = id(table), shard
         found = self._members.get(key)
         if found is None:
-            shards = table.index.about.shards
+            shards = table.index.metadata.shards
             first, end = table.index.first_records[shard : shard + 2]
             rows = table.index.rows[first:end]
             starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
@@ -111,16 +118,11 @@ class OpenShards:
         return found
 
 
-def _native(table: Table) -> tuple[Any, int, int, int, int, int, int, int]:
-    """A table as the native core takes it."""
-    rows, about = table.index.rows, table.index.about
-    fields = rows.dtype.fields
-    assert fields is not None
-    at = {name: int(field[1]) for name, field in fields.items()}
-    offset = at["within"] if about.streamed else at["offset"]
-    shards = len(about.shards)
-    label = at.get("label", -1)
-    return rows, len(rows), rows.dtype.itemsize, at["shard"], at["length"], offset, label, shards
+def _row_table(table: Table) -> _core.RowTable:
+    metadata = table.index.metadata
+    return _core.RowTable(
+        table.index.rows, shards=len(metadata.shards), single_stream=metadata.single_stream
+    )
 
 
 def _memory() -> int:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from covey._threads import cpu_count, ordered_map
+from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.tfrecord import Block, RecordReader, Skipped
+from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.reader import OnError
 
 # A thread is given about this much to decode at once: enough that handing it over costs nothing,
@@ -31,7 +32,7 @@ def read_batches(
     on_error: OnError = "raise",
     max_record_bytes: int = 1 << 28,
     mmap: bool = True,
-    skipped: list[Skipped] | None = None,
+    skipped: list[SkippedRecord] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read files one after the other, in batches of columns.
 
@@ -71,7 +72,7 @@ def read_batches(
 
 
 def _blocks(
-    paths: Sequence[str | os.PathLike[str]], options: dict[str, Any], skipped: list[Skipped]
+    paths: Sequence[str | os.PathLike[str]], options: dict[str, Any], skipped: list[SkippedRecord]
 ) -> Iterator[Block]:
     for path in paths:
         with RecordReader(path, **options) as reader:

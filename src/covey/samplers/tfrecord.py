@@ -244,7 +244,11 @@ def _is_known(layout: Layout, split: str, label: Label | None) -> bool:
         return True
     for name in {term.partition("[")[0] for term in split.split("+")}:
         index = find_state(layout.splits[name]).index
-        if index is None or index.about.label is None or label not in (None, index.about.label):
+        if (
+            index is None
+            or index.metadata.label is None
+            or label not in (None, index.metadata.label)
+        ):
             return False
     return True
 

@@ -63,7 +63,7 @@ def decode_blocks(
         lengths = np.concatenate([block.lengths for block in blocks])
     with reading(blocks):
         data = [block.data for block in blocks]
-        return decoder.decode_places(data, sources, offsets, lengths, check, dense)
+        return decoder.decode_buffers(data, sources, offsets, lengths, check, dense)
 
 
 # Arrays up to this size are made because a schema says so; larger ones only if the records have the
@@ -186,7 +186,7 @@ class Encoding:
         except _core.Fault as fault:
             reason = fault
         try:
-            if reason.args[0] == "extra":
+            if reason.code == "extra":
                 # Says which name is too much, unless there is nothing behind it.
                 return encode(self._split(example), coerce)
         except _core.Fault as fault:

@@ -20,9 +20,6 @@ Shape = tuple[int | None, ...]
 Wire = Literal["bytes", "floats", "ints"]
 Layout = Literal["fixed", "variable", "steps"]
 
-_WIRES = {"bytes": 1, "floats": 2, "ints": 3}
-_LAYOUTS = {"fixed": 0, "variable": 1, "steps": 2}
-# In the order of the native Element.
 NUMBERS = (
     "int8",
     "int16",
@@ -121,23 +118,18 @@ class Column:
             return self.count * self.numpy_dtype.itemsize
         return self.count * {"ints": 1, "floats": 4, "bytes": 2}[self.wire]
 
-    def spec(self) -> _core.ColumnTuple:
-        """What the native codec is told."""
-        element = len(NUMBERS) if self.is_string else NUMBERS.index(self.dtype)
-        low, high = _limits(self.dtype) if self.bounds is None else self.bounds
-        return (
-            self.key,
-            _WIRES[self.wire],
-            element,
-            _LAYOUTS[self.layout],
-            self.count,
-            self.required,
-            self.default,
-            tuple(-1 if size is None else size for size in self.shape),
-            low,
-            high,
-            self.bounds is not None,
-            self.dtype == "str",
+    def spec(self) -> _core.ColumnSpec:
+        """Return the column as the native codec takes it."""
+        return _core.ColumnSpec(
+            key=self.key,
+            dtype=self.dtype,
+            wire=self.wire,
+            layout=self.layout,
+            count=self.count,
+            required=self.required,
+            default=self.default,
+            shape=[-1 if size is None else size for size in self.shape],
+            bounds=self.bounds,
         )
 
     # One value in.

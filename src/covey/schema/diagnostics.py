@@ -11,7 +11,7 @@ from covey.errors import CorruptRecordError, CoveyError, ExampleError, FeatureEr
 from covey.schema.columns import Column
 from covey.schema.types import MisfitError
 from covey.tfrecord import Block
-from covey.tfrecord.block import HEADER_BYTES
+from covey.tfrecord.block import HEADER_BYTES, checksum_reason
 
 _MEMORY = "<memory>"
 
@@ -64,19 +64,19 @@ def explain_record(
         owners: the name of the feature that each belongs to.
         find: Tells where a record is.
     """
-    code, number, offset, found, expected, index = fault.args
-    where = find(number)
+    code, found, expected, index = fault.code, fault.found, fault.expected, fault.column
+    where = find(fault.row)
     if code in ("data_checksum", "length_checksum"):
-        what = code.removesuffix("_checksum")
-        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
         return CorruptRecordError(
-            reason, **where.fields, remedy="pass on_error='skip' to read the valid records"
+            checksum_reason(fault),
+            **where.fields,
+            remedy="pass on_error='skip' to read the valid records",
         )
     feature = owners[index] if index < len(columns) else None
     if code in _WIRE_FAULTS:
-        what = f"{_WIRE_FAULTS[code]} (byte {offset} of it), so it is not a tf.train.Example"
+        what = f"{_WIRE_FAULTS[code]} (byte {fault.offset} of it), so it is not a tf.train.Example"
     elif code == "out_of_bounds":
-        what = f"its place, {found} bytes at {offset}, lies outside the {expected} that are there"
+        what = f"its place, {found} bytes at {fault.offset}, lies outside the {expected} that are there"
     else:
         what = _misfit(code, found, expected, columns[index])
     if feature is not None:
@@ -131,8 +131,7 @@ def explain_value(
     fault: _core.Fault, columns: Sequence[Column], owners: Sequence[str]
 ) -> CoveyError:
     """Say which value cannot be encoded, and why."""
-    code, *_, index = fault.args
-    name, key = owners[index], columns[index].key
+    name, key = owners[fault.column], columns[fault.column].key
     reasons = {
         "missing": "it is missing; declare it with a default if it may be",
         "inexact": "the value is not of the type of its feature",
@@ -140,4 +139,4 @@ def explain_value(
         "size": f"{key!r} has the wrong number of values",
         "splits": f"the row splits of {key!r} do not fit its values",
     }
-    return FeatureError(f"{reasons.get(code, 'its values do not fit')}", feature=name)
+    return FeatureError(f"{reasons.get(fault.code, 'its values do not fit')}", feature=name)

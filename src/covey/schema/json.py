@@ -63,7 +63,7 @@ def features_to_json(features: Features) -> Any:
             for each in _fields(type(feature))
             if getattr(feature, each) is not REQUIRED
         }
-        entries.append({"path": list(features._paths[name]), "kind": kind, **fields})
+        entries.append({"path": list(features.path_of(name)), "kind": kind, **fields})
     return {"version": VERSION, "features": entries}
 
 

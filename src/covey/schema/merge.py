@@ -1,42 +1,210 @@
-"""The features of several splits that are read as one."""
+"""Comparison of schemas: where two differ, and the schema that fits both.
+
+This is the only implementation. A split that is appended, opened together with another, repaired,
+or verified is compared with the functions of this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from covey.errors import FeatureError
+from covey.schema.columns import STRINGS, Shape
 from covey.schema.features import Features
-from covey.schema.types import ClassLabel, Feature, Tensor
+from covey.schema.images import Image
+from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
+
+_MAX_SHOWN = 120
+_MAX_NAMES = 5
 
 
-def common_features(features: Sequence[Features]) -> Features:
-    """The features that fit the records of all splits.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A feature in which two schemas differ."""
 
-    Lists that are longer in one split than in another get any length, classes that a later split
-    has added are there.
+    name: str
+    first: Feature | None
+    """The feature in the first schema; None if it is missing."""
+    second: Feature | None
+
+    def __str__(self) -> str:
+        return f"{self.name!r} is {describe(self.first)} and {describe(self.second)}"
+
+
+def describe(feature: Feature | None) -> str:
+    """Return a short description of a feature, for messages.
+
+    >>> describe(ClassLabel([f"bird {n}" for n in range(900)]))
+    "a ClassLabel of 900 classes ('bird 0', 'bird 1', 'bird 2', 'bird 3', 'bird 4', ...)"
+    """
+    if feature is None:
+        return "missing"
+    if isinstance(feature, ClassLabel) and feature.names is None:
+        return f"a ClassLabel of {feature.num_classes} classes without names"
+    if isinstance(feature, ClassLabel):
+        names = feature.names or ()
+        shown = ", ".join(map(repr, names[:_MAX_NAMES])) + (", ..." * (len(names) > _MAX_NAMES))
+        return f"a ClassLabel of {feature.num_classes} classes ({shown})"
+    text = str(feature)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def extends(feature: Feature | None, base: Feature | None) -> bool:
+    """Return whether `feature` is `base`, or a label with the classes of `base` and more.
+
+    >>> extends(ClassLabel(["owl", "wren"]), ClassLabel(["owl"]))
+    True
+    """
+    if not isinstance(feature, ClassLabel) or not isinstance(base, ClassLabel):
+        return feature == base
+    if feature.names is None or base.names is None:
+        return feature.names is base.names and _num_classes(feature) >= _num_classes(base)
+    return feature.names[: len(base.names)] == base.names
+
+
+def differences(a: Features, b: Features, *, grow_classes: bool = False) -> list[Difference]:
+    """Return the features in which two schemas differ, in the order of their names.
+
+    Args:
+        a: The first schema.
+        b: The second schema.
+        grow_classes: A label of `b` may have more classes than the label of `a`.
+
+    >>> [str(each) for each in differences(Features({"x": "int64"}), Features({"y": "int64"}))][1]
+    "'y' is missing and Tensor(dtype='int64', shape=(), encoding='list')"
+    """
+    pairs = (Difference(name, a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b)))
+    return [
+        each
+        for each in pairs
+        if each.first != each.second and not (grow_classes and extends(each.second, each.first))
+    ]
+
+
+def difference(a: Features, b: Features, *, grow_classes: bool = False) -> Difference | None:
+    """Return the first of :func:`differences`; None if the schemas agree."""
+    return next(iter(differences(a, b, grow_classes=grow_classes)), None)
+
+
+def add_classes(features: Features, other: Features) -> Features:
+    """Return `features`, with the labels of `other` that have more classes.
+
+    Labels of `other` that have different classes are ignored: a file that an interrupted writer
+    left may belong to another dataset.
+    """
+    grown = {
+        name: label
+        for name, kind in features.items()
+        if isinstance(kind, ClassLabel)
+        and (label := _unify_labels(kind, other.get(name))) is not None
+        and label != kind
+    }
+    return features.replace(grown) if grown else features
+
+
+def unify(first: Features, *others: Features, allow_missing: bool = False) -> Features:
+    """Return the schema that fits the records of all schemas.
+
+    Labels get the classes of all, shapes and dtypes of lists are relaxed.
+
+    Args:
+        first: The schema that determines the order and the nesting.
+        others: More schemas.
+        allow_missing: A list that a schema lacks becomes optional, and a plain value takes the more
+            specific type of the other schema: an integer the label, bytes the image.
 
     Raises:
-        FeatureError: If nothing fits, saying which feature.
+        FeatureError: If no schema fits; ``feature`` is the name of the first that does not.
 
     >>> train, test = Features({"x": "int64"}), Features({"x": Tensor("int64", (2,))})
-    >>> common_features([train, test])["x"].shape
+    >>> unify(train, test)["x"].shape
     (None,)
     """
-    first = features[0]
-    for name in dict.fromkeys(name for each in features for name in each):
-        if any(name not in each for each in features):
-            raise FeatureError(f"only some have {name!r}")
-    kinds = {name: _common(name, [each[name] for each in features]) for name in first}
-    return first.replace(kinds)
+    for other in others:
+        kinds: dict[str, Feature] = {}
+        for name in dict.fromkeys((*first, *other)):
+            a, b = first.get(name), other.get(name)
+            kind = _unify(a, b, allow_missing)
+            if kind is None:
+                raise FeatureError(str(Difference(name, a, b)), feature=name)
+            kinds[name] = kind
+        if dict(first) != kinds:
+            same_names = first.keys() == kinds.keys()
+            if dict(other) == kinds and not same_names:
+                first = other
+            else:
+                first = first.replace(kinds) if same_names else Features(kinds)
+    return first
 
 
-def _common(name: str, kinds: Sequence[Feature]) -> Feature:
-    if all(kind == kinds[0] for kind in kinds):
-        return kinds[0]
-    labels = [kind for kind in kinds if isinstance(kind, ClassLabel)]
-    if len(labels) == len(kinds):
-        return max(labels, key=lambda kind: kind.num_classes or 0)
-    lists = [kind for kind in kinds if isinstance(kind, Tensor) and kind.encoding == "list"]
-    if len(lists) < len(kinds) or len({kind.dtype for kind in lists}) > 1:
-        raise FeatureError(f"{name!r} is {' and '.join(map(str, dict.fromkeys(kinds)))}")
-    return Tensor(lists[0].dtype, (None,), default=[])
+def _unify(a: Feature | None, b: Feature | None, allow_missing: bool) -> Feature | None:
+    """Return the feature that fits both; None if there is none."""
+    if a == b:
+        return a
+    if a is None or b is None:
+        present = a or b
+        if not allow_missing or not isinstance(present, Tensor):
+            return None
+        return _unify_lists(present, replace(present, shape=(None,), default=[]), allow_missing)
+    for kind, other in ((a, b), (b, a)):
+        if isinstance(kind, ClassLabel):
+            is_integer = allow_missing and other == Tensor("int64")
+            return kind if is_integer else _unify_labels(kind, other)
+        if isinstance(kind, Image):
+            if isinstance(other, Image):
+                return _unify_images(kind, other)
+            is_string = allow_missing and other in (Tensor("bytes"), Tensor("str"))
+            return kind if is_string else None
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return None
+    for kind, other in ((a, b), (b, a)):
+        if kind.encoding != "list":
+            return kind if allow_missing and other == Tensor("bytes") else None
+    return _unify_lists(a, b, allow_missing)
+
+
+def _unify_labels(a: ClassLabel, b: Feature | None) -> ClassLabel | None:
+    """Return the label that has the classes of both; names that are missing are no conflict."""
+    if not isinstance(b, ClassLabel):
+        return None
+    for more, less in ((a, b), (b, a)):
+        unnamed = less.names is None and _num_classes(more) >= _num_classes(less)
+        if extends(more, less) or unnamed:
+            return more
+    return None
+
+
+def _unify_images(a: Image, b: Image) -> Image | None:
+    if (a.dtype, a.format, a.default) != (b.dtype, b.format, b.default):
+        return None
+    return replace(a, shape=_unify_shapes(a.shape, b.shape))
+
+
+def _unify_lists(a: Tensor, b: Tensor, any_dtype: bool) -> Tensor | None:
+    if (a.encoding, b.encoding) != ("list", "list"):
+        return None
+    dtype = a.dtype if a.dtype == b.dtype else _unify_dtypes(a.dtype, b.dtype)
+    if dtype is None or (dtype != a.dtype and not any_dtype):
+        return None
+    shape = _unify_shapes(a.shape, b.shape)
+    is_optional = a.default is not REQUIRED or b.default is not REQUIRED
+    # A list restores one unknown dimension only, and the default of any list is the empty one.
+    if None in shape[1:] or 0 in shape or (is_optional and None not in shape):
+        shape = (None,)
+    return Tensor(dtype, shape, encoding="list", default=[] if is_optional else REQUIRED)
+
+
+def _unify_shapes(a: Shape, b: Shape) -> Shape:
+    if len(a) != len(b):
+        return (None,)
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+def _unify_dtypes(a: str, b: str) -> str | None:
+    """Return the dtype of a list that holds the values of both; None if they are stored apart."""
+    stored = {"bytes" if d in STRINGS else "float32" if d[0] == "f" else "int64" for d in (a, b)}
+    return stored.pop() if len(stored) == 1 else None
+
+
+def _num_classes(label: ClassLabel) -> int:
+    return label.num_classes or 0

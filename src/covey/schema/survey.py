@@ -35,16 +35,17 @@ def survey_block(survey: _core.Survey, block: Block) -> None:
     """Look through the records of a block."""
     try:
         with reading([block]):
-            survey.add_places(block.data, block.offsets, block.lengths)
+            survey.add_records(block.data, block.offsets, block.lengths)
     except _core.Fault as fault:
-        number = block.first + fault.args[1]
+        number = block.first + fault.row
         raise _no_example(fault, block.name, number) from None
 
 
 def _no_example(fault: _core.Fault, name: str | None, record: int) -> ExampleError:
-    code, _, offset, *_ = fault.args
     return ExampleError(
-        f"it is not a tf.train.Example (byte {offset} of it: {code})", path=name, record=record
+        f"it is not a tf.train.Example (byte {fault.offset} of it: {fault.code})",
+        path=name,
+        record=record,
     )
 
 

@@ -33,7 +33,7 @@ def features_to_tfds(features: Features) -> tuple[dict[str, Any], dict[str, tupl
     labels: dict[str, set[tuple[str, ...] | None]] = {}
     for name, feature in features.items():
         if isinstance(feature, ClassLabel):
-            labels.setdefault(label_file(features._paths[name]), set()).add(feature.names)
+            labels.setdefault(label_file(features.path_of(name)), set()).add(feature.names)
     files = {}
     for file, names in labels.items():
         # Two features may share the name of a file: it serves if it says the same for both.
@@ -42,7 +42,7 @@ def features_to_tfds(features: Features) -> tuple[dict[str, Any], dict[str, tupl
             files[file] = one
     nested: dict[str, Any] = {}
     for name, feature in features.items():
-        *parents, last = features._paths[name]
+        *parents, last = features.path_of(name)
         if isinstance(feature, Steps):
             continue
         place = nested

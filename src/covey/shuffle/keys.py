@@ -42,14 +42,13 @@ def hash_keys(keys: Sequence[Key], seed: int) -> tuple[NDArray[np.uint64], NDArr
     try:
         return _core.hash_keys(keys, seed % 2**64)
     except _core.Fault as fault:
-        code, row, *_ = fault.args
-        found = keys[row]
+        found = keys[fault.row]
         allowed = {
             "type": f"is of type {type(found).__name__}; must be a string, bytes or an integer",
             "range": "does not fit 64 bits; make it a string",
             "utf8": "is not a valid UTF-8; make it bytes",
         }
-        raise FeatureError(f"the key {found!r} {allowed[code]}") from None
+        raise FeatureError(f"the key {found!r} {allowed[fault.code]}") from None
 
 
 def hash_positions(

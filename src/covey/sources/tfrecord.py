@@ -114,7 +114,7 @@ def _open(path: str | Sequence[str], **options: Any) -> tuple[Dataset, list[Sour
     for part in dataset.skipped:
         rest = "the rest of the file is lost" if part.bytes is None else "the next record is valid"
         reason = f"{part.reason}; {rest}"
-        errors.append(source_error(part.name, reason, record=part.record, offset=part.offset))
+        errors.append(source_error(part.path or "", reason, record=part.record, offset=part.offset))
     return dataset, errors
 
 

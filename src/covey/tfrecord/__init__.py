@@ -11,7 +11,7 @@ returning single records is what makes other readers slow; :class:`RecordReader`
 
 from covey.tfrecord.block import Block
 from covey.tfrecord.locations import LOCATION_DTYPE
-from covey.tfrecord.reader import RecordReader, Skipped
+from covey.tfrecord.reader import RecordReader
 from covey.tfrecord.writer import RecordWriter
 
-__all__ = ["LOCATION_DTYPE", "Block", "RecordReader", "RecordWriter", "Skipped"]
+__all__ = ["LOCATION_DTYPE", "Block", "RecordReader", "RecordWriter"]

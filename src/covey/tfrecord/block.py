@@ -102,3 +102,44 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     with reading(blocks):
         joined = _core.copy_frames([block.data for block in blocks], sources, offsets, lengths)
     return Block(*joined)
+
+
+def checksum_reason(fault: _core.Fault, record: int | None = None) -> str:
+    """Return the reason of the error for a wrong checksum.
+
+    Args:
+        fault: A fault with the code ``length_checksum`` or ``data_checksum``.
+        record: Index of the record in its file; a wrong length of the first record suggests that
+            the file has another format.
+    """
+    part = fault.code.removesuffix("_checksum")
+    reason = f"{part} checksum is {fault.found:#010x}, expected {fault.expected:#010x}"
+    if part == "length" and record == 0:
+        reason += "; the file may not be a TFRecord file"
+    return reason
+
+
+def truncation_reason(available: int, needed: int) -> str:
+    """Return the reason of the error for a truncated frame.
+
+    Args:
+        available: Bytes of the frame that the file has.
+        needed: Bytes of the whole frame; 0 if its header is truncated.
+    """
+    expected = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
+    return f"the file ends after {available} of {expected}"
+
+
+def limit_reason(needed: int, limit: int) -> str:
+    """Return the reason of an error for a frame whose record exceeds ``max_record_bytes``."""
+    return (
+        f"the length of the record is {needed - FRAME_BYTES} bytes, over the limit of {limit}; "
+        "pass a larger max_record_bytes if it is correct"
+    )
+
+
+def starts_with_frame(data: bytes | memoryview) -> bool:
+    """Return whether data begins with the header of a frame: a length and its checksum."""
+    if len(data) < HEADER_BYTES:
+        return False
+    return _core.scan_frames(data[:HEADER_BYTES], 1, _core.VERIFY_LENGTHS)[-1] is None

@@ -12,8 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO, Literal
 
-from covey import _core
-from covey.tfrecord.block import HEADER_BYTES
+from covey.tfrecord.block import HEADER_BYTES, starts_with_frame
 from covey.tfrecord.streams import StreamError
 
 Compression = Literal["GZIP", "ZLIB"] | None
@@ -52,7 +51,7 @@ def detect_compression(head: bytes) -> Compression:
     A plain TFRecord begins with a length and its checksum, which no compressed file does by chance;
     of anything else, what inflates into such a beginning is compressed.
     """
-    if not head or _begins_a_record(head):
+    if not head or starts_with_frame(head):
         return None
     if head[:3] == b"\x1f\x8b\x08":
         return "GZIP"
@@ -62,7 +61,7 @@ def detect_compression(head: bytes) -> Compression:
             inflated = zlib.decompressobj().decompress(head, 12)
         except zlib.error:
             return None
-        if len(inflated) < 12 or _begins_a_record(inflated):
+        if len(inflated) < 12 or starts_with_frame(inflated):
             return "ZLIB"
     return None
 
@@ -79,13 +78,6 @@ def read_head(file: BinaryIO, *, is_pipe: bool) -> bytes:
     return head
 
 
-def _begins_a_record(head: bytes) -> bool:
-    if len(head) < 12:
-        return False
-    *_, fault = _core.scan_frames(head[:12], 1, _core.VERIFY_LENGTHS)
-    return fault is None
-
-
 def begins_like_records(head: bytes) -> bool:
     """Return whether `head` is the beginning of a TFRecord file, plain or compressed."""
     if head[:2] == b"\x1f\x8b" or head[:1] == b"\x78":
@@ -93,7 +85,7 @@ def begins_like_records(head: bytes) -> bool:
             head = zlib.decompressobj(47).decompress(head, 12)
         except zlib.error:
             return False
-    return _begins_a_record(head)
+    return starts_with_frame(head)
 
 
 class Inflater:

@@ -1,8 +1,8 @@
 """Where the records of a file are, so that each can be read by itself.
 
 In a plain file the place of a record is the ``offset`` of its frame. In one of many small GZIP
-members it is the ``offset`` of a member, and where ``within`` its decompressed data the frame is.
-Other compressed files can only be read from their beginning: ``offset`` is 0, and ``within`` counts
+members it is the ``offset`` of a member, and where ``inner_offset`` its decompressed data the frame is.
+Other compressed files can only be read from their beginning: ``offset`` is 0, and ``inner_offset`` counts
 through all of their data.
 """
 
@@ -17,7 +17,7 @@ from covey.errors import FormatError
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
 
 # One row per record: what RecordReader.read_at takes, and how long the record is.
-LOCATION_DTYPE = np.dtype([("offset", "<u8"), ("within", "<u8"), ("length", "<u8")])
+LOCATION_DTYPE = np.dtype([("offset", "<u8"), ("inner_offset", "<u8"), ("length", "<u8")])
 
 # Of a compressed file: (decompressed bytes before it, where it begins in the file) of each member.
 Members = list[tuple[int, int]]
@@ -73,26 +73,26 @@ class RecordLocations:
         return full and complete and longest <= longest_member(places["length"])
 
     def table(self) -> NDArray[Any]:
-        """All of them: an array of (offset, within, length)."""
+        """All of them: an array of (offset, inner_offset, length)."""
         places = np.zeros(len(self), LOCATION_DTYPE)
-        self.fill(places, streamed=not self.can_skip())
+        self.fill(places, single_stream=not self.can_skip())
         return places
 
-    def fill(self, rows: NDArray[Any], *, streamed: bool) -> None:
-        """Fill the fields ``offset``, ``length`` and, if it is there, ``within`` of rows.
+    def fill(self, rows: NDArray[Any], *, single_stream: bool) -> None:
+        """Fill the fields ``offset``, ``length`` and, if it is there, ``inner_offset`` of rows.
 
         Args:
             rows: As many as there are records.
-            streamed: Whether to count through the whole of a file, as if it could only be read
+            single_stream: Whether to count through the whole of a file, as if it could only be read
                 from its beginning.
         """
         self._fill(rows)
-        if streamed:
-            rows["within"], rows["offset"] = rows["offset"].copy(), 0
+        if single_stream:
+            rows["inner_offset"], rows["offset"] = rows["offset"].copy(), 0
         elif self._compression is not None and len(rows):
             before, offset = np.array(self.members, np.uint64).T
             member = np.searchsorted(before, rows["offset"], side="right") - 1
-            rows["within"] = rows["offset"] - before[member]
+            rows["inner_offset"] = rows["offset"] - before[member]
             rows["offset"] = offset[member]
 
     def _fill(self, rows: NDArray[Any]) -> None:

@@ -9,14 +9,20 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError, CorruptRecordError, SkippedRecordsWarning
-from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
+from covey.results import SkippedRecord
+from covey.tfrecord.block import (
+    FRAME_BYTES,
+    Block,
+    checksum_reason,
+    limit_reason,
+    truncation_reason,
+)
 from covey.tfrecord.compression import (
     Compression,
     Inflater,
@@ -44,20 +50,6 @@ PathOrFile = str | os.PathLike[str] | BinaryIO
 _PIECE_BYTES = 1 << 20
 _UNLIMITED = 2**63
 _MOST_OFFSET = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A stretch of a file that was left out because it is corrupt."""
-
-    name: str
-    record: int
-    """The number of the corrupt record."""
-    offset: int
-    """Where its frame begins (in the decompressed data, if compressed)."""
-    bytes: int | None
-    """How much was left out; None for all that follows."""
-    reason: str
 
 
 class RecordReader:
@@ -106,7 +98,7 @@ class RecordReader:
         self._max_record_bytes = max_record_bytes
         self._map_files = mmap
         self._closed = False
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedRecord] = []
         """What ``on_error="skip"`` has left out, since the last pass began."""
 
         self._path: str | None = None
@@ -197,7 +189,7 @@ class RecordReader:
         return _core.VERIFY_ALL if verify_data else _core.VERIFY_LENGTHS
 
     def places(self) -> NDArray[Any]:
-        """Where every record is: an array of (offset, within, length), which :meth:`read_at` takes.
+        """Where every record is: an array of (offset, inner_offset, length), which :meth:`read_at` takes.
 
         :mod:`covey.tfrecord.locations` says what they mean.
         """
@@ -206,34 +198,34 @@ class RecordReader:
             places.add(block)
         return places.table()
 
-    def read_at(self, offset: int, within: int = 0) -> bytes:
+    def read_at(self, offset: int, inner_offset: int = 0) -> bytes:
         """The record whose frame begins at a place that :meth:`places` gave.
 
         Raises:
             CorruptRecordError: If no valid record begins there, whatever ``on_error`` says.
         """
-        offset, within = int(offset), int(within)
-        if offset < 0 or within < 0:
-            raise ValueError(f"the place is ({offset}, {within}), must not be negative")
+        offset, inner_offset = int(offset), int(inner_offset)
+        if offset < 0 or inner_offset < 0:
+            raise ValueError(f"the place is ({offset}, {inner_offset}), must not be negative")
         if self.compression is None:
-            offset, within = offset + within, 0
-        if offset + within > _MOST_OFFSET:
-            raise self._no_record(offset, within)
+            offset, inner_offset = offset + inner_offset, 0
+        if offset + inner_offset > _MOST_OFFSET:
+            raise self._no_record(offset, inner_offset)
         with closing(self._stream(offset)) as stream:
             passed = 0
-            while passed < within:
+            while passed < inner_offset:
                 window, ended = self._window(stream, 0, 1, -1, offset)
-                step = min(within - passed, len(window))
+                step = min(inner_offset - passed, len(window))
                 if step == 0 and ended:
                     break
                 passed += step
                 self._window(stream, step, 0, -1, offset)
             for block in self._scan(stream, self._level(), "raise", limit=1, first=-1, at=offset):
                 return next(iter(block))
-        raise self._no_record(offset, within)
+        raise self._no_record(offset, inner_offset)
 
-    def _no_record(self, offset: int, within: int) -> CorruptRecordError:
-        place = f"{offset} + {within}" if within else str(offset)
+    def _no_record(self, offset: int, inner_offset: int) -> CorruptRecordError:
+        place = f"{offset} + {inner_offset}" if inner_offset else str(offset)
         return CorruptRecordError(
             f"no record begins at byte {place}, the file ends before; take places from the "
             "file's own index",
@@ -329,16 +321,18 @@ class RecordReader:
                     consumed += passed
                     if fault is None:
                         break
-                    error = self._mismatch(fault, record, position + consumed)
+                    error = self._error(record, position + consumed, checksum_reason(fault, record))
                     # After wrong data the next frame is known, after a wrong length it is not.
-                    if on_error == "raise" or fault[0] != "data_checksum":
+                    if on_error == "raise" or fault.code != "data_checksum":
                         raise error
                     length: int = struct.unpack_from("<Q", rest, passed)[0] + FRAME_BYTES
                     self._skip(error, length)
                     consumed += length
                     record += 1
+                if ended and consumed < len(window):
+                    reason = truncation_reason(len(window) - consumed, needed)
+                    raise self._error(record, position + consumed, reason)
                 if ended:
-                    self._check_end(len(window) - consumed, needed, record, position + consumed)
                     return
                 self._check_needed(stream, needed, record, position + consumed)
         except CorruptRecordError as error:
@@ -358,34 +352,16 @@ class RecordReader:
         except OSError as error:
             raise storage_error(error, self.name) from error
 
-    def _mismatch(self, fault: _core.FaultArgs, record: int, offset: int) -> CorruptRecordError:
-        code, _, _, found, expected, _ = fault
-        what = "data" if code == "data_checksum" else "length"
-        reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
-        if what == "length" and record == 0:
-            reason += ", so this may be no TFRecord file"
-        return self._error(record, offset, reason)
-
-    def _check_end(self, left: int, needed: int, record: int, offset: int) -> None:
-        """Make sure that a file ends on a whole record."""
-        if left:
-            complete = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-            raise self._error(record, offset, f"the file ends after {left} of {complete}")
-
     def _check_needed(self, stream: Stream, needed: int, record: int, offset: int) -> None:
         """Make sure that a record which nothing else bounds is not too large."""
         most = self._max_record_bytes
         if needed > most + FRAME_BYTES and not isinstance(stream, FileStream):
-            raise self._error(
-                record,
-                offset,
-                f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
-                f"{most}; pass a larger max_record_bytes if that is right",
-            )
+            raise self._error(record, offset, limit_reason(needed, most))
 
     def _skip(self, error: CorruptRecordError, length: int | None) -> None:
-        skipped = Skipped(self.name, error.record or 0, error.offset or 0, length, error.reason)
-        self.skipped.append(skipped)
+        self.skipped.append(
+            SkippedRecord(error.record or 0, error.reason, self.name, error.offset or 0, length)
+        )
 
     def _error(self, record: int, offset: int, reason: str) -> CorruptRecordError:
         # Locations in a compressed file are those of its members; record numbers count records of

@@ -1,4 +1,4 @@
-"""Reading all that is valid out of corrupt TFRecord files, and saying what is not."""
+"""Recovery of the valid records of a corrupt TFRecord file."""
 
 from __future__ import annotations
 
@@ -6,37 +6,29 @@ import os
 import struct
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import BinaryIO
 
 from covey import _core
-from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, Block
+from covey.results import SkippedRecord
+from covey.tfrecord.block import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Block,
+    checksum_reason,
+    limit_reason,
+    starts_with_frame,
+    truncation_reason,
+)
 from covey.tfrecord.compression import parse_compression
-from covey.tfrecord.segments import CorruptFile, Segment, begins_a_frame
+from covey.tfrecord.segments import CorruptFile, Corruption, Segment
 from covey.tfrecord.streams import WINDOW_BYTES
 
 _UNLIMITED = 2**63
-# What is seen at least of the bytes in which a frame is searched.
+# Smallest window in which a frame is searched.
 _SEARCH_BYTES = 1 << 20
-# Frames longer than a window that one search follows; a file can be made of nothing but headers.
-_LONG_FRAMES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A part of a file that is not sound."""
-
-    name: str
-    """The file."""
-    record: int
-    """The number of the corrupt record: of those found before it, and those known to be lost."""
-    offset: int
-    """Where it begins (in the decompressed data, as far as that can be had, if compressed)."""
-    bytes: int | None
-    """How much was passed over; None for all up to the end."""
-    reason: str
-    lost: bool = True
-    """Whether records are lost; if not, only what a GZIP member says of itself is wrong."""
+# Frames longer than a window that one search reads: a hostile file consists of headers only.
+_MAX_LONG_FRAMES = 16
 
 
 def salvage(
@@ -45,25 +37,23 @@ def salvage(
     compression: str | None = "auto",
     max_record_bytes: int = 1 << 28,
     mmap: bool = True,
-) -> Iterator[Block | Damage]:
-    """Read the valid records of a file, with a :class:`Damage` in the place of what is not sound.
+) -> Iterator[Block | SkippedRecord]:
+    """Yield the valid records of a file, and a :class:`SkippedRecord` for each corrupt range.
 
-    After wrong data the next record follows by the length, whose own checksum is right. After a
-    wrong length the next sound frame is searched, byte by byte; how many records lie between is
-    unknown, and counted as one. A corrupt member of GZIP loses its own records, and one stream, as
-    others write it, all that follow.
+    After corrupt data the next record is found by the length, which has its own checksum. After a
+    corrupt length the next valid frame is searched byte by byte; the number of records in between
+    is unknown and counts as one. A corrupt GZIP member loses its own records; a corrupt ZLIB
+    stream, or a GZIP file of one member, loses all records that follow.
 
-    A record may hold frames itself, a TFRecord file say. They are not taken for records of this
-    one if anything tells that they lie within a corrupt record: its length, or, where only its
-    header is corrupt and it has less than a MiB, the checksum of its data. If nothing does, they
-    are given.
+    A record may itself contain frames, for example a TFRecord file. Frames within a corrupt record
+    are not yielded if its extent is known: from its length, or, if only its header is corrupt and
+    it is smaller than 1 MiB, from the checksum of its data. Otherwise they are yielded.
 
     Args:
-        source: A path, or a binary file object, which is read from where it stands.
-        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` finds out from the bytes.
-        max_record_bytes: The largest record that is accepted where the size of a file does not
-            bound it.
-        map_files: As for :class:`covey.RecordReader`.
+        source: Path, or binary file object, which is read from its current position.
+        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` detects it from the content.
+        max_record_bytes: Largest record that is accepted where the size of the file is no bound.
+        mmap: Map local files into memory; False reads them.
 
     >>> with RecordWriter("three.tfrecord") as writer:
     ...     for record in (b"one", b"two", b"three"):
@@ -90,47 +80,46 @@ def salvage(
 def _salvage(
     source: str | os.PathLike[str] | BinaryIO,
     compression: str | None,
-    most: int,
+    max_record_bytes: int,
     mmap: bool,
-) -> Iterator[Block | Damage]:
+) -> Iterator[Block | SkippedRecord]:
     with closing(CorruptFile(source, compression, mmap=mmap)) as file:
-        yield from _Salvage(file, most).read()
+        yield from _Recovery(file, max_record_bytes).read()
 
 
-class _Salvage:
-    """The reading of one file."""
+class _Recovery:
+    """One pass over a file."""
 
-    def __init__(self, file: CorruptFile, most: int) -> None:
+    def __init__(self, file: CorruptFile, max_record_bytes: int) -> None:
         self._file = file
-        self._most = most
+        self._max_record_bytes = max_record_bytes
         self._record = 0
-        self._open: Damage | None = None
-        """A damage whose end is not known yet."""
-        self._told = -1
-        """Where the last damage begins."""
+        self._open: SkippedRecord | None = None
+        """Corrupt range whose end is not known yet."""
+        self._last_corrupt = -1
+        """Offset of the last corrupt range."""
 
-    def read(self) -> Iterator[Block | Damage]:
-        at: int | None = 0
+    def read(self) -> Iterator[Block | SkippedRecord]:
+        position: int | None = 0
         begin = 0
-        while at is not None:
-            segment = self._file.segment(at, begin)
-            yield from self._read(segment)
-            at, begin = None, segment.end
-            if segment.gap is not None:
-                at = segment.gap.resume
-                yield from self._cross(segment)
+        while position is not None:
+            segment = self._file.segment(position, begin)
+            yield from self._read_segment(segment)
+            position, begin = None, segment.end
+            if segment.corruption is not None:
+                position = segment.corruption.resume
+                yield from self._end_segment(segment, segment.corruption)
         if self._open is not None:
             yield self._open
 
-    def _read(self, segment: Segment) -> Iterator[Block | Damage]:
-        """All of a stretch."""
+    def _read_segment(self, segment: Segment) -> Iterator[Block | SkippedRecord]:
         at = segment.begin
         while True:
             data = segment.rest(at)
             scan = _core.scan_frames(data, _UNLIMITED, _core.VERIFY_ALL)
             if segment.is_truncated(at):
                 return
-            offsets, lengths, passed, needed, fault = scan
+            offsets, lengths, consumed, needed, fault = scan
             if len(lengths):
                 yield from self._close(at)
                 yield Block(
@@ -143,99 +132,105 @@ class _Salvage:
                     mapped_from=segment.mapped_from,
                 )
                 self._record += len(lengths)
-                at += passed
-            if fault is not None and fault[0] == "data_checksum":
-                at = yield from self._pass_data(segment, at, _mismatch(fault, self._record))
-            elif fault is not None:
-                at = yield from self._pass_length(segment, at, _mismatch(fault, self._record))
-            elif needed > FRAME_BYTES + max(self._most, segment.most(at, 0)):
-                at = yield from self._pass_claim(segment, at, needed)
+                at += consumed
+            if fault is not None:
+                skip = self._skip_data if fault.code == "data_checksum" else self._skip_length
+                at = yield from skip(segment, at, checksum_reason(fault, self._record))
+            elif needed > FRAME_BYTES + max(self._max_record_bytes, segment.bytes_left(at) or 0):
+                at = yield from self._skip_too_long(segment, at, needed)
             elif not segment.ended:
                 segment.move(at, needed)
             elif at < segment.end:
-                at = yield from self._pass_rest(segment, at, needed)
+                at = yield from self._skip_rest(segment, at, needed)
             else:
                 return
 
-    def _pass_data(self, segment: Segment, at: int, reason: str) -> Generator[Damage, None, int]:
-        """Pass over a record whose data is wrong; return where to go on."""
+    # Each of these methods skips a corrupt range and returns the offset at which to resume.
+
+    def _skip_data(
+        self, segment: Segment, at: int, reason: str
+    ) -> Generator[SkippedRecord, None, int]:
+        """Skip a record with corrupt data and a valid length."""
         yield from self._close(at)
         self._begin(at, reason)
         (length,) = struct.unpack_from("<Q", segment.rest(at))
-        # Bytes may be missing from the data, so that the next frame is nearer than that.
+        # If bytes of the data are missing, the next frame begins before the recorded end.
         end = self._find(segment, at + 1, at + length + FRAME_BYTES)
-        following = segment.see(end, HEADER_BYTES)
-        if not following or begins_a_frame(following):
+        following = segment.peek(end, HEADER_BYTES)
+        if not following or starts_with_frame(following):
             yield from self._close(end)
         return end
 
-    def _pass_length(self, segment: Segment, at: int, reason: str) -> Generator[Damage, None, int]:
-        """Pass over a record whose length is wrong, to wherever the next sound one is."""
+    def _skip_length(
+        self, segment: Segment, at: int, reason: str
+    ) -> Generator[SkippedRecord, None, int]:
+        """Skip a record with a corrupt length."""
         if self._open is None:
             self._begin(at, reason)
-            data = segment.see(at, _SEARCH_BYTES)[:_SEARCH_BYTES]
+            data = segment.peek(at, _SEARCH_BYTES)[:_SEARCH_BYTES]
             length = _core.find_end(data, segment.ended and at + len(data) == segment.end)
             if length:
                 yield from self._close(at + length)
                 return at + length
         return self._find(segment, at + 1)
 
-    def _pass_claim(self, segment: Segment, at: int, needed: int) -> Generator[Damage, None, int]:
-        """Pass over a record that says it is longer than any can be, to the next sound one."""
+    def _skip_too_long(
+        self, segment: Segment, at: int, needed: int
+    ) -> Generator[SkippedRecord, None, int]:
+        """Skip a record with a length that exceeds the limit or the file."""
         yield from self._close(at)
-        left = segment.most(at, 0)
+        left = segment.bytes_left(at)
         if left:
-            reason = _cut(left, needed)
+            self._begin(at, truncation_reason(left, needed))
         else:
-            reason = (
-                f"the record says that it has {needed - FRAME_BYTES} bytes, over the limit of "
-                f"{self._most}; pass a larger max_record_bytes if that is right"
-            )
-        self._begin(at, reason)
+            self._begin(at, limit_reason(needed, self._max_record_bytes))
         return self._find(segment, at + 1)
 
-    def _pass_rest(self, segment: Segment, at: int, needed: int) -> Generator[Damage, None, int]:
-        """Pass over a record that the stretch does not hold the whole of."""
+    def _skip_rest(
+        self, segment: Segment, at: int, needed: int
+    ) -> Generator[SkippedRecord, None, int]:
+        """Skip an incomplete record at the end of a segment."""
         if needed:
             yield from self._close(at)
         if self._open is None:
-            left = segment.end - at
-            self._begin(at, _cut(left, needed) if segment.gap is None else segment.gap.reason)
-        # Bytes may be missing before, so that more frames are here than its length says.
+            corruption = segment.corruption
+            reason = truncation_reason(segment.end - at, needed)
+            self._begin(at, reason if corruption is None else corruption.reason)
+        # If bytes of the record are missing, further frames follow within its recorded length.
         return self._find(segment, at + 1, segment.end)
 
-    def _cross(self, segment: Segment) -> Iterator[Damage]:
-        """Go on from the end of a stretch to the next."""
-        gap = segment.gap
-        assert gap is not None
+    def _end_segment(self, segment: Segment, corruption: Corruption) -> Iterator[SkippedRecord]:
         if self._open is not None:
-            if gap.lost and self._open.reason != gap.reason:
-                reason = f"{self._open.reason}; {gap.reason}"
+            if corruption.lost and self._open.reason != corruption.reason:
+                reason = f"{self._open.reason}; {corruption.reason}"
                 self._open = replace(self._open, reason=reason)
-        elif gap.lost:
-            self._begin(segment.end, gap.reason)
-        elif self._told < gap.member:  # a damage in it is reason enough for its checksum
-            reason = f"{gap.reason}; its records are valid by their own"
-            yield Damage(self._file.name, self._record, segment.end, 0, reason, lost=False)
+        elif corruption.lost:
+            self._begin(segment.end, corruption.reason)
+        elif self._last_corrupt < corruption.offset:  # else a corrupt record explains the checksum
+            reason = f"{corruption.reason}; the checksums of its records are valid"
+            yield SkippedRecord(
+                self._record, reason, self._file.name, segment.end, bytes=0, lost=False
+            )
 
     def _begin(self, at: int, reason: str) -> None:
-        self._open = Damage(self._file.name, self._record, at, None, reason)
+        self._open = SkippedRecord(self._record, reason, self._file.name, at)
         self._record += 1
-        self._told = at
+        self._last_corrupt = at
 
-    def _close(self, at: int) -> Iterator[Damage]:
+    def _close(self, at: int) -> Iterator[SkippedRecord]:
         if self._open is not None:
-            yield replace(self._open, bytes=at - self._open.offset)
+            yield replace(self._open, bytes=at - (self._open.offset or 0))
             self._open = None
 
     def _find(self, segment: Segment, begin: int, end: int | None = None) -> int:
-        """Where the next sound frame is, or ``end``, if no frames lead there from before it."""
-        most = segment.most(segment.begin, self._most)
+        """Return the offset of the next frame; ``end`` if no frame leads there from before it."""
+        limit = segment.bytes_left(segment.begin)
+        max_bytes = self._max_record_bytes if limit is None else limit
         long_frames = 0
         while True:
             reach = 0 if end is None else max(0, end - segment.begin)
             found, needed = _core.find_frame(
-                segment.data, begin - segment.begin, reach, most, segment.ended
+                segment.data, begin - segment.begin, reach, max_bytes, segment.ended
             )
             begin = segment.begin + found
             if end is not None and begin >= end:
@@ -244,19 +239,5 @@ class _Salvage:
                 return begin
             if needed > WINDOW_BYTES:
                 long_frames += 1
-                most = most if long_frames < _LONG_FRAMES else WINDOW_BYTES
+                max_bytes = max_bytes if long_frames < _MAX_LONG_FRAMES else WINDOW_BYTES
             segment.move(begin, max(needed, _SEARCH_BYTES))
-
-
-def _mismatch(fault: _core.FaultArgs, record: int) -> str:
-    code, _, _, found, expected, _ = fault
-    what = "data" if code == "data_checksum" else "length"
-    reason = f"{what} checksum is {found:#010x}, expected {expected:#010x}"
-    if what == "length" and record == 0:
-        reason += ", so this may be no TFRecord file"
-    return reason
-
-
-def _cut(left: int, needed: int) -> str:
-    complete = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
-    return f"the file ends after {left} of {complete}"

@@ -1,7 +1,7 @@
-"""The bytes of a file that may be corrupt, in stretches: each as far as it goes without a gap.
+"""Data of a TFRecord file that may be corrupt, in segments without a gap.
 
-A plain file is one stretch, and so are ZLIB and GZIP that are valid. Where a member of GZIP is
-corrupt the stretch ends, and the next one begins at the next member.
+A plain file is one segment, and so is a valid ZLIB or GZIP file. A segment of a GZIP file ends at a
+corrupt member; the next segment begins at the next member.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from covey import _core
-from covey.tfrecord.block import HEADER_BYTES
+from covey.tfrecord.block import HEADER_BYTES, starts_with_frame
 from covey.tfrecord.compression import (
     Compression,
     Inflater,
@@ -38,101 +38,104 @@ from covey.untrusted import open_path
 from covey.urls import check_local
 
 _PIECE_BYTES = 1 << 20
-_MEMBER = b"\x1f\x8b\x08"
-# The bits of a GZIP header's flags that must not be set.
-_RESERVED_FLAGS = 0xE0
-# Compressed bytes at once, and inflated ones in all, when something may or may not be a member.
-_TRIAL_INPUT = 1 << 14
-_TRIAL_BYTES = 4 << 20
-
-# The last bytes of a member are the checksum of its data, and then its length.
-_WRONG_CHECKSUM = "incorrect data check"
-_WRONG_LENGTH = "incorrect length check"
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_RESERVED_FLAGS = 0xE0
+_GZIP_TRAILER_BYTES = 8  # CRC-32 and size of the decompressed data
+_RAW_DEFLATE = -15
+# Compressed bytes per call, and limit of decompressed bytes, of a trial decompression.
+_TRIAL_INPUT_BYTES = 1 << 12
+_MAX_TRIAL_BYTES = 4 << 20
 
 ReadAt = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """Why a stretch ends before its file does."""
+    """Why a segment ends before its file."""
 
     reason: str
     lost: bool
-    """Whether data is lost; if not, only what a member says of itself is wrong."""
-    member: int
-    """Where the data of the corrupt member begins."""
+    """Whether data is lost; False if only the trailer of a GZIP member is wrong."""
+    offset: int
+    """Offset of the corrupt member's data in the decompressed data."""
     resume: int | None
-    """The byte of the file at which the next stretch begins, if there is one."""
+    """Byte of the file at which the next segment begins; None if there is none."""
 
 
 class Segment:
-    """Bytes without a gap, seen through a window; places are offsets in all data of the file."""
+    """Contiguous data of a file, seen through a window. Offsets are those in the file's data.
 
-    def __init__(self, stream: Stream, begin: int, bound: int | None) -> None:
+    Args:
+        stream: The data.
+        begin: Offset of its first byte.
+        size: Size of the file if it is plain and regular; None if it is no bound.
+    """
+
+    def __init__(self, stream: Stream, begin: int, size: int | None) -> None:
         self._stream = stream
-        self._bound = bound
+        self._size = size
         self.begin = begin
-        """Where the window begins."""
-        self.gap: Corruption | None = None
-        """Why it ends, once it has, unless the file ends there too."""
+        """Offset of the window."""
+        self.corruption: Corruption | None = None
+        """Why the segment ends, if the file does not end there."""
         self.data = memoryview(b"")
-        """What the window shows."""
+        """Content of the window."""
         self.ended = False
-        """Whether nothing follows."""
+        """Whether the window reaches the end of the segment."""
 
     @property
     def end(self) -> int:
-        """Where the window ends."""
+        """Offset of the end of the window."""
         return self.begin + len(self.data)
 
+    @property
+    def mapped_from(self) -> SharedDescriptor | None:
+        """File that the window maps; None if it was read."""
+        return self._stream.mapped_from
+
     def rest(self, at: int) -> memoryview:
-        """What the window shows from a place on."""
+        """Return the content of the window from an offset on."""
         return self.data[at - self.begin :]
 
-    def most(self, at: int, otherwise: int) -> int:
-        """How many bytes can follow, or ``otherwise`` if nothing bounds them."""
-        return otherwise if self._bound is None else self._bound - at
+    def bytes_left(self, at: int) -> int | None:
+        """Return the number of bytes up to the end of the file; None if it is unknown."""
+        return None if self._size is None else self._size - at
 
     def move(self, at: int, needed: int) -> None:
-        """Begin the window here, and show at least so many bytes if there are as many."""
+        """Move the window to an offset; it has at least ``needed`` bytes if as many follow."""
         try:
             self.data, self.ended = self._stream.window(at - self.begin, needed)
         except StreamError as error:
             self._end(at, error)
         self.begin = at
 
-    @property
-    def mapped_from(self) -> SharedDescriptor | None:
-        """The file that the window is a map of, if it is."""
-        return self._stream.mapped_from
-
-    def is_truncated(self, at: int) -> bool:
-        """Whether the file was truncated while the window was read; then the stretch ends here."""
-        if is_truncated(self.data, self.mapped_from, self.end):
-            self._end(at, truncated())
-            self.begin = at
-            return True
-        return False
-
-    def _end(self, at: int, error: StreamError) -> None:
-        self.data, self.ended = memoryview(b""), True
-        self.gap = Corruption(str(error), True, at, None)
-
-    def see(self, at: int, needed: int) -> memoryview:
-        """What is from here on, at least so many bytes if there are as many."""
+    def peek(self, at: int, needed: int) -> memoryview:
+        """Return the data from an offset on, at least ``needed`` bytes if as many follow."""
         if self.end - at < needed and not self.ended:
             self.move(at, needed)
         return self.rest(at)
 
+    def is_truncated(self, at: int) -> bool:
+        """Return whether the file was truncated while the window was read; then end the segment."""
+        if not is_truncated(self.data, self.mapped_from, self.end):
+            return False
+        self._end(at, truncated())
+        self.begin = at
+        return True
+
+    def _end(self, at: int, error: StreamError) -> None:
+        self.data, self.ended = memoryview(b""), True
+        self.corruption = Corruption(str(error), True, at, None)
+
 
 class CorruptFile:
-    """A file whose bytes are had as far as they can be. To be closed.
+    """A file that may be corrupt, read in segments. To be closed.
 
     Args:
-        source: A path, or a binary file object, which is read from where it stands.
-        compression: As for :class:`covey.RecordReader`. ``"auto"`` also finds out about a file
-            whose first bytes are corrupt, if it can be seeked.
-        map_files: As for :class:`covey.RecordReader`.
+        source: Path, or binary file object, which is read from its current position.
+        compression: As for :class:`covey.RecordReader`. ``"auto"`` also detects the compression of
+            a seekable file whose first bytes are corrupt.
+        mmap: Map local files into memory; False reads them.
     """
 
     def __init__(
@@ -143,7 +146,7 @@ class CorruptFile:
         mmap: bool = True,
     ) -> None:
         self._owned = isinstance(source, (str, os.PathLike))
-        self._map_files = mmap
+        self._mmap = mmap
         if isinstance(source, (str, os.PathLike)):
             self.name = check_local(source)
             self._file: BinaryIO = open_path(self.name)
@@ -162,27 +165,33 @@ class CorruptFile:
             raise
 
     def close(self) -> None:
-        """Close the file, if it was opened here."""
+        """Close the file if it was opened here."""
         if self._owned:
             self._file.close()
 
-    def segment(self, at: int = 0, begin: int = 0) -> Segment:
-        """The bytes from byte ``at`` of the file on; ``begin`` is what the first one is called."""
+    def segment(self, position: int = 0, begin: int = 0) -> Segment:
+        """Return the segment at a byte of the file; ``begin`` is its offset in the file's data."""
         if self.compression is None:
             return self._plain()
         members: list[tuple[int, int]] = []
-        inflater = Inflater(self._reader(at), self.compression, at, members)
+        inflater = Inflater(self._reader(position), self.compression, position, members)
+        produced = 0
 
         def read(size: int) -> bytes:
+            nonlocal produced
             try:
-                return inflater.read(size)
+                piece = inflater.read(size)
             except StreamError as error:
-                # Not raised: what was read before it would be lost with it.
-                inflated, member = members[-1]
-                segment.gap = self._gap(str(error), member, begin + inflated)
+                # An exception would discard the data before it.
+                before, member = members[-1]
+                segment.corruption = self._corruption(
+                    str(error), member, begin + before, produced - before
+                )
                 return b""
+            produced += len(piece)
+            return piece
 
-        segment = Segment(PieceStream(read, _PIECE_BYTES, _nothing), begin, None)
+        segment = Segment(PieceStream(read, _PIECE_BYTES, _close_nothing), begin, None)
         return segment
 
     def _plain(self) -> Segment:
@@ -191,31 +200,38 @@ class CorruptFile:
         ):
             status = os.fstat(self._file.fileno())
             if stat.S_ISREG(status.st_mode):
-                stream = FileStream(self._file, 0, mmap=self._map_files)
+                stream = FileStream(self._file, 0, mmap=self._mmap)
                 return Segment(stream, 0, status.st_size)
-        return Segment(PieceStream(self._reader(0), _PIECE_BYTES, _nothing), 0, None)
+        return Segment(PieceStream(self._reader(0), _PIECE_BYTES, _close_nothing), 0, None)
 
-    def _gap(self, error: str, member: int, inflated: int) -> Corruption:
-        """What follows the corrupt member at byte ``member``."""
+    def _corruption(self, error: str, member: int, offset: int, inflated: int) -> Corruption:
+        """Return what follows a corrupt GZIP member or ZLIB stream.
+
+        Args:
+            error: The error.
+            member: Byte of the file at which the member begins.
+            offset: Offset of the member's data.
+            inflated: Number of bytes that were decompressed from the member.
+        """
         if self.compression == "ZLIB":
-            reason = f"{error}; nothing can be read of one ZLIB stream after that"
-            return Corruption(reason, True, inflated, None)
+            reason = f"{error}; the rest of a ZLIB stream cannot be read"
+            return Corruption(reason, True, offset, None)
         if self._start is None:
-            reason = f"{error}; what follows cannot be searched in a file that cannot be seeked"
-            return Corruption(reason, True, inflated, None)
-        if error.endswith((_WRONG_CHECKSUM, _WRONG_LENGTH)):
-            end = _end_of_member(self._read_at, member)
+            reason = f"{error}; the next GZIP member cannot be searched in a file without seek"
+            return Corruption(reason, True, offset, None)
+        end = _end_of_member(self._read_at, member, inflated)
+        if end is not None:
             reason = f"{error}, in the GZIP member at byte {member} of the file"
             if not self._read_at(end, 1):
-                return Corruption(reason, False, inflated, None)
+                return Corruption(reason, False, offset, None)
             if find_member(self._read_at, end, end + 1) == end:
-                return Corruption(reason, False, inflated, end)
+                return Corruption(reason, False, offset, end)
         resume = find_member(self._read_at, member + 1)
         if resume is None:
             reason = f"{error}; no GZIP member follows the one at byte {member} of the file"
         else:
             reason = f"{error}; the next GZIP member is at byte {resume} of the file"
-        return Corruption(reason, True, inflated, resume)
+        return Corruption(reason, True, offset, resume)
 
     def _read_at(self, at: int, size: int) -> bytes:
         assert self._start is not None
@@ -223,7 +239,7 @@ class CorruptFile:
         return self._file.read(size)
 
     def _reader(self, at: int) -> Callable[[int], bytes]:
-        """A way to read the file on and on."""
+        """Return a function that reads the file sequentially."""
         if self._start is None:
             head = [self._peeked]
             return lambda size: (head.pop() if head else b"") or self._file.read(size)
@@ -243,17 +259,17 @@ class CorruptFile:
             return detect_compression(head)
         self._file.seek(self._start)
         found = detect_compression(head)
-        if found is None and head and not begins_a_frame(head):
-            return self._guess(self._read_at(0, WINDOW_BYTES))
+        if found is None and head and not starts_with_frame(head):
+            return self._detect_after_head(self._read_at(0, WINDOW_BYTES))
         return found
 
-    def _guess(self, data: bytes) -> Compression:
-        """How a file is compressed whose beginning is corrupt."""
+    def _detect_after_head(self, data: bytes) -> Compression:
+        """Detect the compression of a file whose first bytes are corrupt."""
         member = find_member(self._read_at, 0, len(data))
         if member is None:
-            in_zlib = not _holds_a_frame(data) and _holds_a_frame(_inflate(data))
-            return "ZLIB" if in_zlib else None
-        # GZIP that could not compress holds frames as they are; a plain file may hold GZIP as data.
+            is_zlib = not _has_frame(data) and _has_frame(_inflate_zlib(data))
+            return "ZLIB" if is_zlib else None
+        # Stored GZIP data contains plain frames, and a plain record may contain GZIP data.
         at = _find_frame(data, 0)
         while at < member:
             at += _core.scan_frames(data[at:], len(data), _core.VERIFY_ALL)[2]
@@ -263,99 +279,116 @@ class CorruptFile:
         return "GZIP"
 
 
-def begins_a_frame(data: bytes | memoryview) -> bool:
-    """Whether these bytes begin with a length and its checksum."""
-    if len(data) < HEADER_BYTES:
-        return False
-    return _core.scan_frames(data[:HEADER_BYTES], 1, _core.VERIFY_LENGTHS)[-1] is None
-
-
 def _find_frame(data: bytes, begin: int) -> int:
     return _core.find_frame(data, begin, 0, len(data), True)[0]
 
 
-def _holds_a_frame(data: bytes) -> bool:
+def _has_frame(data: bytes) -> bool:
     return _find_frame(data, 0) < len(data)
 
 
-def _inflate(data: bytes) -> bytes:
-    """What can be had of the beginning of a ZLIB stream, not more than there is of it."""
+def _inflate_zlib(data: bytes) -> bytes:
+    """Return the first window of a ZLIB stream, up to its first error."""
     inflater = Inflater(io.BytesIO(data).read, "ZLIB")
-    pieces = [b""]
+    pieces: list[bytes] = []
     try:
-        while sum(map(len, pieces)) < WINDOW_BYTES:
-            pieces.append(inflater.read(_PIECE_BYTES))
-            if not pieces[-1]:
-                break
+        while sum(map(len, pieces)) < WINDOW_BYTES and (piece := inflater.read(_PIECE_BYTES)):
+            pieces.append(piece)
     except StreamError:
         pass
     return b"".join(pieces)
 
 
 def find_member(read_at: ReadAt, begin: int, end: int | None = None) -> int | None:
-    """The byte from ``begin`` on, and before ``end``, at which a GZIP member of records begins."""
+    """Return the first byte in [begin, end) at which a GZIP member of records begins."""
     while end is None or begin < end:
         data = read_at(begin, _PIECE_BYTES)
-        if len(data) <= len(_MEMBER):
+        if len(data) <= len(_GZIP_MAGIC):
             return None
-        at = data.find(_MEMBER)
-        while 0 <= at < len(data) - len(_MEMBER):
-            place = begin + at
-            if end is not None and place >= end:
+        at = data.find(_GZIP_MAGIC)
+        while 0 <= at < len(data) - len(_GZIP_MAGIC):
+            if end is not None and begin + at >= end:
                 return None
-            if not data[at + len(_MEMBER)] & _RESERVED_FLAGS and _is_member(read_at, place):
-                return place
-            at = data.find(_MEMBER, at + 1)
-        begin += len(data) - len(_MEMBER)
+            flags = data[at + len(_GZIP_MAGIC)]
+            if not flags & _GZIP_RESERVED_FLAGS and _is_member(read_at, begin + at):
+                return begin + at
+            at = data.find(_GZIP_MAGIC, at + 1)
+        begin += len(data) - len(_GZIP_MAGIC)
     return None
 
 
 def _is_member(read_at: ReadAt, at: int) -> bool:
-    """Whether a GZIP member begins here, and is not three bytes that only look like it.
+    """Return whether a GZIP member begins here: the three bytes of the magic also occur in data.
 
-    It is one if it inflates to something that begins with a frame, or else, for records that go
-    on from the member before, if it is valid and nothing or another one follows it.
+    It does if its data begins with a frame; or, if a record extends over members, if the member is
+    valid and followed by another one or the end of the file.
     """
-    inflate = zlib.decompressobj(31)
-    piece = read_at(at, _TRIAL_INPUT)
-    at += len(piece)
-    given = 0
     try:
-        if begins_a_frame(inflate.decompress(piece, HEADER_BYTES)):
-            return True
-        while not inflate.eof and piece and given < _TRIAL_BYTES:
-            piece = inflate.unconsumed_tail
-            if not piece:
-                piece = read_at(at, _TRIAL_INPUT)
-                at += len(piece)
-            given += len(inflate.decompress(piece, _TRIAL_BYTES))
+        head = zlib.decompressobj(31).decompress(read_at(at, _TRIAL_INPUT_BYTES), HEADER_BYTES)
     except zlib.error:
         return False
-    if not inflate.eof:
-        return False
-    after = inflate.unused_data[: len(_MEMBER)]
-    after += read_at(at, len(_MEMBER) - len(after))
-    return after in (b"", _MEMBER)
+    if starts_with_frame(head):
+        return True
+    found = _inflate(read_at, at, 31, _MAX_TRIAL_BYTES)
+    return found is not None and read_at(found[1], len(_GZIP_MAGIC)) in (b"", _GZIP_MAGIC)
 
 
-def _end_of_member(read_at: ReadAt, at: int) -> int:
-    """Where a member ends that is valid but for what stands at its end."""
-    inflate = zlib.decompressobj(31)
-    while piece := read_at(at, _TRIAL_INPUT):
-        before = inflate.copy()
-        try:
-            inflate.decompress(piece)
-        except zlib.error:
-            for byte in range(len(piece)):
-                try:
-                    before.decompress(piece[byte : byte + 1])
-                except zlib.error as error:
-                    # The checksum is looked at as soon as it is there, the length after it.
-                    left = 4 if str(error).endswith(_WRONG_CHECKSUM) else 0
-                    return at + byte + 1 + left
+def _end_of_member(read_at: ReadAt, member: int, inflated: int) -> int | None:
+    """Return the end of a GZIP member whose data is valid and whose trailer is not.
+
+    Args:
+        read_at: Reads the file.
+        member: Byte of the file at which the member begins.
+        inflated: Number of bytes that were decompressed before the error.
+
+    Returns:
+        The byte after the trailer; None if the data is corrupt or the trailer incomplete.
+    """
+    header = _gzip_header_bytes(read_at(member, _PIECE_BYTES))
+    found = None if header is None else _inflate(read_at, member + header, _RAW_DEFLATE)
+    if found is None or found[0] != inflated:
+        return None
+    complete = len(read_at(found[1], _GZIP_TRAILER_BYTES)) == _GZIP_TRAILER_BYTES
+    return found[1] + _GZIP_TRAILER_BYTES if complete else None
+
+
+def _gzip_header_bytes(data: bytes) -> int | None:
+    """Return the size of the header of a GZIP member (RFC 1952); None if it is incomplete."""
+    if len(data) < 10:
+        return None
+    flags, at = data[3], 10
+    if flags & 4:  # FEXTRA
+        at += 2 + int.from_bytes(data[at : at + 2], "little")
+    for flag in (8, 16):  # FNAME, FCOMMENT
+        if flags & flag:
+            at = data.find(b"\0", at) + 1
+            if not at:
+                return None
+    return at + 2 if flags & 2 else at  # FHCRC
+
+
+def _inflate(
+    read_at: ReadAt, at: int, window_bits: int, max_bytes: int | None = None
+) -> tuple[int, int] | None:
+    """Decompress a stream to its end.
+
+    Returns:
+        Number of decompressed bytes, and the byte of the file after the stream; None if the stream
+        is corrupt, incomplete, or longer than ``max_bytes``.
+    """
+    inflate = zlib.decompressobj(window_bits)
+    produced = 0
+    while not inflate.eof:
+        piece = read_at(at, _TRIAL_INPUT_BYTES)
+        if not piece or (max_bytes is not None and produced >= max_bytes):
+            return None
         at += len(piece)
-    return at
+        try:
+            produced += len(inflate.decompress(piece))
+        except zlib.error:
+            return None
+    return produced, at - len(inflate.unused_data)
 
 
-def _nothing() -> None:
-    """Close nothing: a caller that has the file closes it."""
+def _close_nothing() -> None:
+    """Leave the file open: its owner closes it."""

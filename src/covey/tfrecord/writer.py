@@ -337,13 +337,13 @@ class _Places:
         self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64], size: int, *, stream: bool
     ) -> None:
         """Note records of a file, or of a stream that can only be read from its start."""
-        field = "within" if stream else "offset"
+        field = "inner_offset" if stream else "offset"
         self._known.append(_table(field, starts + np.uint64(self._position), lengths))
         self._position += size
 
     def add_to_member(self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None:
         """Note records of the open member, by where they begin in it."""
-        self._open.append(_table("within", starts, lengths))
+        self._open.append(_table("inner_offset", starts, lengths))
 
     def end_member(self) -> None:
         """The open member is full: the next begins."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from covey._threads import ordered_map
 from covey.errors import CoveyError, DatasetError, FeatureError
+from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import ExampleBlock
 from covey.schema.infer import Inference
@@ -33,7 +34,6 @@ from covey.tfrecord.block import join_blocks
 from covey.writing.inputs import (
     Input,
     Rules,
-    SkippedExample,
     has_value,
     own,
     source_failed,
@@ -58,7 +58,7 @@ class Chunk:
     positions: NDArray[np.uint64]
     """The numbers of the examples in the source."""
     keys: Sequence[Key] | None
-    left_out: list[SkippedExample]
+    left_out: list[SkippedRecord]
 
 
 class ChunkEncoder:
@@ -91,7 +91,7 @@ class ChunkEncoder:
         self._number = 0  # and of the next that comes
         self._gone: list[int] = []  # numbers in the chunk that were left out
         self._keys: list[Key] = []
-        self._left_out: list[SkippedExample] = []
+        self._left_out: list[SkippedRecord] = []
         self._early: list[Block] = []  # blocks of the chunk that were taken out of turn
         self._exact = 0  # examples of the chunk that were not looked at
         self.passed = 0
@@ -245,7 +245,7 @@ class ChunkEncoder:
             named = "" if key is None else f" (key {key!r})"
             raise FeatureError(f"example {number}{named}: {reason}") from None
         self._gone.append(number)
-        self._left_out.append(SkippedExample(number, reason))
+        self._left_out.append(SkippedRecord(number, reason))
 
     def _end(self) -> Chunk:
         """Hand out the examples of the chunk."""

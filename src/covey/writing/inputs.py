@@ -25,15 +25,6 @@ OnError = Literal["raise", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedExample:
-    """An example that was not written, because ``on_error="skip"`` was asked for."""
-
-    example: int
-    """Its number in the source, from 0."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Rules:
     """How items become examples, and examples records. Goes to other processes."""
 

@@ -24,6 +24,7 @@ from covey.labels import (
     make_label,
     read_strings,
 )
+from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import Rows
 from covey.schema.infer import leaves
@@ -44,7 +45,6 @@ from covey.shuffle.keys import (
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
 from covey.writing.encode import Chunk, Encoding
-from covey.writing.inputs import SkippedExample
 
 
 class Spooling:
@@ -85,7 +85,7 @@ class Spooling:
         self._spools: list[tuple[Features, Spool]] = []
         self._has_keys: bool | None = None
         self._texts: set[str] = set()
-        self.left_out: list[SkippedExample] = []
+        self.left_out: list[SkippedRecord] = []
 
     @property
     def is_empty(self) -> bool:

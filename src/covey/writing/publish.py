@@ -134,7 +134,9 @@ class RemoteStaging:
             self._small[INFO_FILE] = self._storage.read(self._path(INFO_FILE))
         info = self._info()
         splits = () if info is None else info.splits
-        current = {index_names(each.stem(info.name))["about"] for each in splits} if info else set()
+        current = (
+            {index_names(each.stem(info.name))["metadata"] for each in splits} if info else set()
+        )
         for name in names:
             if name in current or name == SHARD_INFO_FILE or is_sidecar(name):
                 self._small[name] = self._storage.read(self._path(name))

@@ -94,7 +94,7 @@ class SplitWriter:
         names = index_names(existing.stem)
         os.rename(rows, directory / names["rows"])
         shards = _name_shards(old, new, existing, directory)
-        index_files = [names["rows"], names["about"]]
+        index_files = [names["rows"], names["metadata"]]
         counts: dict[Any, int] = {}
         class_checksums: tuple[int, int] | None = None
         if classes.label is not None:
@@ -114,14 +114,14 @@ class SplitWriter:
             checksum=checksum,
             class_checksums=class_checksums,
             shards=shards,
-            streamed=compression == "ZLIB",
+            single_stream=compression == "ZLIB",
             order={
                 "by": self.ordering.by,
                 "class": self.ordering.by_class and not existing.appends,
                 "seed": self.seed,
             },
         )
-        (directory / names["about"]).write_text(about.to_json(), encoding="utf-8")
+        (directory / names["metadata"]).write_text(about.to_json(), encoding="utf-8")
         for name in index_files:
             sync(directory / name)
         described = {**_texts(features), **(texts or {})}

@@ -226,7 +226,7 @@ class TargetSplit:
                     return list(about.shards), index.rows
         labeller = None if classes.label is None else KnownLabels(classes)
         index = Indexing(classes.features, labeller, progress=False).build(files)
-        return [replace(shard, version="") for shard in index.about.shards], index.rows
+        return [replace(shard, version="") for shard in index.metadata.shards], index.rows
 
 
 def _grown(features: Features, known: Features) -> dict[str, Feature]:

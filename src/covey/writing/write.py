@@ -6,19 +6,19 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._progress import Progress, format_bytes
+from covey._progress import Progress
 from covey._threads import cpu_count
 from covey.dataset_info import check_split_name
-from covey.errors import DatasetError, FeatureError, escape
-from covey.index.format import Shard
+from covey.errors import DatasetError, FeatureError
 from covey.labels import Classes, find_label, is_string, number_column
+from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import count_rows
 from covey.shuffle.keys import OrderedRecords, RecordOrder
@@ -30,7 +30,6 @@ from covey.writing.inputs import (
     Input,
     OnError,
     Rules,
-    SkippedExample,
     name_classes,
     normalize_input,
 )
@@ -47,52 +46,6 @@ from covey.writing.publish import RemoteStaging
 from covey.writing.shards import Sharding
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import Mode, TargetSplit
-
-
-@dataclass(frozen=True)
-class WriteResult:
-    """What was written.
-
-    ``str()`` of it is a summary to print.
-    """
-
-    path: str
-    split: str
-    shards: tuple[Shard, ...]
-    """All of the split, also those that were there before."""
-    records: int
-    bytes: int
-    """Of all shards."""
-    label: str | None
-    classes: Mapping[Any, int] = field(repr=False)
-    """Examples of each class, by its name, or its number if it has none."""
-    features: Features = field(repr=False)
-    left_out: tuple[SkippedExample, ...] = field(repr=False)
-    seconds: float
-    replaced: tuple[str, ...] = field(default=(), repr=False)
-    """The shards of the version that was replaced, which stay until the next write."""
-
-    def __str__(self) -> str:
-        rate = self.records / max(self.seconds, 1e-9)
-        lines = [
-            f"{self.path}: split {self.split!r}",
-            f"  examples  {self.records:,}",
-            f"  shards    {len(self.shards):,}",
-            f"  size      {format_bytes(self.bytes)}",
-        ]
-        if self.classes:
-            counts = sorted(self.classes.values())
-            lines.append(
-                f"  classes   {len(counts):,} of {self.label!r}, with {counts[0]:,} to "
-                f"{counts[-1]:,} examples each (median {counts[len(counts) // 2]:,})"
-            )
-        if self.left_out:
-            lines.append(f"  left out  {len(self.left_out):,}")
-        if self.replaced:
-            count = len(self.replaced)
-            lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
-        lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
-        return "\n".join(map(escape, lines))
 
 
 def write(
@@ -294,7 +247,7 @@ class _Job:
         if base is not None and existing.appends:
             texts = existing.old_texts(base, job.rules.label)
             job = replace(job, known_texts=texts or job.known_texts)
-        left_out: list[SkippedExample] = []
+        left_out: list[SkippedRecord] = []
         ordered: OrderedRecords | None
         if intake.columns is not None:
             ordered, features, classes = job._order_columns(intake)
@@ -317,7 +270,7 @@ class _Job:
             label=classes.label,
             classes=counts,
             features=features,
-            left_out=tuple(left_out),
+            skipped=tuple(left_out),
             seconds=0.0,
             replaced=existing.old_shards(),
         )
@@ -349,7 +302,7 @@ class _Job:
         return job
 
     def _order_items(
-        self, intake: Input, staging: Staging, progress: Progress, left_out: list[SkippedExample]
+        self, intake: Input, staging: Staging, progress: Progress, left_out: list[SkippedRecord]
     ) -> tuple[OrderedRecords | None, Features, Classes]:
         """Examples that come one by one: encoded as they come, and put into a spool."""
         encoding = Encoding(intake, self.rules, self.workers)

@@ -1,15 +1,15 @@
-#include "places.h"
+#include "records.h"
 
 namespace covey {
 
 Records from_list(nb::list list) {
   Records records;
-  records.places.reserve(list.size());
+  records.bytes.reserve(list.size());
   records.views.reserve(list.size());
   for (nb::handle each : list) {
     records.views.emplace_back(each);
     const View& view = records.views.back();
-    records.places.push_back({view.data(), view.data() + view.size()});
+    records.bytes.push_back({view.data(), view.data() + view.size()});
   }
   return records;
 }
@@ -27,23 +27,21 @@ Records from_buffers(nb::list buffers, nb::handle sources, ArrayArg<std::uint64_
     if (source_array.shape(0) != count) throw nb::value_error("offsets and sources differ");
     source = source_array.data();
   }
-  records.places.resize(count);
+  records.bytes.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t which = source == nullptr ? 0 : source[i];
     const std::uint64_t offset = offsets.data()[i], length = lengths.data()[i];
     const std::size_t size = which < records.views.size() ? records.views[which].size() : 0;
     if (which >= records.views.size() || offset < header || offset > size ||
         length > size - offset || footer > size - offset - length) {
-      Fault fault;
-      fault.code = FaultCode::out_of_bounds;
-      fault.row = i;
-      fault.offset = offset;
-      fault.found = length;
-      fault.expected = size;
-      raise_if(fault);
+      raise_fault({.code = FaultCode::out_of_bounds,
+                   .row = i,
+                   .offset = offset,
+                   .found = length,
+                   .expected = size});
     }
     const std::uint8_t* const begin = records.views[which].data() + offset;
-    records.places[i] = {begin, begin + length};
+    records.bytes[i] = {begin, begin + length};
   }
   return records;
 }

@@ -1,4 +1,4 @@
-#include "likeness.h"
+#include "layout_cache.h"
 
 #include <cstring>
 
@@ -9,11 +9,11 @@ namespace {
 constexpr std::size_t kTries = 64;
 
 // What lies between the values of an example is short; of anything else no copy is kept.
-constexpr std::size_t kMostBetween = 4096;
+constexpr std::size_t kMaxBetween = 4096;
 
 }  // namespace
 
-bool Likeness::find(Bytes record, Anatomy& anatomy) {
+bool LayoutCache::find(Bytes record, RecordLayout& layout) {
   if (tried_ >= kTries && found_ * 2 < tried_) return false;
   ++tried_;
   const Pattern& pattern = patterns_[record.size() % patterns_.size()];
@@ -25,16 +25,16 @@ bool Likeness::find(Bytes record, Anatomy& anatomy) {
     known += size;
   }
   for (std::size_t c = 0; c < pattern.place.size(); ++c) {
-    anatomy.place[c] = {record.begin + pattern.place[c].begin, record.begin + pattern.place[c].end};
+    layout.place[c] = {record.begin + pattern.place[c].begin, record.begin + pattern.place[c].end};
   }
-  anatomy.there = pattern.there;
+  layout.there = pattern.there;
   ++found_;
   return true;
 }
 
-void Likeness::learn(Bytes record, const Anatomy& anatomy) {
+void LayoutCache::learn(Bytes record, const RecordLayout& layout) {
   if (tried_ >= kTries && found_ * 2 < tried_) return;
-  if (!anatomy.whole || record.size() == 0) return;
+  if (!layout.whole || record.size() == 0) return;
   Pattern& pattern = patterns_[record.size() % patterns_.size()];
   pattern.size = 0;
   pattern.bytes.clear();
@@ -49,17 +49,17 @@ void Likeness::learn(Bytes record, const Anatomy& anatomy) {
       pattern.bytes.insert(pattern.bytes.end(), record.begin + position, record.begin + end);
     }
   };
-  for (const Bytes& value : anatomy.values) {
+  for (const Bytes& value : layout.values) {
     keep_to(at(value.begin));
     position = at(value.end);
   }
   keep_to(record.size());
-  if (pattern.bytes.size() > kMostBetween) return;
-  pattern.there = anatomy.there;
+  if (pattern.bytes.size() > kMaxBetween) return;
+  pattern.there = layout.there;
   pattern.place.clear();
-  for (std::size_t c = 0; c < anatomy.place.size(); ++c) {
-    const Bytes place = anatomy.place[c];
-    pattern.place.push_back(anatomy.there[c] ? Stretch{at(place.begin), at(place.end)}
+  for (std::size_t c = 0; c < layout.place.size(); ++c) {
+    const Bytes place = layout.place[c];
+    pattern.place.push_back(layout.there[c] ? Stretch{at(place.begin), at(place.end)}
                                              : Stretch{0, 0});
   }
   pattern.size = record.size();

@@ -12,24 +12,24 @@
 namespace covey {
 
 // Where the values of a record are: those of all its keys, and which of them are wanted.
-struct Anatomy {
+struct RecordLayout {
   std::vector<Bytes> values;  // in the order in which they lie, whoever wants them
   std::vector<Bytes> place;   // by column
   std::vector<char> there;    // by column
   bool whole = true;          // whether all values lie in the record itself
 
-  explicit Anatomy(std::size_t columns) : place(columns), there(columns) {}
+  explicit RecordLayout(std::size_t columns) : place(columns), there(columns) {}
 };
 
 // Remembers how some records were built. Not for several threads at once.
-class Likeness {
+class LayoutCache {
  public:
   // Whether a record is built like one before it; then the columns' places are filled in, and are
   // those that parsing it would find.
-  bool find(Bytes record, Anatomy& anatomy);
+  bool find(Bytes record, RecordLayout& layout);
 
   // Remembers a record that was parsed.
-  void learn(Bytes record, const Anatomy& anatomy);
+  void learn(Bytes record, const RecordLayout& layout);
 
  private:
   struct Stretch {

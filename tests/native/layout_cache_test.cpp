@@ -1,5 +1,5 @@
 // Records that are built like others before them are not parsed, which must never show.
-#include "likeness.h"
+#include "layout_cache.h"
 
 #include <string>
 #include <utility>
@@ -15,21 +15,21 @@ namespace {
 // want, by their numbers.
 struct Parsed {
   explicit Parsed(const std::string& marked, const std::vector<std::size_t>& wanted = {0})
-      : record(without_marks(marked)), anatomy(wanted.size()) {
+      : record(without_marks(marked)), layout(wanted.size()) {
     std::size_t at = 0, begin = 0;
     for (const char each : marked) {
       if (each == '[') {
         begin = at;
       } else if (each == ']') {
-        anatomy.values.push_back({record.bytes().begin + begin, record.bytes().begin + at});
+        layout.values.push_back({record.bytes().begin + begin, record.bytes().begin + at});
       } else {
         ++at;
       }
     }
     for (std::size_t c = 0; c < wanted.size(); ++c) {
-      if (wanted[c] >= anatomy.values.size()) continue;
-      anatomy.place[c] = anatomy.values[wanted[c]];
-      anatomy.there[c] = 1;
+      if (wanted[c] >= layout.values.size()) continue;
+      layout.place[c] = layout.values[wanted[c]];
+      layout.there[c] = 1;
     }
   }
 
@@ -42,19 +42,19 @@ struct Parsed {
   }
 
   Exact record;
-  Anatomy anatomy;
+  RecordLayout layout;
 };
 
-// What a likeness finds in a record: the columns' values, "-" for those that are not there, and
+// What a cache finds in a record: the columns' values, "-" for those that are not there, and
 // nothing if the record is like none before.
-std::vector<std::string> found(Likeness& likeness, const std::string& record,
+std::vector<std::string> found(LayoutCache& cache, const std::string& record,
                                std::size_t columns = 1) {
   const Exact copy(record);
-  Anatomy anatomy(columns);
-  if (!likeness.find(copy.bytes(), anatomy)) return {};
+  RecordLayout layout(columns);
+  if (!cache.find(copy.bytes(), layout)) return {};
   std::vector<std::string> values;
   for (std::size_t c = 0; c < columns; ++c) {
-    values.push_back(anatomy.there[c] ? text(anatomy.place[c]) : "-");
+    values.push_back(layout.there[c] ? text(layout.place[c]) : "-");
   }
   return values;
 }
@@ -62,96 +62,96 @@ std::vector<std::string> found(Likeness& likeness, const std::string& record,
 using Values = std::vector<std::string>;
 
 TEST(likeness_is_of_what_lies_between_the_values) {
-  Likeness likeness;
-  CHECK(found(likeness, "a=1;b=22;", 3) == Values{});
+  LayoutCache cache;
+  CHECK(found(cache, "a=1;b=22;", 3) == Values{});
   const Parsed parsed("a=[1];b=[22];", {1, 9, 0});
-  likeness.learn(parsed.record.bytes(), parsed.anatomy);
-  CHECK(found(likeness, "a=1;b=22;", 3) == Values{"22", "-", "1"});
-  CHECK(found(likeness, "a=x;b=yz;", 3) == Values{"yz", "-", "x"});
+  cache.learn(parsed.record.bytes(), parsed.layout);
+  CHECK(found(cache, "a=1;b=22;", 3) == Values{"22", "-", "1"});
+  CHECK(found(cache, "a=x;b=yz;", 3) == Values{"yz", "-", "x"});
   const std::string record = "a=1;b=22;";
   for (const std::size_t at : {0, 1, 3, 4, 5, 8}) {
     std::string other = record;
     other[at] ^= 1;
-    CHECK(found(likeness, other, 3) == Values{});
+    CHECK(found(cache, other, 3) == Values{});
   }
   for (std::size_t more = 1; more <= 16; ++more) {
-    CHECK(found(likeness, record + std::string(more, ';'), 3) == Values{});
+    CHECK(found(cache, record + std::string(more, ';'), 3) == Values{});
   }
-  CHECK(found(likeness, record.substr(1), 3) == Values{});
-  CHECK(found(likeness, "", 3) == Values{});
+  CHECK(found(cache, record.substr(1), 3) == Values{});
+  CHECK(found(cache, "", 3) == Values{});
 }
 
 TEST(values_may_touch_and_be_empty_and_be_all_there_is) {
-  Likeness likeness;
+  LayoutCache cache;
   const Parsed all("[abc]"), touching("[a][]bc[d][ef]", {0, 1, 2, 3});
-  likeness.learn(all.record.bytes(), all.anatomy);
-  CHECK(found(likeness, "xyz") == Values{"xyz"});
-  likeness.learn(touching.record.bytes(), touching.anatomy);
-  CHECK(found(likeness, "1bc234", 4) == Values{"1", "", "2", "34"});
-  CHECK(found(likeness, "1bd234", 4) == Values{});
+  cache.learn(all.record.bytes(), all.layout);
+  CHECK(found(cache, "xyz") == Values{"xyz"});
+  cache.learn(touching.record.bytes(), touching.layout);
+  CHECK(found(cache, "1bc234", 4) == Values{"1", "", "2", "34"});
+  CHECK(found(cache, "1bd234", 4) == Values{});
 }
 
 TEST(a_record_without_values_is_like_itself_alone) {
-  Likeness likeness;
+  LayoutCache cache;
   const Parsed parsed("abc");
-  likeness.learn(parsed.record.bytes(), parsed.anatomy);
-  CHECK(found(likeness, "abc") == Values{"-"});
-  CHECK(found(likeness, "abd") == Values{});
+  cache.learn(parsed.record.bytes(), parsed.layout);
+  CHECK(found(cache, "abc") == Values{"-"});
+  CHECK(found(cache, "abd") == Values{});
 }
 
 TEST(an_empty_record_is_like_none) {
-  Likeness likeness;
+  LayoutCache cache;
   const Parsed parsed("");
-  likeness.learn(parsed.record.bytes(), parsed.anatomy);
-  likeness.learn({}, parsed.anatomy);
-  CHECK(found(likeness, "") == Values{});
+  cache.learn(parsed.record.bytes(), parsed.layout);
+  cache.learn({}, parsed.layout);
+  CHECK(found(cache, "") == Values{});
 }
 
 TEST(records_whose_values_were_merged_are_not_learned) {
-  Likeness likeness;
+  LayoutCache cache;
   Parsed parsed("a=[1]");
-  parsed.anatomy.whole = false;
-  likeness.learn(parsed.record.bytes(), parsed.anatomy);
-  CHECK(found(likeness, "a=1") == Values{});
+  parsed.layout.whole = false;
+  cache.learn(parsed.record.bytes(), parsed.layout);
+  CHECK(found(cache, "a=1") == Values{});
 }
 
 TEST(records_with_much_between_their_values_are_not_learned) {
   for (const std::size_t size : {4096, 4097, 100'000}) {
     const std::string between(size, 'x');
     const Parsed known("[1x]" + between.substr(1)), much("[1]" + between);
-    Likeness likeness;
-    likeness.learn(known.record.bytes(), known.anatomy);
-    likeness.learn(much.record.bytes(), much.anatomy);
+    LayoutCache cache;
+    cache.learn(known.record.bytes(), known.layout);
+    cache.learn(much.record.bytes(), much.layout);
     // What was known before is no longer, for parsing it again is what led here.
-    CHECK(found(likeness, "2" + between) == (size == 4096 ? Values{"2"} : Values{}));
+    CHECK(found(cache, "2" + between) == (size == 4096 ? Values{"2"} : Values{}));
   }
 }
 
 TEST(records_of_several_sizes_take_turns) {
-  Likeness likeness;
+  LayoutCache cache;
   const Parsed one("a[1]"), two("ab[1]"), three("abc[1]"), four("abcd[1]"), five("abcde[1]");
   for (const Parsed* each : {&one, &two, &three, &four}) {
-    likeness.learn(each->record.bytes(), each->anatomy);
+    cache.learn(each->record.bytes(), each->layout);
   }
-  CHECK(found(likeness, "a2") == Values{"2"});
-  CHECK(found(likeness, "ab2") == Values{"2"});
-  CHECK(found(likeness, "abc2") == Values{"2"});
-  CHECK(found(likeness, "abcd2") == Values{"2"});
-  likeness.learn(five.record.bytes(), five.anatomy);
-  CHECK(found(likeness, "abcde2") == Values{"2"});
+  CHECK(found(cache, "a2") == Values{"2"});
+  CHECK(found(cache, "ab2") == Values{"2"});
+  CHECK(found(cache, "abc2") == Values{"2"});
+  CHECK(found(cache, "abcd2") == Values{"2"});
+  cache.learn(five.record.bytes(), five.layout);
+  CHECK(found(cache, "abcde2") == Values{"2"});
   const Parsed other("x[1]");
-  likeness.learn(other.record.bytes(), other.anatomy);
-  CHECK(found(likeness, "x2") == Values{"2"});
-  CHECK(found(likeness, "a2") == Values{});
+  cache.learn(other.record.bytes(), other.layout);
+  CHECK(found(cache, "x2") == Values{"2"});
+  CHECK(found(cache, "a2") == Values{});
 }
 
 TEST(looking_stops_where_nothing_is_alike) {
   const Parsed parsed("a=[1]");
   for (const bool alike : {false, true}) {
-    Likeness likeness;
-    likeness.learn(parsed.record.bytes(), parsed.anatomy);
-    for (int i = 0; i < 100; ++i) found(likeness, alike ? "a=2" : "b=2");
-    CHECK(found(likeness, "a=3") == (alike ? Values{"3"} : Values{}));
+    LayoutCache cache;
+    cache.learn(parsed.record.bytes(), parsed.layout);
+    for (int i = 0; i < 100; ++i) found(cache, alike ? "a=2" : "b=2");
+    CHECK(found(cache, "a=3") == (alike ? Values{"3"} : Values{}));
   }
 }
 

@@ -1,5 +1,5 @@
 // Steps that threads do ahead: in order, each once, never in buffers that somebody has.
-#include "ahead.h"
+#include "prefetcher.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -65,11 +65,11 @@ TEST(steps_come_in_order_and_each_once) {
     for (const std::size_t count : {1, 2, 3, 7, 40}) {
       const std::uint64_t steps = 500;
       Sets sets(count);
-      Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
+      Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
                   threads);
       for (std::size_t set = 0; set < count; ++set) ahead.give(set);
       for (std::uint64_t step = 0; step < steps; ++step) {
-        const std::optional<Ahead::Result> result = ahead.wait(kLong);
+        const std::optional<Prefetcher::Result> result = ahead.wait(kLong);
         CHECK(result && result->done);
         if (!result) return;
         CHECK(sets.steps[result->set] == step);
@@ -87,7 +87,7 @@ TEST(steps_come_in_order_and_each_once) {
 TEST(a_set_that_somebody_has_is_not_written_into) {
   const std::size_t count = 6;
   Sets sets(200);
-  Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, 200, 3);
+  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, 200, 3);
   for (std::size_t set = 0; set < count; ++set) ahead.give(set);
   std::vector<std::size_t> kept;
   for (std::uint64_t step = 0; step < 200; ++step) {
@@ -105,7 +105,7 @@ TEST(sets_may_become_more_and_fewer) {
   std::mt19937_64 random(3);
   const std::uint64_t steps = 4000;
   Sets sets(64);
-  Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps, 4);
+  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps, 4);
   std::vector<std::size_t> mine;
   for (std::size_t set = 0; set < sets.steps.size(); ++set) mine.push_back(set);
   std::size_t given = 0;
@@ -127,7 +127,7 @@ TEST(sets_may_become_more_and_fewer) {
 
 TEST(a_step_that_fails_is_told_in_its_turn) {
   for (const std::size_t threads : {1, 4}) {
-    Ahead ahead(
+    Prefetcher ahead(
         [](std::uint64_t step, std::size_t) {
           if (step % 7 == 3) throw std::bad_alloc();
           return step % 5 != 2;
@@ -147,7 +147,7 @@ TEST(a_step_that_fails_is_told_in_its_turn) {
 TEST(whoever_waits_too_long_gets_nothing_and_may_ask_again) {
   Door door;
   std::atomic<int> begun = 0;
-  Ahead ahead(
+  Prefetcher ahead(
       [&](std::uint64_t, std::size_t) {
         ++begun;
         door.wait();
@@ -171,7 +171,7 @@ TEST(whoever_waits_too_long_gets_nothing_and_may_ask_again) {
 TEST(later_steps_wait_for_an_earlier_one) {
   Door door;
   std::atomic<std::uint64_t> done = 0;
-  Ahead ahead(
+  Prefetcher ahead(
       [&](std::uint64_t step, std::size_t) {
         if (step == 0) door.wait();
         ++done;
@@ -189,7 +189,7 @@ TEST(stopping_waits_for_what_is_under_way_and_begins_nothing) {
   for (const std::size_t threads : {1, 3}) {
     Door door;
     std::atomic<std::size_t> begun = 0, ended = 0;
-    Ahead ahead(
+    Prefetcher ahead(
         [&](std::uint64_t, std::size_t) {
           ++begun;
           door.wait();
@@ -212,7 +212,7 @@ TEST(stopping_waits_for_what_is_under_way_and_begins_nothing) {
 }
 
 TEST(nobody_waits_for_what_was_stopped) {
-  Ahead ahead([](std::uint64_t, std::size_t) { return true; }, 1000, 2);
+  Prefetcher ahead([](std::uint64_t, std::size_t) { return true; }, 1000, 2);
   std::thread stopper([&] { ahead.stop(); });
   CHECK(!ahead.wait(kLong));  // there is no set, so that it waits until it is stopped
   stopper.join();
@@ -224,7 +224,7 @@ TEST(nobody_waits_for_what_was_stopped) {
 TEST(many_may_stop_it_at_once) {
   for (int round = 0; round < 100; ++round) {
     Sets sets(4);
-    Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
+    Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
                 1'000'000, 3);
     for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
     std::vector<std::thread> stoppers;
@@ -240,7 +240,7 @@ TEST(leaving_ends_the_threads) {
   for (int round = 0; round < 200; ++round) {
     Sets sets(4);
     {
-      Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
+      Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
                   1'000'000, 3);
       for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
       for (int i = 0; i < round % 5; ++i) {
@@ -258,7 +258,7 @@ TEST(leaving_ends_the_threads) {
 TEST(no_steps_and_fewer_than_threads) {
   for (const std::uint64_t steps : {0, 1, 2}) {
     Sets sets(5);
-    Ahead ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
+    Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, steps,
                 4);
     for (std::size_t set = 0; set < 5; ++set) ahead.give(set);
     for (std::uint64_t step = 0; step < steps; ++step) CHECK(ahead.wait(kLong).has_value());

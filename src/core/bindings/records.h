@@ -9,7 +9,7 @@
 namespace covey {
 
 struct Records {
-  std::vector<Bytes> places;
+  std::vector<Bytes> bytes;
   std::vector<View> views;  // keep them alive
 };
 

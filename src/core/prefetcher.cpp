@@ -1,4 +1,4 @@
-#include "ahead.h"
+#include "prefetcher.h"
 
 #include <chrono>
 #include <utility>
@@ -6,11 +6,11 @@
 namespace covey {
 namespace {
 
-constexpr std::chrono::microseconds kNap{100};
+constexpr std::chrono::microseconds kSpinWait{100};
 
 }  // namespace
 
-Ahead::Ahead(Work work, std::uint64_t steps, std::size_t threads)
+Prefetcher::Prefetcher(Work work, std::uint64_t steps, std::size_t threads)
     : work_(std::move(work)), steps_(steps) {
   try {
     for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
@@ -20,7 +20,7 @@ Ahead::Ahead(Work work, std::uint64_t steps, std::size_t threads)
   }
 }
 
-void Ahead::stop() {
+void Prefetcher::stop() {
   std::vector<std::thread> ending;
   {
     const std::lock_guard guard(lock_);
@@ -32,7 +32,7 @@ void Ahead::stop() {
   for (std::thread& thread : ending) thread.join();
 }
 
-void Ahead::give(std::size_t set) {
+void Prefetcher::give(std::size_t set) {
   bool wake = false;
   {
     const std::lock_guard guard(lock_);
@@ -47,7 +47,7 @@ void Ahead::give(std::size_t set) {
 }
 
 // As many steps are under way as there are sets, at the most.
-void Ahead::make_room() {
+void Prefetcher::make_room() {
   free_.reserve(sets_ + 1);
   if (sets_ < begun_.size()) return;
   std::vector<Step> larger(2 * sets_ + 8);
@@ -57,19 +57,19 @@ void Ahead::make_room() {
   begun_ = std::move(larger);
 }
 
-std::optional<Ahead::Result> Ahead::poll() {
+std::optional<Prefetcher::Result> Prefetcher::poll() {
   const std::lock_guard guard(lock_);
   if (!is_there()) return std::nullopt;
   return take();
 }
 
-std::optional<Ahead::Result> Ahead::wait(std::chrono::milliseconds longest) {
+std::optional<Prefetcher::Result> Prefetcher::wait(std::chrono::milliseconds longest) {
   const auto may_go_on = [this] { return is_there() || stopped_; };
   std::unique_lock guard(lock_);
   if (sleeping_ > 0 && !free_.empty()) may_work_.notify_all();
   // To be woken for every batch costs the threads more than to make a small one: at first nobody
   // is asked to, and some batches will be there after a nap.
-  if (!may_take_.wait_for(guard, kNap, may_go_on)) {
+  if (!may_take_.wait_for(guard, kSpinWait, may_go_on)) {
     consumer_waits_ = true;
     may_take_.wait_for(guard, longest, may_go_on);
     consumer_waits_ = false;
@@ -78,13 +78,13 @@ std::optional<Ahead::Result> Ahead::wait(std::chrono::milliseconds longest) {
   return take();
 }
 
-Ahead::Result Ahead::take() {
+Prefetcher::Result Prefetcher::take() {
   const Step& step = begun_[taken_++ % begun_.size()];
   --sets_;
   return {step.set, step.state == State::done};
 }
 
-void Ahead::run() {
+void Prefetcher::run() {
   std::unique_lock guard(lock_);
   for (;;) {
     ++sleeping_;

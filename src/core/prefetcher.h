@@ -18,7 +18,7 @@ namespace covey {
 //
 // Results are written into sets of buffers, which the consumer gives and gets back with a result;
 // they are all that bounds how far the threads run ahead.
-class Ahead {
+class Prefetcher {
  public:
   // Does a step, into a set of buffers; tells whether it could. Called by many threads at once.
   using Work = std::function<bool(std::uint64_t step, std::size_t set)>;
@@ -29,10 +29,10 @@ class Ahead {
   };
 
   // Of the steps [0, steps).
-  Ahead(Work work, std::uint64_t steps, std::size_t threads);
-  Ahead(const Ahead&) = delete;
-  Ahead& operator=(const Ahead&) = delete;
-  ~Ahead() { stop(); }
+  Prefetcher(Work work, std::uint64_t steps, std::size_t threads);
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+  ~Prefetcher() { stop(); }
 
   // Lets a set of buffers be written into.
   void give(std::size_t set);
