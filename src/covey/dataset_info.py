@@ -22,47 +22,32 @@ import dataclasses
 import json
 import os
 import re
-import secrets
-import time
-from calendar import timegm
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from covey.errors import FormatError
-from covey.untrusted import MAX_SHARDS, brief, check_name, check_path, parse_int64, parse_json
+from covey.filenames import (
+    DEFAULT_TEMPLATE,
+    FILE_FORMAT,
+    INFO_FILE,
+    SHARD_VARIABLES,
+    fill_template,
+    has_token,
+    is_version_file,
+    parse_version_file,
+    template_token,
+)
+from covey.untrusted import MAX_SHARDS, brief, check_name, parse_int64, parse_json
 
-INFO_FILE = "dataset_info.json"
-SHARD_INFO_FILE = "shard_info.json"
-"""Where datum's reader looks for the shards of all splits."""
-ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
-"""Where datum's reader looks for the features of all splits."""
-DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-FILE_FORMAT = "tfrecord"
 ALL_REPLACED = (
     "this file, and all others that match, are of a version that was replaced; open the directory, "
     "or use a pattern that matches the names of the current version, such as '*-train.*'"
 )
 
-# A UTC time and a random number.
-_TOKEN_TIME = "%Y%m%dT%H%M%S"
-_TOKEN = r"\d{8}T\d{6}-[0-9a-f]{8}"
-_VERSIONED_TEMPLATE = re.compile(
-    rf"\{{DATASET\}}-\{{SPLIT\}}\.({_TOKEN})\.\{{FILEFORMAT\}}-\{{SHARD_X_OF_Y\}}"
-)
-_VERSION_FILE = re.compile(
-    rf"(?P<dataset_split>.+?)(?:\.(?P<token>{_TOKEN}))?"
-    rf"(?:\.{FILE_FORMAT}-\d{{5,}}-of-\d{{5,}}|\.index\.json|\.(?:index|by_class|classes)\.npy)"
-)
-
-_STAGING = re.compile(r"\.covey-[\w-]+\.partial")
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
-_VARIABLE = re.compile(r"\{([^{}]*)\}")
-_MAX_TEMPLATE = 1000
-# What tells one shard from another.
-_SHARD_VARIABLES = ("{SHARD_X_OF_Y}", "{SHARD_INDEX}")
 
 
 def dataset_name(path: str | os.PathLike[str]) -> tuple[str, str]:
@@ -91,78 +76,6 @@ def parse_version(text: str) -> tuple[int, ...] | None:
     ((2, 10, 0), None)
     """
     return tuple(map(int, text.split("."))) if _VERSION.fullmatch(text) else None
-
-
-def shard_name(dataset: str, split: str, number: int, count: int) -> str:
-    """The file of a shard, as TFDS names it.
-
-    >>> shard_name("birds", "train", 0, 8)
-    'birds-train.tfrecord-00000-of-00008'
-    """
-    if not 0 <= number < count:
-        raise ValueError(f"number is {number}; must be from 0 to {count - 1}")
-    return _fill(DEFAULT_TEMPLATE, dataset, split, number, count)
-
-
-def new_token() -> str:
-    """Return a token that no other version of a split has."""
-    return f"{time.strftime(_TOKEN_TIME, time.gmtime())}-{secrets.token_hex(4)}"
-
-
-def token_time(token: str) -> float:
-    """Return the time at which a token was made, in seconds since the epoch."""
-    try:
-        return timegm(time.strptime(token.partition("-")[0], _TOKEN_TIME))
-    except ValueError:  # digits that are not a date
-        return 0.0
-
-
-def versioned_template(token: str) -> str:
-    """Return the template of the file names of one version of a split."""
-    return f"{{DATASET}}-{{SPLIT}}.{token}.{{FILEFORMAT}}-{{SHARD_X_OF_Y}}"
-
-
-def parse_version_file(name: str, dataset: str, split: str) -> tuple[bool, str | None]:
-    """Return whether a file name is that of a shard or an index file of a split, and its token.
-
-    >>> parse_version_file("birds-train.tfrecord-00000-of-00001", "birds", "train")
-    (True, None)
-    >>> parse_version_file("birds-test.index.json", "birds", "train")
-    (False, None)
-    """
-    found = _VERSION_FILE.fullmatch(name)
-    if found is None or found["dataset_split"] != f"{dataset}-{split}":
-        return False, None
-    return True, found["token"]
-
-
-def split_of_version_file(name: str, dataset: str) -> str | None:
-    """Return the split that a shard or an index file of a dataset belongs to, by its name."""
-    found = _VERSION_FILE.fullmatch(name)
-    if found is None or not found["dataset_split"].startswith(f"{dataset}-"):
-        return None
-    return found["dataset_split"][len(dataset) + 1 :]
-
-
-def staging_name(split: str) -> str:
-    """Return the name of the directory that a split is written into."""
-    return f".covey-{split}.partial"
-
-
-def is_staging(name: str) -> bool:
-    """Return whether a name is that of a directory that a split is written into."""
-    return _STAGING.fullmatch(name) is not None
-
-
-def is_version_file(name: str) -> bool:
-    """Return whether a file name is that of a shard or an index file of some split."""
-    return _VERSION_FILE.fullmatch(name) is not None
-
-
-def has_token(name: str) -> bool:
-    """Return whether a file name is that of a shard or an index file with a token."""
-    found = _VERSION_FILE.fullmatch(name)
-    return found is not None and found["token"] is not None
 
 
 def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> list[str]:
@@ -202,25 +115,6 @@ def drop_replaced(paths: Sequence[str], read: Callable[[str], bytes | None]) -> 
             ):
                 dropped.add((other, name))
     return [path for path, each in zip(paths, where, strict=True) if each not in dropped]
-
-
-def newest_versions(names: Iterable[str]) -> list[str]:
-    """Return the file names of the newest version of each split, where nothing tells the current.
-
-    >>> newest_versions(["b-x.index.json", "b-x.20261116T095012-3f9a2c1b.index.json"])
-    ['b-x.20261116T095012-3f9a2c1b.index.json']
-    """
-    listed = [(name, _VERSION_FILE.fullmatch(name)) for name in names]
-    newest: dict[str, str] = {}
-    for _, found in listed:
-        if found is not None:
-            split, token = found["dataset_split"], found["token"] or ""
-            newest[split] = max(token, newest.get(split, ""))
-    return [
-        name
-        for name, found in listed
-        if found is None or (found["token"] or "") == newest[found["dataset_split"]]
-    ]
 
 
 def check_split_name(name: str) -> None:
@@ -269,10 +163,10 @@ class SplitInfo:
                     "which is whole and 0 or more"
                 )
         self._shard("dataset", 0)  # says what is wrong with the template
-        if len(self.shard_lengths) > 1 and not any(v in self.template for v in _SHARD_VARIABLES):
+        if len(self.shard_lengths) > 1 and not any(v in self.template for v in SHARD_VARIABLES):
             raise FormatError(
                 f"split {self.name!r}: template {self.template!r} gives all shards one name; "
-                f"it must have one of {', '.join(_SHARD_VARIABLES)}"
+                f"it must have one of {', '.join(SHARD_VARIABLES)}"
             )
 
     @property
@@ -283,8 +177,7 @@ class SplitInfo:
     @property
     def token(self) -> str | None:
         """The token of this version; None if its file names have none."""
-        found = _VERSIONED_TEMPLATE.fullmatch(self.template)
-        return None if found is None else found[1]
+        return template_token(self.template)
 
     def stem(self, dataset: str) -> str:
         """The beginning of the names of the index files."""
@@ -297,7 +190,7 @@ class SplitInfo:
     def _shard(self, dataset: str, number: int) -> str:
         count = max(1, len(self.shard_lengths))
         try:
-            return _fill(self.template, dataset, self.name, number, count)
+            return fill_template(self.template, dataset, self.name, number, count)
         except FormatError as error:
             raise FormatError(f"split {self.name!r}: {error}") from None
 
@@ -437,34 +330,3 @@ def _list(value: Any, name: str, limit: int) -> Iterable[Any]:
     if len(value) > limit:
         raise FormatError(f"{name} has {len(value):,} items; must have at most {limit:,}")
     return value
-
-
-# Names of files.
-
-
-def _fill(template: str, dataset: str, split: str, number: int, count: int) -> str:
-    """The name of a shard's file; never one that leads out of the directory."""
-    digits = max(5, len(str(count)))
-    index, total = f"{number:0{digits}}", f"{count:0{digits}}"
-    values = {
-        "DATASET": dataset,
-        "SPLIT": split,
-        "FILEFORMAT": FILE_FORMAT,
-        "SHARD_INDEX": index,
-        "NUM_SHARDS": total,
-        "SHARD_X_OF_Y": f"{index}-of-{total}",
-    }
-    if isinstance(template, str) and len(template) > _MAX_TEMPLATE:
-        raise FormatError(f"template has {len(template):,} characters, over {_MAX_TEMPLATE}")
-    if not isinstance(template, str) or set("{}") & set(_VARIABLE.sub("", template)):
-        raise FormatError(f"template {brief(template)} is not a text with {{VARIABLES}}")
-    for variable in _VARIABLE.findall(template):
-        if variable not in values:
-            raise FormatError(
-                f"template {template[:60]!r} has the variable {variable[:60]!r}, "
-                f"known are {', '.join(values)}"
-            )
-    check_name(dataset, "the name of a dataset")
-    filled = _VARIABLE.sub(lambda match: values[match[1]], template)
-    check_path(filled, f"template {template[:60]!r}: a part of the path")
-    return filled

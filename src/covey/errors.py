@@ -77,6 +77,7 @@ class CoveyError(Exception):
         path: File, directory or URL.
         line: Line in the file, from 1.
         record: Record in the file, from 0.
+        example: Example in the source of a write, from 0.
         offset: Byte offset in the file.
         feature: Name of the feature.
         option: Name of the argument.
@@ -97,6 +98,7 @@ class CoveyError(Exception):
         path: str | os.PathLike[str] | None = None,
         line: int | None = None,
         record: int | None = None,
+        example: int | None = None,
         offset: int | None = None,
         feature: str | None = None,
         option: str | None = None,
@@ -109,6 +111,7 @@ class CoveyError(Exception):
         self.path = None if path is None else os.fspath(path)
         self.line = line
         self.record = record
+        self.example = example
         self.offset = offset
         self.feature = feature
         self.option = option
@@ -131,6 +134,8 @@ class CoveyError(Exception):
             where.append(f"record {self.record}{at}")
         elif self.offset is not None:
             where.append(f"byte {self.offset}")
+        if self.example is not None:
+            where.append(f"example {self.example}")
         if self.feature is not None:
             where.append(f"feature {self.feature!r}")
         what = []

@@ -18,7 +18,8 @@ from schemas import plain
 
 import covey
 from covey import RecordReader
-from covey.dataset_info import DatasetInfo, is_version_file
+from covey.dataset_info import DatasetInfo
+from covey.filenames import is_version_file
 from covey.index import IndexMetadata, index_names
 from covey.index.format import fingerprint
 from covey.writing.versions import referenced_files

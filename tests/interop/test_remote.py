@@ -34,7 +34,6 @@ from written import TOKEN, content, files, fresh_process, shard_paths, write
 
 from covey import ClassLabel, Image, RecordReader, RecordWriter
 from covey.cli import main
-from covey.dataset_info import has_token
 from covey.errors import (
     CommittedError,
     CorruptRecordError,
@@ -45,10 +44,10 @@ from covey.errors import (
     StorageError,
     StoragePermissionError,
 )
+from covey.filenames import has_token, is_sidecar
 from covey.reading import local_shards as gather_shards
 from covey.reading.local_shards import LocalShards
 from covey.storage import cache_directory, cache_entry, retry
-from covey.writing.recovery import is_sidecar
 
 COUNTER = itertools.count()
 BLOCK = cache_entry.BLOCK_BYTES

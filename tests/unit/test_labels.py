@@ -11,7 +11,7 @@ from written import write
 import covey
 from covey import ClassLabel, CoveyError, Features, Tensor
 from covey.errors import DatasetError
-from covey.index.labels import class_of_file
+from covey.filenames import strip_record_suffixes
 
 
 @pytest.fixture(autouse=True)
@@ -280,7 +280,7 @@ def test_a_class_for_each_file_of_different_compression(directory):
     ],
 )
 def test_names_of_files_as_classes(file, name):
-    assert class_of_file(file) == name
+    assert strip_record_suffixes(file) == name
 
 
 # Numbers of strings.

@@ -11,15 +11,9 @@ from tensorflow_datasets.core import naming
 from tensorflow_datasets.core.proto import dataset_info_generated_pb2 as proto
 
 from covey import Features, RecordWriter
-from covey.dataset_info import (
-    DEFAULT_TEMPLATE,
-    DatasetInfo,
-    SplitInfo,
-    check_split_name,
-    dataset_name,
-    shard_name,
-)
+from covey.dataset_info import DatasetInfo, SplitInfo, check_split_name, dataset_name
 from covey.errors import FormatError
+from covey.filenames import DEFAULT_TEMPLATE, shard_name
 from covey.schema.tfds import features_to_tfds
 
 FEATURES = Features({"x": "int64"})

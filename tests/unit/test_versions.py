@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from opened import numbers, opened
 from written import info, replaced, shard_paths, write
 
-from covey.dataset_info import DatasetInfo, SplitInfo, versioned_template
+from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import DatasetError, FormatError, SourceError
+from covey.filenames import versioned_template
 from covey.sources import open_source
 from covey.writing.versions import ABANDONED_S, find_obsolete, referenced_files
 

@@ -32,7 +32,6 @@ from written import (
 
 import covey
 from covey import ClassLabel, Features, Image, Ragged, RecordReader, Tensor
-from covey.dataset_info import is_version_file
 from covey.errors import (
     CommittedError,
     DatasetError,
@@ -41,6 +40,7 @@ from covey.errors import (
     FeatureError,
     SourceError,
 )
+from covey.filenames import is_version_file
 
 SPECIES = ["wren", "owl", "crow", "jay", "tit"]
 

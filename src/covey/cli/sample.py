@@ -239,7 +239,8 @@ def _default_file(path: str) -> str:
     >>> _default_file("s3://bucket/birds/1.0.0"), _default_file("owls/*.tfrec")
     ('birds-sample.png', 'owls-sample.png')
     """
-    from covey.dataset_info import INFO_FILE, parse_version
+    from covey.dataset_info import parse_version
+    from covey.filenames import INFO_FILE
     from covey.urls import Url, local_path
 
     local = local_path(path)

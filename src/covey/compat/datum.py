@@ -18,8 +18,9 @@ from covey._progress import Progress
 from covey.compat.datum_schema import SchemaTracker, shape_of
 from covey.compat.datum_split import RawSplit
 from covey.compat.serializer import Serializer
-from covey.dataset_info import ENTRIES_FILE, check_split_name
+from covey.dataset_info import check_split_name
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
+from covey.filenames import ENTRIES_FILE
 from covey.schema import Features
 from covey.schema.datum import (
     DatumEntry,

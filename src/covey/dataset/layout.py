@@ -13,16 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.dataset_info import (
-    ALL_REPLACED,
-    INFO_FILE,
-    DatasetInfo,
-    drop_replaced,
-    has_token,
-    is_staging,
-    parse_version,
-)
+from covey.dataset_info import ALL_REPLACED, DatasetInfo, drop_replaced, parse_version
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
+from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
 from covey.index import ShardFiles
 from covey.schema import Features
 from covey.schema.datum import datum_features, datum_splits
@@ -33,11 +26,6 @@ from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import open_file, os_errors
 from covey.urls import shown
 
-# Names that say that a file has records; into others one must look.
-_RECORDS = re.compile(
-    r"\.(tfrecords?|tfrec)([-.]?\d+(-of-\d+)?)?(\.(gz|gzip|zlib|z))?$", re.IGNORECASE
-)
-_INDEX = re.compile(r"\.(npy|json|txt|idx)$", re.IGNORECASE)
 # Shards that count each other.
 _NUMBERED = re.compile(
     r"(?P<before>.*[-_.])(?P<number>[0-9]{1,9})-of-(?P<count>[0-9]{1,9})(?P<after>[^/]*)"
@@ -141,7 +129,7 @@ def _behind_url(storage: Storage, url: str, text: str) -> Layout:
 
     Many servers list nothing, and HTTP finds out what is a directory by reading it.
     """
-    named = _RECORDS.search(storage.name(url)) and not text.endswith("/")
+    named = is_record_file(storage.name(url)) and not text.endswith("/")
     if named and storage.stat([url]) != [None]:
         return _files(storage, [url], text)
     described = _described(storage, url)
@@ -205,7 +193,7 @@ def current_files(storage: Storage, paths: Sequence[str]) -> list[str]:
         except FileNotFoundError:
             return None
 
-    files = [each for each in paths if not _INDEX.search(each)]
+    files = [each for each in paths if not has_sidecar_suffix(each)]
     current = drop_replaced(files, read)
     if files and not current:
         raise DatasetError(f"{files[0]}: {ALL_REPLACED}")
@@ -306,11 +294,11 @@ def _inner_dataset(storage: Storage, directory: str, files: Sequence[str]) -> st
 
 def _record_files(storage: Storage, files: Sequence[str]) -> list[str]:
     """Those that have records in them, of the files of a directory and the directories in it."""
-    found = [each for each in files if not _INDEX.search(each)]
+    found = [each for each in files if not has_sidecar_suffix(each)]
     if storage.is_remote:
-        return [each for each in found if _RECORDS.search(storage.name(each))]
+        return [each for each in found if is_record_file(storage.name(each))]
     return [
-        each for each in found if _RECORDS.search(storage.name(each)) or _begins_like_records(each)
+        each for each in found if is_record_file(storage.name(each)) or _begins_like_records(each)
     ]
 
 

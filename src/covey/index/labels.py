@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
+from covey.filenames import strip_record_suffixes
 from covey.index.format import BY_FILE
 from covey.labels import Classes, find_label, is_string, read_strings
 from covey.schema import Features
@@ -19,11 +19,6 @@ from covey.schema.codec import row_of
 from covey.tfrecord import Block
 
 Label = str | Callable[[Mapping[str, Any]], int | str] | None
-
-# What names of files have behind the part that people choose.
-_SUFFIXES = re.compile(
-    r"([-_.]\d+-of-\d+)?(\.(tfrecords?|tfrec|gz|gzip|zlib)([-_.]?\d+-of-\d+)?)*$", re.IGNORECASE
-)
 
 
 class Labeller(abc.ABC):
@@ -162,7 +157,7 @@ class FileLabels(Labeller):
     decodes = False
 
     def __init__(self, names: Sequence[str]) -> None:
-        classes = [class_of_file(name) for name in names]
+        classes = [strip_record_suffixes(name) for name in names]
         self._names = tuple(sorted(set(classes)))
         numbers = {name: number for number, name in enumerate(self._names)}
         self._shards = [numbers[name] for name in classes]
@@ -172,15 +167,6 @@ class FileLabels(Labeller):
 
     def finish(self) -> tuple[None, tuple[str, ...]]:
         return None, self._names
-
-
-def class_of_file(name: str) -> str:
-    """The class that a file stands for: its name, without what tells its format and number.
-
-    >>> class_of_file("owl.tfrecord.gz"), class_of_file("sea/gull-00001-of-00004.tfrec")
-    ('owl', 'sea/gull')
-    """
-    return _SUFFIXES.sub("", name) or name
 
 
 def make_labeller(

@@ -10,8 +10,9 @@ from typing import Any
 
 from covey._threads import cpu_count
 from covey.dataset.layout import Layout, SplitFiles, find_layout
-from covey.dataset_info import INFO_FILE, DatasetInfo, newest_versions
+from covey.dataset_info import DatasetInfo
 from covey.errors import CoveyError, DatasetError, FeatureError, FormatError, escape
+from covey.filenames import INFO_FILE, newest_versions, record_file_stem
 from covey.index import ShardFiles
 from covey.maintenance.report import Problems
 from covey.schema import Features
@@ -20,19 +21,6 @@ from covey.storage import Storage, open_storage
 from covey.urls import shown
 
 Path = str | os.PathLike[str]
-
-_SHARD = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$", re.IGNORECASE)
-_BESIDE = (".idx", ".npy", ".json", ".txt")
-
-
-def stem_of_shard(name: str) -> str | None:
-    """What the name of a shard begins with; None if it is not a name of a shard.
-
-    >>> stem_of_shard("birds-train.tfrecord-00000-of-00008"), stem_of_shard("x.tfrecord.idx")
-    ('birds-train', None)
-    """
-    found = _SHARD.search(name)
-    return name[: found.start()] if found and not name.lower().endswith(_BESIDE) else None
 
 
 def look(
@@ -83,7 +71,7 @@ def _without(storage: Storage, damaged: str, options: Mapping[str, Any] | None) 
     except (FormatError, FileNotFoundError) as error:
         kind = "dataset" if isinstance(error, FormatError) else "datum"
         listed = newest_versions(storage.name(each) for each in storage.list(directory))
-        names = [storage.join(directory, each) for each in listed if stem_of_shard(each)]
+        names = [storage.join(directory, each) for each in listed if record_file_stem(each)]
         if not names:
             return Layout(kind, directory, storage, {}, features)
         found = find_layout([storage.address(each) for each in names], storage_options=options)
@@ -112,7 +100,7 @@ def _features(storage: Storage, directory: str) -> Features | None:
 
 def _stem(split: SplitFiles) -> str:
     """What the files of an index are called, by the names of its shards."""
-    first, *others = {stem_of_shard(name) for name in split.files.names}
+    first, *others = {record_file_stem(name) for name in split.files.names}
     return first if first and not others else split.stem
 
 

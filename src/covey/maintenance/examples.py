@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import CoveyError, FileChangedError
+from covey.filenames import strip_record_suffixes
 from covey.index import BY_FILE
-from covey.index.labels import class_of_file
 from covey.labels import decode_strings, is_string
 from covey.schema import Features
 from covey.schema.survey import survey_block
@@ -84,7 +84,9 @@ class Examples:
         texts: set[str] = set()
         labels = None
         if self._by_file:
-            labels = np.full(len(block), self._numbers.get(class_of_file(file), -1), np.int64)
+            labels = np.full(
+                len(block), self._numbers.get(strip_record_suffixes(file), -1), np.int64
+            )
         elif self._path is not None:
             labels = np.zeros(len(block), np.int64)
         for row, found in self._cut(block, 0):

@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 
 from covey.dataset.layout import Layout, SplitFiles
-from covey.dataset_info import (
+from covey.errors import CoveyError, FormatError
+from covey.filenames import (
     ENTRIES_FILE,
     INFO_FILE,
     SHARD_INFO_FILE,
     has_token,
     parse_version_file,
+    record_file_stem,
 )
-from covey.errors import CoveyError, FormatError
 from covey.index import IndexMetadata
-from covey.maintenance.dataset_files import stem_of_shard
 from covey.maintenance.report import Problems
 from covey.maintenance.shards import Shard
 from covey.schema import ClassLabel, Feature, Features
@@ -48,7 +48,7 @@ def check_directory(
     stems = {layout.splits[split].stem for split in splits}
     replaced = [] if info is None else [each.name for each in info.splits if each.token]
     for name in there:
-        stem = stem_of_shard(name)
+        stem = record_file_stem(name)
         if has_token(name) or (
             info and any(parse_version_file(name, info.name, each)[0] for each in replaced)
         ):

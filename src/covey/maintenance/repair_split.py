@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from covey._progress import Progress
 from covey.dataset.layout import Layout, SplitFiles
-from covey.dataset_info import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.errors import CoveyError, DatasetError
+from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata
 from covey.labels import Classes, extend, find_label, guess_label, is_string
 from covey.maintenance.examples import Examples

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from covey._files import atomic_write
-from covey.dataset_info import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.errors import DatasetError, FeatureError, FormatError
+from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.schema.columns import Shape
 from covey.schema.features import Features
 from covey.schema.images import Image

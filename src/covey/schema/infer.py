@@ -309,7 +309,7 @@ class Inference:
         try:
             guess = guess_value(value, number)
         except FeatureError as error:
-            raise FeatureError(f"example {number}: feature {name!r}: {error}") from None
+            raise FeatureError(f"{error}", example=number, feature=name) from None
         self._set(path, self._wider(path, guess), 1)
 
     def pass_over(self, count: int) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from covey.errors import FeatureError, FormatError
+from covey.filenames import FEATURES_FILE
 from covey.schema.columns import NUMBERS, Shape
 from covey.schema.features import Features
 from covey.schema.images import FORMATS, Image
@@ -27,8 +28,6 @@ from covey.schema.structures import Ragged
 from covey.schema.tfds_write import is_possible, label_file
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
 from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_int64, parse_json, read_file
-
-FEATURES_FILE = "features.json"
 
 # The messages that TFDS saves features as, and their field in a node.
 _MESSAGES = {

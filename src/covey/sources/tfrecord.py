@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,14 @@ from covey import _core
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import find_layout
 from covey.dataset.open import open as open_dataset
-from covey.dataset_info import ALL_REPLACED, INFO_FILE, drop_replaced
+from covey.dataset_info import ALL_REPLACED, drop_replaced
 from covey.errors import (
     CorruptRecordError,
     ExampleError,
     SkippedRecordsWarning,
     SourceError,
 )
+from covey.filenames import INFO_FILE, is_record_file
 from covey.schema import ClassLabel, Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
 from covey.schema.tfds import FEATURES_FILE
@@ -43,7 +43,6 @@ from covey.tfrecord import RecordReader
 from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import read_file
 
-_NAME = re.compile(r"\.tfrecords?(-\d+-of-\d+)?(\.gz)?$")
 # Records that are decoded together.
 _BATCH = 256
 
@@ -132,7 +131,7 @@ def _record_files(probed: ProbedPath) -> list[str]:
     if not found:
         return []
     # A shard whose first record is corrupt is an error, not another format.
-    return [f for f in files if f in found or (_NAME.search(f) and os.path.getsize(f))]
+    return [f for f in files if f in found or (is_record_file(f) and os.path.getsize(f))]
 
 
 def _read_info(directory: str) -> bytes | None:

@@ -35,8 +35,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covey._files import atomic_write, atomic_write_all, sync, unlink_file
-from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, SplitInfo, staging_name
+from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import CommittedError, CoveyError, DatasetError, FormatError
+from covey.filenames import INFO_FILE, SHARD_INFO_FILE, staging_name
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 from covey.untrusted import parse_json, read_file
 from covey.writing import versions

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from covey.dataset_info import INFO_FILE, SHARD_INFO_FILE, DatasetInfo, dataset_name
+from covey.dataset_info import DatasetInfo, dataset_name
 from covey.errors import (
     CommittedError,
     CoveyError,
@@ -33,15 +33,14 @@ from covey.errors import (
     FileChangedError,
     StorageError,
 )
+from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sidecar
 from covey.index import index_names
 from covey.storage import Stat, open_storage
 from covey.urls import shown
 from covey.writing.locks import DeferredSignals, interrupted
-from covey.writing.recovery import is_sidecar
 from covey.writing.versions import referenced_files
 
 _PIECE_BYTES = 1 << 20
-_LABELS = ".labels.txt"
 
 
 class RemoteStaging:
@@ -243,7 +242,7 @@ class RemoteStaging:
         Readers accept classes without names, but not a number of names that is not that of the
         classes in features.json.
         """
-        labels = [name for name in names if name.endswith(_LABELS) and name in self._small]
+        labels = [name for name in names if name.endswith(LABELS_SUFFIX) and name in self._small]
         self._storage.remove([self._path(name) for name in labels])
 
     def _switch(self) -> None:
@@ -318,5 +317,5 @@ def _place_in_order(name: str) -> int:
     Of these, class names come last: see :meth:`RemoteStaging._remove_labels`.
     """
     if is_sidecar(name):
-        return 4 if name.endswith(_LABELS) else 3
+        return 4 if name.endswith(LABELS_SUFFIX) else 3
     return 2 if name.endswith(".json") else int(name.endswith(".npy"))

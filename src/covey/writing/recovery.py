@@ -25,15 +25,15 @@ from covey._files import (
     temporary_name,
     unlink_file,
 )
-from covey.dataset_info import (
-    ENTRIES_FILE,
+from covey.errors import DatasetError, FormatError
+from covey.filenames import (
     INFO_FILE,
+    LABELS_SUFFIX,
     SHARD_INFO_FILE,
+    is_sidecar,
     is_staging,
     is_version_file,
 )
-from covey.errors import DatasetError, FormatError
-from covey.schema.tfds import FEATURES_FILE
 from covey.storage import open_storage
 from covey.storage.local import remove_stale_temporaries
 from covey.untrusted import os_errors, read_file
@@ -41,7 +41,6 @@ from covey.writing import versions
 from covey.writing.locks import locked, try_lock, unlock
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
-LABELS = ".labels.txt"
 # In a staging directory.
 BEFORE, AFTER = "before", "after"
 NAMES, STALE, OWNER = "names", "stale", "owner"
@@ -202,7 +201,7 @@ def staged_sidecars(staged: Path) -> dict[str, bytes]:
 def replace_late_sidecars(directory: Path, staging: Path) -> None:
     """Let the sidecar files of the new version replace those of the old one."""
     for name in _read_lines(staging / STALE):
-        if name.endswith(LABELS) and "/" not in name:
+        if name.endswith(LABELS_SUFFIX) and "/" not in name:
             unlink_file(directory / name)
     write_sidecars(directory, staged_sidecars(staging / AFTER))
 
@@ -211,7 +210,7 @@ def write_sidecars(directory: Path, files: Mapping[str, bytes]) -> None:
     """Replace the sidecar files that differ."""
     changed = {name: data for name, data in files.items() if differs(directory / name, data)}
     # TFDS accepts classes without names, but not more names than features.json has classes.
-    atomic_write_all(directory, changed, first=LABELS)
+    atomic_write_all(directory, changed, first=LABELS_SUFFIX)
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -219,8 +218,3 @@ def _read_lines(path: Path) -> list[str]:
         return read_regular(path).decode(errors="replace").split("\n")
     except FileNotFoundError:
         return []
-
-
-def is_sidecar(name: str) -> bool:
-    """Return whether a file describes the features of all splits."""
-    return name in (FEATURES_FILE, ENTRIES_FILE) or name.endswith(LABELS)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from covey._files import link_or_copy, sync
 from covey._progress import Progress
 from covey._threads import ordered_map
-from covey.dataset_info import SHARD_INFO_FILE
 from covey.errors import DatasetError
+from covey.filenames import SHARD_INFO_FILE
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
 from covey.index.format import Shard
 from covey.labels import Classes, make_label

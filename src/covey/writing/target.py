@@ -11,17 +11,15 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from covey.dataset_info import (
+from covey.dataset_info import DatasetInfo, SplitInfo, dataset_name
+from covey.errors import DatasetError, DatasetExistsError, FormatError
+from covey.filenames import (
     DEFAULT_TEMPLATE,
-    DatasetInfo,
-    SplitInfo,
-    dataset_name,
     has_token,
     new_token,
     parse_version_file,
     versioned_template,
 )
-from covey.errors import DatasetError, DatasetExistsError, FormatError
 from covey.index import (
     Indexing,
     IndexMetadata,

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from covey.dataset_info import (
+from covey.dataset_info import DatasetInfo, SplitInfo
+from covey.errors import DatasetError
+from covey.filenames import (
     INFO_FILE,
-    DatasetInfo,
-    SplitInfo,
     parse_version_file,
+    shard_of_version_file,
     split_of_version_file,
     token_time,
 )
-from covey.errors import DatasetError
 from covey.index import index_names
 from covey.storage import Storage
 from covey.untrusted import read_file
@@ -26,8 +25,6 @@ RETENTION_S = 60.0
 """How long files of a replaced version stay at least, for readers that have just opened it."""
 ABANDONED_S = 86400.0
 """How long files stay that may be of a write in progress."""
-
-_SHARD_OF = re.compile(r"-(\d{5,})-of-(\d{5,})$")
 
 
 def read_info(directory: Path) -> DatasetInfo | None:
@@ -102,11 +99,14 @@ def find_obsolete(
 
 def _complete(names: list[str]) -> list[str]:
     """Return the names of index files, and of shards of which all are there."""
-    index = [name for name in names if not _SHARD_OF.search(name)]
+    index = []
     sets: dict[int, dict[int, str]] = defaultdict(dict)
     for name in names:
-        if shard := _SHARD_OF.search(name):
-            sets[int(shard[2])][int(shard[1])] = name
+        shard = shard_of_version_file(name)
+        if shard is None:
+            index.append(name)
+        else:
+            sets[shard[1]][shard[0]] = name
     complete = [each for count, each in sets.items() if each.keys() == {*range(count)}]
     return [*index, *(name for each in complete for name in each.values())]
 

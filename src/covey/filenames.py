@@ -1,0 +1,252 @@
+"""Names of the files of a dataset.
+
+::
+
+    birds-train.tfrecord-00000-of-00002                             TFDS' default template
+    birds-train.20261116T095012-3f9a2c1b.tfrecord-00000-of-00002    a version with a token
+    birds-train.20261116T095012-3f9a2c1b.index.json                 an index file of it
+    .covey-train.partial                                            staging directory of a split
+
+A version of a split that replaces another one, and every version behind a URL, has a token in its
+template. No two versions share a token, so that their files exist side by side.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from calendar import timegm
+from collections.abc import Iterable, Mapping
+
+from covey.errors import FormatError
+from covey.untrusted import brief, check_name, check_path
+
+INFO_FILE = "dataset_info.json"
+FEATURES_FILE = "features.json"
+SHARD_INFO_FILE = "shard_info.json"
+"""File in which datum's reader finds the shards of all splits."""
+ENTRIES_FILE = "datum_to_type_and_shape_mapping.json"
+"""File in which datum's reader finds the features of all splits."""
+LABELS_SUFFIX = ".labels.txt"
+
+FILE_FORMAT = "tfrecord"
+DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+SHARD_VARIABLES = ("{SHARD_X_OF_Y}", "{SHARD_INDEX}")
+"""Template variables that differ between the shards of a split."""
+
+# A UTC time and 32 random bits.
+_TOKEN_TIME = "%Y%m%dT%H%M%S"
+_TOKEN = r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}"
+_VERSIONED_TEMPLATE = re.compile(
+    rf"\{{DATASET\}}-\{{SPLIT\}}\.({_TOKEN})\.\{{FILEFORMAT\}}-\{{SHARD_X_OF_Y\}}"
+)
+_VERSION_FILE = re.compile(
+    rf"(?P<dataset_split>.+?)(?:\.(?P<token>{_TOKEN}))?"
+    rf"(?:\.{FILE_FORMAT}-(?P<shard>\d{{5,}})-of-(?P<count>\d{{5,}})"
+    r"|\.index\.json|\.(?:index|by_class|classes)\.npy)"
+)
+_VARIABLE = re.compile(r"\{([^{}]*)\}")
+_MAX_TEMPLATE_CHARACTERS = 1000
+_STAGING = re.compile(r"\.covey-[\w-]+\.partial")
+
+# Files of other writers.
+_RECORDS = r"\.(?:tfrecords?|tfrec)"
+_COMPRESSED = r"\.(?:gz|gzip|zlib|z)"
+_RECORD_FILE = re.compile(rf"{_RECORDS}(?:[-.]?\d+(?:-of-\d+)?)?(?:{_COMPRESSED})?$", re.IGNORECASE)
+_RECORD_STEM = re.compile(rf"{_RECORDS}(?:[-.].*)?$", re.IGNORECASE)
+_RECORD_SUFFIXES = re.compile(
+    rf"(?:[-_.]\d+-of-\d+)?(?:(?:{_RECORDS}|{_COMPRESSED})(?:[-_.]?\d+-of-\d+)?)*$", re.IGNORECASE
+)
+_SIDECAR_SUFFIXES = (".npy", ".json", ".txt", ".idx")
+
+
+# Templates and tokens.
+
+
+def fill_template(template: str, dataset: str, split: str, shard: int, shards: int) -> str:
+    """Return the name of a shard, which never leads out of the dataset directory.
+
+    Raises:
+        FormatError: If the template, or the name of the dataset or split, is invalid.
+    """
+    digits = max(5, len(str(shards)))
+    index, count = f"{shard:0{digits}}", f"{shards:0{digits}}"
+    values = {
+        "DATASET": dataset,
+        "SPLIT": split,
+        "FILEFORMAT": FILE_FORMAT,
+        "SHARD_INDEX": index,
+        "NUM_SHARDS": count,
+        "SHARD_X_OF_Y": f"{index}-of-{count}",
+    }
+    _check_template(template, values)
+    check_name(dataset, "the name of a dataset")
+    filled = _VARIABLE.sub(lambda match: values[match[1]], template)
+    check_path(filled, f"template {template[:60]!r}: a part of the path")
+    return filled
+
+
+def _check_template(template: object, values: Mapping[str, str]) -> None:
+    if not isinstance(template, str) or set("{}") & set(_VARIABLE.sub("", template)):
+        raise FormatError(f"template {brief(template)} is not a string with {{VARIABLES}}")
+    if len(template) > _MAX_TEMPLATE_CHARACTERS:
+        raise FormatError(
+            f"the template has {len(template):,} characters; must have at most "
+            f"{_MAX_TEMPLATE_CHARACTERS:,}"
+        )
+    for variable in _VARIABLE.findall(template):
+        if variable not in values:
+            raise FormatError(
+                f"template {template[:60]!r} has the unknown variable {variable[:60]!r}; "
+                f"supported variables: {', '.join(values)}"
+            )
+
+
+def shard_name(dataset: str, split: str, shard: int, shards: int) -> str:
+    """Return the name that TFDS gives to a shard.
+
+    >>> shard_name("birds", "train", 0, 8)
+    'birds-train.tfrecord-00000-of-00008'
+    """
+    if not 0 <= shard < shards:
+        raise ValueError(f"shard is {shard}; must be from 0 to {shards - 1}")
+    return fill_template(DEFAULT_TEMPLATE, dataset, split, shard, shards)
+
+
+def new_token() -> str:
+    """Return a token that no other version of a split has."""
+    return f"{time.strftime(_TOKEN_TIME, time.gmtime())}-{secrets.token_hex(4)}"
+
+
+def token_time(token: str) -> float:
+    """Return the time at which a token was created, in seconds since the epoch."""
+    try:
+        return timegm(time.strptime(token.partition("-")[0], _TOKEN_TIME))
+    except ValueError:  # digits that are not a date
+        return 0.0
+
+
+def versioned_template(token: str) -> str:
+    """Return the template of the file names of one version of a split."""
+    return f"{{DATASET}}-{{SPLIT}}.{token}.{{FILEFORMAT}}-{{SHARD_X_OF_Y}}"
+
+
+def template_token(template: str) -> str | None:
+    """Return the token of a template; None if it has none."""
+    found = _VERSIONED_TEMPLATE.fullmatch(template)
+    return None if found is None else found[1]
+
+
+# Shards and index files of covey.
+
+
+def parse_version_file(name: str, dataset: str, split: str) -> tuple[bool, str | None]:
+    """Return whether a name is that of a shard or an index file of a split, and its token.
+
+    >>> parse_version_file("birds-train.tfrecord-00000-of-00001", "birds", "train")
+    (True, None)
+    >>> parse_version_file("birds-test.index.json", "birds", "train")
+    (False, None)
+    """
+    found = _VERSION_FILE.fullmatch(name)
+    if found is None or found["dataset_split"] != f"{dataset}-{split}":
+        return False, None
+    return True, found["token"]
+
+
+def split_of_version_file(name: str, dataset: str) -> str | None:
+    """Return the split of a shard or an index file of a dataset; None for any other file."""
+    found = _VERSION_FILE.fullmatch(name)
+    if found is None or not found["dataset_split"].startswith(f"{dataset}-"):
+        return None
+    return found["dataset_split"][len(dataset) + 1 :]
+
+
+def shard_of_version_file(name: str) -> tuple[int, int] | None:
+    """Return the index of a shard and the number of shards; None for an index file."""
+    found = _VERSION_FILE.fullmatch(name)
+    if found is None or found["shard"] is None:
+        return None
+    return int(found["shard"]), int(found["count"])
+
+
+def is_version_file(name: str) -> bool:
+    """Return whether a name is that of a shard or an index file of any split."""
+    return _VERSION_FILE.fullmatch(name) is not None
+
+
+def has_token(name: str) -> bool:
+    """Return whether a name is that of a shard or an index file with a token."""
+    found = _VERSION_FILE.fullmatch(name)
+    return found is not None and found["token"] is not None
+
+
+def newest_versions(names: Iterable[str]) -> list[str]:
+    """Return the names of the newest version of each split, if ``dataset_info.json`` is missing.
+
+    >>> newest_versions(["b-x.index.json", "b-x.20261116T095012-3f9a2c1b.index.json"])
+    ['b-x.20261116T095012-3f9a2c1b.index.json']
+    """
+    listed = [(name, _VERSION_FILE.fullmatch(name)) for name in names]
+    newest: dict[str, str] = {}
+    for _, found in listed:
+        if found is not None:
+            split, token = found["dataset_split"], found["token"] or ""
+            newest[split] = max(token, newest.get(split, ""))
+    return [
+        name
+        for name, found in listed
+        if found is None or (found["token"] or "") == newest[found["dataset_split"]]
+    ]
+
+
+def is_sidecar(name: str) -> bool:
+    """Return whether a file describes the features of all splits."""
+    return name in (FEATURES_FILE, ENTRIES_FILE) or name.endswith(LABELS_SUFFIX)
+
+
+def staging_name(split: str) -> str:
+    """Return the name of the directory that a split is written into."""
+    return f".covey-{split}.partial"
+
+
+def is_staging(name: str) -> bool:
+    """Return whether a name is that of a staging directory."""
+    return _STAGING.fullmatch(name) is not None
+
+
+# Files of any writer.
+
+
+def is_record_file(name: str) -> bool:
+    """Return whether a name has a suffix of TFRecord files.
+
+    >>> is_record_file("a.tfrecord-00000-of-00002"), is_record_file("a.tfrec.gz")
+    (True, True)
+    """
+    return _RECORD_FILE.search(name) is not None
+
+
+def has_sidecar_suffix(name: str) -> bool:
+    """Return whether a name has a suffix of files that are stored beside shards."""
+    return name.lower().endswith(_SIDECAR_SUFFIXES)
+
+
+def record_file_stem(name: str) -> str | None:
+    """Return the part of the name of a shard before its suffix; None for any other file.
+
+    >>> record_file_stem("birds-train.tfrecord-00000-of-00008"), record_file_stem("x.tfrecord.idx")
+    ('birds-train', None)
+    """
+    found = _RECORD_STEM.search(name)
+    return None if found is None or has_sidecar_suffix(name) else name[: found.start()]
+
+
+def strip_record_suffixes(name: str) -> str:
+    """Return the name of a shard without its format, compression and index.
+
+    >>> strip_record_suffixes("sea/gull-00001-of-00004.tfrec.gz")
+    'sea/gull'
+    """
+    return _RECORD_SUFFIXES.sub("", name) or name
