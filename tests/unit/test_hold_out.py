@@ -265,7 +265,7 @@ def test_unreadable_items_are_raised_or_remain(make):
 def test_missing_label_names_the_example():
     with pytest.raises(FeatureError, match="is missing; there are 'x'") as caught:
         hold_out(listed([*items(10), ("last", {"x": 1})]), classes=2, label="label")
-    assert (caught.value.record, caught.value.feature) == (10, "label")
+    assert (caught.value.example, caught.value.feature) == (10, "label")
 
 
 @pytest.mark.parametrize(

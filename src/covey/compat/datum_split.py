@@ -1,4 +1,4 @@
-"""Records that another program encoded, into a split: the other way into a dataset."""
+"""Records that a serializer has encoded, written as a split."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 
 from covey import _core
 from covey._progress import Progress
-from covey.errors import DatasetError
+from covey.errors import DatasetError, FeatureError
 from covey.index.format import Shard
 from covey.labels import Classes, find_label, is_string, read_strings
-from covey.schema import ClassLabel, Features, Image, Tensor
-from covey.schema.columns import STRINGS, Shape
+from covey.schema import Features
+from covey.schema.merge import unify
 from covey.schema.tfds import features_from_tfds
-from covey.schema.types import REQUIRED, Feature
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.tfrecord import Block
@@ -24,20 +23,19 @@ from covey.writing.locks import locked, reporting_failures
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
 
-# Records are handed on when there are so many bytes of them, or so many.
 _BLOCK_BYTES = 1 << 20
 _BLOCK_RECORDS = 1024
 
 
-class RawSplit:
-    """Takes in records with their keys, and writes them as a split, in place of the old one.
+class RecordCache:
+    """Records and their keys, sorted, and written as a split in place of the old one.
 
     Args:
-        directory: Of the dataset; made if there is none.
-        split: The split.
-        output: How it is to be laid out.
-        memory_limit: How many bytes of records to hold before they are spilled to disk.
-        progress: Is told of the records and bytes that were taken in.
+        directory: Directory of the dataset; created if it does not exist.
+        split: Name of the split.
+        output: Writer of the shards.
+        memory_limit: Approximate number of bytes of records in memory; more are spilled to disk.
+        progress: Function that is called with numbers of records and bytes.
     """
 
     def __init__(
@@ -47,80 +45,76 @@ class RawSplit:
         *,
         output: SplitWriter,
         memory_limit: int,
-        progress: Callable[[int, int], None] = lambda records, size: None,
+        progress: Callable[[int, int], None],
     ) -> None:
-        self.directory = directory
-        self.split = split
         self.records = 0
         self.bytes = 0
-        """Of the records alone, without their frames."""
+        """Size of the records, without their frames."""
+        self._directory = directory
+        self._split = split
         self._output = output
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
         self._staging = Staging(directory, split)
-        with reporting_failures(self.directory, self.split):
+        with reporting_failures(directory, split):
             self._staging.open()
         self._spool = Spool(
             self._staging.path, memory_limit=memory_limit, ordering=output.ordering, unique=True
         )
 
     def add(self, key: Key, record: bytes) -> None:
-        """Take in one record."""
-        held = self._frames.append(record)
+        """Add a record."""
+        size = self._frames.append(record)
         self._keys.append(key)
         self.records += 1
         self.bytes += len(record)
-        if held >= _BLOCK_BYTES or len(self._keys) >= _BLOCK_RECORDS:
+        if size >= _BLOCK_BYTES or len(self._keys) >= _BLOCK_RECORDS:
             self.flush()
 
     def flush(self) -> None:
-        """Put what was taken in into its order."""
+        """Move the added records to the spool."""
         if not self._keys:
             return
         block, keys = Block(*self._frames.take()), self._keys
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
         rows = make_rows(positions, block.lengths, keys, self._output.seed)
-        with reporting_failures(self.directory, self.split):
+        with reporting_failures(self._directory, self._split):
             self._spool.add(block, rows, keys)
         self._progress(len(block), block.data.nbytes)
 
     def write(
-        self,
-        features: Features,
-        label: str | None,
-        progress: Progress,
-        texts: Mapping[str, str],
+        self, features: Features, label: str | None, progress: Progress, sidecars: Mapping[str, str]
     ) -> tuple[Shard, ...]:
-        """Write and commit all that was taken in.
+        """Write and commit the records.
 
         Args:
-            features: What fits the records.
-            label: The feature that tells their class, if one was asked for.
-            progress: Is told.
-            strings: More small files to be committed, by name.
+            features: Features of the records.
+            label: Label feature, if it is specified.
+            progress: Progress bar.
+            sidecars: Other files to commit, by name.
 
         Raises:
             DuplicateKeyError: If two records have the same key.
-            DatasetError: If features do not go together with those of the other splits.
+            DatasetError: If the features differ from those of the other splits.
         """
-        self.flush()
-        with reporting_failures(self.directory, self.split, lambda: self._staging.committed):
-            with locked(self.directory):  # no other process changes it while it is looked at
-                existing = TargetSplit.look(
-                    self.directory, self.split, "overwrite", None, unique=not self._staging.can_link
+        with reporting_failures(self._directory, self._split, lambda: self._staging.committed):
+            with locked(self._directory):
+                unique = not self._staging.can_link
+                target = TargetSplit.look(
+                    self._directory, self._split, "overwrite", None, unique=unique
                 )
-            features = _agree(existing, features)
+            features = _unify_splits(target, features)
             classes = self._classes(features, label)
             shards, _ = self._output.write(
                 self._spool,
                 features,
                 classes,
-                existing,
+                target,
                 self._staging,
                 progress,
-                texts=texts,
+                texts=sidecars,
                 shard_info=True,
             )
         return shards
@@ -129,89 +123,31 @@ class RawSplit:
         label = find_label(features, label)
         if label is None or not is_string(features[label]):
             return Classes(features, label)
-        texts: set[str] = set()
+        names: set[str] = set()
         for block, _ in self._spool.look():
-            texts.update(read_strings(features, label, block))
-        return Classes(features, label, sorted(texts))
+            names.update(read_strings(features, label, block))
+        return Classes(features, label, sorted(names))
 
     def abort(self) -> None:
-        """Remove all traces of what was not committed."""
+        """Delete the records that are not committed."""
         self._staging.abort()
 
 
-def _agree(existing: TargetSplit, features: Features) -> Features:
-    """The features that fit these records and those of all other splits."""
-    splits = () if existing.info is None else existing.info.splits
+def _unify_splits(target: TargetSplit, features: Features) -> Features:
+    """Return the features that fit the records and those of the other splits."""
+    splits = () if target.info is None else target.info.splits
     for split in splits:
-        if split.name == existing.split:
+        if split.name == target.split:
             continue
-        about = existing.about(split.name)
-        known = features_from_tfds(existing.directory) if about is None else about.features
-        features = _fit_both(known, features, f"{existing.directory}: split {split.name!r}")
-    return features
-
-
-def _fit_both(known: Features, found: Features, where: str) -> Features:
-    kinds: dict[str, Feature] = {}
-    for name in dict.fromkeys((*known, *found)):
-        kind = _fit(known.get(name), found.get(name))
-        if kind is None:
+        metadata = target.about(split.name)
+        known = features_from_tfds(target.directory) if metadata is None else metadata.features
+        try:
+            features = unify(known, features, allow_missing=True)
+        except FeatureError as error:
             raise DatasetError(
-                f"{where} has {name!r} as {known.get(name)}, these records as {found.get(name)}; "
-                "splits of one dataset have the same features: write another dataset"
-            )
-        kinds[name] = kind
-    same = [features for features in (known, found) if dict(features) == kinds]
-    return same[0] if same else Features(kinds)
-
-
-def _fit(known: Feature | None, found: Feature | None) -> Feature | None:
-    """What fits both, of which one may be missing; None if nothing does."""
-    if known == found:
-        return known
-    if known is None or found is None:
-        some = known or found
-        return _tensor(some, some, (None,), missing=True) if isinstance(some, Tensor) else None
-    if isinstance(known, ClassLabel) and found == Tensor("int64"):
-        return known
-    if isinstance(known, Image):
-        if isinstance(found, Image):
-            shape = _common(known.shape, found.shape)
-            return Image(shape) if known.dtype == found.dtype else None
-        return known if found in (Tensor("bytes"), Tensor("str")) else None
-    if not isinstance(known, Tensor) or not isinstance(found, Tensor):
-        return None
-    if known.encoding != "list":
-        return known if found == Tensor("bytes") else None
-    return _tensor(known, found, _common(known.shape, found.shape))
-
-
-def _tensor(a: Tensor, b: Tensor, shape: Shape, *, missing: bool = False) -> Tensor | None:
-    """Lists of values as both have them, in a shape of which the first dimension may be unknown."""
-    if (a.encoding, b.encoding) != ("list", "list"):
-        return None
-    dtype = a.dtype if a.dtype == b.dtype else _common_dtype(a.dtype, b.dtype)
-    if dtype is None:
-        return None
-    if None in shape and (None in shape[1:] or 0 in shape):
-        shape = (None,)
-    if missing or a.default is not REQUIRED or b.default is not REQUIRED:
-        shape = shape if None in shape else (None,)
-        return Tensor(dtype, shape, encoding="list", default=[])
-    return Tensor(dtype, shape, encoding="list")
-
-
-def _common(a: Shape, b: Shape) -> Shape:
-    if len(a) != len(b):
-        return (None,)
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
-
-
-def _common_dtype(a: str, b: str) -> str | None:
-    """The dtype of a list that holds both; None if they are not stored alike."""
-    kinds = {
-        "s" if each in STRINGS else "f" if each.startswith("float") else "i" for each in (a, b)
-    }
-    if len(kinds) > 1:
-        return None
-    return {"s": "bytes", "f": "float32", "i": "int64"}[kinds.pop()]
+                f"{error.reason}; all splits of a dataset must have the same features",
+                path=target.directory,
+                feature=error.feature,
+                remedy="write to another directory",
+            ) from None
+    return features

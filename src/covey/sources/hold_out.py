@@ -213,7 +213,7 @@ def _keys_and_classes(
                 found = own_key if key is None else _as_scalar(_find(example, key))
                 value = None if label is None else _class_of(_find(example, label), kind)
             except FeatureError as error:
-                error.record = position
+                error.example = position
                 raise
             if schema is not None:
                 schema.add(example, position, value)

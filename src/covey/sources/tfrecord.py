@@ -23,10 +23,9 @@ from covey.errors import (
     SkippedRecordsWarning,
     SourceError,
 )
-from covey.filenames import INFO_FILE, is_record_file
+from covey.filenames import FEATURES_FILE, INFO_FILE, is_record_file
 from covey.schema import ClassLabel, Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
-from covey.schema.tfds import FEATURES_FILE
 from covey.schema.types import REQUIRED
 from covey.sources.registry import ProbedPath, open_source, read_head, register
 from covey.sources.source import (
