@@ -17,7 +17,7 @@ from written import write
 
 import covey
 from covey.cli import main
-from covey.cli.contact_sheet import GAP, SIDE, Row, draw_sheet
+from covey.cli.contact_sheet import GAP, SIDE, SheetRow, draw_sheet
 from covey.storage import open_storage
 
 NAMES = ("crow", "owl", "wren")
@@ -25,7 +25,7 @@ BACKGROUND = (236, 236, 236)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path, monkeypatch):
+def _in_a_temporary_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -110,7 +110,7 @@ def assert_shows(path, images, *, side, shown):
 
 @pytest.mark.parametrize("weights", [None, "sqrt", "size"])
 @pytest.mark.parametrize(("seed", "step"), [(0, 0), (7, 3), (2**64 - 1, 10**12)])
-def test_the_batch_is_that_of_the_plan(capsys, seed, step, weights):
+def test_batch_is_that_of_the_plan(capsys, seed, step, weights):
     write_numbers(count=150)
     more = [] if weights is None else ["--class-weights", weights]
     found = draw(capsys, "birds", "-p", 5, "-k", 3, "--seed", seed, "--step", step, *more)
@@ -121,7 +121,7 @@ def test_the_batch_is_that_of_the_plan(capsys, seed, step, weights):
     assert found["sheet"] is None
 
 
-def test_the_batch_is_that_of_the_loader(capsys):
+def test_batch_is_that_of_the_loader(capsys):
     write_numbers()
     found = draw(capsys, "birds", "-p", 4, "-k", 2, "--step", 9)
     loader = opened("birds").batches(4, 2)
@@ -147,14 +147,14 @@ def test_a_line_for_each_class(capsys):
     assert os.listdir() == ["birds"]
 
 
-def test_eight_classes_with_four_examples_or_all_that_there_are(capsys):
+def test_default_batch_size(capsys):
     write_numbers("many")
     write_numbers("few", classes=3)
     assert [len(each["ids"]) for each in draw(capsys, "many")["classes"]] == [4] * 8
     assert [len(each["ids"]) for each in draw(capsys, "few")["classes"]] == [4] * 3
 
 
-def test_of_one_split_or_of_all(capsys):
+def test_sample_of_one_split_or_all(capsys):
     write_images()
     write_images(split="test", count=9)
     of_test = draw(capsys, "birds", "-k", 3, "--split", "test", "--no-save")
@@ -175,14 +175,14 @@ def test_classes_of_another_feature(capsys):
     assert (found["label"], len(found["classes"])) == ("y", 5)
 
 
-def test_small_classes_are_told(capsys):
+def test_small_classes_are_reported(capsys):
     write_numbers(count=24)
     found = run(capsys, "birds", "-k", 3, "--json")
     assert re.search(r"^covey: 12 classes have fewer than 3 examples: '0' \(2\), .*\n$", found.err)
     assert [len(each["ids"]) for each in json.loads(found.out)["classes"]] == [3] * 8
 
 
-def test_names_as_they_fit_a_line(capsys):
+def test_long_class_names_are_truncated(capsys):
     names = ["x" * 90, "owl\nwren", "Жар-птица", "owl"]
     put(
         Path("x.tfrecord"),
@@ -196,7 +196,7 @@ def test_names_as_they_fit_a_line(capsys):
     assert sorted(each["name"] for each in drawn["classes"]) == sorted(names)
 
 
-def test_what_is_behind_a_url(capsys):
+def test_url(capsys):
     storage = open_storage("memory://sample")
     write_images("here")
     for name in os.listdir("here"):
@@ -217,7 +217,7 @@ def test_what_is_behind_a_url(capsys):
     ("shape", "factor"),
     [((28, 28), 4), ((28, 28, 1), 4), ((32, 32, 3), 4), ((50, 50), 2), ((SIDE, SIDE, 3), 1)],
 )
-def test_small_images_are_enlarged_by_a_whole_factor(capsys, shape, factor):
+def test_small_images_are_enlarged_by_an_integer(capsys, shape, factor):
     write_images(shape=shape)
     found = draw(capsys, "birds", "-p", 3, "-k", 5)
     assert found["sheet"] == {"file": "birds-sample.png", "feature": "image"}
@@ -229,7 +229,7 @@ def test_small_images_are_enlarged_by_a_whole_factor(capsys, shape, factor):
 
 
 @pytest.mark.parametrize(("height", "width"), [(300, 200), (129, 128), (100, 1000), (1, 2000)])
-def test_large_images_are_made_smaller_and_keep_their_shape(capsys, height, width):
+def test_large_images_are_reduced_with_their_aspect_ratio(capsys, height, width):
     write_images(shape=(height, width, 3), count=9)
     found = draw(capsys, "birds", "-p", 3, "-k", 2)
     dataset = opened("birds")
@@ -277,7 +277,7 @@ def test_encoded_images(capsys):
     assert_shows("birds-sample.png", shown, side=120, shown=lambda image: enlarged(image, 6))
 
 
-def test_encoded_images_that_nothing_calls_so(capsys):
+def test_encoded_images_in_bytes_features(capsys):
     """In the records of another program, bytes are bytes; those of an image show what they are."""
     kinds = {"a": "bytes", "image/encoded": "bytes", "label": "int64"}
     images = [pixels(n, 16, 16) for n in range(6)]
@@ -292,7 +292,7 @@ def test_encoded_images_that_nothing_calls_so(capsys):
     assert_shows("sheet.PNG", shown, side=128, shown=lambda image: enlarged(image, 8))
 
 
-def test_photos_as_covey_write_takes_them(capsys):
+def test_images_of_an_image_directory(capsys):
     for n in range(8):
         os.makedirs(f"photos/{NAMES[n % 2]}", exist_ok=True)
         Pillow.fromarray(pixels(n, 200, 100, 3)).save(f"photos/{NAMES[n % 2]}/{n}.jpg")
@@ -341,7 +341,7 @@ def test_flat_images(capsys, size, shape):
     )
 
 
-def test_what_is_no_image(capsys):
+def test_features_that_are_not_images(capsys):
     columns = {
         "vector": pixels(0, 8, 63),
         "tiny": pixels(0, 8, 49),
@@ -357,12 +357,12 @@ def test_what_is_no_image(capsys):
     found = run(capsys, "birds", "--save", "sheet.png", code=1)
     assert "none of the features vector, tiny, one, layers, wide, text, label is an im" in found.err
     assert len(found.out.splitlines()) == 4
-    found = run(capsys, "birds", "--feature", "wide", code=1)
-    assert "feature 'wide' is not an image but int16 (28, 28); and no other is one" in found.err
+    found = run(capsys, "birds", "--select", "wide", code=1)
+    assert "feature 'wide': is int16 (28, 28), not an image; there are no images" in found.err
     assert os.listdir() == ["birds"]
 
 
-def test_which_of_several_images(capsys):
+def test_selected_image_feature(capsys):
     columns = {
         "flat": pixels(0, 4, 64),
         "seen": {"left": pixels(1, 4, 9, 9), "right": pixels(2, 4, 9, 9, 4)},
@@ -371,21 +371,21 @@ def test_which_of_several_images(capsys):
     write(columns, "birds", label="label")
     assert draw(capsys, "birds")["sheet"]["feature"] == "seen/left"
     for name in ("flat", "seen/left", "seen/right"):
-        assert draw(capsys, "birds", "--feature", name)["sheet"]["feature"] == name
-    said = run(capsys, "birds", "--feature", "label", code=1).err
-    assert "no image but int64; images are seen/left, seen/right, flat" in said
-    found = run(capsys, "birds", "--feature", "above", code=1)
+        assert draw(capsys, "birds", "--select", name)["sheet"]["feature"] == name
+    said = run(capsys, "birds", "--select", "label", code=1).err
+    assert "is int64, not an image; images: seen/left, seen/right, flat" in said
+    found = run(capsys, "birds", "--select", "above", code=1)
     assert "there is no feature 'above'; the features are flat, seen/left, seen/rig" in found.err
     assert found.out == ""
 
 
-def test_a_sheet_is_not_larger_than_can_be_looked_at(capsys):
+def test_maximum_size_of_the_sheet(capsys):
     columns = {"x": np.zeros((4290, 8, 8), np.uint8), "label": np.arange(4290) % 65}
     write(columns, "birds", label="label")
     found = run(capsys, "birds", "-p", 65, "-k", 33, "--json")
     assert len(json.loads(found.out)["classes"]) == 65
     assert found.err == (
-        "covey: birds-sample.png has the first 64 classes, and 32 examples of each\n"
+        "covey: birds-sample.png has the first 64 classes and 32 examples of each\n"
     )
     sheet = sheet_of("birds-sample.png")
     assert sheet.height == GAP + 64 * (SIDE + GAP)
@@ -396,7 +396,7 @@ def test_a_sheet_is_not_larger_than_can_be_looked_at(capsys):
 
 
 def row(name, label=0):
-    return Row(name, label, [Pillow.new("L", (SIDE, SIDE))])
+    return SheetRow(name, label, [Pillow.new("L", (SIDE, SIDE))])
 
 
 @pytest.mark.parametrize(
@@ -410,12 +410,12 @@ def row(name, label=0):
         ("\U0001f426", "\\U0001f426"),
     ],
 )
-def test_names_are_drawn_as_the_font_can(name, drawn):
+def test_class_names_are_drawn_in_ascii(name, drawn):
     assert draw_sheet([row(name)]).tobytes() == draw_sheet([row(drawn)]).tobytes()
     assert draw_sheet([row(name)]).tobytes() != draw_sheet([row("")]).tobytes()
 
 
-def test_long_names_are_cut():
+def test_long_captions_are_truncated():
     long, longer = draw_sheet([row("owl " * 15)]), draw_sheet([row("owl " * 10**6)])
     assert long.tobytes() == longer.tobytes()
     assert draw_sheet([row("\u6f22" * 70)]).width <= SIDE + 200
@@ -423,7 +423,7 @@ def test_long_names_are_cut():
     assert long.tobytes() != draw_sheet([row("owl " * 4)]).tobytes()
 
 
-def test_classes_without_names_have_their_numbers_once():
+def test_class_id_is_drawn_once_if_it_is_the_name():
     with_name, without = draw_sheet([row("owl", 7)]), draw_sheet([row("7", 7)])
     assert with_name.width > without.width
     assert draw_sheet([row("owl", 8)]).tobytes() != with_name.tobytes()
@@ -438,9 +438,9 @@ def test_names_without_freetype(monkeypatch):
         return plain
 
     monkeypatch.setattr(ImageFont, "load_default", load_default)
-    test_long_names_are_cut()
-    test_names_are_drawn_as_the_font_can("\u0416", "\\u0416")
-    test_names_are_drawn_as_the_font_can("a\nb", "a\\nb")
+    test_long_captions_are_truncated()
+    test_class_names_are_drawn_in_ascii("\u0416", "\\u0416")
+    test_class_names_are_drawn_in_ascii("a\nb", "a\\nb")
 
 
 # Where it goes, and what goes wrong.
@@ -450,13 +450,13 @@ def test_names_without_freetype(monkeypatch):
     ("path", "name"),
     [("birds", "birds"), ("birds/", "birds"), ("./birds/dataset_info.json", "birds")],
 )
-def test_the_sheet_is_called_as_the_dataset(capsys, path, name):
+def test_default_file_name(capsys, path, name):
     write_images()
-    assert f"are in {name}-sample.png\n" in run(capsys, path).out
+    assert f": {name}-sample.png\n" in run(capsys, path).out
     assert os.path.exists(f"{name}-sample.png")
 
 
-def test_the_sheet_is_called_as_the_directory_that_is_here(capsys, monkeypatch):
+def test_default_file_name_of_the_current_directory(capsys, monkeypatch):
     write_images("my birds/2.0.0")
     monkeypatch.chdir("my birds/2.0.0")
     assert draw(capsys, ".")["sheet"]["file"] == "my-birds-sample.png"
@@ -468,23 +468,23 @@ def test_quiet(capsys):
     assert sheet_of("birds-sample.png").height == GAP + 3 * (112 + GAP)
 
 
-def test_where_the_sheet_goes(capsys):
+def test_save(capsys):
     write_images()
     said = run(capsys, "birds", "--save", "birds/sheet.jpg").out
-    assert said.endswith("the images of 'image' are in birds/sheet.jpg\n")
+    assert said.endswith("images of 'image': birds/sheet.jpg\n")
     with Pillow.open("birds/sheet.jpg") as sheet:
         assert sheet.format == "JPEG"
     found = run(capsys, "birds", "--save", "no/where.png", code=1)
-    assert "no/where.png: the contact sheet cannot be saved there: No such file" in found.err
+    assert "no/where.png: the contact sheet cannot be saved: No such file" in found.err
     assert found.out.count("\n") == 5
     assert os.listdir() == ["birds"]
 
 
-def test_what_is_no_command(capsys):
+def test_invalid_sample_arguments(capsys):
     assert "must end with .png or .jpg" in refusal(capsys, "birds", "--save", "sheet.txt")
     assert "not allowed with" in refusal(capsys, "birds", "--save", "x.png", "--no-save")
-    assert "1 or more" in refusal(capsys, "birds", "-p", "0")
-    assert "1 or more" in refusal(capsys, "birds", "-k", "many")
+    assert "must be an integer >= 1" in refusal(capsys, "birds", "-p", "0")
+    assert "must be an integer >= 1" in refusal(capsys, "birds", "-k", "many")
     assert "invalid choice" in refusal(capsys, "birds", "--class-weights", "log")
     assert "must be NAME=VALUE" in refusal(capsys, "birds", "--storage-option", "anon")
     assert "PATH" in refusal(capsys)
@@ -508,20 +508,20 @@ def test_help(capsys):
         (["--step", str(10**30)], f"step is {10**30}; must be"),
     ],
 )
-def test_there_is_no_such_batch(capsys, arguments, message):
+def test_invalid_batches(capsys, arguments, message):
     write_numbers()
     found = run(capsys, "birds", *arguments, code=1)
     assert found.err.startswith(f"covey: error: {message}")
     assert found.out == ""
 
 
-def test_there_is_nothing_to_draw_from(capsys):
+def test_missing_dataset_or_label(capsys):
     assert "there is no such file or directory" in run(capsys, "nowhere", code=1).err
     write([{"x": 1}], "birds")
     assert "nothing tells the classes of these examples" in run(capsys, "birds", code=1).err
 
 
-def test_an_image_is_damaged(capsys):
+def test_corrupt_image(capsys):
     features = covey.Features({"image": covey.Image(), "label": "int64"})
     good = png(pixels(0, 8, 8))
     examples = [{"image": each, "label": 0} for each in (good, good[:40])]
@@ -546,7 +546,7 @@ def test_without_pillow(capsys, monkeypatch):
     assert os.listdir() == ["birds"]
 
 
-def test_in_a_process_of_its_own():
+def test_sample_in_a_process():
     write_images()
     command = [sys.executable, "-m", "covey", "sample", "birds", "-p", "2", "-k", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -558,7 +558,7 @@ def test_in_a_process_of_its_own():
 @pytest.mark.parametrize(
     ("encoding", "shown"), [("utf-8", "é🐦"), ("latin-1", r"é\ud83d\udc26"), ("ascii", None)]
 )
-def test_names_that_the_output_cannot_have(encoding, shown):
+def test_class_names_that_the_encoding_lacks(encoding, shown):
     write([{"x": n, "label": "é🐦"} for n in range(4)], "birds", label="label")
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
 

@@ -79,7 +79,17 @@ def source_error(path: str, reason: str, line: int | None = None, **fields: Any)
 
 def as_source_error(error: CoveyError, path: str) -> SourceError:
     """Return a SourceError with the fields of another error; `path` is used if it has none."""
-    names = ("line", "example", "record", "offset", "feature", "option", "found", "allowed", "remedy")
+    names = (
+        "line",
+        "example",
+        "record",
+        "offset",
+        "feature",
+        "option",
+        "found",
+        "allowed",
+        "remedy",
+    )
     fields = {name: getattr(error, name) for name in names}
     return source_error(error.path or path, error.reason, **fields)
 

@@ -26,6 +26,7 @@ from covey.errors import (
 from covey.filenames import FEATURES_FILE, INFO_FILE, is_record_file
 from covey.schema import ClassLabel, Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
+from covey.schema.merge import add_classes
 from covey.schema.types import REQUIRED
 from covey.sources.registry import ProbedPath, open_source, read_head, register
 from covey.sources.source import (
@@ -224,6 +225,8 @@ def open_tfds(probed: ProbedPath, *, label: str | None, split: str | None) -> So
         reason = f"split {chosen!r} has {len(dataset)} records; {INFO_FILE} lists {expected}"
         errors.append(source_error(directory, reason))
     features = dataset.features
+    if layout.features is not None:  # which may have classes of other splits
+        features = add_classes(features, layout.features)
     check_label(label, features, directory)
     items = _DatasetItems(dataset, layout.path, errors)
     return Source(
