@@ -56,7 +56,7 @@ class SheetRow:
     thumbnails: Sequence[Picture | None]
 
 
-# Which features are images, and their thumbnails.
+# Image features and thumbnails.
 
 
 def image_features(dataset: Dataset, number: int) -> list[str]:

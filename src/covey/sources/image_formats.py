@@ -11,6 +11,7 @@ _UNSUPPORTED = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2")
 EXTENSIONS = frozenset((*_SUPPORTED, *_UNSUPPORTED))
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP")
 
+_MAX_GIF_TRAILING_BYTES = 1024
 _BMP_HEADER_BYTES = (12, 16, 40, 52, 56, 64, 108, 124)
 
 
@@ -59,7 +60,8 @@ def _has_end(found: str, data: bytes) -> bool:
         case "PNG":
             return b"IEND\xaeB`\x82" in data
         case "GIF":
-            return len(data) > 13 and data.rstrip(b"\0").endswith(b"\x3b")
+            # The end of a block and the trailer. Two bytes may also occur in compressed data.
+            return data.rfind(b"\0\x3b", 13) >= max(13, len(data) - _MAX_GIF_TRAILING_BYTES)
         case "BMP":
             return int.from_bytes(data[2:6], "little") <= len(data)
     return int.from_bytes(data[4:8], "little") + 8 <= len(data)

@@ -95,7 +95,7 @@ def _is_npz(probed: ProbedPath) -> bool:
         with zipfile.ZipFile(probed.path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile):
-        return b".npy" in probed.head[:512]  # a corrupt one: say so when it is opened
+        return b".npy" in probed.head[:512]  # a corrupt archive is an error, not another format
 
 
 @register("NPZ", "an NPZ file of arrays with a row per example", recognise=_is_npz)
