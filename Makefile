@@ -1,4 +1,4 @@
-# Every target does its own set-up in .venv; a machine needs python3, make and a C++ compiler.
+# Every target sets up .venv itself. Requirements: python3, make and a C++ compiler.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,31 +12,31 @@ FUZZ_SECONDS ?= 600
 .DELETE_ON_ERROR:
 .PHONY: help demo check test lint format bench sanitize fuzz stubs clean
 
-help: ## Say what there is to make.
+help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Draw glyphs, write them as a dataset, read them back.
+demo: $(VENV)/demo.stamp $(VENV)/covey.stamp ## Write a dataset of drawn glyphs and read it back.
 	$(BIN)/python examples/glyphs.py
 
-check: $(VENV)/test.stamp $(VENV)/covey.stamp ## Run the unit tests, which need numpy only.
+check: $(VENV)/test.stamp $(VENV)/covey.stamp ## Run the unit tests (numpy only, under a minute).
 	$(BIN)/python -m pytest tests/unit src/covey
 
 test: $(VENV)/test.stamp $(VENV)/covey.stamp build/tests/native_tests ## Run every test, with every framework.
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Check style and types, change nothing.
+lint: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Check style and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/python tools/stubs.py --check
 
-format: $(VENV)/lint.stamp ## Lay the code out.
+format: $(VENV)/lint.stamp ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-bench: $(VENV)/bench.stamp $(VENV)/covey.stamp ## Measure against others; prints what RESULTS.md holds.
+bench: $(VENV)/bench.stamp $(VENV)/covey.stamp ## Run the benchmarks and print the tables of RESULTS.md.
 	$(BIN)/python -m benchmarks
 
 sanitize: build/sanitize/native_tests ## Run the native tests under ASan and UBSan.
@@ -47,10 +47,10 @@ fuzz: build/fuzz/fuzz_decode ## Fuzz the native reader and decoder under ASan (n
 	build/fuzz/fuzz_decode -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 \
 		-artifact_prefix=build/fuzz/ -dict=tests/fuzz/example.dict build/fuzz/corpus tests/fuzz/corpus tests/hostile
 
-stubs: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Write src/covey/_core.pyi anew.
+stubs: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Regenerate src/covey/_core.pyi.
 	$(BIN)/python tools/stubs.py
 
-clean: ## Remove all that was made.
+clean: ## Remove .venv and everything that was built.
 	rm -rf $(VENV) build dist demo
 
 $(BIN)/python:

@@ -1,1 +1,1 @@
-"""Measurements against others: both sides in turn in one run, medians, versions printed."""
+"""Benchmarks: all sides in turn in one run, medians, versions printed."""

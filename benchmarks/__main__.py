@@ -1,4 +1,4 @@
-"""Run all measurements: python -m benchmarks [--rounds 5] [--only codec memory loading ...]."""
+"""Run the benchmarks: python -m benchmarks [--rounds 5] [--only codec memory loading ...]."""
 
 from __future__ import annotations
 

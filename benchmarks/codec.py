@@ -18,7 +18,7 @@ from benchmarks.measure import Table, in_turn, rate
 
 
 def clear() -> None:
-    """Remove what was written, let the disk come to rest, and make sure of warm free memory.
+    """Remove output files, flush the disk, and allocate free memory once.
 
     On a virtual machine, memory that was free for a while is given back to the host and is slow to
     get again; without this, a caller that comes after a slow side would pay for it.
@@ -40,7 +40,7 @@ def write_columns(data: Data) -> None:
 
 
 def dicts(data: Data, shard: int) -> list[dict[str, Any]]:
-    """Examples as a person's loop has them: bytes, int, and a numpy array of floats."""
+    """Examples as dicts: bytes, an int, and a numpy array of floats."""
     columns = data.part(shard)
     names = list(columns)
     return [
@@ -78,7 +78,7 @@ def tensorflow_write(shards: list[list[dict[str, Any]]]) -> None:
 
 
 def writing(data: Data, table: Table, rounds: int) -> None:
-    # A person's dicts, made before the clock runs, for both sides.
+    # Dicts, made before the measurement, for both sides.
     shards = [dicts(data, shard) for shard in range(SHARDS)]
     as_dicts = covey.Features({**data.features, "image": "bytes"})
     seconds = in_turn(
@@ -113,7 +113,7 @@ def scan(paths: list[str]) -> int:
 
 
 def tensorflow_scan(paths: list[str], batch: int, buffer: int, cycle: int) -> int:
-    """Batches inside each file's pipeline, whole batches interleaved."""
+    """Batch within the pipeline of each file, then interleave batches."""
     files = tf.data.Dataset.from_tensor_slices(paths)
     records = files.interleave(
         lambda path: tf.data.TFRecordDataset(path, buffer_size=buffer).batch(batch),
@@ -155,12 +155,12 @@ def decode(data: Data) -> int:
 
 
 def mapped_blocks(data: Data) -> list[covey.tfrecord.Block]:
-    """Blocks of whole batches whose files stay mapped, as of a dataset that is read again."""
+    """Blocks of batches whose files stay mapped."""
     blocks = []
     for path in data.shards:
         with covey.RecordReader(path) as reader:
             for block in reader.blocks(verify_data=False):
-                # As read_batches does it: tasks of 2 MiB, or of one batch if that is more.
+                # Tasks as in read_batches: 2 MiB, or one batch if that is more.
                 rows = max(1, (2 << 20) // (128 * int(block.lengths.mean()))) * 128
                 blocks += [block[i : i + rows] for i in range(0, len(block), rows)]
     return blocks
@@ -224,7 +224,7 @@ def decoding(data: Data, table: Table, rounds: int) -> None:
 
 
 def fastest(sides: dict[Any, Any]) -> Any:
-    """The setting that is best for the opponent, of two runs each."""
+    """Return the fastest setting of the opponent, from two runs each."""
     seconds = in_turn(sides, 2)
     return min(seconds, key=seconds.__getitem__)
 

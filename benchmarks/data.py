@@ -1,4 +1,4 @@
-"""The two datasets of every measurement, in eight shards each.
+"""The two datasets of the benchmarks, in eight shards each.
 
 SMALL: 400,000 x {784 bytes, int64 label} in 1,000 classes.
 LARGE: 20,000 x {50 KB, int64, 128 floats}.
@@ -21,7 +21,7 @@ SHARDS = 8
 
 @dataclass(frozen=True)
 class Data:
-    """One dataset: its columns in memory, and where its shards are."""
+    """A dataset: its columns in memory and the paths of its shards."""
 
     name: str
     features: covey.Features
@@ -36,7 +36,7 @@ class Data:
         return [str(FOLDER / f"{self.name}-{i}.tfrecord") for i in range(SHARDS)]
 
     def part(self, shard: int) -> dict[str, NDArray[Any]]:
-        """The columns of one shard."""
+        """Return the columns of one shard."""
         size = self.rows // SHARDS
         return {
             name: column[shard * size : (shard + 1) * size] for name, column in self.columns.items()
@@ -52,7 +52,7 @@ class Data:
 
 
 def write_array_record(data: Data) -> str:
-    """The same examples as a file of array_record's own, each by itself."""
+    """Write the same examples as an array_record file, one record per group."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     FOLDER.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Balanced batches, P = 32 classes x K = 4, against numpy in memory and what others have."""
+"""Balanced batches, P = 32 classes x K = 4, against numpy in memory and other libraries."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MANY = 10_000_000
 
 
 def exact(batches: Iterable[NDArray[np.int64]]) -> str:
-    """The share of batches that have exactly P classes with K examples each."""
+    """Return the fraction of batches with exactly P classes and K examples of each."""
     right = [sorted(np.unique(y, return_counts=True)[1].tolist()) == [K] * P for y in batches]
     return f"{np.mean(right):.0%} exact"
 
 
 def use(batches: Iterator[Any], count: int) -> Callable[[], None]:
-    """Goes through so many batches, each time on from where it was."""
+    """Iterate over a number of batches, continuing where the last call stopped."""
 
     def run() -> None:
         for _ in islice(batches, count):
@@ -47,7 +47,7 @@ def endless(again: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 
 def numpy_side(data: Data, names: list[str], plan: Any, count: int) -> Callable[[], None]:
-    """Fancy indexing of the columns in memory, of ids that were planned before."""
+    """Index the columns in memory by ids that were planned before."""
     columns = [data.columns[name] for name in names]
     batches = list(plan.batches(0, count))
 
@@ -88,7 +88,7 @@ def against_memory(data: Data, table: Table, rounds: int, count: int) -> None:
 
 
 def check(ds: Any, data: Data, loader: Any) -> None:
-    """That batches are exact, and the examples that they should be."""
+    """Check that batches are exact and hold the planned examples."""
     for step, (x, y) in enumerate(islice(loader.take(50), 50)):
         ids = loader.plan.batch(step)
         image = x if data.name == "small" else x["image"]
@@ -101,7 +101,7 @@ def check(ds: Any, data: Data, loader: Any) -> None:
 
 
 def against_others(data: Data, table: Table, rounds: int, count: int) -> None:
-    """Each opponent on the layout of shards that it needs."""
+    """Measure each opponent on the shard layout that it requires."""
     by_class = np.argsort(data.columns["label"], kind="stable")
     for opponent in opponents.of(data, by_class, P, K):
         ds = covey.open(opponent.directory, features=data.features, label="label")
@@ -124,7 +124,7 @@ def against_others(data: Data, table: Table, rounds: int, count: int) -> None:
 
 
 def overhead(data: Data, table: Table) -> None:
-    """What `next()` costs if the batch is there: the threads are given time to make it."""
+    """Measure `next()` of a batch that is already prefetched."""
     ds = covey.open(FOLDER / data.name)
     loader = ds.batches(P, K, seed=1, threads=2, prefetch=16)
     batches = loader.take(10**12)
@@ -163,7 +163,7 @@ def planning(table: Table, rounds: int) -> None:
 
 
 def tiny(records: int, classes: int) -> Path:
-    """A dataset of many small records, in any order; what is measured of it is its index."""
+    """A dataset of many small records in random order; only its index is measured."""
     rng = np.random.default_rng(0)
     directory = FOLDER / f"tiny-{records}"
     shutil.rmtree(directory, ignore_errors=True)
@@ -177,7 +177,7 @@ def tiny(records: int, classes: int) -> Path:
 
 
 def latency(table: Table, rounds: int) -> None:
-    """From `batches(...)` to the first batch, of ten million records that are indexed."""
+    """Time from `batches(...)` to the first batch, for ten million indexed records."""
     directory = tiny(MANY, 100_000)
     times = []
     for seed in range(rounds + 1):
@@ -198,7 +198,7 @@ def latency(table: Table, rounds: int) -> None:
 
 
 def curve(table: Table, rounds: int) -> None:
-    """The cost of a batch by the number of records: of all, and of 100 classes among them.
+    """Time per batch by number of records: for all classes, and for 100 of them.
 
     The latter are always 10,000 records, so that what is touched fits the processor's cache.
     """

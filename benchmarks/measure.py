@@ -1,4 +1,4 @@
-"""Measuring two or more sides in turn, so that a noisy machine is noisy for all of them."""
+"""Measure several sides in turn, so that noise affects all of them alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass
 class Table:
-    """Rows of what was measured, printed as they come and kept for the end."""
+    """Rows of a results table, printed when added."""
 
     title: str
     header: list[str]
@@ -35,7 +35,7 @@ def in_turn(
     rounds: int,
     before: Callable[[], object] = gc.collect,
 ) -> dict[str, float]:
-    """The median seconds of each side, run one after the other `rounds` times.
+    """Return the median seconds of each side, run in turn `rounds` times.
 
     `before` makes the same start for all, outside the clock.
     """
@@ -50,13 +50,13 @@ def in_turn(
 
 
 def rate(count: int, seconds: float) -> str:
-    """Records per second, as people write it."""
+    """Format records per second."""
     value = count / seconds
     return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.1f} k/s"
 
 
 def machine() -> str:
-    """What the numbers were measured on."""
+    """Describe the machine."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -46,7 +46,7 @@ WORK = {"write": write, "scan": scan, "read + decode": decode}
 
 
 def peak(work: str, rows: int) -> float:
-    """MiB at the peak of a process of its own."""
+    """Return the peak memory in MiB of a separate process."""
     command = [sys.executable, "-m", "benchmarks.memory", work, str(rows)]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(run.stdout))
@@ -68,6 +68,6 @@ def run() -> Table:
 
 if __name__ == "__main__":
     WORK[sys.argv[1]](int(sys.argv[2]))
-    # Not ru_maxrss: that also counts the process this one was forked from.
+    # Not ru_maxrss, which includes the parent process before exec.
     status = Path("/proc/self/status").read_text()
     print(json.dumps(int(status.partition("VmHWM:")[2].split()[0]) / 1024))

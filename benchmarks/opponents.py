@@ -1,4 +1,4 @@
-"""What others have for batches of P classes with K examples each, as their users set it up."""
+"""Batches of P classes x K examples by other libraries, in their recommended setup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Opponent:
-    """One way to get batches, the shards that it needs, and how much slower it may be."""
+    """A way to get batches, the shards it requires, and the expected ratio."""
 
     name: str
     layout: str
@@ -42,7 +42,7 @@ def versions() -> str:
 
 
 def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
-    """The opponents; each is made when its turn comes."""
+    """Yield the opponents, each constructed when it is measured."""
     paths = write(data, "contiguous", np.array_split(by_class, SHARDS))
     yield Opponent(
         "TensorFlow Similarity's pipeline (interleave, map parse_single_example, batch)",
@@ -101,7 +101,7 @@ def of(data: Data, by_class: Ids, p: int, k: int) -> Iterator[Opponent]:
 
 
 def write(data: Data, name: str, parts: list[Ids]) -> list[str]:
-    """Shards with these records each, as anybody may have written them."""
+    """Write shards with these records each."""
     directory = FOLDER / name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -117,7 +117,7 @@ def write(data: Data, name: str, parts: list[Ids]) -> list[str]:
 
 
 def aligned(labels: Ids, k: int, shards: int) -> list[Ids]:
-    """Shards of whole classes, with as many examples of each as can be shared out by K."""
+    """Return shards of complete classes, each truncated to a multiple of K examples."""
     order = np.argsort(labels, kind="stable")
     first = np.searchsorted(labels[order], np.arange(labels.max() + 2))
     complete = [order[a : a + (b - a) // k * k] for a, b in pairwise(first)]
@@ -229,7 +229,7 @@ class Records:
 
 
 class Examples(Records):
-    """The same, parsed."""
+    """The same records, parsed."""
 
     def __getitem__(self, index: int) -> Any:
         image, label = parse(super().__getitem__(index))
@@ -252,7 +252,7 @@ def torch_records(path: str, labels: Ids, p: int, k: int, workers: int) -> Itera
 
 
 class Memory:
-    """A torch dataset of arrays that gives a batch at once."""
+    """A torch dataset of arrays that returns a batch per index list."""
 
     def __init__(self, images: NDArray[np.uint8], labels: Ids) -> None:
         import torch

@@ -30,7 +30,7 @@ MANY = 10_000_000
 
 
 def index_anew(paths: list[str], features: covey.Features | None) -> None:
-    """Look through all records, verify them, find their classes; keep nothing."""
+    """Scan and verify all records and find their classes; store nothing."""
     from covey.index import Indexing, ShardFiles
     from covey.storage import LocalStorage
 
@@ -86,7 +86,7 @@ def dataset(data: Data, name: str, **options: Any) -> covey.Dataset:
 
 
 def parse(records: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """What a person writes: protobuf, and numpy."""
+    """Decode with protobuf and numpy."""
     from tensorflow.core.example.example_pb2 import Example  # type: ignore[import-untyped]
 
     images, labels = [], []
@@ -199,7 +199,7 @@ def members(data: Data, table: Table, rounds: int) -> None:
 def touched_members(
     ds: covey.Dataset, paths: list[str], ids: NDArray[np.int64]
 ) -> list[tuple[bytes, int]]:
-    """The members that records are in, each once, and the size of its data."""
+    """Return the GZIP members of records, each once, and the sizes of their data."""
     rows = ds._gatherer.tables[0].index.rows
     places = sorted({(int(row["shard"]), int(row["offset"])) for row in rows[ids]})
     found = []
@@ -218,7 +218,7 @@ def touched_members(
 
 
 def make_many(directory: Path) -> None:
-    """A dataset of ten million records that is an index only: its one shard is never read."""
+    """A dataset of ten million records that consists of an index; its shard is never read."""
     from covey import _core
     from covey.classes import class_table, number_dtype, sort_by_class
     from covey.dataset_info import DatasetInfo, SplitInfo
@@ -249,13 +249,13 @@ def make_many(directory: Path) -> None:
 
 
 def resident() -> float:
-    """MiB that this process has in memory now."""
+    """Return the resident memory of this process in MiB."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def open_many(directory: str) -> tuple[float, float]:
-    """Seconds to open, and the MiB that it took, in a process that has imported covey."""
+    """Return seconds and MiB to open a dataset in a process that has imported covey."""
     import covey.dataset
 
     before = resident()

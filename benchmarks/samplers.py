@@ -1,4 +1,4 @@
-"""The samplers and adapters, P = 32 classes x K = 4, against what their users have had."""
+"""The samplers and adapters, P = 32 classes x K = 4, against the original implementations."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def versions() -> str:
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
-# TensorFlow Similarity's logic, in a few lines of our own: what its memory samplers do, step by
-# step. The package itself needs a Keras of before 3.
+# The algorithm of TensorFlow Similarity's memory samplers, reimplemented: the package itself
+# requires a Keras older than 3.
 
 
 class TheirMultiShot:
-    """Two indexes made by a loop over all examples, a copy of x, and a list of rows per batch."""
+    """Two indexes built by a loop over all examples, a copy of x, and a list of rows per batch."""
 
     def __init__(self, x: NDArray[Any], y: NDArray[Any]) -> None:
         import tensorflow as tf
@@ -53,7 +53,7 @@ class TheirMultiShot:
         self.by_class = defaultdict(list)
         for number, each in enumerate([int(each) for each in y]):
             self.by_class[each].append(number)
-        # Tensors by item are slower still; so that serving is compared at its best:
+        # The fastest way to serve: tensors by item are slower.
         self.x, self.y = self.x.numpy(), self.y.numpy()
 
     def batch(self) -> Any:
@@ -62,7 +62,7 @@ class TheirMultiShot:
         chosen: list[int] = []
         for each in random.sample(self.classes, k=P):
             chosen.extend(random.sample(self.by_class[each], k=K))
-        # Through numpy: a list of rows alone takes a hundred times as long.
+        # Via numpy: a list of rows takes a hundred times as long.
         x = np.array([self.x[number] for number in chosen])
         y = np.array([self.y[number] for number in chosen])
         return tf.convert_to_tensor(x), tf.convert_to_tensor(y)
@@ -141,7 +141,7 @@ def memory(table: Table, rounds: int) -> None:
 
 
 def deserialize(record: Any) -> Any:
-    """What a user of TensorFlow Similarity passes."""
+    """A parse function as TensorFlow Similarity expects."""
     import tensorflow as tf
 
     example = tf.io.parse_single_example(
@@ -155,7 +155,7 @@ def deserialize(record: Any) -> Any:
 
 
 def documented(paths: list[str]) -> Any:
-    """The pipeline of their documentation: blocks of K by interleaving, all tf.data."""
+    """The pipeline of the documentation: blocks of K by interleaving, all in tf.data."""
     import tensorflow as tf
 
     shards = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths))
@@ -248,7 +248,7 @@ def torch(data: Data, table: Table, rounds: int) -> None:
 
 
 def jax(data: Data, table: Table, rounds: int) -> None:
-    """There is no other side; numpy's batches are what it could be at best."""
+    """There is no other implementation; batches of numpy are the upper bound."""
     opponents.write(data, "shuffled", np.array_split(np.arange(data.rows), SHARDS))
     ds = covey.open(FOLDER / "shuffled", features=data.features, label="label")
     loaders = [ds.batches(P, K, seed=1) for _ in range(2)]

@@ -20,7 +20,7 @@ from benchmarks.measure import Table, in_turn, rate
 
 TARGET = FOLDER / "written"
 
-# TFDS gets fewer examples, so that a round does not take minutes; its rate hardly depends on it.
+# TFDS gets fewer examples: a round would take minutes, and its rate hardly depends on the count.
 TFDS_EXAMPLES = 40_000
 TFDS_UINT8_EXAMPLES = 10_000
 
@@ -29,7 +29,7 @@ SIZES = (200_000, 2_000_000)
 
 
 def clear(memory: int = 3 << 29) -> None:
-    """Remove what was written, let the disk come to rest, and make sure of warm free memory.
+    """Remove output files, flush the disk, and allocate free memory once.
 
     On a virtual machine, memory that was free for a while is given back to the host and is slow to
     get again, also for the page cache: a large write would pay for it, and a small one would not.
@@ -40,7 +40,7 @@ def clear(memory: int = 3 << 29) -> None:
 
 
 def dicts(data: Data) -> list[dict[str, Any]]:
-    """Examples as a person's generator yields them, made before the clock runs."""
+    """Examples as a generator yields them, made before the measurement."""
     columns = data.columns
     images = [image.tobytes() for image in columns["image"]]
     return [
@@ -65,7 +65,7 @@ def write(
 
 
 def tensorflow_loop(examples: list[dict[str, Any]]) -> None:
-    """The usual conversion: iterate, make an Example, serialise, write. It does not shuffle."""
+    """The usual loop: build an Example, serialise, write. It does not shuffle."""
     import tensorflow as tf
 
     from benchmarks.codec import tensorflow_example
@@ -154,7 +154,7 @@ def measure(data: Data, table: Table, rounds: int) -> None:
 
 
 def generated(count: int) -> Iterator[dict[str, Any]]:
-    """Examples that take no memory before they are made."""
+    """Yield examples that are generated on the fly."""
     pool = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8).tobytes()
     for i in range(count):
         begin = i * 7919 % (len(pool) - 784)
@@ -162,12 +162,12 @@ def generated(count: int) -> Iterator[dict[str, Any]]:
 
 
 def bounded(count: int) -> None:
-    """Write so many examples in a process of their own, and say what it took."""
+    """Write a number of examples in a separate process and return its time and memory."""
     start = time.perf_counter()
     features = covey.Features({"image": "bytes", "label": "int64"})
     write(generated(count), features, memory_limit=MEMORY)
     seconds = time.perf_counter() - start
-    # Not ru_maxrss: that also counts the process this one was forked from.
+    # Not ru_maxrss, which includes the parent process before exec.
     status = Path("/proc/self/status").read_text()
     print(json.dumps([seconds, int(status.partition("VmHWM:")[2].split()[0]) / 1024]))
 

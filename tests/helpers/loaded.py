@@ -122,7 +122,7 @@ def make_ragged(directory: Path) -> covey.Dataset:
     return opened(directory)
 
 
-def make_texts(directory: Path) -> covey.Dataset:
+def make_strings(directory: Path) -> covey.Dataset:
     many = [{"x": each["x"], "label": bird(number)} for number, each in enumerate(examples())]
     features = {"x": X, "label": "str"}
     write(many, directory, features=features, label="label", shuffle=False, shards=3)
@@ -157,7 +157,7 @@ def make_joined(directory: Path) -> covey.Dataset:
     return opened(directory, split="train+test")
 
 
-def make_joined_texts(directory: Path) -> covey.Dataset:
+def make_joined_strings(directory: Path) -> covey.Dataset:
     """Splits in which a class has different numbers."""
     is_train = (LABELS > 3) & (np.arange(COUNT) % 3 > 0)
     for split, numbers in (
@@ -233,7 +233,7 @@ def make_remote(directory: Path) -> covey.Dataset:
 
 
 # What the native core reads by itself, and what it does not.
-NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "texts", "files",
+NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "strings", "files",
           "function", "joined", "sliced", "where", "selected", "unpacked", "mixed",
           "skipped"]  # fmt: skip
 OTHERS = ["read", "ragged", "joined strings", "gzip", "foreign gzip", "remote"]

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 
 from moto.server import ThreadedMotoServer
 
-from covey.storage import range_cache, retry
+from covey.storage import retry
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -95,6 +95,8 @@ class Objects:
             def answer(self, with_body):
                 wanted = self.headers.get("Range", "")
                 fault = objects.ask(self.command, self.path, wanted)
+                if fault in ("short", "shift") and not wanted:
+                    fault = ""  # a whole response has no length but its own
                 if fault == "mute":
                     self.close_connection = True
                     return
@@ -122,7 +124,7 @@ class Objects:
                 if objects.has_length:
                     self.send_header("Content-Length", str(len(part)))
                 else:
-                    self.send_header("RemoteFilesystem", "close")
+                    self.send_header("Connection", "close")
                 self.send_header("ETag", f'"{etag}"')
                 self.end_headers()
                 if with_body:
@@ -168,4 +170,3 @@ def stand_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(retry, "BACKOFF_BASE_S", 0.002)
-    monkeypatch.setattr(range_cache, "_TOUCH_SECONDS", 0.0)

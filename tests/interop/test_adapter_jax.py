@@ -102,17 +102,6 @@ def test_labels_that_do_not_fit_are_refused_where_they_come(ds):
 # Loops.
 
 
-@pytest.mark.parametrize("kind", ["numbers", "many", "nested", "texts", "gzip"])
-def test_batches_are_those_of_the_loader(directory, kind):
-    ds = make(directory / kind, kind)
-    loader, other = ds.batches(3, 2, seed=4), ds.batches(3, 2, seed=4)
-    found = list(loader.to_jax())
-    assert len(found) == len(loader)
-    for batch, expected in zip(found, other, strict=True):
-        assert jax.tree.all(jax.tree.map(equal, batch, expected))
-        assert jax.tree.structure(batch) == jax.tree.structure(expected)
-
-
 def test_other_forms_of_batches(directory, ds):
     assert set(next(ds.batches(3, 2, as_dict=True).to_jax())) == {"x", "label"}
     x, y = next(make(directory / "ragged", "ragged").batches(3, 2).to_jax())
@@ -126,21 +115,6 @@ def test_other_forms_of_batches(directory, ds):
 def test_a_framework_by_name(ds):
     batch = ds.batches(3, 2).batch(0)
     assert jax.tree.all(jax.tree.map(equal, tensors("jax")(batch), batch))
-
-
-def test_nothing_is_taken_ahead(ds):
-    loader, other = ds.batches(3, 2, seed=4), ds.batches(3, 2, seed=4)
-    batches, reference = loader.to_jax(), iter(other)
-    assert loader.state_dict() == other.state_dict()
-    for _ in range(5):
-        assert equal(next(batches)[0], next(reference)[0])
-        assert loader.state_dict() == other.state_dict()
-    again = ds.batches(3, 2, seed=4)
-    again.load_state_dict(loader.state_dict())
-    rest = [numbers_of(x) for x, _ in again.to_jax()]
-    assert rest == [numbers_of(x) for x, _ in batches]
-    assert len(rest) == len(loader) - 5
-    assert (loader.epoch, again.epoch) == (1, 1)
 
 
 # Memory.
@@ -221,14 +195,8 @@ def test_a_device_or_a_mesh_of_one(ds):
 
 @pytest.mark.parametrize("sharding", ["data", 2, PartitionSpec("data")])
 def test_what_is_no_sharding_is_refused(ds, sharding):
-    with pytest.raises(PlanError, match=r"sharding is .* must be a jax.sharding.Sharding"):
+    with pytest.raises(PlanError, match="sharding is"):
         ds.batches(3, 2).to_jax(sharding)
-
-
-def test_jax_is_asked_for_where_it_is_missing():
-    code = "import sys; sys.modules['jax'] = None; import covey.adapters.jax"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install 'covey[jax]'" in run.stderr.splitlines()[-1]
 
 
 # Two devices. What follows is done in a process that has them.
@@ -404,11 +372,14 @@ def be_rank(rank, directory, address):
     assert np.allclose(losses, trained(ds.batches(4, 3, seed=2)), rtol=1e-5)
 
     refused = [
-        ("of 2, but it has other rows", ds.batches(4, 3, rank=1 - rank, world_size=2)),
-        ("rank 0 of 1, but it has other rows", ds.batches(4, 3)),
-        ("different lengths for 2 ranks", ds.batches(5, 2, **ours)),
-        ("different lengths for 2 ranks", ds.select(range(171)).sequential(100, **ours)),
-        ("different lengths for 2 ranks", ds.sequential(100, mode="independent", **ours)),
+        (f"not those of rank {1 - rank} of 2", ds.batches(4, 3, rank=1 - rank, world_size=2)),
+        ("not those of rank 0 of 1", ds.batches(4, 3)),
+        ("2 parts of a step have different lengths", ds.batches(5, 2, **ours)),
+        ("2 parts of a step have different lengths", ds.select(range(171)).sequential(100, **ours)),
+        (
+            "2 parts of a step have different lengths",
+            ds.sequential(100, mode="independent", **ours),
+        ),
         ("have 1 to 2 steps", ds.sequential(70, mode="independent", **ours)),
         ("3 rows.* 2 devices", ds.batches(2, 3, **ours)),
     ]

@@ -19,7 +19,18 @@ import torch
 import torch.distributed
 from loaded import LABELS, digest, make, make_numbers, numbers_of
 from opened import opened
-from test_adapter_torch import STEPS, Users, any_numbers, balanced, epoch, flat, load, m_per_class
+from test_adapter_torch import (
+    STEPS,
+    Users,
+    any_numbers,
+    balanced,
+    epoch,
+    flat,
+    load,
+    m_per_class,
+)
+from test_adapter_torch import stateful as as_stateful
+from test_adapters import HOOKS
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -65,8 +76,8 @@ def working(workers, persistent=False, start="fork"):
     }
 
 
-def loop(batches, *options, kind=DataLoader):
-    return kind(batches, batch_size=None, **working(*options))
+def loop(loader, *options):
+    return loader.to_torch(**working(*options))
 
 
 def read(batches):
@@ -78,26 +89,25 @@ def read(batches):
 
 def iterate(directory, workers, persistent):
     loader = load(opened(directory / "numbers"))
-    batches = loader.to_torch()
-    dataloader = loop(batches, workers, persistent)
-    found = [read(dataloader) for _ in range(3)]
-    next(iter(dataloader))
-    found.append(read(dataloader))
+    batches = loop(loader, workers, persistent)
+    found = [read(batches) for _ in range(3)]
+    next(iter(batches))
+    found.append(read(batches))
     for number in (0, 7):
         batches.set_epoch(number)
-        found.append(read(dataloader))
-    for _ in range(2):  # the same seeds, which must not look like the same iteration
+        found.append(read(batches))
+    for _ in range(2):  # the same seeds of PyTorch
         torch.manual_seed(0)
-        found.append(read(dataloader))
+        found.append(read(batches))
     state = batches.state_dict()
     batches.load_state_dict({**loader.state_dict(), "batch": STEPS + 2})
-    found += [read(dataloader), read(dataloader)]
+    found += [read(batches), read(batches)]
     batches.load_state_dict(state)
-    found.append(read(dataloader))
+    found.append(read(batches))
     expected = [epoch(loader.plan, number) for number in (0, 1, 2, 4, 0, 7, 8, 9, 1, 2, 10)]
     expected[8] = expected[8][2:]
     assert found == expected
-    assert len(dataloader) == STEPS
+    assert len(batches) == STEPS
 
 
 @pytest.mark.parametrize(("workers", "persistent"), WORKERS)
@@ -113,11 +123,11 @@ def iterate_epochs_that_end(directory):
         {"rank": 1, "world_size": 3},
     ):
         loader = ds.shuffled(50, seed=4, **options)
-        dataloader = loop(loader.to_torch(), 2)
+        batches = loop(ds.shuffled(50, seed=4, **options), 2)
         for _ in range(2):
-            assert read(dataloader) == [numbers_of(x) for x, _ in loader]
-    few = ds.sequential(100)  # and fewer than workers
-    assert read(loop(few.to_torch(), 3)) == [list(range(100)), list(range(100, 180))]
+            assert read(batches) == [numbers_of(x) for x, _ in loader]
+    few = ds.sequential(100)  # fewer batches than workers
+    assert read(loop(few, 3)) == [list(range(100)), list(range(100, 180))]
 
 
 def test_workers_of_epochs_that_end(directory, run):
@@ -125,18 +135,16 @@ def test_workers_of_epochs_that_end(directory, run):
 
 
 def mix_loops(directory):
-    """Loops at the same time, a loader that is moved, and other numbers of workers."""
+    """Concurrent iterations, a loader that is moved, and other numbers of workers."""
     loader = load(opened(directory / "numbers"))
-    batches = loader.to_torch()
-    pairs = list(zip(loop(batches, 2), loop(batches, 2), strict=True))
+    pairs = list(zip(loop(loader, 2), loop(loader, 2), strict=True))
     found = sorted([any_numbers(batch) for batch in part] for part in zip(*pairs, strict=True))
     assert found == sorted(epoch(loader.plan, number) for number in (0, 1))
     loader.seek(2 * STEPS + 3)
-    assert read(loop(batches, 2)) == epoch(loader.plan, 2)[3:]
-    assert read(loop(batches, 0)) == epoch(loader.plan, 3)
-    next(iter(loop(batches, 0)))
-    assert read(loop(batches, 3)) == epoch(loader.plan, 5)
-    assert read(loop(loader.to_torch(), 1)) == epoch(loader.plan, 6)
+    assert read(loop(loader, 2)) == epoch(loader.plan, 2)[3:]
+    assert read(loop(loader, 0)) == epoch(loader.plan, 3)
+    assert [numbers_of(x) for x, _ in loader] == epoch(loader.plan, 4)
+    assert read(loop(loader, 3)) == epoch(loader.plan, 5)
 
 
 def test_loops_of_all_kinds_over_one_loader(directory, run):
@@ -146,7 +154,7 @@ def test_loops_of_all_kinds_over_one_loader(directory, run):
 def iterate_kind(directory, kind):
     ds = make(directory, kind)
     expected = [digest(as_arrays(batch)) for batch in load(ds).to_torch()]
-    assert [digest(as_arrays(batch)) for batch in loop(load(ds).to_torch(), 2)] == expected
+    assert [digest(as_arrays(batch)) for batch in loop(load(ds), 2)] == expected
 
 
 def as_arrays(value):
@@ -157,7 +165,7 @@ def as_arrays(value):
     return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("kind", ["many", "ragged", "texts", "gzip", "where"])
+@pytest.mark.parametrize("kind", ["many", "ragged", "strings", "gzip", "where"])
 def test_workers_of_datasets_of_all_kinds(tmp_path, run, kind):
     run(iterate_kind, tmp_path / kind, kind)
 
@@ -169,7 +177,7 @@ def count_threads(x, y):
 
 def iterate_counting(directory):
     loader = load(opened(directory / "numbers"), batch_transform=count_threads, threads=2)
-    found = [told.tolist() for *_, told in loop(loader.to_torch(), 2)]
+    found = [told.tolist() for *_, told in loop(loader, 2)]
     assert {threads for _, threads in found} == {0}
     processes = [process for process, _ in found]
     assert processes == (processes[:2] * STEPS)[:STEPS]
@@ -187,7 +195,7 @@ def stateful(directory, kind, workers, persistent, every):
     ds = opened(directory / "numbers")
     options = {**working(workers, persistent), "snapshot_every_n_steps": every}
     if kind == "batches":
-        return StatefulDataLoader(load(ds).to_torch(), batch_size=None, **options)
+        return as_stateful(load(ds).to_torch(), **options)
     if kind == "m per class":
         return StatefulDataLoader(Users(), sampler=m_per_class(), batch_size=5, **options)
     return StatefulDataLoader(Users(), batch_sampler=balanced(), **options)
@@ -217,65 +225,76 @@ def test_a_stateful_loader_with_workers_goes_on_exactly(directory, run, kind):
     run(go_on, directory, kind, 2, True, 3, [(0, 1), (0, 4), (0, None)])
 
 
-def go_on_behind_a_last_batch(directory):
-    """As somebody was without workers, who was not told yet that the epoch was over."""
+def count_what_is_returned(directory, persistent):
+    """The state of a DataLoader does not count what its workers have prefetched."""
+    for stop in (1, 3, STEPS):
+        loader = load(opened(directory / "numbers"))
+        batches = loop(loader, 2, persistent)
+        iterator = iter(batches)
+        for step in range(stop):
+            next(iterator)
+            assert batches.state_dict()["batch"] == loader.state_dict()["batch"] == step + 1
+        again = load(opened(directory / "numbers"))
+        resumed = loop(again, 2)
+        resumed.load_state_dict(batches.state_dict())
+        assert read(resumed) == epoch(loader.plan, 0)[stop:]
+        assert read(resumed) == epoch(loader.plan, 1)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_state_counts_batches_that_were_returned(directory, run, persistent):
+    run(count_what_is_returned, directory, persistent)
+
+
+# Class weights and hooks.
+
+
+def change_weights(directory, persistent):
     loader = load(opened(directory / "numbers"))
-    batches = loader.to_torch()
-    batches.load_state_dict({**loader.state_dict(), "batch": STEPS, "drained": True})
-    first = loop(batches, 2, kind=StatefulDataLoader)
-    again = loop(load(opened(directory / "numbers")).to_torch(), 2, kind=StatefulDataLoader)
-    again.load_state_dict(first.state_dict())
-    for dataloader in (first, again):
-        assert [read(dataloader), read(dataloader)] == [[], epoch(loader.plan, 1)]
+    batches = loop(loader, 2, persistent)
+    found = [read(batches)]
+    loader.set_class_weights({1: 9.0})
+    found += [read(batches), read(batches)]
+    plan = load(opened(directory / "numbers")).plan
+    weighted = plan.reweighted({1: 9.0}, batch=STEPS)
+    assert found == [epoch(plan, 0), epoch(weighted, 1), epoch(weighted, 2)]
+    assert found[1] != epoch(plan, 1)
+    again = loop(load(opened(directory / "numbers")), 2, persistent)
+    again.load_state_dict(batches.state_dict())
+    assert read(again) == epoch(weighted, 3)
+    with pytest.raises(PlanError, match="between epochs"):
+        for _ in batches:
+            loader.set_class_weights(None)
 
 
-def test_workers_go_on_behind_the_last_batch_of_an_epoch(directory, run):
-    run(go_on_behind_a_last_batch, directory)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_class_weights_change_between_epochs(directory, run, persistent):
+    run(change_weights, directory, persistent)
 
 
-def ask_for_the_state(directory):
-    loader = load(opened(directory / "numbers"))
-    batches = loader.to_torch()
-    for batch in loop(batches, 2):
-        any_numbers(batch)
-        with pytest.warns(UserWarning, match="in the midst of an epoch"):
-            state = batches.state_dict()
-        break
-    assert state["batch"] == STEPS
-    assert read(loop(batches, 2)) == epoch(loader.plan, 1)
-    assert batches.state_dict()["batch"] == 2 * STEPS
+def call_hooks(directory):
+    ds = opened(directory / "numbers")
+    expected = [digest(batch) for batch in load(ds, threads=0, **HOOKS)]
+    for workers in (0, 2):
+        found = loop(load(ds, **HOOKS), workers)
+        assert [digest(tuple(as_arrays(batch))) for batch in found] == expected
 
 
-def test_the_state_in_the_midst_of_what_workers_do_is_the_next_epoch_and_warns(directory, run):
-    run(ask_for_the_state, directory)
+def test_seeded_hooks_give_the_same_batches_in_workers(directory, run):
+    run(call_hooks, directory)
 
 
-# What goes wrong.
+# Errors.
 
 
 def told(batches):
-    """What is wrong with batches."""
+    """The message of the error of the next batch."""
     try:
         return f"nothing, {next(batches)}"
     except (PlanError, ValueError) as error:
-        # Else it has the iterator, whose workers end at once only if it is not in a cycle.
+        # The traceback refers to the iterator, whose workers would not be stopped.
         traceback.clear_frames(error.__traceback__)
         return str(error)
-
-
-def fail(directory):
-    ds = opened(directory / "numbers")
-    unaware = DataLoader(load(ds).to_torch(), **working(2))
-    assert "pass batch_size=None" in told(iter(unaware))
-    loader = load(ds)
-    batches = loader.to_torch()
-    assert read(loop(batches, 2)) == epoch(loader.plan, 0)
-    loader.set_class_weights({1: 2.0})
-    assert "weights of classes have changed" in told(iter(loop(batches, 2)))
-
-
-def test_workers_tell_what_is_wrong(directory, run):
-    run(fail, directory)
 
 
 def fail_at_95(x, y):
@@ -286,7 +305,7 @@ def fail_at_95(x, y):
 
 def fail_in_a_batch(directory):
     loader = opened(directory / "numbers").sequential(10, batch_transform=fail_at_95)
-    batches = iter(loop(loader.to_torch(), 2))
+    batches = iter(loop(loader, 2))
     found = read(itertools.islice(batches, 9))
     assert "that is 95" in told(batches)
     found += read(batches)
@@ -310,17 +329,15 @@ def child(action, *args):
 
 def fork_elsewhere(directory):
     loader = load(opened(directory / "numbers"))
-    batches = loader.to_torch()
+    batches = loop(loader, 0)
     next(iter(batches))
 
-    with child(lambda: [read(loop(batches, 0)), read(loop(batches, 2))]) as found:
+    with child(lambda: [read(batches), read(loop(loader, 2))]) as found:
         assert found == [epoch(loader.plan, 1), epoch(loader.plan, 2)]
-    with child(lambda: told(iter(loop(batches, 2)))) as refused:
-        assert "call to_torch() in the one that has the DataLoader" in refused
-    assert read(loop(batches, 2)) == epoch(loader.plan, 1)
+    assert read(batches) == epoch(loader.plan, 1)
 
 
-def test_a_child_that_is_no_worker_goes_on_by_itself(directory, run):
+def test_a_forked_child_has_a_position_of_its_own(directory, run):
     run(fork_elsewhere, directory)
 
 
@@ -354,13 +371,11 @@ def test_samplers_with_workers(directory, run, workers, persistent):
 
 def spawn(directory):
     loader = load(opened(directory / "numbers"))
-    batches = loader.to_torch()
-    assert read(loop(batches, 2)) == epoch(loader.plan, 0)  # forked
-    persistent = loop(batches, 2, True, "spawn")
-    assert [read(persistent), read(persistent)] == [epoch(loader.plan, n) for n in (1, 2)]
+    persistent = loop(loader, 2, True, "spawn")
+    assert [read(persistent), read(persistent)] == [epoch(loader.plan, n) for n in (0, 1)]
     del persistent
-    assert read(loop(batches, 2, False, "spawn")) == epoch(loader.plan, 3)
-    assert read(loop(batches, 2)) == epoch(loader.plan, 4)
+    assert read(loop(loader, 2, False, "spawn")) == epoch(loader.plan, 2)
+    assert read(loop(loader, 2)) == epoch(loader.plan, 3)
 
 
 def test_spawned_workers_give_the_batches_of_the_plan_in_order(directory, run):
@@ -399,14 +414,14 @@ def act_as(rank, directory, meeting):
     ds = opened(directory / "numbers")
     found = {}
     for mode in ("split", "independent"):
-        loader = load(ds, rank=rank, world_size=2, mode=mode)
-        # Of different numbers of workers, even.
-        found[mode] = [gathered(ids) for ids in read(loop(loader.to_torch(), 2 * rank))]
+        loader = load(ds, mode=mode)  # rank and world size are those of torch.distributed
+        # The number of workers may differ between ranks.
+        found[mode] = [gathered(ids) for ids in read(loop(loader, 2 * rank))]
         sampler = balanced(seed=9, mode=mode)
         users = DataLoader(Users(), batch_sampler=sampler)
         assert [gathered(ids) for ids in read(users)] == found[mode]
     model = DistributedDataParallel(new_model())
-    trained = train(model, loop(load(ds, rank=rank, world_size=2).to_torch(), 0))
+    trained = train(model, load(ds).to_torch())
     torch.distributed.destroy_process_group()
     return found, trained
 
@@ -423,7 +438,7 @@ def test_two_ranks_have_the_batches_of_the_plan_together(directory, tmp_path):
         assert [len(each) for each in classes] == [2, 2]
     assert flat(first["independent"]) == loader.plan.batches(0, 2 * STEPS).tolist()
     # Both halves of a batch together teach what the whole of it does.
-    alone = train(new_model(), loop(loader.to_torch(), 0))
+    alone = train(new_model(), loader.to_torch())
     assert trained == trained_too
     for a, b in zip(trained, alone, strict=True):
         assert np.allclose(a, b, atol=1e-5)

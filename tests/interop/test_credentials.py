@@ -91,7 +91,7 @@ ENTRIES = {
     "open_source": lambda url, options: covey.sources.open_source(url),
     "storage": lambda url, options: open_storage(url, options).read(url),
     "stream": lambda url, options: open_storage(url, options).open_stream(url),
-    "blocks": lambda url, options: open_storage(url, options).open_blocks(url),
+    "random access": lambda url, options: open_storage(url, options).open_cached(url),
     "sampler": lambda url, options: samplers.TFRecordDatasetSampler(
         url, None, example_per_class=1, batch_size=2, storage_options=options
     ),
@@ -299,7 +299,7 @@ def test_a_query_with_colons_and_an_ipv6_host_reach_the_driver():
         url = f"{server.replace('://', '://me:p@')}/a@2/x.tfrecord?role=arn:aws:iam::12:role"
         assert covey.open(url)[0]["a"] == 0
     storage = open_storage("http://[::1]:80/x")
-    assert storage._connection.filesystem.protocol == ("http", "https")
+    assert storage._filesystem.filesystem.protocol == ("http", "https")
     assert not storage.is_pattern("http://[::1]:80/x.tfrecord")
     assert storage.is_pattern("http://[::1]:80/*.tfrecord")
 

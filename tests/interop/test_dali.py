@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
-from damages import frame, header, masked_crc
+from corrupt_files import frame, header, masked_crc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import write

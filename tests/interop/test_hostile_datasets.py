@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damages import frame
+from corrupt_files import frame
 from PIL import Image as Pillow
 from written import info, limit, shard_paths, write
 
@@ -535,7 +535,7 @@ def test_metadata_that_is_not_a_file(birds, kind, name, entry):
 def test_an_index_that_is_not_files(birds, kind, part):
     name = index_names("birds-train")[part]
     make_special(birds / name, kind)
-    assert covey.info(birds).splits[0].index == "damaged"
+    assert covey.info(birds).splits[0].index == "corrupt"
     assert any(each.file == name for each in covey.verify(birds, progress=False).problems)
 
 
@@ -556,7 +556,7 @@ def test_shards_that_are_not_files(birds, kind):
     (problem,) = [
         each for each in covey.verify(birds, progress=False).problems if each.file == shard.name
     ]
-    assert "it cannot be read" in problem.reason
+    assert "cannot be read" in problem.reason
     repaired = covey.repair(birds, f"{birds}-new", progress=False)
     assert repaired.records == 15
 
@@ -617,7 +617,7 @@ reads = (
     lambda: covey.open(directory),
     lambda: covey.info(directory),
     lambda: covey.verify(directory),
-    lambda: covey.make_index(directory),
+    lambda: covey.build_index(directory),
     lambda: covey.repair(directory, new, mode="overwrite"),
     lambda: covey.RecordReader(file).close(),
     lambda: list(covey.reading.read_batches(file, features)),

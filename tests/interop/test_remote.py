@@ -45,8 +45,6 @@ from covey.errors import (
     StoragePermissionError,
 )
 from covey.filenames import has_token, is_sidecar
-from covey.reading import local_shards as gather_shards
-from covey.reading.local_shards import LocalShards
 from covey.storage import cache_directory, cache_entry, retry
 
 COUNTER = itertools.count()
@@ -540,7 +538,7 @@ def test_a_cache_that_does_not_hold_everything(web, made, kind, mmap):
     reads = [each for each in web.asked.asked if each[0] == "GET" and each[2]]
     assert len(set(reads)) < len(reads)  # some of it had to go, and was fetched again
     kept = [
-        cache_entry.bytes_present(str(path)) for path in (cache_directory() / "blocks").iterdir()
+        cache_entry.stored_bytes(str(path)) for path in (cache_directory() / "blocks").iterdir()
     ]
     assert 0 < sum(kept) <= FEW_BLOCKS
 
@@ -632,9 +630,9 @@ def test_a_corrupt_byte_of_the_cache_is_fetched_again(web, made, kind, mmap):
             data = path.read_bytes()
             steps = range(0, len(data), cache_entry.BLOCK_BYTES)
             sums = [
-                cache_entry._check(data[step : step + cache_entry.BLOCK_BYTES]) for step in steps
+                cache_entry._checksum(data[step : step + cache_entry.BLOCK_BYTES]) for step in steps
             ]
-            marks.write_bytes(marks.read_bytes()[:32] + np.array(sums, "<u4").tobytes())
+            marks.write_bytes(marks.read_bytes()[:16] + np.array(sums, "<u4").tobytes())
     assert numbers(web.open(**WHOLE, mmap=mmap), everything) == everything
 
 

@@ -744,8 +744,10 @@ def test_the_warm_up_ends_after_so_many_epochs():
     for _ in range(4):
         list(sampler)
     assert told == [True] * 6 + [False] * 6
-    again = single(X, augment, 3, warmup=1)
+    again = single(X, augment, 3, 3, warmup=1)
     assert again.is_warmup
+    for batch_id in range(3):
+        again[batch_id]
     again.on_epoch_end()
     assert (again.is_warmup, again.epoch) == (False, 1)
 
@@ -1083,7 +1085,7 @@ def test_augmenters_may_give_tensors_of_any_framework(framework):
 def test_pickles_have_the_same_batches():
     for framework in TENSORS:
         sampler = MultiShotMemorySampler(X, Y, 3, augmenter=twice, framework=framework)
-        sampler.on_epoch_end()
+        sampler.epoch = 1
         expected = sampler[2]
         again = pickle.loads(pickle.dumps(sampler))
         assert again.epoch == 1

@@ -18,7 +18,7 @@ from written import files_at_most, fresh_process, limit, write
 
 from covey import CoveyError, _core
 from covey.errors import ClosedError
-from covey.reading import decompressed, local_shards
+from covey.reading import decompressed, open_shards
 
 SIZE = 600
 KINDS = ["mapped", "read", "GZIP", "foreign GZIP", "joined"]
@@ -124,7 +124,7 @@ def test_a_pickle_whose_index_is_another_by_now(tmp_path):
 # Processes.
 
 # What opening calls on its way.
-STEPS = {"Gather": _core, "fingerprint_of": local_shards, "Inflater": decompressed}
+STEPS = {"Gather": _core, "fingerprint_of": open_shards, "Inflater": decompressed}
 
 
 def read_some(dataset, ids):

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from damages import frame
+from corrupt_files import frame
 from written import files, index, replaced, shard_paths, write
 
 import covey
@@ -111,7 +111,7 @@ def test_missing_path(tmp_path, capsys, command):
 @pytest.mark.parametrize("command", ["verify", "info", "index"])
 def test_unknown_split(directory, capsys, command):
     said = error_of(capsys, command, "birds", "--split", "val")
-    assert "there is no split 'val'; the splits are 'train', 'test'" in said
+    assert "split is 'val'; must be one of train, test" in said
 
 
 @pytest.mark.parametrize("command", ["verify", "info", "index", "repair"])
@@ -215,12 +215,12 @@ def test_repair_saves_nothing(tmp_path, capsys):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(b"nothing")
     said = error_of(capsys, "repair", path, "--output", tmp_path / "new")
-    assert "there is no valid record to save; the first: x.tfrecord: the file ends" in said
+    assert "there are no valid records; the first problem is x.tfrecord: the file ends" in said
     assert not (tmp_path / "new").exists()
 
 
 def test_repair_is_refused(directory, capsys, tmp_path):
-    assert "is what is to be repaired" in error_of(capsys, "repair", "birds", "--output", "birds")
+    assert "must be a directory outside" in error_of(capsys, "repair", "birds", "--output", "birds")
     said = error_of(capsys, "repair", "birds", "--output", "new", "--report", "no/where")
     assert "--report: the report cannot be written" in said
     assert not (tmp_path / "new").exists()
@@ -251,7 +251,7 @@ def test_repair_from_and_to_a_url(directory, capsys):
     assert "68 records copied to memory://repair/new" in said
     assert run(capsys, "verify", "memory://repair/new").endswith("no problems\n")
     said = error_of(capsys, "repair", "memory://repair/birds/", "--output", "memory://repair/birds")
-    assert "is what is to be repaired" in said
+    assert "must be a directory outside" in said
 
 
 # covey info
@@ -344,7 +344,9 @@ def test_info_of_a_stale_or_corrupt_index(directory, capsys):
     (directory / "birds-test.index.json").write_text("{")
     assert re.search(r"test +9 .* (corrupt|damaged)", run(capsys, "info", "birds"))
     shutil.copy(directory / "birds-train.index.json", directory / "birds-test.index.json")
-    assert "it is of other shards" in run(capsys, "info", "birds", "--split", "test")
+    assert "its shards are not those of the split" in run(
+        capsys, "info", "birds", "--split", "test"
+    )
 
 
 def test_info_of_missing_shards(directory, capsys):
@@ -431,7 +433,7 @@ def test_index_of_a_shard_that_has_grown(directory, capsys):
     assert main(["index", "birds", "--split", "train"]) == 0
     said = capsys.readouterr()
     assert "61" in said.out
-    assert f"{path.name} has 21 records, but the dataset says 20; `covey repair`" in said.err
+    assert f"{path.name} has 21 records, but 20 in the metadata; `covey repair`" in said.err
     assert main(["repair", "birds", "--output", "new"]) == 0
     assert main(["verify", "new"]) == 0
 
@@ -456,7 +458,7 @@ def test_index_in_a_directory_that_cannot_be_written(tmp_path, capsys, monkeypat
 
     monkeypatch.setattr("covey.maintenance.build_index.write_index", fail)
     said = error_of(capsys, "index", path)
-    assert "the index cannot be written there (Permission denied)" in said
+    assert "the index cannot be written (Permission denied)" in said
 
 
 def test_index_to_and_from_dali(directory, capsys):
@@ -512,5 +514,5 @@ def test_index_behind_a_url_is_put_beside_the_shards(tmp_path, capsys):
         assert dataset.classes.names == NAMES
     assert run(capsys, "verify", url).endswith("no problems\n")
     said = run(capsys, "info", url)
-    assert re.search(r"all +6 .* fresh", said)
+    assert "fresh" in said
     assert "2 examples each" in said

@@ -189,27 +189,27 @@ class TestErrors:
             (Tensor("float16", (1,)), [1e6], "too large for float16"),
             (Sparse("int64", (3,)), ([[1.7]], [1]), "must be integers"),
             (Sparse("int64", (2, 3)), (np.zeros((3, 2), int).T, [1, 2]), "must be integers"),
-            (Sparse("int64", (3,)), {"indices": [1]}, "not indices and values"),
+            (Sparse("int64", (3,)), {"indices": [1]}, "must be indices and values"),
             (ClassLabel(num_classes=1), np.bool_(True), "is 1; must be from -1 to 0"),
             (Tensor("str", (None,)), [[["deep"]]], "is of type list, expected str"),
             ("str", 7, "is of type int, expected str"),
-            ("str", b"\xff", "is not a valid UTF-8"),
-            ("str", "\ud800", "is not a valid UTF-8"),
+            ("str", b"\xff", "is not valid UTF-8"),
+            ("str", "\ud800", "is not valid UTF-8"),
             ("bytes", 7, "is of type int, expected bytes"),
             (Tensor("str", (None,)), "text", "is of type str, expected a list of str"),
             (Tensor("str", (2,)), ["a"], r"has shape \(1,\), expected \(2,\)"),
             (Tensor("str", (None, 2)), [["a", "b"], ["c"]], "is ragged"),
             (Tensor("int64", (2, None)), [[1, 2], [3]], "is not an array"),
             (Tensor("int64", (3,)), [1, 2], r"has shape \(2,\), expected \(3,\)"),
-            (ClassLabel(names=["a", "b"]), "c", "there is no class 'c' among the 2 names"),
+            (ClassLabel(names=["a", "b"]), "c", "unknown class 'c'; the label has 2 names"),
             (ClassLabel(names=["a", "b"]), 2, "is 2; must be from -1 to 1"),
             (ClassLabel(num_classes=3), np.int64(3), "is 3; must be from -1 to 2"),
-            (ClassLabel(num_classes=3), "a", "but this label has no names"),
+            (ClassLabel(num_classes=3), "a", "but the label has no names"),
             (Ragged("int64"), [1, 2], "1 is not a list; expected 2 levels of lists"),
             (Ragged("int64"), [[1], ["x"]], "has dtype"),
-            (Sparse("int64", (3,)), ([[3]], [1]), r"index \(3,\) lies outside the shape \(3,\)"),
+            (Sparse("int64", (3,)), ([[3]], [1]), r"index \(3,\) is outside the shape \(3,\)"),
             (Sparse("int64", (3,)), ([[1]], [1, 2]), "1 sparse indices for 2 values"),
-            (Image(), 7, "an image is of type int"),
+            (Image(), 7, "the image is of type int"),
             (Image((None, None, 3)), np.ones((4, 4, 1), np.uint8), "has shape"),
         ],
     )
@@ -222,7 +222,7 @@ class TestErrors:
         features = Features({"x": "int64", "y": "int64"})
         with pytest.raises(FeatureError, match="feature 'y': it is missing"):
             features.encode({"x": 1})
-        with pytest.raises(FeatureError, match="there is no feature 'z'; there are x, y"):
+        with pytest.raises(FeatureError, match="there is no feature 'z'; the features are: x, y"):
             features.encode({"x": 1, "y": 2, "z": 3})
         with pytest.raises(FeatureError, match="there is no feature 'z'"):
             features.decode(b"", ["z"])
@@ -231,7 +231,7 @@ class TestErrors:
         ("columns", "what"),
         [
             ({"x": [1, 2], "s": ["a"]}, "different numbers of rows: 'x' 2, 's' 1"),
-            ({"x": 5, "s": ["a"]}, "is of type int, must have rows"),
+            ({"x": 5, "s": ["a"]}, "is of type int; must be a sequence"),
             ({"x": [1.5, 2.5], "s": ["a", "b"]}, "has dtype float64"),
             ({"x": [1, 2], "s": ["a", 2]}, "is of type int, expected str"),
             ({"x": [1, 2]}, "feature 's': it is missing"),
@@ -246,7 +246,7 @@ class TestErrors:
         features = Features({"b": "bytes"})
         with pytest.raises(FeatureError, match="is of type int, expected bytes"):
             features.encode_batch({"b": [b"a", 5]})
-        with pytest.raises(FeatureError, match="neither bytes nor a string that is valid UTF-8"):
+        with pytest.raises(FeatureError, match="not bytes and not a string that is valid UTF-8"):
             features.encode_batch({"b": ["\ud800"]})
         assert list(features.encode_batch({"b": [bytearray(b"a")]})) == [
             features.encode({"b": "a"})
@@ -264,9 +264,13 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("features", "example", "what"),
         [
-            ({"x": "str"}, {"x": b"\xff"}, "no valid UTF-8"),
-            ({"x": "str"}, {"x": b"\xed\xa0\x80"}, "no valid UTF-8"),
-            ({"x": Tensor("bool", (2,), encoding="bytes")}, {"x": b"\x00\x02"}, "another byte"),
+            ({"x": "str"}, {"x": b"\xff"}, "not valid UTF-8"),
+            ({"x": "str"}, {"x": b"\xed\xa0\x80"}, "not valid UTF-8"),
+            (
+                {"x": Tensor("bool", (2,), encoding="bytes")},
+                {"x": b"\x00\x02"},
+                "a byte other than 0 and 1",
+            ),
         ],
     )
     def test_bytes_that_do_not_fit(self, features, example, what):
@@ -287,9 +291,9 @@ class TestErrors:
     def test_doors(self):
         features = Features({"x": "int64"})
         record = features.encode({"x": 1})
-        with pytest.raises(FeatureError, match="an example is of type list"):
+        with pytest.raises(FeatureError, match="the example is of type list"):
             features.encode([1])
-        with pytest.raises(TypeError, match="for a single one use decode"):
+        with pytest.raises(TypeError, match="or use decode"):
             features.decode_batch(record)
         with pytest.raises(FeatureError, match="names is the text 'x'"):
             features.decode(record, "x")
@@ -308,7 +312,7 @@ class TestErrors:
             )
 
     def test_steps_are_not_written(self):
-        with pytest.raises(FeatureError, match="covey reads SequenceExamples but writes Examples"):
+        with pytest.raises(FeatureError, match="a SequenceExample cannot be written"):
             Features({"x": Steps("int64")}).encode({"x": [1]})
 
     def test_arrays_to_decode_into_are_checked(self):
@@ -318,7 +322,7 @@ class TestErrors:
         assert features.decode_batch(records, out={"x": out})["x"] is out
         assert out.tolist() == [[1, 2]] * 3
         for wrong in (out[:2], out.astype(np.int64), np.zeros((2, 3), np.int32).T):
-            with pytest.raises(FeatureError, match="the array to decode into"):
+            with pytest.raises(FeatureError, match="the output array is"):
                 features.decode_batch(records, out={"x": wrong})
 
 
@@ -330,41 +334,47 @@ class TestHostileSchemas:
             (lambda: Tensor("complex64"), "dtype is 'complex64'"),
             (lambda: Tensor("no such"), "dtype is 'no such'"),
             (lambda: Tensor(np.datetime64), "dtype is"),
-            (lambda: Tensor("int64", (-1,)), "-1 is not between 0 and"),
-            (lambda: Tensor("int64", (2**40, 2**40)), "is not between 0 and"),
-            (lambda: Tensor("int64", (2**20, 2**20)), "is over 2 GiB"),
-            (lambda: Tensor("int64", (2.5,)), "2.5 is not a dimension"),
-            (lambda: Tensor("int64", (True,)), "True is not a dimension"),
-            (lambda: Tensor("int64", ("9",)), "'9' is not a dimension"),
+            (
+                lambda: Tensor("int64", (-1,)),
+                "shape is \\(-1,\\); must be a tuple of integers from 0 to",
+            ),
+            (lambda: Tensor("int64", (2**40, 2**40)), "must be a tuple of integers from 0 to"),
+            (lambda: Tensor("int64", (2**20, 2**20)), "exceeds 2 GiB"),
+            (
+                lambda: Tensor("int64", (2.5,)),
+                "shape is \\(2.5,\\); must be a tuple of integers and None",
+            ),
+            (lambda: Tensor("int64", (True,)), "shape is \\(True,\\); must be"),
+            (lambda: Tensor("int64", ("9",)), "shape is \\('9',\\); must be"),
             (lambda: Tensor("int64", (1,) * 40), "40 dimensions"),
-            (lambda: Tensor("int64", (None, 0)), "a dimension of 0 beside an unknown one"),
+            (lambda: Tensor("int64", (None, 0)), "both an unknown and an empty dimension"),
             (lambda: Tensor("int64", (None, None)), "2 unknown dimensions"),
-            (lambda: Tensor("str", encoding="bytes"), "has no other than 'list'"),
+            (lambda: Tensor("str", encoding="bytes"), "must be 'list' for str"),
             (lambda: Tensor("int64", encoding="zip"), "must be 'list' or 'bytes'"),
             (lambda: Tensor("int64", default="x"), "has dtype"),
             (lambda: Tensor("int64", (2,), default=[1]), "has shape"),
-            (lambda: Ragged("int64", 1), "must be 2 to 16"),
-            (lambda: Ragged("int64", 10**9), "must be 2 to 16"),
-            (lambda: Ragged("float64"), "cannot be float64"),
-            (lambda: Ragged("int64", 2, (None,)), "must be known"),
-            (lambda: Sparse("int64", ()), "must be positive"),
-            (lambda: Sparse("str", (3,)), "is not possible"),
-            (lambda: Steps("int64", (None, None)), r"must be \(None,\)"),
+            (lambda: Ragged("int64", 1), "must be from 2 to 16"),
+            (lambda: Ragged("int64", 10**9), "must be from 2 to 16"),
+            (lambda: Ragged("float64"), "ragged float64 is not supported"),
+            (lambda: Ragged("int64", 2, (None,)), "must be a tuple of integers >= 1"),
+            (lambda: Sparse("int64", ()), "must be a tuple of integers >= 1"),
+            (lambda: Sparse("str", (3,)), "must be a number, not float64"),
+            (lambda: Steps("int64", (None, None)), r"must be known, or \(None,\)"),
             (lambda: Image((3, 3)), "three dimensions"),
             (lambda: Image(dtype="float32"), "must be 'uint8' or 'uint16'"),
             (lambda: Image(format="tiff"), "must be one of"),
-            (lambda: ClassLabel(names=["a", "a"]), "two classes have the name 'a'"),
+            (lambda: ClassLabel(names=["a", "a"]), "names: the name 'a' occurs twice"),
             (lambda: ClassLabel(names="ab"), "must be a list of strings"),
             (lambda: ClassLabel(names=["a"], num_classes=2), "num_classes is 2"),
-            (lambda: ClassLabel(num_classes=-1), "0 or more"),
+            (lambda: ClassLabel(num_classes=-1), "must be an integer >= 0"),
             (lambda: ClassLabel(num_classes=2.5), "must be an integer"),
             (lambda: Features({"x": None}), "dtype is None"),
-            (lambda: Ragged("int64", 2, (0,)), "must be known"),
-            (lambda: Ragged("int64", default=[[1]]), r"only \[\] is possible"),
+            (lambda: Ragged("int64", 2, (0,)), "must be a tuple of integers >= 1"),
+            (lambda: Ragged("int64", default=[[1]]), r"must be \[\]"),
             (lambda: Features({"": "int64"}), "the name of a feature is ''"),
             (lambda: Features({3: "int64"}), "the name of a feature is 3"),
-            (lambda: Features({"\ud800": "int64"}), "no valid UTF-8"),
-            (lambda: Features({"a": {"b": "int64"}, "a/b": "int64"}), "two features with the name"),
+            (lambda: Features({"\ud800": "int64"}), "not valid UTF-8"),
+            (lambda: Features({"a": {"b": "int64"}, "a/b": "int64"}), "the name occurs twice"),
             (
                 lambda: Features({"r": Ragged("int64"), "r/ragged_flat_values": "int64"}),
                 "both stored under",
@@ -381,7 +391,7 @@ class TestHostileSchemas:
         nested = "int64"
         for _ in range(10_000):
             nested = {"x": nested}
-        with pytest.raises(FeatureError, match="nested over 32 levels"):
+        with pytest.raises(FeatureError, match="nested deeper than 32 levels"):
             Features(nested)
 
     def test_a_claimed_size_takes_no_memory(self):
@@ -389,7 +399,7 @@ class TestHostileSchemas:
         features = Features({"x": Tensor("uint8", (1 << 30,), encoding="bytes")})
         small = Features({"x": Tensor("uint8", (4,), encoding="bytes")})
         records = [small.encode({"x": np.zeros(4, np.uint8)})] * 100
-        with pytest.raises(ValueError, match="the least that these features need"):
+        with pytest.raises(ValueError, match="have at least"):
             features.decode_batch(records)
 
 
@@ -560,9 +570,9 @@ class TestArrays:
         assert np.asarray(array).tolist() == ["a", "", "bcd"]
         with pytest.raises(TypeError, match="all str or all bytes"):
             StringArray.of(["a", 3])
-        with pytest.raises(IndexError, match="row 3 of a column of 3"):
+        with pytest.raises(IndexError, match="row 3 is out of range for a column of 3"):
             array[3]
-        with pytest.raises(ValueError, match="step 1"):
+        with pytest.raises(ValueError, match="must be 1"):
             array[::2]
 
     def test_ragged_array(self):
@@ -604,7 +614,7 @@ class TestForeignShapes:
             record = parts.encode(
                 {"r/ragged_flat_values": [1, 2], "r/ragged_row_lengths_0": lengths}
             )
-            with pytest.raises(ValueError, match=r"record 0: feature 'r': .* of a ragged level"):
+            with pytest.raises(ValueError, match=r"record 0: feature 'r': .*ragged length"):
                 Features({"r": Ragged("int64")}).decode(record)
 
     def test_sparse_indices_outside(self):

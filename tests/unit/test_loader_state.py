@@ -93,7 +93,7 @@ def test_seeking_ends_the_loop(ds):
     loop = loader.take(10)
     next(loop)
     loader.seek(5)
-    with pytest.raises(ClosedError, match="loop"):
+    with pytest.raises(ClosedError):
         next(loop)
     assert loader.step == 5
 
@@ -205,8 +205,9 @@ def test_a_state_of_other_batches_is_refused(ds, name):
     loader, other = ds.batches(4, 2, seed=5), OTHER_BATCHES[name](ds)
     loader.seek(3)
     for one, two in ((loader, other), (other, loader)):
-        with pytest.raises(PlanError, match=rf"other batches.* (its|seed|kind|{name})"):
+        with pytest.raises(PlanError) as caught:
             two.load_state_dict(one.state_dict())
+        assert caught.value.option in (name, "seed", "kind")
     assert (loader.step, other.step) == (3, 0)
 
 
@@ -221,8 +222,9 @@ EPOCHS = {
 
 @pytest.mark.parametrize("name", EPOCHS)
 def test_a_state_of_other_epochs_is_refused(ds, name):
-    with pytest.raises(PlanError, match=f"its {name} is"):
+    with pytest.raises(PlanError) as caught:
         ds.shuffled(9).load_state_dict(EPOCHS[name](ds).state_dict())
+    assert caught.value.option == name
 
 
 @pytest.mark.parametrize(
@@ -557,7 +559,7 @@ def test_another_mode_goes_on(ds, kind, before, after):
     assert numbers == flat(itertools.islice(batches_of(ds, kind), 20))[: len(numbers)]
 
 
-@pytest.mark.parametrize("kind", ["keep", "drop", "short rest", "sequential"])
+@pytest.mark.parametrize("kind", ["short", "drop", "short rest", "sequential"])
 @pytest.mark.parametrize("world_size", [3, 8, 30])
 def test_the_state_after_the_last_batch_is_that_of_the_next_epoch(ds, kind, world_size):
     for rank in range(world_size):

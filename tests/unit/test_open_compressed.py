@@ -18,7 +18,7 @@ from written import fresh_process, shard_paths, write
 from covey import CoveyError, RecordReader
 from covey.errors import CorruptRecordError, SkippedRecordsWarning, StorageError
 from covey.reading import decompressed
-from covey.reading.local_shards import LocalShards
+from covey.reading.open_shards import OpenShards
 from covey.storage import cache_directory
 
 
@@ -59,13 +59,13 @@ def long_stream(tmp_path):
 def reads(monkeypatch):
     """What was read of shards: (shard, from, to)."""
     seen = []
-    real = LocalShards.read
+    real = OpenShards.read
 
     def read(self, number, begin, end):
         seen.append((number, begin, end))
         return real(self, number, begin, end)
 
-    monkeypatch.setattr(LocalShards, "read", read)
+    monkeypatch.setattr(OpenShards, "read", read)
     return seen
 
 

@@ -476,7 +476,7 @@ def test_the_plan_of_a_rank_knows_who_it_is():
         3,
     )
     assert (plan.rank, plan.world_size, plan.mode, plan.batches_per_step) == (0, 1, "split", 1)
-    assert repr(part).endswith(", rank 2 of 3 (own)>")
+    assert repr(part).endswith(", rank 2 of 3 (independent)>")
     assert (part.for_rank(0, 1).batches(0, 9) == plan.batches(0, 9)).all()
     assert part.description == plan.description
 
@@ -484,9 +484,9 @@ def test_the_plan_of_a_rank_knows_who_it_is():
 @pytest.mark.parametrize(
     ("rank", "world_size", "mode", "message"),
     [
-        (-1, 2, "split", "rank is -1; must be an integer, 0 or more"),
+        (-1, 2, "split", "rank is -1; must be an integer >= 0"),
         (2, 2, "split", "rank is 2; must be below world_size, which is 2"),
-        (0, 0, "independent", "world_size is 0; must be an integer, 1 or more"),
+        (0, 0, "independent", "world_size is 0; must be an integer >= 1"),
         (0.0, 1, "independent", "rank is 0.0"),
         (False, 1, "independent", "rank is False"),
         (0, None, "independent", "world_size is None"),
@@ -759,7 +759,7 @@ LABELS = [i % 10 for i in range(100)]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes_per_batch": 0}, "classes_per_batch is 0; must be an integer, 1 or more"),
+        ({"classes_per_batch": 0}, "classes_per_batch is 0; must be an integer >= 1"),
         ({"classes_per_batch": -3}, "classes_per_batch is -3"),
         ({"classes_per_batch": True}, "classes_per_batch is True"),
         ({"classes_per_batch": np.bool_(True)}, "classes_per_batch is "),
@@ -768,10 +768,10 @@ LABELS = [i % 10 for i in range(100)]
         ({"classes_per_batch": None}, "classes_per_batch is None"),
         ({"classes_per_batch": 11}, "classes_per_batch is 11, but there are only 10 classes"),
         ({"classes_per_batch": 2**70}, "but there are only 10 classes"),
-        ({"examples_per_class": 0}, "examples_per_class is 0; must be an integer, from 1 to"),
+        ({"examples_per_class": 0}, "examples_per_class is 0; must be an integer from 1 to"),
         ({"examples_per_class": 2**70}, "examples_per_class is 1180591620717411303424"),
         ({"examples_per_class": [2]}, r"examples_per_class is \[2\]"),
-        ({"seed": -1}, "seed is -1; must be an integer, from 0 to 18446744073709551615"),
+        ({"seed": -1}, "seed is -1; must be an integer from 0 to 18446744073709551615"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
         ({"seed": 0.5}, "seed is 0.5"),
         ({"seed": None}, "seed is None"),
@@ -873,9 +873,9 @@ def test_labels_of_tables():
 def test_wrong_steps(step):
     plan = BalancedPlan(LABELS, 2)
     for ask in (plan.batch, plan.classes, plan.coverage, lambda step: plan.batches(0, step)):
-        with pytest.raises(PlanError, match=r"step is .*; must be an integer, from 0 to"):
+        with pytest.raises(PlanError, match=r"step is .*; must be an integer from 0 to"):
             ask(step)
-    with pytest.raises(PlanError, match="must be an integer, from 0 to"):
+    with pytest.raises(PlanError, match="must be an integer from 0 to"):
         plan.reweighted("size", batch=step)
 
 
@@ -926,19 +926,19 @@ def test_more_batches_at_once_than_memory_can_hold():
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
-        ((0, 1), {}, "the number of records is 0; must be an integer, from 1 to"),
+        ((0, 1), {}, "the number of records is 0; must be an integer from 1 to"),
         ((-5, 1), {}, "the number of records is -5"),
         ((True, 1), {}, "the number of records is True"),
         ((5.0, 1), {}, "the number of records is 5.0"),
         ((2**62, 1), {}, "the number of records is 4611686018427387904"),
         ((2**70, 1), {}, "the number of records is 1180591620717411303424"),
-        ((5, 0), {}, "batch_size is 0; must be an integer, from 1 to"),
+        ((5, 0), {}, "batch_size is 0; must be an integer from 1 to"),
         ((5, None), {}, "batch_size is None"),
         ((5, 2**70), {}, "batch_size is 1180591620717411303424"),
         (
             (5, 2),
-            {"remainder": "keep"},
-            "remainder is 'keep'; must be one of 'short', 'drop', 'fill'",
+            {"remainder": "short"},
+            "remainder is 'short'; must be one of 'keep', 'drop', 'fill'",
         ),
         ((5, 6), {"remainder": "drop"}, "batch_size is 6, but there are only 5 records"),
     ],

@@ -421,7 +421,7 @@ class TestWriter:
             writer.write_block(holes)
 
     @pytest.mark.parametrize(
-        "options", [{"level": 10}, {"member_bytes": 0}, {"buffer_bytes": 0}], ids=str
+        "options", [{"compression_level": 10}, {"member_bytes": 0}, {"buffer_bytes": 0}], ids=str
     )
     def test_bad_options(self, tmp_path, options):
         with pytest.raises(ValueError, match="must be"):

@@ -101,7 +101,7 @@ def test_a_kind_of_somebody_else_is_refused():
         def columns(self, name):
             return Tensor("int64").columns(name)
 
-    with pytest.raises(FeatureError, match=r"'x' is a Own, which has no JSON form; use one of Ten"):
+    with pytest.raises(FeatureError, match=r"'x': a Own cannot be stored as JSON; use one of Ten"):
         features_to_json(Features({"x": Own()}))
 
 
@@ -124,39 +124,39 @@ def nested_list(depth):
 
 HOSTILE = {
     "no dict": ([], "expected a dict"),
-    "no version": ({"features": []}, "version is None, this covey reads 1"),
-    "of the future": ({"version": 2, "features": []}, "a newer covey may read it"),
+    "no version": ({"features": []}, "version is None; must be 1"),
+    "of the future": ({"version": 2, "features": []}, "use a newer covey"),
     "version true": ({"version": True, "features": []}, "version is True"),
-    "no list": ({"version": 1, "features": {}}, "features are a dict of 0"),
+    "no list": ({"version": 1, "features": {}}, "features is {}; must be a list"),
     "no entry": ({"version": 1, "features": [3]}, "feature 0: found 3"),
     "no path": (entry(path="left out"), "path is None"),
-    "empty path": (entry(path=[]), "path is a list of 0"),
+    "empty path": (entry(path=[]), "path is []; must be a list of strings"),
     "path of numbers": (entry(path=[1]), "list of strings"),
     "path of nothing": (entry(path=[""]), "name of a feature"),
-    "long path": (entry(path=["x"] * 5000), "levels deep"),
+    "long path": (entry(path=["x"] * 5000), "nested deeper than"),
     "surrogate": (entry(path=["\ud800"]), "UTF-8"),
     "unknown kind": (entry(kind="audio"), "kind is 'audio'; must be one of tensor"),
-    "kind of list": (entry(kind=["tensor"]), "kind is a list"),
+    "kind of list": (entry(kind=["tensor"]), "kind is ['tensor']; must be one of"),
     "unknown dtype": (entry(dtype="complex64"), "dtype is 'complex64'"),
-    "dtype of numpy": (entry(dtype=[["a", "int64"]]), "dtype is a list"),
+    "dtype of numpy": (entry(dtype=[["a", "int64"]]), "dtype is [['a', 'int64']]; must be one of"),
     "no dtype": (entry(dtype="left out"), "dtype is missing"),
     "unknown field": (entry(colour="red"), "'colour' is not a field of tensor"),
     "shape of text": (entry(shape="33"), "shape is '33'"),
-    "negative shape": (entry(shape=[-1]), "-1 is not between 0"),
+    "negative shape": (entry(shape=[-1]), "shape is (-1,); must be a tuple of integers from 0"),
     "huge shape": (entry(shape=[2**20, 2**20]), "2 GiB"),
-    "shape of true": (entry(shape=[True]), "shape is a list"),
+    "shape of true": (entry(shape=[True]), "must be a list of integers and null"),
     "long shape": (entry(shape=[1] * 40), "at most 32"),
-    "float shape": (entry(shape=[1.0]), "shape is a list"),
+    "float shape": (entry(shape=[1.0]), "must be a list of integers and null"),
     "unknown encoding": (entry(encoding="zip"), "encoding is 'zip'"),
     "wrong default": (entry(default="seven"), "expected int64"),
     "large default": (entry(default=10**400), "expected int64"),
     "null default": (entry(default=None), "expected int64"),
-    "deep default": (entry(default=nested_list(200)), "levels deep"),
-    "ragged default": (entry(shape=[2, 2], default=[[1, 2], [3]]), "no array"),
-    "default of a dict": (entry(default={"a": 1}), "is not a value"),
+    "deep default": (entry(default=nested_list(200)), "nested deeper than"),
+    "ragged default": (entry(shape=[2, 2], default=[[1, 2], [3]]), "is not an array"),
+    "default of a dict": (entry(default={"a": 1}), "is neither a value"),
     "broken base64": (entry(dtype="bytes", default={"base64": "***"}), "x.json"),
-    "base64 and more": (entry(dtype="bytes", default={"base64": "", "x": 1}), "is not a value"),
-    "odd float": (entry(dtype="float32", default={"float": "1"}), "is not a value"),
+    "base64 and more": (entry(dtype="bytes", default={"base64": "", "x": 1}), "is neither a value"),
+    "odd float": (entry(dtype="float32", default={"float": "1"}), "is neither a value"),
     "names of numbers": (
         {"version": 1, "features": [label(names=[1], num_classes=1)]},
         "list of strings",
@@ -165,17 +165,17 @@ HOSTILE = {
         {"version": 1, "features": [label(names=[], num_classes=1)]},
         "num_classes is 1",
     ),
-    "twice": ({"version": 1, "features": entry()["features"] * 2}, "another feature"),
+    "twice": ({"version": 1, "features": entry()["features"] * 2}, "occurs twice"),
     "through a feature": (
         {"version": 1, "features": [entry()["features"][0], entry(path=["x", "y"])["features"][0]]},
-        "leads through another feature",
+        "leads through a feature",
     ),
     "two with one key": (
         {
             "version": 1,
             "features": [entry(path=["x/y"])["features"][0], entry(path=["x", "y"])["features"][0]],
         },
-        "two features",
+        "occurs twice",
     ),
 }
 
@@ -185,7 +185,7 @@ def test_hostile_json_is_refused(case):
     content, reason = HOSTILE[case]
     with pytest.raises(FormatError) as caught:
         features_from_json(content, "here/x.json")
-    assert str(caught.value).startswith("here/x.json: these are no features of covey: ")
+    assert str(caught.value).startswith("here/x.json: the features are not valid: ")
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 500
 

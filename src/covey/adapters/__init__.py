@@ -1,7 +1,7 @@
-"""Batches as the frameworks want them: one small module each, with the same verbs.
+"""Adapters: batches as tensors of a framework.
 
-A module is imported when it is asked for, and imports its framework then. Each has ``tensor``,
-which makes a tensor of an array, and a function that takes a loader's batches over.
+Each module imports its framework, and is imported on first use. It has a function ``tensor``, which
+converts an array, and a function ``to_<framework>``, which converts the batches of a loader.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
 def check_framework(framework: Framework) -> Framework:
-    """A framework that somebody names.
+    """Return the argument `framework`.
 
     Raises:
-        ValueError: If there is no such one.
+        ValueError: If it is not the name of a supported framework.
     """
     if framework not in FRAMEWORKS:
         raise ValueError(
@@ -33,10 +33,10 @@ def check_framework(framework: Framework) -> Framework:
 
 
 def tensors(framework: Framework) -> Callable[[Any], Any]:
-    """What makes a batch one of a framework's: its arrays become tensors, whatever they are in.
+    """Return the function that converts the arrays of a nested batch to tensors of a framework.
 
     Raises:
-        ImportError: If it is not installed.
+        ImportError: If the framework is not installed.
     """
     if framework == "numpy":
         return lambda batch: convert(batch, _array)
@@ -45,7 +45,7 @@ def tensors(framework: Framework) -> Callable[[Any], Any]:
 
 
 def convert(batch: Any, tensor: Callable[[Any], Any]) -> Any:
-    """The same batch with something else in place of its arrays."""
+    """Return a nested batch with `tensor` applied to its leaves."""
     if isinstance(batch, Mapping):
         return {name: convert(value, tensor) for name, value in batch.items()}
     if isinstance(batch, (tuple, list)):
@@ -64,8 +64,8 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def is_installed(framework: str) -> bool:
-    """Whether a framework can be imported; it is not."""
+    """Return whether a framework is installed, without importing it."""
     try:
         return importlib.util.find_spec(framework) is not None
-    except ValueError:  # somebody has blocked it
+    except ValueError:  # its entry in sys.modules is None
         return False

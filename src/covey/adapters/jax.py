@@ -1,10 +1,10 @@
-"""JAX: batches as its arrays, on a device, or split over the devices of a mesh."""
+"""JAX: batches as arrays on a device, or sharded over the devices of a mesh."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,164 +15,193 @@ from covey.loader import Loader
 from covey.plan import Plan
 
 try:
-    jax: Any = importlib.import_module("jax")  # whatever its types are, if it has any
+    jax: Any = importlib.import_module("jax")
 except ImportError as error:
     raise ImportError(
-        "arrays of JAX need it, and it is not installed; run: pip install 'covey[jax]'"
+        "covey.adapters.jax requires JAX; install it with `pip install 'covey[jax]'`", name="jax"
     ) from error
 
 Mesh, NamedSharding = jax.sharding.Mesh, jax.sharding.NamedSharding
 PartitionSpec = jax.sharding.PartitionSpec
 
 _REMEDY = (
-    "have classes_per_batch, or batch_size, be a multiple of them, and if the last batch of an "
-    "epoch is shorter, remainder='drop' or remainder='fill'"
+    "choose classes_per_batch or batch_size as a multiple of it, and remainder='drop' or 'fill'"
 )
 
 
 def tensor(value: Any, sharding: Any = None) -> Any:
-    """An array of JAX; what JAX cannot hold, such as strings, stays as it is.
+    """Return an array of JAX; values that JAX has no type for, such as strings, are returned as is.
 
     Args:
-        value: An array of numpy, or of JAX. Memory is shared where JAX can do so.
-        sharding: Where it goes, as for :func:`to_jax`; the default device if None.
+        value: An array of numpy or JAX. Memory is shared if JAX can share it.
+        sharding: Where the array is stored, as for :func:`to_jax` (default: the default device).
 
     Raises:
-        PlanError: If JAX would change its numbers, or it cannot be split so.
+        PlanError: If JAX would change values, or the array cannot be sharded.
 
     >>> tensor(np.arange(3)), tensor("wren")
     (Array([0, 1, 2], dtype=int32), 'wren')
     """
-    is_ours = isinstance(value, jax.Array)
-    if not is_ours:
-        if not isinstance(value, (np.ndarray, np.generic)) or not _is_held(value.dtype):
+    is_jax = isinstance(value, jax.Array)
+    if not is_jax:
+        if not isinstance(value, (np.ndarray, np.generic)) or not _is_supported(value.dtype):
             return value
-        value = _checked(value)
+        value = _check_values(value)
     if sharding is None:
-        return value if is_ours else jax.device_put(value)
-    fitted = _fitted(sharding, value.ndim)
+        return value if is_jax else jax.device_put(value)
+    fitted = _fit(sharding, value.ndim)
     if value.ndim and value.shape[0] % _parts(sharding):
         raise PlanError(
-            f"an array of a batch has {value.shape[0]} rows, which cannot be split evenly over "
-            f"{_parts(sharding)} devices; {_REMEDY}"
+            f"an array with {value.shape[0]} rows cannot be divided among {_parts(sharding)} "
+            "devices",
+            remedy=_REMEDY,
         )
-    if fitted.is_fully_addressable or (is_ours and not value.is_fully_addressable):
+    if fitted.is_fully_addressable or (is_jax and not value.is_fully_addressable):
         return jax.device_put(value, fitted)
     return jax.make_array_from_process_local_data(fitted, np.asarray(value))
 
 
-def to_jax(loader: Loader, sharding: Any = None) -> Iterator[Any]:
-    """The batches of a loader up to the end of its epoch, as arrays of JAX.
+def to_jax(loader: Loader, sharding: Any = None) -> JaxBatches:
+    """Return an iterator over the batches of a loader up to the end of its epoch.
 
-    Nothing is taken ahead: the loader's state says how many batches were returned. Copies to a
-    device go on while the next computation is prepared.
+    The position of the loader counts the batches that were returned. Copies to a device overlap
+    with the next computation.
 
-    With several processes, each loads its part, and an array is made of all of them; the batches
-    are those that one process would have::
+    With several processes, each loads its part, and an array consists of all parts; the batches are
+    those of a single process::
 
         loader = ds.batches(32, 4, rank=jax.process_index(), world_size=jax.process_count())
         sharding = NamedSharding(Mesh(jax.devices(), ("data",)), PartitionSpec("data"))
-        for x, y in loader.to_jax(sharding):  # x has 128 rows, and this process some of them
+        for x, y in loader.to_jax(sharding):  # x has 128 rows, some of which are on this process
             ...
 
     Args:
-        loader: Whose batches.
-        sharding: How each array is split: a ``jax.sharding.Sharding`` (arrays with fewer dimensions
-            than it names take the first ones); a mesh of one axis, over which the first dimension
-            is split; or a device. If the devices divide the classes of a batch, each has whole
-            classes. The default device if None.
+        loader: The loader.
+        sharding: How each array is sharded: a ``jax.sharding.Sharding``, of which arrays with fewer
+            dimensions use the first ones; a mesh with one axis, over which the first dimension is
+            divided; or a device (default: the default device). If the number of devices divides the
+            classes of a batch, each device has complete classes.
 
     Raises:
-        PlanError: If batches cannot be split so, or the parts of the ranks do not fit together.
+        PlanError: If batches cannot be sharded, or the parts of the ranks do not fit together.
 
     >>> import covey
     >>> birds = ({"size": float(n), "species": n % 3} for n in range(30))
-    >>> _ = write(birds, "birds", split="train", label="species", progress=False)
+    >>> _ = covey.write(birds, "birds", split="train", label="species", progress=False)
     >>> x, y = next(to_jax(covey.open("birds").batches(2, 2, seed=1)))
     >>> x.shape, y.dtype
     ((4,), dtype('int32'))
     """
-    sharding = _as_sharding(sharding)
-    # What is overwritten when the next batch is asked for cannot be shared with it.
-    emit = partial(_hand_over, sharding=sharding, copy=loader.reuse_buffers)
-    if sharding is not None:
-        batch = loader.state_dict()["batch"]
-        _check_ranks(loader.plan, batch, sharding)
-        for step, rows in _lengths(loader.plan, batch).items():
-            # A hook may give other rows than the plan says: it is asked before all is off.
-            if rows % _parts(sharding):
-                emit(loader.batch(loader.step + step))
-    return map(emit, loader)
+    batches = JaxBatches(loader, _as_sharding(sharding))
+    batches.check()
+    return batches
 
 
-def _hand_over(batch: Any, *, sharding: Any, copy: bool) -> Any:
-    def place(value: Any) -> Any:
-        return tensor(value.copy() if copy and isinstance(value, np.ndarray) else value, sharding)
+class JaxBatches(Iterator[Any]):
+    """The batches of a loader up to the end of its epoch, as arrays of JAX.
 
-    if sharding is not None:
-        _check_lists(batch)
-    return convert(batch, place)
+    Args:
+        loader: The loader, whose position advances.
+        sharding: How each array is sharded, or None.
+    """
+
+    def __init__(self, loader: Loader, sharding: Any) -> None:
+        self._loader = loader
+        self._sharding = sharding
+        self._batches = iter(loader)
+
+    def __next__(self) -> Any:
+        return self._convert(next(self._batches))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the position of another loader, up to the end of its epoch."""
+        self._loader.load_state_dict(state)
+        self._batches = iter(self._loader)
+
+    def check(self) -> None:
+        """Raise PlanError if the batches of the epoch cannot be sharded."""
+        if self._sharding is None:
+            return
+        loader, batch = self._loader, self._loader.position.batch
+        _check_ranks(loader.plan, batch, self._sharding)
+        for step, rows in _row_counts(loader.plan, batch).items():
+            if rows % _parts(self._sharding):  # unless a hook changes the number of rows
+                self._convert(loader.batch(loader.step + step))
+
+    def _convert(self, batch: Any) -> Any:
+        # A buffer that is overwritten cannot be shared with an array.
+        copies = self._loader.options.reuse_buffers
+        sharding = self._sharding
+
+        def to_array(value: Any) -> Any:
+            is_shared = copies and isinstance(value, np.ndarray)
+            return tensor(value.copy() if is_shared else value, sharding)
+
+        if sharding is not None:
+            _check_lists(batch)
+        return convert(batch, to_array)
 
 
-def _is_held(dtype: np.dtype[Any]) -> bool:
-    """Whether JAX has numbers of a type, or such as take its place."""
+def _is_supported(dtype: np.dtype[Any]) -> bool:
+    """Return whether JAX has numbers of a dtype, or of a narrower one."""
     is_number = jax.dtypes.issubdtype(dtype, np.number) or dtype == np.bool_
     return bool(is_number) and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
-def _checked(value: Any) -> Any:
-    """An array whose numbers JAX does not change."""
+def _check_values(value: Any) -> Any:
+    """Return an array whose values JAX does not change."""
     if not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
-    becomes = jax.dtypes.canonicalize_dtype(value.dtype)
-    if value.dtype.kind in "iu" and becomes != value.dtype and value.size:
-        bounds, least, most = np.iinfo(becomes), value.min(), value.max()
-        if least < bounds.min or most > bounds.max:
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    if value.dtype.kind in "iu" and dtype != value.dtype and value.size:
+        bounds, smallest, largest = np.iinfo(dtype), value.min(), value.max()
+        if smallest < bounds.min or largest > bounds.max:
             raise PlanError(
-                f"an array of a batch has {value.dtype} values from {least} to {most}, of which "
-                f"JAX would make other numbers, as it makes them {becomes}; call "
-                "jax.config.update('jax_enable_x64', True), or map them to smaller ones before, as "
-                "batch_transform= or an augmenter can"
+                f"{value.dtype} values from {smallest} to {largest} do not fit into {dtype}, to "
+                "which JAX converts them",
+                remedy="call jax.config.update('jax_enable_x64', True), or map them to smaller "
+                "values in batch_transform= or an augmenter",
             )
     return value
 
 
 def _check_lists(batch: Any) -> None:
-    """Lists of arrays are rows that have different shapes: none of them is to be split."""
+    """Reject lists of arrays, which are rows of different shapes."""
     if isinstance(batch, list):
-        if any(isinstance(each, (np.ndarray, jax.Array)) for each in batch):
+        if any(isinstance(value, (np.ndarray, jax.Array)) for value in batch):
             raise PlanError(
-                "a batch has a list of arrays, which cannot be split over devices; give them one "
-                "shape, as image_size= or transform= can (a hook that returns several arrays "
-                "returns a tuple)"
+                "a list of arrays cannot be divided among devices",
+                remedy="give the rows one shape with image_size= or transform=, or return a tuple "
+                "from a hook that returns several arrays",
             )
     elif isinstance(batch, (dict, tuple)):
-        for each in batch.values() if isinstance(batch, dict) else batch:
-            _check_lists(each)
+        for value in batch.values() if isinstance(batch, dict) else batch:
+            _check_lists(value)
 
 
-# How arrays are split.
-
-
-def _as_sharding(given: Any) -> Any:
-    if given is None or isinstance(given, jax.sharding.Sharding):
-        return given
-    if isinstance(given, jax.Device):
-        return jax.sharding.SingleDeviceSharding(given)
-    if isinstance(given, Mesh) and len(given.axis_names) == 1:
-        return NamedSharding(given, PartitionSpec(given.axis_names[0]))
-    found = f"a mesh of the axes {given.axis_names}" if isinstance(given, Mesh) else repr(given)
+def _as_sharding(sharding: Any) -> Any:
+    if sharding is None or isinstance(sharding, jax.sharding.Sharding):
+        return sharding
+    if isinstance(sharding, jax.Device):
+        return jax.sharding.SingleDeviceSharding(sharding)
+    is_mesh = isinstance(sharding, Mesh)
+    if is_mesh and len(sharding.axis_names) == 1:
+        return NamedSharding(sharding, PartitionSpec(sharding.axis_names[0]))
     raise PlanError(
         option="sharding",
-        found=found,
-        allowed="a jax.sharding.Sharding, a device, or a mesh of one axis",
-        remedy="with several, say which: NamedSharding(mesh, PartitionSpec('data'))",
+        found=f"a mesh of the axes {sharding.axis_names}" if is_mesh else sharding,
+        allowed="a jax.sharding.Sharding, a device, or a mesh with one axis",
+        remedy="name the axis: NamedSharding(mesh, PartitionSpec('data'))" if is_mesh else "",
     )
 
 
 @lru_cache(maxsize=64)
-def _fitted(sharding: Any, dimensions: int) -> Any:
-    """A sharding of so many dimensions: those that an array lacks are left out."""
+def _fit(sharding: Any, dimensions: int) -> Any:
+    """Return a sharding without the dimensions that an array does not have."""
     if not isinstance(sharding, NamedSharding) or len(sharding.spec) <= dimensions:
         return sharding
     spec = PartitionSpec(*sharding.spec[:dimensions])
@@ -180,48 +209,48 @@ def _fitted(sharding: Any, dimensions: int) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _spans(sharding: Any) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The rows that devices of this process have, if there are as many rows as devices at all."""
+def _row_ranges(sharding: Any) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Return the ranges of rows of this process, for one row per device, and all rows."""
     rows = len(sharding.device_set)
-    indices = _fitted(sharding, 1).devices_indices_map((rows,))
-    spans = {indices[each][0].indices(rows)[:2] for each in sharding.addressable_devices}
-    return tuple(sorted(spans)), rows
+    indices = _fit(sharding, 1).devices_indices_map((rows,))
+    ranges = {indices[device][0].indices(rows)[:2] for device in sharding.addressable_devices}
+    return tuple(sorted(ranges)), rows
 
 
 def _parts(sharding: Any) -> int:
-    """In how many parts this process splits its rows."""
-    return len(_spans(sharding)[0])
+    """Return the number of parts into which this process divides its rows."""
+    return len(_row_ranges(sharding)[0])
 
 
-def _lengths(plan: Plan, batch: int) -> dict[int, int]:
-    """The rows of the next step, and of the last if that may have others: by steps from a batch."""
+def _row_counts(plan: Plan, batch: int) -> dict[int, int]:
+    """Return the rows of the next step, and of the last one if it may differ, by step."""
     share, left = plan.share(batch), plan.steps_left(batch)
     steps = sorted({0} if plan.is_endless else {0, left - 1} if left else ())
     return {step: plan.native.draw(step, 1, share)[0].shape[1] for step in steps}
 
 
 def _check_ranks(plan: Plan, batch: int, sharding: Any) -> None:
-    """Make sure that arrays of all processes are the batches of all ranks, in order."""
+    """Reject shardings in which the arrays of all processes are not the batches of all ranks."""
     if sharding.is_fully_addressable:
         return
-    spans, rows = _spans(sharding)
-    begins, ends = zip(*spans, strict=True)
-    is_in_order = begins[0] * plan.world_size == plan.rank * rows and begins[1:] == ends[:-1]
-    if not is_in_order or ends[-1] * plan.world_size != (plan.rank + 1) * rows:
+    ranges, rows = _row_ranges(sharding)
+    begins, ends = zip(*ranges, strict=True)
+    is_ordered = begins[0] * plan.world_size == plan.rank * rows and begins[1:] == ends[:-1]
+    if not is_ordered or ends[-1] * plan.world_size != (plan.rank + 1) * rows:
         raise PlanError(
-            f"this is rank {plan.rank} of {plan.world_size}, but it has other rows of the sharding; "
-            "pass rank=jax.process_index(), world_size=jax.process_count(), and have a mesh whose "
-            "devices are in the order of their processes, as those of jax.devices() are"
+            f"the rows of this process in the sharding are not those of rank {plan.rank} of "
+            f"{plan.world_size}",
+            remedy="pass rank=jax.process_index() and world_size=jax.process_count(), and order "
+            "the devices of the mesh by process, as jax.devices() does",
         )
     ranks = [plan.for_rank(rank, plan.world_size, plan.mode) for rank in range(plan.world_size)]
     steps = {rank.steps_left(batch) for rank in ranks}
     if len(steps) > 1:
         raise PlanError(
-            f"ranks have {min(steps)} to {max(steps)} steps in this epoch, so that some would wait "
-            "for others for ever; pass remainder='fill'"
+            f"ranks have {min(steps)} to {max(steps)} steps in this epoch",
+            remedy="pass remainder='fill'",
         )
-    if any(_lengths(rank, batch) != _lengths(plan, batch) for rank in ranks):
+    if any(_row_counts(rank, batch) != _row_counts(plan, batch) for rank in ranks):
         raise PlanError(
-            f"a step has parts of different lengths for {plan.world_size} ranks, of which JAX cannot "
-            f"make one array; {_REMEDY}"
+            f"the {plan.world_size} parts of a step have different lengths", remedy=_REMEDY
         )

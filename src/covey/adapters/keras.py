@@ -1,21 +1,20 @@
-"""Keras: what a sampler inherits from, so that ``fit`` takes it; and the backend in use."""
+"""Keras: the base class of samplers, so that ``fit`` accepts them, and its hooks."""
 
 from __future__ import annotations
 
 import multiprocessing
-import sys
 from typing import Any
 
 from covey.adapters import FRAMEWORKS, Framework
 
 try:
     import keras
-except ImportError:  # Keras, or the backend that it is to use, is not installed
+except ImportError:  # Keras, or its backend, is not installed
     keras = None
 
 
-class _StandIn:
-    """What samplers are where there is no Keras: the same settings, which nobody looks at."""
+class _Settings:
+    """Base class of samplers without Keras: the settings of ``PyDataset``, unused."""
 
     def __init__(
         self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10
@@ -25,38 +24,71 @@ class _StandIn:
         self.max_queue_size = max_queue_size
 
 
-# Before Keras 3 there was none.
-PyDataset: Any = getattr(getattr(keras, "utils", None), "PyDataset", _StandIn)
+# Keras 2 has no PyDataset.
+PyDataset: Any = getattr(getattr(keras, "utils", None), "PyDataset", _Settings)
 
 
 def backend() -> Framework:
-    """What computes for Keras; numpy, if that is something else, or there is no Keras 3."""
-    used = "numpy" if PyDataset is _StandIn else keras.backend.backend()
+    """Return the backend of Keras, or ``"numpy"`` for other backends and without Keras 3."""
+    used = "numpy" if PyDataset is _Settings else keras.backend.backend()
     return used if used in FRAMEWORKS else "numpy"
 
 
 def is_worker() -> bool:
-    """Whether this is a process that Keras has made to make batches."""
+    """Return whether this is a worker process of Keras."""
     return multiprocessing.current_process().name.startswith("Keras_worker")
 
 
-def is_peek() -> bool:
-    """Whether the epoch that Keras says has ended was none, seen from ``on_epoch_end``.
+class EpochCounter:
+    """Decides which calls of ``on_epoch_end`` end an epoch.
 
-    Before its first epoch, ``fit`` looks at a batch to build what is not built, and then begins
-    again: ``EpochIterator.reset`` calls ``on_epoch_end`` through the adapter of the dataset. A caller that
-    counts epochs would count one too many; and what workers have made by then is kept for the epoch
-    that begins, which makes it all again. Keras has no other way to tell, so its calls are looked
-    at, and what was kept is dropped.
+    Keras calls ``on_epoch_begin`` and ``on_epoch_end`` around each epoch. It also calls
+    ``on_epoch_end`` when ``fit`` or ``evaluate`` resets its iterator; and, if the model or its loss
+    is not built, it requests one batch between both calls first. These calls are recognised by the
+    batches that were requested, and do not count. Without ``on_epoch_begin``, a call counts if all
+    batches of an epoch were requested, as in a loop of the user.
+
+    If workers prefetch, the requests that build the model look like an epoch, which is counted.
+    Keras then returns the batches of that epoch that were prefetched before those of the next one:
+    no batch is repeated, but the others of that epoch are skipped. To avoid it, build the model,
+    its loss and its optimizer before ``fit``, with ``model.train_on_batch`` for instance.
+
+    Args:
+        batches: Number of batches per epoch.
     """
-    frame, adapter = sys._getframe(1), None
-    while frame.f_code.co_name == "on_epoch_end" and frame.f_back is not None:
-        adapter = frame.f_locals.get("self")
-        frame = frame.f_back
-    name = frame.f_globals.get("__name__", "")
-    if frame.f_code.co_name != "reset" or not name.endswith("epoch_iterator"):
-        return False
-    kept = getattr(getattr(adapter, "enqueuer", None), "ready_queue", None)
-    while kept is not None and not kept.empty():
-        kept.get()
-    return True
+
+    # Keras before 3.6 does not call on_epoch_begin.
+    _has_begin = hasattr(PyDataset, "on_epoch_begin")
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+        self._is_running = False
+        self._was_reset = False
+        self._first_requests: set[int] = set()  # at most two
+        self._ends_requested: set[int] = set()  # of the first and the last batch
+
+    def request(self, batch_id: int) -> None:
+        """Record the request of a batch."""
+        if len(self._first_requests) < 2:
+            self._first_requests.add(batch_id)
+        if batch_id in (0, self._batches - 1):
+            self._ends_requested.add(batch_id)
+
+    def begin(self) -> None:
+        """Record a call of ``on_epoch_begin``."""
+        self._is_running = True
+        self._first_requests, self._ends_requested = set(), set()
+
+    def end(self) -> bool:
+        """Record a call of ``on_epoch_end``, and return whether an epoch has ended."""
+        was_running, requests, ends = self._is_running, self._first_requests, self._ends_requested
+        self._is_running = False
+        self._first_requests, self._ends_requested = set(), set()
+        if not self._has_begin:
+            return True
+        if not was_running:
+            self._was_reset = True
+            return ends == {0, self._batches - 1}
+        is_build = len(requests) == 1 < self._batches and not self._was_reset
+        self._was_reset = is_build
+        return not is_build

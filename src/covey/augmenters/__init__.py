@@ -1,4 +1,4 @@
-"""Changing the examples of a batch by chance, such that seed and step say how."""
+"""Augmenters: random changes of the examples of a batch, as functions of seed and step."""
 
 from covey.augmenters.base import Augmenter
 from covey.augmenters.contrastive import ContrastiveAugmenter

@@ -1,4 +1,4 @@
-"""Views of images for contrastive learning: cropped, flipped, in other colours, blurred."""
+"""Random views of images for contrastive learning: crops, flips, colour jitter, blur."""
 
 from __future__ import annotations
 
@@ -11,44 +11,48 @@ from numpy.typing import NDArray
 
 from covey.augmenters.base import Augmenter
 from covey.augmenters.linear import Resampling, blurring, colouring, luma, multiply
+from covey.errors import PlanError
 from covey.plan.base import check_int, check_seed
 from covey.schema.images import parse_size
 
-# What is left to chance of a view, in the order of its random numbers. New ones go to the end, and
-# all are always drawn: no option changes what another one does.
+# The random choices of a view, in the order of its random numbers. All are always drawn, so that no
+# option changes the effect of another; new ones are appended.
 _CHANCES = ("area", "ratio", "top", "left", "flip", "jitter", "brightness", "contrast",
             "saturation", "hue", "grayscale", "blur", "sigma")  # fmt: skip
 _NUMBERS = 16
 
-# Values that are worked on at once: they and what is made of them should stay near the processor.
-_AT_ONCE = 1 << 16
+# Number of values processed together: they should fit into the cache of a core.
+_CHUNK_VALUES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastiveAugmenter(Augmenter):
-    """Makes views of images: random crops, flips, colours and blur, as SimCLR has them.
+    """Returns random views of images: crops, flips, colour jitter and blur, as in SimCLR.
 
-    Where each example is a class of its own, ``examples_per_class`` views are made of each, side by
-    side. A batch that has so many of each class in a row already, as those of a multi-shot sampler
-    do, keeps its size: each example becomes one view. A view is a function of the seed, the step,
-    its image and its place in the batch. In warm-up, views are the images as they are, in their new
-    size.
+    If each example is a class of its own, ``examples_per_class`` consecutive views are made of
+    each. A batch that already has that number of consecutive examples of each class, like those of
+    a multi-shot sampler, keeps its size: each example becomes one view. A view is a function of the
+    seed, the step, its image and its row. During warm-up, views are the images in their new size.
 
     Args:
-        seed: Which views. Ranks that share a step should have different ones.
-        views: How many are made of each example, whatever the batch is.
-        size: (height, width) of views, or one number for both; that of the images if None.
-        crop: The least and the largest part of an image that a view shows; None for all of it,
-        ratio: and its width by its height. A crop that fits into no image so is a smaller one.
-        flip: How likely it is that left and right change places.
-        jitter: How likely that colours change,
-        brightness, contrast, saturation: by a factor of at most this much below or above 1,
-        hue: and by a turn in YIQ of at most this much of a whole one to either side.
-        grayscale: How likely that a view is grey.
-        blur: How likely that it is blurred,
-        sigma: by a Gaussian of this width in pixels of the view, from the least to the largest.
+        seed: Seed of all random choices.
+        views: Number of views per example (default: as described above).
+        size: ``(height, width)`` of views, or one integer for both (default: that of the images).
+        crop: Smallest and largest fraction of the area of an image that a view shows; None
+            disables cropping.
+        ratio: Smallest and largest ratio of width to height of a crop; it is reduced to fit into
+            the image.
+        flip: Probability of a horizontal flip.
+        jitter: Probability of a change of colours.
+        brightness: Maximum deviation from 1 of the brightness factor.
+        contrast: Maximum deviation from 1 of the contrast factor.
+        saturation: Maximum deviation from 1 of the saturation factor.
+        hue: Maximum rotation of the hue in YIQ, in turns.
+        grayscale: Probability of a grey view.
+        blur: Probability of Gaussian blur.
+        sigma: Smallest and largest standard deviation of the blur, in pixels of the view.
 
-    Colours change in that order, and values are cut off once, at the end.
+    Colours change in that order. Values are clipped once, at the end.
 
     >>> augment = ContrastiveAugmenter(seed=7, size=24)
     >>> x, y = augment(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8), 2, step=5)
@@ -86,31 +90,43 @@ class ContrastiveAugmenter(Augmenter):
         _check("sigma", self.sigma, 0, 100, pair=True)
 
     def augment(
-        self, x: Any, y: Any, examples_per_class: int, is_warmup: bool, *, step: int = 0
+        self,
+        x: Any,
+        y: Any,
+        examples_per_class: int,
+        is_warmup: bool,
+        *,
+        step: int = 0,
+        row: int = 0,
     ) -> tuple[NDArray[Any], Any]:
-        """Views of images, and their classes.
+        """Return views of images, and their class ids.
 
         Args:
-            x: (images, height, width, 1 or 3), or without the last; uint8, or floats from 0 to 1.
-            y: The class of each; None if they have none.
-            examples_per_class, is_warmup, step: As for :meth:`Augmenter.augment`.
+            x: Array of shape (images, height, width, 1 or 3) or (images, height, width), of uint8
+                or of floats from 0 to 1.
+            y: Class ids, or None.
+            examples_per_class: As for :meth:`Augmenter.augment`, like the others.
+            is_warmup: Return the images unchanged, except for their size.
+            step: Index of the batch.
+            row: Index of the first image in the batch of all ranks.
 
         Raises:
-            ValueError: If these are no such images.
+            ValueError: If x is not such an array.
         """
         if is_warmup:
-            calm = replace(self, crop=None, flip=0, jitter=0, grayscale=0, blur=0)
-            return calm.augment(x, y, examples_per_class, False, step=step)
+            plain = replace(self, crop=None, flip=0, jitter=0, grayscale=0, blur=0)
+            return plain.augment(x, y, examples_per_class, False, step=step, row=row)
         images = _images(x)
         if y is not None:
             y = np.asarray(y)
             if y.ndim == 0 or len(y) != len(images):
-                raise ValueError(f"there are {len(images)} images, and classes of shape {y.shape}")
+                raise ValueError(f"y has the shape {y.shape}; must be ({len(images)}, ...), as x")
         per_class = check_int("examples_per_class", examples_per_class, 1)
         views = self.views
         if views is None:
             views = 1 if _is_complete(y, per_class) else per_class
-        chances = _chances(self.seed, check_int("step", step, 0, 2**64 - 1), len(images) * views)
+        step = check_int("step", step, 0, 2**64 - 1)
+        chances = _chances(self.seed, step, check_int("row", row, 0) * views, len(images) * views)
         out = self._views(images, views, chances)
         y = None if y is None else y.repeat(views, 0)
         return out.reshape(out.shape[: np.ndim(x)]), y
@@ -132,10 +148,10 @@ class ContrastiveAugmenter(Augmenter):
         colours, share = self._colours(channels, chances, dtype)
 
         values = views * channels * max(height, size[0]) * max(width, size[1])
-        at_once = max(1, _AT_ONCE // values)
-        for begin in range(0, count, at_once):
+        chunk = max(1, _CHUNK_VALUES // values)
+        for begin in range(0, count, chunk):
             planes = np.ascontiguousarray(
-                images[begin : begin + at_once].transpose(0, 3, 1, 2), dtype
+                images[begin : begin + chunk].transpose(0, 3, 1, 2), dtype
             )
             rows = slice(begin * views, (begin + len(planes)) * views)
             left_side, right_side = down.matrices(rows, dtype), across.matrices(rows, dtype)
@@ -149,34 +165,34 @@ class ContrastiveAugmenter(Augmenter):
         return out
 
     def _boxes(self, height: int, width: int, chances: dict[str, NDArray[Any]]) -> Any:
-        """(top, left, height, width) of what each view shows."""
+        """Return (top, left, height, width) of the crop of each view."""
         if self.crop is None:
-            none, ones = np.zeros(len(chances["area"])), np.ones(len(chances["area"]))
-            return none, none, ones * height, ones * width
+            zeros, ones = np.zeros(len(chances["area"])), np.ones(len(chances["area"]))
+            return zeros, zeros, ones * height, ones * width
         area, aspect = _between(self.crop, chances["area"]), width / height
-        # Of the ratios that were asked for, those with which such an area is within the image.
-        least = np.maximum(self.ratio[0], aspect * area)
-        most = np.minimum(self.ratio[1], aspect / area)
+        # The ratios within the bounds with which a crop of that area fits into the image.
+        low = np.maximum(self.ratio[0], aspect * area)
+        high = np.minimum(self.ratio[1], aspect / area)
         ratio = np.where(
-            least <= most,
-            least * (most / least) ** chances["ratio"],
+            low <= high,
+            low * (high / low) ** chances["ratio"],
             np.clip(aspect, *self.ratio),
         )
         crop_width = np.sqrt(area * height * width * ratio)
         crop_height = crop_width / ratio
-        fitting = np.minimum(1, np.minimum(height / crop_height, width / crop_width))
-        crop_height, crop_width = crop_height * fitting, crop_width * fitting
+        scale = np.minimum(1, np.minimum(height / crop_height, width / crop_width))
+        crop_height, crop_width = crop_height * scale, crop_width * scale
         top, left = chances["top"] * (height - crop_height), chances["left"] * (width - crop_width)
         return top, left, crop_height, crop_width
 
     def _colours(
         self, channels: int, chances: dict[str, NDArray[Any]], dtype: Any
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """How channels are mixed, and how much of an image's mean brightness is added to them."""
+        """Return the colour matrix of each view, and the factor of its mean brightness."""
         is_changed = chances["jitter"] < self.jitter
         brightness, contrast, saturation = (
-            1 + is_changed * _between((-most, most), chances[name])
-            for name, most in (
+            1 + is_changed * _between((-deviation, deviation), chances[name])
+            for name, deviation in (
                 ("brightness", self.brightness),
                 ("contrast", self.contrast),
                 ("saturation", self.saturation),
@@ -196,13 +212,15 @@ def _fill(
     colours: NDArray[Any],
     share: NDArray[Any],
 ) -> None:
-    """Make views of some images.
+    """Compute the views of some images.
 
     Args:
-        out: Where they go, (views, height, width, channels).
-        planes: The images, (images, channels, height, width).
-        left, right, colours: The matrices of each view.
-        share: How much of its mean brightness is added to it.
+        out: Output, of shape (views, height, width, channels).
+        planes: Images, of shape (images, channels, height, width).
+        left: Row matrix of each view.
+        right: Column matrix of each view.
+        colours: Colour matrix of each view.
+        share: Factor of the mean brightness that is added to each view.
     """
     count, channels, height, width = planes.shape
     views, out_height, out_width, _ = out.shape
@@ -213,21 +231,21 @@ def _fill(
     ).reshape(views, channels, out_height * out_width)
     grey = (pixels.mean(2) * luma(channels)).sum(1) * share
     pixels = multiply(colours, pixels)
-    # What becomes an integer is rounded by cutting off what is behind the point.
-    half, most = (0.5, 255) if out.dtype == np.uint8 else (0, 1)
+    # Conversion to integers truncates; adding 0.5 rounds.
+    half, white = (0.5, 255) if out.dtype == np.uint8 else (0, 1)
     pixels += (grey + half).astype(pixels.dtype)[:, np.newaxis, np.newaxis]
-    np.clip(pixels, 0, most + half, out=pixels)
+    np.clip(pixels, 0, white + half, out=pixels)
     for channel in range(channels):
         out[..., channel] = pixels[:, channel].reshape(views, out_height, out_width)
 
 
-def _check(name: str, given: Any, least: float, most: float, *, pair: bool = False) -> None:
-    numbers = given if pair else (given, given)
-    sound = isinstance(numbers, (tuple, list)) and len(numbers) == 2
-    sound = sound and all(isinstance(each, (int, float, np.number)) for each in numbers)
-    if not sound or not least <= numbers[0] <= numbers[1] <= most:
-        kind = "(least, largest), both" if pair else "a number"
-        raise ValueError(f"{name} is {given!r}; must be {kind} from {least:g} to {most:g}")
+def _check(name: str, value: Any, low: float, high: float, *, pair: bool = False) -> None:
+    bounds = value if pair else (value, value)
+    is_valid = isinstance(bounds, (tuple, list)) and len(bounds) == 2
+    is_valid = is_valid and all(isinstance(bound, (int, float, np.number)) for bound in bounds)
+    if not is_valid or not low <= bounds[0] <= bounds[1] <= high:
+        kind = "a pair (smallest, largest)" if pair else "a number"
+        raise PlanError(option=name, found=value, allowed=f"{kind} from {low:g} to {high:g}")
 
 
 def _images(x: Any) -> NDArray[Any]:
@@ -239,32 +257,35 @@ def _images(x: Any) -> NDArray[Any]:
             "3 channels, or (images, height, width)"
         )
     if images.dtype not in (np.uint8, np.float16, np.float32, np.float64):
-        raise ValueError(f"x is of {images.dtype}; must be uint8, or floats from 0 to 1")
+        raise ValueError(f"the dtype of x is {images.dtype}; must be uint8 or float")
     if images.dtype != np.uint8 and images.size:
-        least, most = images.min(), images.max()
-        if not (least >= 0 and most <= 1):
+        low, high = images.min(), images.max()
+        if not (low >= 0 and high <= 1):
             raise ValueError(
-                f"x has values from {least} to {most}, but floats must be from 0 to 1; divide them "
-                "by 255 if that is what white is, and normalise them after this"
+                f"x has values from {low} to {high}; floats must be from 0 to 1; divide by 255 if "
+                "white is 255, and normalise after the augmenter"
             )
     return shaped
 
 
 def _is_complete(y: Any, per_class: int) -> bool:
-    """Whether a batch has so many examples of each class in a row."""
+    """Return whether a batch has `per_class` consecutive examples of each class."""
     if y is None or len(y) % per_class:
         return False
     rows = y.reshape(-1, per_class, *y.shape[1:])
     return bool((rows == rows[:, :1]).all())
 
 
-def _chances(seed: int, step: int, rows: int) -> dict[str, NDArray[Any]]:
-    """Random numbers from 0 up to 1 for each view: functions of seed, step and its place."""
-    bits = np.random.Philox(key=np.array([seed, step], np.uint64)).random_raw(rows * _NUMBERS)
+def _chances(seed: int, step: int, first: int, rows: int) -> dict[str, NDArray[Any]]:
+    """Return random numbers in [0, 1) for the views from `first` on, by option."""
+    # One value of the counter yields four numbers.
+    counter = np.array([first * _NUMBERS // 4, 0, 0, 0], np.uint64)
+    philox = np.random.Philox(key=np.array([seed, step], np.uint64), counter=counter)
+    bits = philox.random_raw(rows * _NUMBERS)
     numbers = (bits >> np.uint64(11)).reshape(rows, _NUMBERS) * 2.0**-53
     return dict(zip(_CHANCES, np.ascontiguousarray(numbers.T), strict=False))
 
 
 def _between(bounds: Sequence[float], chance: NDArray[Any]) -> NDArray[Any]:
-    least, most = bounds
-    return least + (most - least) * chance
+    low, high = bounds
+    return low + (high - low) * chance

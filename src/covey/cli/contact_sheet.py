@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from covey.dataset.dataset import Dataset
 from covey.errors import DatasetError, FeatureError
 from covey.schema import Feature, Image, Tensor
-from covey.schema.diagnostics import wrong_value
 from covey.schema.images import import_pillow
 from covey.urls import shown
 
@@ -136,7 +135,7 @@ def _decode(dataset: Dataset, name: str, number: int, data: bytes) -> NDArray[An
         image = kind if isinstance(kind, Image) else Image()
         return image.decode(data, max_pixels=dataset.max_pixels)
     except FeatureError as error:
-        raise wrong_value(error, name, dataset.place(number)) from None
+        raise dataset.place(number).error(error, name) from None
 
 
 def _thumbnail(pixels: NDArray[Any]) -> Picture:

@@ -1,29 +1,28 @@
-"""Batches of a dataset: balanced, shuffled, or in order."""
+"""Loaders of a dataset: balanced, shuffled, or in order."""
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.classes import ClassTable
-from covey.errors import SmallClassesWarning
-from covey.loader import Examples, Loader
+from covey.loader import Examples, Loader, LoadOptions
 from covey.loader.batch import BatchFormat
-from covey.plan import BalancedPlan, Mode, Plan, SequentialPlan, ShuffledPlan
+from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights
 from covey.plan.epochs import Remainder
 from covey.plan.weights import SmallClasses
-from covey.schema.images import parse_size
 
-Transform = Callable[[dict[str, Any]], Any]
-BatchTransform = Callable[..., Any]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from covey.loader.options import LoadKeywords
 
 
 class Loadable(Examples, ABC):
-    """Examples that come in batches."""
+    """Examples that can be loaded in batches."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -31,7 +30,7 @@ class Loadable(Examples, ABC):
     @property
     @abstractmethod
     def classes(self) -> ClassTable:
-        """The classes that there are."""
+        """Class ids, names and record ids."""
 
     def batches(
         self,
@@ -44,57 +43,35 @@ class Loadable(Examples, ABC):
         total_examples_per_class: int | None = None,
         small_classes: SmallClasses = "repeat",
         class_weights: Weights | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        mode: Mode = "split",
-        select: str | Sequence[str] | None = None,
-        as_dict: bool = False,
-        transform: Transform | None = None,
-        batch_transform: BatchTransform | None = None,
-        decode_images: bool = True,
-        image_size: int | tuple[int, int] | None = None,
-        threads: int | None = None,
-        prefetch: int | None = None,
-        reuse_buffers: bool = False,
+        **options: Unpack[LoadKeywords],
     ) -> Loader:
-        """Balanced batches: exactly P classes, with exactly K different examples of each.
+        """Return a loader of balanced batches: exactly P classes, K distinct examples of each.
 
         Args:
-            classes_per_batch, examples_per_class: P and K.
-            seed, steps_per_epoch, class_list, total_examples_per_class, small_classes,
-                class_weights: Which batches, as for :class:`covey.plan.BalancedPlan`.
-            rank, world_size, mode: The part of one of several processes, as for
-                :meth:`covey.plan.Plan.for_rank`.
-            select: The feature that is x, or several of which x is a dict; all but the label by
-                default. y is the number of the class.
-            as_dict: A batch is a dict of all that, instead of (x, y).
-            transform: Takes an example, a dict of those features and the label, and returns what
-                takes its place.
-            batch_transform: Takes x and y, or the dict, and returns the batch. Both are called by
-                several threads.
-            decode_images: Images are pixels;
-            image_size: and resized to this (height, width), or to this square.
-            threads: How many make batches ahead; all CPU cores by default. 0: none is made ahead.
-            prefetch: How many batches are made ahead, at the most.
-            reuse_buffers: Whether batches may be overwritten: those that native threads
-                make are overwritten when the next one is asked for.
+            classes_per_batch: P.
+            examples_per_class: K.
+            seed: Seed of all random choices.
+            steps_per_epoch: As for :class:`covey.plan.BalancedPlan`, like the next four.
+            class_list: Classes to draw from.
+            total_examples_per_class: Maximum number of examples to use of each class.
+            small_classes: How to handle classes with fewer than K examples.
+            class_weights: Relative frequencies of the classes.
+            options: Options of :class:`covey.loader.LoadOptions`.
 
         Raises:
-            PlanError, DatasetError, FeatureError: If there are no such batches.
+            PlanError, DatasetError, FeatureError: If such batches cannot be drawn.
         """
-        given = _options(locals())
-        plan = BalancedPlan(
-            self.classes,
-            classes_per_batch,
-            examples_per_class,
-            seed,
-            class_list=given["class_list"],
-            total_examples_per_class=total_examples_per_class,
-            small_classes=small_classes,
-            class_weights=class_weights,
-            steps_per_epoch=steps_per_epoch,
-        )
-        return self._load(plan, "batches", given)
+        keywords = {
+            "seed": seed,
+            "steps_per_epoch": steps_per_epoch,
+            # An iterator can be consumed only once; the plan is made again in other processes.
+            "class_list": _listed(class_list),
+            "total_examples_per_class": total_examples_per_class,
+            "small_classes": small_classes,
+            "class_weights": class_weights,
+        }
+        make_plan = partial(_balanced, self, classes_per_batch, examples_per_class, **keywords)
+        return self._load(make_plan, options)
 
     def shuffled(
         self,
@@ -102,92 +79,46 @@ class Loadable(Examples, ABC):
         *,
         seed: int = 0,
         remainder: Remainder = "keep",
-        rank: int = 0,
-        world_size: int = 1,
-        mode: Mode = "split",
-        select: str | Sequence[str] | None = None,
-        as_dict: bool = False,
-        transform: Transform | None = None,
-        batch_transform: BatchTransform | None = None,
-        decode_images: bool = True,
-        image_size: int | tuple[int, int] | None = None,
-        threads: int | None = None,
-        prefetch: int | None = None,
-        reuse_buffers: bool = False,
+        **options: Unpack[LoadKeywords],
     ) -> Loader:
-        """All examples once an epoch, in an order that is another one each time.
+        """Return a loader of all examples once per epoch, in a different order in each epoch.
 
         Args:
-            batch_size, seed, remainder: Which batches, as for :class:`covey.plan.ShuffledPlan`.
-            rank, world_size, mode, select, as_dict, transform, batch_transform, decode_images,
-                image_size, threads, prefetch, reuse_buffers: As for :meth:`batches`. Without classes, a
-                batch is x alone.
+            batch_size: Number of examples per batch.
+            seed: Seed of all random choices.
+            remainder: How to handle an incomplete last batch, as for
+                :class:`covey.plan.ShuffledPlan`.
+            options: Options of :class:`covey.loader.LoadOptions`. Without classes, a batch is x
+                alone.
         """
-        given = _options(locals())
-        return self._load(
-            ShuffledPlan(len(self), batch_size, seed, remainder=remainder), "shuffled", given
-        )
+        make_plan = partial(ShuffledPlan, len(self), batch_size, seed, remainder=remainder)
+        return self._load(make_plan, options)
 
     def sequential(
-        self,
-        batch_size: int,
-        *,
-        remainder: Remainder = "keep",
-        rank: int = 0,
-        world_size: int = 1,
-        mode: Mode = "split",
-        select: str | Sequence[str] | None = None,
-        as_dict: bool = False,
-        transform: Transform | None = None,
-        batch_transform: BatchTransform | None = None,
-        decode_images: bool = True,
-        image_size: int | tuple[int, int] | None = None,
-        threads: int | None = None,
-        prefetch: int | None = None,
-        reuse_buffers: bool = False,
+        self, batch_size: int, *, remainder: Remainder = "keep", **options: Unpack[LoadKeywords]
     ) -> Loader:
-        """All examples once an epoch, in their order.
+        """Return a loader of all examples once per epoch, in the order of the dataset.
 
         Args:
-            batch_size, remainder: Which batches, as for :class:`covey.plan.SequentialPlan`.
-            rank, world_size, mode, select, as_dict, transform, batch_transform, decode_images,
-                image_size, threads, prefetch, reuse_buffers: As for :meth:`shuffled`.
+            batch_size: Number of examples per batch.
+            remainder: How to handle an incomplete last batch, as for
+                :class:`covey.plan.SequentialPlan`.
+            options: Options of :class:`covey.loader.LoadOptions`. Without classes, a batch is x
+                alone.
         """
-        given = _options(locals())
-        return self._load(
-            SequentialPlan(len(self), batch_size, remainder=remainder), "sequential", given
-        )
+        make_plan = partial(SequentialPlan, len(self), batch_size, remainder=remainder)
+        return self._load(make_plan, options)
 
-    def _load(self, plan: Plan, method: str, given: dict[str, Any]) -> Loader:
-        size = given["image_size"]
-        return Loader(
-            BatchFormat(
-                self,
-                given["select"],
-                as_dict=given["as_dict"],
-                transform=given["transform"],
-                batch_transform=given["batch_transform"],
-                decode_images=given["decode_images"],
-                image_size=None if size is None else parse_size(size),
-            ),
-            plan.for_rank(given["rank"], given["world_size"], given["mode"]),
-            threads=given["threads"],
-            prefetch=given["prefetch"],
-            reuse_buffers=given["reuse_buffers"],
-            factory=partial(_rebuild, self, method, given),
-        )
+    def _load(self, make_plan: Callable[[], Plan], keywords: LoadKeywords) -> Loader:
+        options = LoadOptions(**keywords)
+        return Loader(BatchFormat(self, options), make_plan, options)
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """What a method was called with, so that another process can call it again."""
-    options = {name: value for name, value in given.items() if name != "self"}
-    if isinstance(options.get("class_list"), Iterator):  # it can be gone through only once
-        options["class_list"] = list(options["class_list"])
-    return options
+def _balanced(examples: Loadable, *arguments: int, **keywords: Any) -> BalancedPlan:
+    # The class table is not pickled with a loader: a process reads it from the index.
+    return BalancedPlan(examples.classes, *arguments, **keywords)
 
 
-def _rebuild(examples: Loadable, method: str, given: dict[str, Any]) -> Loader:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SmallClassesWarning)  # it was said once
-        loader: Loader = getattr(examples, method)(**given)
-        return loader
+def _listed(class_list: Any) -> Any:
+    is_iterable = isinstance(class_list, Iterable) and not isinstance(class_list, (str, bytes))
+    return list(class_list) if is_iterable else class_list

@@ -168,7 +168,7 @@ class Dataset(Loadable):
         for row, (text, number) in enumerate(zip(found, expected, strict=True)):
             if text != number:
                 raise DatasetError(
-                    f"{self._gatherer.place(int(taken[row]))}: its class is {column[row]!r}, but "
+                    f"{self._gatherer.location(int(taken[row]))}: its class is {column[row]!r}, but "
                     f"the index says {number}; the shard was changed, or the index is another's: "
                     "run `covey index` to rebuild it"
                 )
@@ -286,7 +286,7 @@ class Dataset(Loadable):
 
     def place(self, number: int) -> RecordLocation:
         """Where an example is."""
-        return self._gatherer.place(int(self._selection.take(np.array([number]))[0]))
+        return self._gatherer.location(int(self._selection.take(np.array([number]))[0]))
 
     @cached_property
     def _numbers(self) -> Ids | None:

@@ -1,4 +1,4 @@
-"""The records of a dataset as they are stored, one by one or in batches."""
+"""Undecoded records of a dataset, by id or in batches."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any, overload
 import numpy as np
 
 from covey.dataset.selection import Ids, Selection, parse_ids
-from covey.loader import Examples, Loader
-from covey.loader.batch import BatchFormat
+from covey.loader import Examples, Loader, LoadOptions
+from covey.loader.batch import check_classes
+from covey.loader.hooks import BatchKey
 from covey.plan import Plan
 from covey.reading import Gatherer
 
-# Records that are read at once when all are gone through.
-_ROWS_AT_ONCE = 256
-_BYTES_AT_ONCE = 16 << 20
+# Limits of one read when all records are iterated.
+_MAX_READ_RECORDS = 256
+_MAX_READ_BYTES = 16 << 20
 
 
 class RawRecords(Sequence[bytes]):
-    """The records of a dataset as bytes, by their numbers.
+    """Undecoded records of a dataset, by id.
 
     Args:
-        examples: Of the dataset.
-        gatherer: Reads the records.
-        selection: Which of them are the dataset's.
+        examples: The dataset.
+        gatherer: Reader of the records.
+        selection: The records that belong to the dataset.
     """
 
     def __init__(self, examples: Examples, gatherer: Gatherer, selection: Selection) -> None:
@@ -48,7 +49,7 @@ class RawRecords(Sequence[bytes]):
         return records if ids.ndim else records[0]
 
     def read(self, ids: Ids) -> list[bytes]:
-        """The records of some numbers."""
+        """Return the records `ids`."""
         return self._gatherer.records(self._selection.take(ids))
 
     def __iter__(self) -> Iterator[bytes]:
@@ -56,43 +57,57 @@ class RawRecords(Sequence[bytes]):
             yield from self.read(ids)
 
     def chunks(self) -> Iterator[Ids]:
-        """All numbers in order, as many at once as are not too large together."""
-        for begin in range(0, len(self), _ROWS_AT_ONCE):
-            ids = np.arange(begin, min(begin + _ROWS_AT_ONCE, len(self)), dtype=np.int64)
+        """Yield all ids in order, in chunks of bounded size."""
+        for begin in range(0, len(self), _MAX_READ_RECORDS):
+            ids = np.arange(begin, min(begin + _MAX_READ_RECORDS, len(self)), dtype=np.int64)
             sizes = np.cumsum(self._gatherer.lengths(self._selection.take(ids)))
-            cuts = np.flatnonzero(np.diff(sizes // _BYTES_AT_ONCE)) + 1
+            cuts = np.flatnonzero(np.diff(sizes // _MAX_READ_BYTES)) + 1
             yield from np.split(ids, cuts)
 
     def batches(self, plan: Plan, *, threads: int | None = None) -> Loader:
-        """Batches of records, each an array of bytes, which another program decodes.
+        """Return a loader of undecoded records; a batch is an array of bytes objects.
 
         Args:
-            plan: Which records they have.
-            threads: As for :meth:`covey.Dataset.batches`; none where records are mapped, for they
-                are there at once.
+            plan: Record ids of a batch.
+            threads: Number of threads that prefetch batches, as for
+                :class:`covey.loader.LoadOptions`; mapped records are never prefetched.
         """
         first = self._selection.take(plan.batch(0))
         is_mapped = self._gatherer.mapped(first) is not None
-        return Loader(
-            _RawRecipe(self._examples, read=self.read),
-            plan,
+        options = LoadOptions(
+            rank=plan.rank,
+            world_size=plan.world_size,
+            mode=plan.mode,
             threads=0 if is_mapped else threads,
-            factory=partial(self.batches, plan, threads=threads),
         )
+        return Loader(RawFormat(self._examples, self), partial(_same, plan), options)
 
 
-class _RawRecipe(BatchFormat):
-    """Makes batches of records as they are."""
+class RawFormat:
+    """Builds batches of undecoded records.
 
-    def __init__(self, examples: Examples, read: Callable[[Ids], list[bytes]]) -> None:
-        super().__init__(examples)
-        object.__setattr__(self, "_read", read)
+    Args:
+        examples: The dataset.
+        records: Its records.
+    """
 
-    @property
-    def is_plain(self) -> bool:
-        return False
+    is_native = False
 
-    def make(self, ids: Ids, classes: Ids | None, go_on: Callable[[], None]) -> Any:
-        go_on()
-        read: Callable[[Ids], list[bytes]] = self.__dict__["_read"]
-        return np.array(read(ids), object)
+    def __init__(self, examples: Examples, records: RawRecords) -> None:
+        self._examples = examples
+        self._records = records
+
+    def native_source(self, ids: Ids) -> None:
+        """Return None: the native core does not build such batches."""
+
+    def build(
+        self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
+    ) -> Any:
+        """Return the records `ids` as an array of bytes objects."""
+        if classes is not None:
+            check_classes(self._examples, ids, classes)
+        return np.array(self._records.read(ids), object)
+
+
+def _same(plan: Plan) -> Plan:
+    return plan

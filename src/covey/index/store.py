@@ -55,23 +55,8 @@ def find_or_build_index(
     Returns:
         The index, and the directory that it is in, if it was kept.
     """
-    index = damaged = None
-    for directory in _places_to_read(files, stem, indexing):
-        about = _look(directory, files, stem)
-        if about is None or not _is_wanted(about, indexing):
-            continue
-        if indexing.on_error == "skip":  # only who reads all records knows which are corrupt
-            damaged = about
-            break
-        try:
-            index = read_index(directory, stem, about, mmap=indexing.mmap)
-        except (FormatError, FileNotFoundError):  # what it was is known, though it is corrupt
-            damaged = about
-            if files.storage.is_remote:
-                shutil.rmtree(directory, ignore_errors=True)
-            continue
-        if directory != Path(files.directory):
-            _touch(directory)
+    index, directory, damaged = find_index(files, stem, indexing)
+    if index is not None:
         return index, directory
     if damaged is not None:
         with contextlib.suppress(FeatureError):
@@ -90,6 +75,42 @@ def find_or_build_index(
     # A disk that is read-only or full, a name that is not UTF-8, or another process that writes.
     except (OSError, UnicodeError, FormatError):
         return index, None
+
+
+def find_index(
+    files: ShardFiles, stem: str, indexing: Indexing
+) -> tuple[Index | None, Path | None, IndexMetadata | None]:
+    """Find the index of shards, beside them or in the cache; nothing is built.
+
+    Args:
+        files: The shards.
+        stem: The common part of the names of its files.
+        indexing: The label that the index must have, and how it is read.
+
+    Returns:
+        The index and its directory; else the metadata of a corrupt index, if there is one.
+
+    Raises:
+        DatasetError: If covey wrote the index with the shards, and a shard was changed.
+    """
+    corrupt = None
+    for directory in _places_to_read(files, stem, indexing):
+        about = _look(directory, files, stem)
+        if about is None or not _is_wanted(about, indexing):
+            continue
+        corrupt = about
+        if indexing.on_error == "skip":  # corrupt records are found only by reading all of them
+            break
+        try:
+            index = read_index(directory, stem, about, mmap=indexing.mmap)
+        except (FormatError, FileNotFoundError):
+            if files.storage.is_remote:
+                shutil.rmtree(directory, ignore_errors=True)
+            continue
+        if directory != Path(files.directory):
+            _touch(directory)
+        return index, directory, about
+    return None, None, corrupt
 
 
 def _look(directory: Path, files: ShardFiles, stem: str) -> IndexMetadata | None:

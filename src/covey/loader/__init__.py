@@ -1,7 +1,7 @@
-"""Batches of a plan, gathered ahead of a caller that trains on them."""
+"""Loaders: build the batches of a plan, and prefetch them."""
 
 from covey.loader.batch import Examples
 from covey.loader.loader import Loader
-from covey.loader.step_reader import StepReader
+from covey.loader.options import LoadOptions
 
-__all__ = ["Examples", "Loader", "StepReader"]
+__all__ = ["Examples", "LoadOptions", "Loader"]

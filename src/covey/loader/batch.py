@@ -1,13 +1,10 @@
-"""What a loader needs to know of a dataset.
-
-What a batch is made of: which features, which hooks, and in which form it is returned.
-"""
+"""The contents of a batch: which features it has, which hooks are called, and its structure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +12,8 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FeatureError, FormatError
+from covey.loader.hooks import BatchKey, Hook, add_location, augment
+from covey.loader.options import LoadOptions
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
@@ -25,62 +24,67 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class NativeSource:
-    """What the native core needs to read examples by itself."""
+    """What the native core needs to read and decode examples without Python.
+
+    Args:
+        gather: Mapped shards.
+        decoder: Decoder of the features.
+        check: Level of verification of a record frame.
+        label: Column of the class id, or -1.
+        has_labels: Whether the index stores class ids; they are compared with those of the plan.
+        numbers: Record id of each example, if they differ from the example ids.
+        columns: Shape and dtype of one row of each column.
+    """
 
     gather: _core.Gather
     decoder: _core.Decoder
     check: int
-    """How much of a frame is checked."""
     label: int
-    """The column that holds the class, or -1;"""
     has_labels: bool
-    """in which case the index may have it. It is compared with what a plan says."""
     numbers: Ids | None
-    """The numbers of examples among all records, if they are others."""
     columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
-    """The shape and type of a row of each column."""
 
     @property
     def row_bytes(self) -> int:
-        """The memory of one example."""
+        """Size in bytes of one decoded example."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.columns)
 
 
 class Examples(Protocol):
-    """Examples by their numbers: a dataset."""
+    """Random access to examples by id: the interface that a loader requires of a dataset."""
 
     @property
     def features(self) -> Features:
-        """What an example holds."""
+        """Features of an example."""
 
     @property
     def label(self) -> str | None:
-        """What tells the class."""
+        """Name of the label feature, or None."""
 
     def decode(self, features: Features, ids: Ids) -> dict[str, Any]:
-        """Examples by column, as they are stored: images are not decoded."""
+        """Return examples by column; images remain encoded."""
 
     def labels_of(self, ids: Ids) -> Ids:
-        """The numbers of the classes of examples."""
+        """Return the class ids of examples."""
 
     def place(self, number: int) -> RecordLocation:
-        """Where an example is, for messages."""
+        """Return the location of an example, for error messages."""
 
     @property
     def max_pixels(self) -> int:
-        """Most pixels of an image that is decoded."""
+        """Maximum number of pixels of an image that is decoded."""
 
     def native_source(self, features: Features, ids: Ids) -> NativeSource | None:
-        """What the native core needs to read examples by itself; None if it cannot.
+        """Return what the native core needs to read examples, or None if it cannot read them.
 
         Args:
-            features: What of them.
-            ids: Those that are wanted first: their files are opened now.
+            features: The features to decode.
+            ids: The examples that are read first; their shards are opened now.
         """
 
 
 def check_classes(examples: Examples, ids: Ids, classes: Ids) -> None:
-    """Compare the classes of examples by the class table of an index with those by its rows.
+    """Compare the class ids of examples in the class table of the index with those in its rows.
 
     Raises:
         FormatError: If they differ.
@@ -91,141 +95,152 @@ def check_classes(examples: Examples, ids: Ids, classes: Ids) -> None:
         agree = False
     if not agree:
         raise FormatError(
-            f"the index has records in the classes {np.unique(classes)[:5]} that are not of "
-            "them; rebuild it with `covey index`"
+            f"the class table of the index lists records of other classes under the class ids "
+            f"{np.unique(classes)[:5]}",
+            remedy="rebuild the index with `covey index`",
         )
 
 
-@dataclass(frozen=True, eq=False)
 class BatchFormat:
-    """How columns become a batch.
+    """Builds the batch of given example ids.
 
     Args:
-        examples: Where they come from.
-        wanted: The features of x: one, which is x itself; several, which are a dict; or None for
-            all but the label.
-        as_dict: Hand over a dict with the label in it, and not (x, y).
-        transform, batch_transform: What is done with each example, and with a batch.
-        decode_images: Whether images are decoded,
-        image_size: and their size then.
+        examples: The dataset.
+        options: The features, hooks and structure of a batch.
     """
 
-    examples: Examples
-    wanted: str | Sequence[str] | None = None
-    as_dict: bool = False
-    transform: Callable[[dict[str, Any]], Any] | None = None
-    batch_transform: Callable[..., Any] | None = None
-    decode_images: bool = True
-    image_size: tuple[int, int] | None = None
-
-    names: tuple[str, ...] = field(init=False)
-    """The features of x."""
-    features: Features = field(init=False)
-    """What is decoded: those, and the label if it can be compared with the index."""
-
-    def __post_init__(self) -> None:
-        for name in ("transform", "batch_transform"):
-            hook = getattr(self, name)
-            if hook is not None and not callable(hook):
-                raise FeatureError(f"{name} is {hook!r}; must be a function")
-        if self.wanted is not None and not isinstance(self.wanted, Iterable):
-            raise FeatureError(
-                option="features", found=self.wanted, allowed="a name or a list of names"
-            )
-        features, label = self.examples.features, self.examples.label
-        if self.wanted is None:
+    def __init__(self, examples: Examples, options: LoadOptions) -> None:
+        self.examples = examples
+        self.options = options
+        self.transform = _hook("transform", options.transform)
+        self.augmenter = _hook("augmenter", options.augmenter)
+        self.batch_transform = _hook("batch_transform", options.batch_transform)
+        features, label, select = examples.features, examples.label, options.select
+        if select is None:
             names = tuple(name for name in features if name != label)
         else:
-            names = (self.wanted,) if isinstance(self.wanted, str) else tuple(self.wanted)
-        if not names and self.wanted is not None:
-            raise FeatureError("features is an empty list; name at least one")
+            names = (select,) if isinstance(select, str) else tuple(select)
+            if not names:
+                raise FeatureError(option="select", found=[], allowed="at least one name")
         decoded = features.select(names)
         if label is not None and label in features and label not in names:
-            # Its last column, so that columns of one feature are (x, y) as they come.
+            # The label is the last column: the columns of a single feature then are (x, y).
             with_label = features.select((*names, label))
             kind = features[label]
-            if isinstance(kind, ClassLabel):  # its numbers are compared with those of the index
+            if isinstance(kind, ClassLabel):  # class ids are compared with those of the index
                 with_label = with_label.replace({label: Tensor("int64", default=kind.default)})
-            # A function gets whole examples, whatever tells their classes.
+            # A transform receives complete examples, whatever the type of the label.
             if with_label.column_of(label) is not None or self.transform is not None:
                 decoded = with_label
-        object.__setattr__(self, "names", names)
-        object.__setattr__(self, "features", decoded)
-        if self.image_size is not None and not self.has_images:
+        self.names = names
+        """Features of x."""
+        self.features = decoded
+        """Decoded features: those of x, and the label if it can be compared with the index."""
+        if options.image_size is not None and not self.has_images:
             raise FeatureError(
-                f"image_size is {self.image_size}, but none of the features {', '.join(names)} is "
-                "an image that is decoded"
+                f"none of the features {', '.join(names)} is a decoded image",
+                option="image_size",
+                found=options.image_size,
+                allowed="None",
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchFormat, (self.examples, self.options)
 
     @property
     def has_images(self) -> bool:
-        """Whether there are images to decode."""
+        """Whether images are decoded."""
         kinds = [self.features[name] for name in self.names]
-        return self.decode_images and any(isinstance(kind, Image) for kind in kinds)
+        return self.options.decode_images and any(isinstance(kind, Image) for kind in kinds)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing is done to columns that needs Python."""
-        return self.transform is None and self.batch_transform is None and not self.has_images
+    def has_hooks(self) -> bool:
+        """Whether user functions are called."""
+        return any((self.transform, self.augmenter, self.batch_transform))
 
     @property
-    def is_labelled(self) -> bool:
-        """Whether there is a y."""
-        return self.examples.label is not None
+    def returns_tuples(self) -> bool:
+        """Whether a list in a batch is a tuple of arrays rather than a column of rows."""
+        return self.batch_transform is not None or self.augmenter is not None
 
-    def make(self, ids: Ids, classes: Ids | None, go_on: Callable[[], None]) -> Any:
-        """The batch of some examples.
+    @property
+    def is_native(self) -> bool:
+        """Whether the native core can build batches without Python."""
+        return not self.has_hooks and not self.has_images
+
+    def native_source(self, ids: Ids) -> NativeSource | None:
+        """Return what the native core needs to build batches, or None if it cannot."""
+        return self.examples.native_source(self.features, ids) if self.is_native else None
+
+    def build(
+        self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
+    ) -> Any:
+        """Return the batch of the examples `ids`.
 
         Args:
-            ids: Their numbers.
-            classes: The numbers of their classes, if they are known.
-            go_on: Raises if nobody wants the batch any more.
+            ids: The example ids.
+            classes: Their class ids, if the plan has them.
+            key: Identity of the batch.
+            check_cancelled: Raises if the batch is no longer needed.
         """
+        if classes is not None:
+            check_classes(self.examples, ids, classes)
         columns: Any = self.examples.decode(self.features, ids)
         if self.has_images:
+            size = self.options.image_size
+            assert not isinstance(size, int)
             columns = decode_images(
                 self.features,
                 columns,
                 lambda row: self.examples.place(int(ids[row])),
-                size=self.image_size,
+                size=size,
                 max_pixels=self.examples.max_pixels,
             )
         if self.transform is not None and len(ids):
-            columns = self._transform(columns, ids, go_on)
-        y = None
-        if self.is_labelled:
-            y = self.examples.labels_of(ids) if classes is None else classes
+            columns = self._transform(self.transform, columns, ids, key, check_cancelled)
+        y = classes
+        if y is None and self.examples.label is not None:
+            y = self.examples.labels_of(ids)
         try:
-            return self.emit(columns, y)
+            return self.compose(columns, y, key)
         except Exception as error:
-            locate(error, f"in the batch of the examples {ids[:4].tolist()} and others")
+            add_location(error, f"in the batch of the examples {ids[:4].tolist()} and others")
             raise
 
-    def _transform(self, columns: dict[str, Any], ids: Ids, go_on: Callable[[], None]) -> Any:
-        assert self.transform is not None
-        done = []
+    def _transform(
+        self,
+        transform: Hook,
+        columns: dict[str, Any],
+        ids: Ids,
+        key: BatchKey,
+        check_cancelled: Callable[[], None],
+    ) -> Any:
+        results = []
         for row in range(len(ids)):
-            go_on()
+            check_cancelled()
             try:
-                done.append(self.transform(row_of(columns, row)))
-                if done[-1] is None:
-                    raise FeatureError("transform= gives None, must return what is to be used")
+                results.append(transform(row_of(columns, row), key=key, row=row))
+                if results[-1] is None:
+                    raise FeatureError("transform returned None instead of an example")
             except Exception as error:
-                locate(error, f"in transform= of {self.examples.place(int(ids[row]))}")
+                add_location(error, f"in transform= of {self.examples.place(int(ids[row]))}")
                 raise
-        return _collate(done)
+        return _collate(results)
 
-    def emit(self, columns: Any, y: Ids | None) -> Any:
-        """A batch in the form that was asked for."""
+    def compose(self, columns: Any, y: Any, key: BatchKey) -> Any:
+        """Return columns and class ids in the structure of a batch, after the batch hooks."""
         x = self._x(columns)
-        if self.as_dict:
+        if self.augmenter is not None:
+            x, y = augment(self.augmenter, x, y, key)
+        parts: tuple[Any, ...] = (x,) if y is None else (x, y)
+        if self.options.as_dict:
             batch = dict(x) if isinstance(x, Mapping) else {self.names[0]: x}
             if y is not None:
                 batch[self._label_key] = y
-            return batch if self.batch_transform is None else self.batch_transform(batch)
-        if y is None:
-            return x if self.batch_transform is None else self.batch_transform(x)
-        return (x, y) if self.batch_transform is None else self.batch_transform(x, y)
+            parts = (batch,)
+        if self.batch_transform is not None:
+            return self.batch_transform(*parts, key=key)
+        return parts if len(parts) > 1 else parts[0]
 
     @property
     def _label_key(self) -> str:
@@ -235,19 +250,20 @@ class BatchFormat:
         return "label" if "label" not in self.names else "class"
 
     def _x(self, columns: Any) -> Any:
-        if not isinstance(columns, Mapping):  # a transform gives something else
+        if not isinstance(columns, Mapping):  # the result of a transform
             return columns
-        if isinstance(self.wanted, str):
+        select = self.options.select
+        if isinstance(select, str):
             try:
-                return self.features.find(columns, self.wanted)
+                return self.features.find(columns, select)
             except (KeyError, TypeError, IndexError):
                 raise FeatureError(
-                    f"transform= gives no {self.wanted!r}, which is to be x"
+                    "transform returned examples without the selected feature", feature=select
                 ) from None
         label = self.examples.label
         if label is not None and label in self.features and label not in self.names:
             columns = _without(columns, self.features.path_of(label))
-        if self.wanted is not None or self.as_dict:
+        if select is not None or self.options.as_dict:
             return columns
         x: Any = columns
         while isinstance(x, Mapping) and len(x) == 1:
@@ -255,16 +271,12 @@ class BatchFormat:
         return columns if isinstance(x, Mapping) else x
 
 
-def locate(error: Exception, where: str) -> None:
-    """Say with an error of another program's function where it was."""
-    if hasattr(error, "add_note"):  # since Python 3.11
-        error.add_note(where)
-    elif error.args and isinstance(error.args[0], str):
-        error.args = (f"{error.args[0]} ({where})", *error.args[1:])
+def _hook(option: str, function: Callable[..., Any] | None) -> Hook | None:
+    return None if function is None else Hook(option, function)
 
 
 def _without(columns: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """The same columns but one; nothing is changed that others have."""
+    """Return a copy of nested columns without the one at `path`."""
     first, *rest = path
     kept = dict(columns)
     if not rest:
@@ -277,19 +289,19 @@ def _without(columns: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def _collate(examples: Sequence[Any]) -> Any:
-    """Examples as columns: arrays if all have one shape, else lists."""
+    """Return examples as columns: arrays if all rows have the same shape, otherwise lists."""
     first = examples[0]
     if isinstance(first, Mapping):
         keys = list(first)
-        for each in examples:
-            if not isinstance(each, Mapping) or set(each) != set(keys):
-                found = list(each) if isinstance(each, Mapping) else type(each).__name__
+        for example in examples:
+            if not isinstance(example, Mapping) or set(example) != set(keys):
+                found = list(example) if isinstance(example, Mapping) else type(example).__name__
                 raise FeatureError(
-                    f"transform= gives {keys} for one example and {found} for another; must give "
-                    "the same for all"
+                    f"transform returned {keys} for one example and {found} for another",
+                    remedy="return the same features for all examples",
                 )
-        return {key: _collate([each[key] for each in examples]) for key in keys}
+        return {key: _collate([example[key] for example in examples]) for key in keys}
     if isinstance(first, (str, bytes)):
         return list(examples)
-    arrays = [np.asarray(each) for each in examples]
-    return np.stack(arrays) if len({each.shape for each in arrays}) == 1 else list(examples)
+    arrays = [np.asarray(example) for example in examples]
+    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else list(examples)

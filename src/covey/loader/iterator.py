@@ -1,43 +1,80 @@
-"""One loop over a loader: what it returns, and who may move the loader meanwhile."""
+"""The position of a loader, and the iterator that advances it."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from covey._fork import ForkAware
 from covey.errors import ClosedError, PlanError
-from covey.loader.prefetch import Producer, let_go
+from covey.loader.options import LoadOptions
+from covey.loader.prefetch import Format, Producer, detach, is_worker_of, start_producer
+from covey.plan import Plan
 
-if TYPE_CHECKING:
-    from covey.loader.loader import Loader
 
+class Position(ForkAware):
+    """The plan of a loader and the index of its next batch, for one thread at a time.
 
-class LoaderLock(ForkAware):
-    """Whose turn it is to move a loader: one thread's at a time.
+    The lock is reentrant, because a signal handler may run in the thread that holds it. It is
+    released in a forked child.
 
-    A signal handler may come back in the same one. In a forked child nobody has it.
+    Args:
+        plan: The plan.
+        batch: Index of the next batch, over all ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan, batch: int = 0) -> None:
         super().__init__()
-        self.lock = threading.RLock()
+        self.plan = plan
+        self.batch = batch
+        self._rlock = threading.RLock()
 
     def _reset_after_fork(self) -> object:
-        self.lock = threading.RLock()
+        self._rlock = threading.RLock()
         return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Position, (self.plan, self.batch)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock.
+
+        Raises:
+            PlanError: In a thread that builds a batch: the thread that waits for the batch holds
+                the lock.
+        """
+        if is_worker_of(self):
+            raise PlanError(
+                "a hook used its own loader in a prefetching thread, which would wait for itself"
+            )
+        with self._rlock:
+            yield
 
 
 class LoaderIterator(ForkAware):
-    """One loop over a loader, which it moves on."""
+    """One iteration over the batches of a loader, whose position it advances.
 
-    def __init__(self, loader: Loader, turn: LoaderLock, steps: int, end: int | None) -> None:
+    Args:
+        format: Contents of a batch.
+        position: Position of the loader.
+        options: Threads and prefetching.
+        steps: Number of batches.
+        end: Position after the last batch, if it is not the batch that follows it.
+    """
+
+    def __init__(
+        self, format: Format, position: Position, options: LoadOptions, steps: int, end: int | None
+    ) -> None:
         super().__init__()
-        self._loader = loader
-        self._turn = turn
+        self._format = format
+        self._position = position
+        self._options = options
         self._left = steps
-        self._end = end  # where the loader is afterwards, if that is not where the last batch was
-        self._plan = loader._plan
+        self._end = end
+        self._plan = position.plan
         self._producer: Producer | None = None
         self._closed = False
         self.is_busy = False
@@ -46,39 +83,47 @@ class LoaderIterator(ForkAware):
         return self
 
     def __next__(self) -> Any:
-        with self._turn.lock:
+        position = self._position
+        with position.locked():
             if self._left == 0:
                 if not self._closed and self._end is not None:
-                    self._loader._batch = self._end
+                    position.batch = self._end
                 self.close()
                 raise StopIteration
-            if self.is_busy:  # a signal handler, or a hook, has come back in the same thread
-                raise PlanError("this loop is at a batch already, in this very thread")
+            if self.is_busy:  # a signal handler or a hook in the same thread
+                raise PlanError("the iterator is already building a batch in this thread")
             self._check_open()
             self.is_busy = True
             try:
-                batch = self._make()
-                after = self._loader._batch + self._plan.batches_per_step
-                self._loader._batch = after if self._end is None else min(after, self._end)
+                batch = self._next()
+                following = position.batch + self._plan.batches_per_step
+                position.batch = following if self._end is None else min(following, self._end)
                 self._left -= 1
                 return batch
             except BaseException:
-                self._drop()  # what comes next is begun again
+                self._stop_producer()  # the next call starts another one
                 self._check_open()
                 raise
             finally:
                 self.is_busy = False
 
-    def _make(self) -> Any:
-        loader = self._loader
-        if self._plan is not loader._plan:  # it has other weights
-            self._drop()
-            self._plan = loader._plan
+    def _next(self) -> Any:
+        position = self._position
+        if self._plan is not position.plan:  # the class weights have changed
+            self._stop_producer()
+            self._plan = position.plan
         if self._producer is None:
-            self._producer = loader._produce(self._left)
+            self._producer = start_producer(
+                self._format,
+                self._plan,
+                position.batch,
+                steps=self._left,
+                options=self._options,
+                owner=position,
+            )
         try:
             batch = self._producer.next()
-        except StopIteration as error:  # of a hook: it must not look like the end of the loop
+        except StopIteration as error:  # must not be mistaken for the end of the iteration
             raise RuntimeError("a hook raised StopIteration") from error
         self._check_open()
         return batch
@@ -86,32 +131,31 @@ class LoaderIterator(ForkAware):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(
-                "this loop was ended: another one over the same loader was begun, or the loader "
-                "was moved or closed"
+                "the iterator is closed: the loader was iterated again, moved, or closed"
             )
 
-    def _drop(self) -> None:
+    def _stop_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
 
     def _reset_after_fork(self) -> object:
-        # The threads are the parent's; what comes next is made by others.
+        # The threads of the producer belong to the parent process.
         self.is_busy = False
         producer, self._producer = self._producer, None
         if producer is not None:
-            let_go(producer)
+            detach(producer)
         return producer
 
     def close(self) -> None:
-        """End the loop, and its threads."""
-        with self._turn.lock:
+        """End the iteration, and stop its threads."""
+        with self._position.locked():
             self._closed = True
             if not self.is_busy:
-                self._drop()
-            elif self._producer is not None:  # of this thread: it ends when that comes back
+                self._stop_producer()
+            elif self._producer is not None:  # called while this thread waits for a batch
                 self._producer.interrupt()
 
     def __del__(self) -> None:
         if hasattr(self, "is_busy"):
-            self._drop()
+            self._stop_producer()

@@ -1,4 +1,4 @@
-"""The batches of some steps, in order, made ahead: by native threads, or by Python's."""
+"""Producers: build the batches of consecutive steps in order, prefetched by threads."""
 
 from __future__ import annotations
 
@@ -18,116 +18,183 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._threads import DaemonThreads
 from covey.errors import ClosedError
-from covey.loader.batch import BatchFormat, NativeSource, check_classes
+from covey.loader.batch import BatchFormat, Ids, NativeSource
+from covey.loader.hooks import BatchKey
+from covey.loader.options import LoadOptions
 from covey.plan import Plan
+
+# The shards of the examples of the first steps are opened before the first batch is built.
+_STEPS_OPENED_FIRST = 4
+
+# Limits of the default number of prefetched batches.
+_MAX_PREFETCHED_BATCHES = 16
+_MAX_PREFETCHED_BYTES = 16 << 20
+
+
+class Format(Protocol):
+    """Builds the batch of given example ids; :class:`BatchFormat` is one."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native core can build batches without Python."""
+
+    def native_source(self, ids: Ids) -> NativeSource | None:
+        """Return what the native core needs to build batches, or None if it cannot."""
+
+    def build(
+        self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
+    ) -> Any:
+        """Return the batch of the examples `ids`."""
 
 
 class Producer(Protocol):
-    """Makes batches, one after the other."""
+    """Builds the batches of consecutive steps."""
 
     def next(self) -> Any:
-        """The next batch."""
+        """Return the next batch."""
 
     def interrupt(self) -> None:
-        """Make nothing more, whatever is under way: :meth:`next` will not give anything."""
+        """Cancel all work without waiting for it; :meth:`next` must not be called any more."""
 
     def close(self) -> None:
-        """The same, and wait for what is under way."""
+        """Cancel all work, and wait until threads have stopped."""
 
 
 class BatchBuilder:
-    """Makes the batch of a step by itself.
+    """Builds the batch of a step in the calling thread.
 
     Args:
-        recipe: What it is made of.
-        plan: Which examples it has.
-        origin: The batch that is step 0.
+        format: Contents of a batch.
+        plan: Record ids of a batch.
+        origin: Batch index of step 0.
     """
 
-    def __init__(self, recipe: BatchFormat, plan: Plan, origin: int) -> None:
-        self.recipe = recipe
-        self.plan = plan.native
+    def __init__(self, format: Format, plan: Plan, origin: int) -> None:
+        self.format = format
+        self.plan = plan
         self.share = plan.share(origin)
-        self._stopped = False
+        self._origin = origin
+        self._cancelled = False
 
-    def stop(self) -> None:
-        """Give up what is being made, and all that comes."""
-        self._stopped = True
+    def cancel(self) -> None:
+        """Abort the batches that are being built."""
+        self._cancelled = True
 
-    def _go_on(self) -> None:
-        if self._stopped:
-            raise ClosedError("nobody waits for this batch any more")
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise ClosedError("the batch was cancelled")
 
     def __call__(self, step: int) -> Any:
-        self._go_on()
-        ids, labels = self.plan.draw(step, 1, self.share)
+        self._check_cancelled()
+        ids, labels = self.plan.native.draw(step, 1, self.share)
         classes = None
         if labels is not None:
             classes = np.repeat(labels[0], ids.shape[1] // max(1, labels.shape[1]))
-            check_classes(self.recipe.examples, ids[0], classes)
-        return self.recipe.make(ids[0], classes, self._go_on)
+        key = self.plan.key(step, self._origin)
+        return self.format.build(ids[0], classes, BatchKey(*key), self._check_cancelled)
 
-    def first(self, steps: int) -> NDArray[np.int64]:
-        """The examples of the first steps."""
-        return np.concatenate([self.plan.draw(step, 1, self.share)[0][0] for step in range(steps)])
+    def first_ids(self, steps: int) -> NDArray[np.int64]:
+        """Return the example ids of the first `steps` steps."""
+        draw = self.plan.native.draw
+        return np.concatenate([draw(step, 1, self.share)[0][0] for step in range(steps)])
 
 
-# Whose batches a thread makes.
-_here = threading.local()
+def start_producer(
+    format: Format, plan: Plan, origin: int, *, steps: int, options: LoadOptions, owner: object
+) -> Producer:
+    """Return a producer of the `steps` batches from the batch `origin` on.
+
+    The native core builds them if it can; otherwise Python threads do.
+
+    Args:
+        format: Contents of a batch.
+        plan: Record ids of a batch.
+        origin: Index of the first batch.
+        steps: Number of batches.
+        options: Threads and prefetching.
+        owner: Identity of the loader, for :func:`is_worker_of`.
+    """
+    builder = BatchBuilder(format, plan, origin)
+    threads = min(options.thread_count, steps)
+    if format.is_native:
+        opened = min(steps, _STEPS_OPENED_FIRST)
+        ids = builder.first_ids(opened)
+        source = format.native_source(ids)
+        if source is not None:
+            prefetch = options.prefetch
+            if prefetch is None:
+                batch_bytes = max(1, source.row_bytes * len(ids) // opened)
+                fitting = min(_MAX_PREFETCHED_BATCHES, _MAX_PREFETCHED_BYTES // batch_bytes)
+                prefetch = max(options.thread_count + 1, fitting)
+            return NativeProducer(
+                builder,
+                source,
+                steps=steps,
+                threads=threads,
+                prefetch=min(steps, prefetch),
+                reuse_buffers=options.reuse_buffers,
+            )
+    prefetch = 2 * threads if options.prefetch is None else options.prefetch
+    return ThreadedProducer(builder, steps=steps, threads=threads, prefetch=prefetch, owner=owner)
+
+
+# The loader for which the current thread builds batches.
+_thread = threading.local()
 
 
 def is_worker_of(owner: object) -> bool:
-    """Whether this thread makes batches for somebody, who waits for them."""
-    return getattr(_here, "owner", None) is owner
+    """Return whether the current thread builds batches for the loader `owner`."""
+    return getattr(_thread, "owner", None) is owner
 
 
-# What threads still run when the interpreter ends would use what it takes away.
+# Threads that still run at exit would use modules that the interpreter has torn down.
 _RUNNING: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     running = list(_RUNNING)
-    for each in running:
-        each.interrupt()
-    for each in running:
-        with contextlib.suppress(Exception):  # then the others still are to be closed
-            each.close()
+    for producer in running:
+        producer.interrupt()
+    for producer in running:
+        with contextlib.suppress(Exception):  # the others must be closed nevertheless
+            producer.close()
 
 
-def let_go(producer: Producer) -> None:
-    """Forget a producer whose threads are those of another process."""
+def detach(producer: Producer) -> None:
+    """Forget a producer whose threads belong to the parent process."""
     _RUNNING.discard(producer)
 
 
 class NativeProducer:
-    """Has the native core make batches, and makes those itself that it cannot.
+    """Lets the native core build batches, and builds in Python those that it cannot.
 
-    That is the last one of an epoch if it is shorter, and one with which something is amiss: then
-    what is amiss is said in full.
+    These are a shorter last batch of an epoch, and a batch with an error, so that the error is
+    reported in full.
     """
 
     def __init__(
         self,
-        making: BatchBuilder,
+        builder: BatchBuilder,
         source: NativeSource,
         *,
         steps: int,
         threads: int,
         prefetch: int,
-        recycle: bool,
+        reuse_buffers: bool,
     ) -> None:
-        self._making = making
+        self._builder = builder
         add_labels = source.label < 0 and source.has_labels
         shapes = (*source.columns, ((), np.dtype(np.int64))) if add_labels else source.columns
-        self._hand_over = _composer(making.recipe, source.label, add_labels)
+        assert isinstance(builder.format, BatchFormat)
+        self._compose = _composer(builder.format, source.label, add_labels)
         self._closed = False
         self._step = 0
         self._prefetcher = _core.Prefetcher(
             source.gather,
             source.decoder,
-            making.plan,
-            making.share,
+            builder.plan.native,
+            builder.share,
             steps=steps,
             check=source.check,
             label=source.label,
@@ -137,7 +204,7 @@ class NativeProducer:
             threads=threads,
             depth=prefetch,
             allocate=partial(_allocate, shapes),
-            reuse_buffers=recycle,
+            reuse_buffers=reuse_buffers,
         )
         _RUNNING.add(self)
 
@@ -146,13 +213,13 @@ class NativeProducer:
             columns = self._prefetcher.next()
         except ValueError:
             if self._closed:
-                raise ClosedError("these batches were closed, or the interpreter ends") from None
+                raise ClosedError("the producer is closed") from None
             raise
         step = self._step
         self._step = step + 1
         if columns is None:
-            return self._making(step)
-        return columns if self._hand_over is None else self._hand_over(columns)
+            return self._builder(step)
+        return columns if self._compose is None else self._compose(columns)
 
     def interrupt(self) -> None:
         self._closed = True
@@ -164,73 +231,75 @@ class NativeProducer:
 def _allocate(
     columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...], rows: int
 ) -> tuple[NDArray[Any], ...]:
-    # Arrays that own their memory: a view of a view counts for the owner, and that is how the
-    # native core sees that somebody still has it.
+    # Arrays that own their memory: every view holds a reference to the owner, by which the native
+    # core detects that a buffer is in use.
     return tuple(np.empty((rows, *shape), dtype) for shape, dtype in columns)
 
 
 def _composer(
-    recipe: BatchFormat, label: int, add_labels: bool
+    format: BatchFormat, label: int, add_labels: bool
 ) -> Callable[[tuple[NDArray[Any], ...]], Any] | None:
-    """What makes a batch of the native core's columns; None if they are one."""
-    names = tuple(recipe.features)
+    """Return the function from native columns to a batch, or None if the columns are the batch."""
+    names = tuple(format.features)
     is_pair = (len(names) == 2 and label == 1) or (len(names) == 1 and add_labels)
-    if is_pair and not recipe.as_dict and isinstance(recipe.wanted, (str, type(None))):
+    options = format.options
+    if is_pair and not options.as_dict and isinstance(options.select, (str, type(None))):
         return None
+    no_hooks = BatchKey(0, 0)
 
     def compose(columns: tuple[NDArray[Any], ...]) -> Any:
-        nested = recipe.features.nest(dict(zip(names, columns, strict=False)))
+        nested = format.features.nest(dict(zip(names, columns, strict=False)))
         y = columns[label] if label >= 0 else columns[-1] if add_labels else None
-        return recipe.emit(nested, y)
+        return format.compose(nested, y, no_hooks)
 
     return compose
 
 
 class ThreadedProducer:
-    """Has Python's threads make batches, a whole one each.
+    """Lets Python threads build batches, one batch per task.
 
-    They are worth it where decoding leaves Python to others: images, compressed and remote shards.
+    It pays where decoding releases the interpreter lock: images, compressed and remote shards.
     """
 
     def __init__(
-        self, making: BatchBuilder, *, steps: int, threads: int, prefetch: int, owner: object
+        self, builder: BatchBuilder, *, steps: int, threads: int, prefetch: int, owner: object
     ) -> None:
-        self._making = making
+        self._builder = builder
         self._owner = owner
         self._steps = steps
         self._prefetch = prefetch
-        self._begun = 0
-        self._waiting: deque[Future[Any]] = deque()
+        self._submitted = 0
+        self._in_flight: deque[Future[Any]] = deque()
         self._threads = DaemonThreads(threads, "covey-loader") if threads else None
         _RUNNING.add(self)
 
     def next(self) -> Any:
         if self._threads is None:
-            self._begun += 1
-            return self._making(self._begun - 1)
-        self._begin(1)
-        first = self._waiting.popleft()
-        # As many are made as were asked for, while a caller that has this one is at work.
-        self._begin(self._prefetch)
+            self._submitted += 1
+            return self._builder(self._submitted - 1)
+        self._submit(1)
+        first = self._in_flight.popleft()
+        # The next batches are built while the caller uses this one.
+        self._submit(self._prefetch)
         try:
             return first.result()
         finally:
-            del first  # an error has this frame, which must not have the error
+            del first  # the traceback of an error refers to this frame
 
-    def _begin(self, count: int) -> None:
+    def _submit(self, count: int) -> None:
         assert self._threads is not None
-        while len(self._waiting) < count and self._begun < self._steps:
-            self._waiting.append(self._threads.submit(self._make, self._begun))
-            self._begun += 1
+        while len(self._in_flight) < count and self._submitted < self._steps:
+            self._in_flight.append(self._threads.submit(self._build, self._submitted))
+            self._submitted += 1
 
-    def _make(self, step: int) -> Any:
-        _here.owner = self._owner
-        return self._making(step)
+    def _build(self, step: int) -> Any:
+        _thread.owner = self._owner
+        return self._builder(step)
 
     def interrupt(self) -> None:
-        self._making.stop()
-        for each in list(self._waiting):
-            each.cancel()
+        self._builder.cancel()
+        for future in list(self._in_flight):
+            future.cancel()
 
     def close(self) -> None:
         self.interrupt()

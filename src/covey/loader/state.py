@@ -1,4 +1,4 @@
-"""Where a loader is, as a small JSON object."""
+"""The state of a loader as a small JSON object."""
 
 from __future__ import annotations
 
@@ -19,50 +19,61 @@ FORMAT = 1
 
 
 def save(plan: Plan, batch: int) -> dict[str, Any]:
-    """The state of a caller that has a plan, and is at a batch."""
+    """Return the state of a loader with `plan` whose next batch is `batch`."""
     state: dict[str, Any] = {"format": FORMAT, "batch": batch, "plan": dict(plan.description)}
-    if isinstance(plan, BalancedPlan) and plan.changes:
-        state["weights"] = [[begin, _pack(quotas)] for begin, quotas in plan.changes]
-    return state
+    weights = save_weights(plan)
+    return {**state, "weights": weights} if weights else state
 
 
 def load(plan: Plan, state: Mapping[str, Any]) -> tuple[Plan, int]:
-    """The plan of a state, and the batch that it is at.
+    """Return the plan of a state, and the index of its next batch.
 
     Args:
-        plan: That of a caller that goes on.
-        state: As :func:`save` gave it.
+        plan: Plan of the loader that loads the state; it may have other ranks.
+        state: A result of :func:`save`.
 
     Raises:
-        PlanError: If it is not a state, or one of other batches.
+        PlanError: If it is not a valid state, or the state of other batches.
     """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-        raise PlanError("this is not a state of a loader that this version of covey knows")
+        raise PlanError("not the state of a loader of this version of covey")
     batch, described = state.get("batch"), state.get("plan")
-    last = plan.native.last_batch
-    if type(batch) is not int or not 0 <= batch < last or not isinstance(described, Mapping):
-        raise PlanError(f"the state of a loader is corrupt: its batch is {batch!r}")
+    end = plan.native.last_batch
+    if type(batch) is not int or not 0 <= batch < end or not isinstance(described, Mapping):
+        raise PlanError(
+            "the state is corrupt", option="batch", found=batch, allowed="the index of a batch"
+        )
     for name, expected in plan.description.items():
         if described.get(name) != expected:
             raise PlanError(
-                f"the state is of other batches: its {name} is {described.get(name)!r}, here it is "
-                f"{expected!r}; make the loader as it was, of the same data"
+                "the state belongs to other batches",
+                option=name,
+                found=described.get(name),
+                allowed=f"{expected!r}, as in this loader",
             )
-    if isinstance(plan, BalancedPlan):
-        return plan.with_changes(_changes(state.get("weights", []), last)), batch
-    return plan, batch
+    return load_weights(plan, state.get("weights", [])), batch
 
 
-def _changes(given: Any, last: int) -> list[Change]:
+def save_weights(plan: Plan) -> list[list[Any]]:
+    """Return the changes of class weights of a plan as JSON."""
+    if not isinstance(plan, BalancedPlan):
+        return []
+    return [[begin, _pack(quotas)] for begin, quotas in plan.changes]
+
+
+def load_weights(plan: Plan, weights: Any) -> Plan:
+    """Return `plan` with the changes of class weights that :func:`save_weights` returned."""
+    if not isinstance(plan, BalancedPlan):
+        return plan
+    end = plan.native.last_batch
     changes: list[Change] = []
-    for each in given if isinstance(given, list) else [None]:
-        pair = each if isinstance(each, (list, tuple)) and len(each) == 2 else (None, None)
-        begin, packed = pair
-        least = changes[-1][0] + 1 if changes else 0
-        if type(begin) is not int or not least <= begin < last:
-            raise PlanError(f"the state of a loader is corrupt: weights are {str(each)[:60]!r}")
+    for item in weights if isinstance(weights, list) else [None]:
+        begin, packed = item if isinstance(item, (list, tuple)) and len(item) == 2 else (None, None)
+        first = changes[-1][0] + 1 if changes else 0
+        if type(begin) is not int or not first <= begin < end:
+            raise _corrupt_weights(item)
         changes.append((begin, _unpack(packed)))
-    return changes
+    return plan.with_changes(changes)
 
 
 def _pack(quotas: NDArray[np.uint64] | None) -> str | None:
@@ -78,4 +89,10 @@ def _unpack(packed: Any) -> NDArray[np.uint64] | None:
         data = zlib.decompress(base64.b64decode(packed, validate=True))
         return np.frombuffer(data, "<u8").astype(np.uint64)
     except (TypeError, ValueError, binascii.Error, zlib.error):
-        raise PlanError("the state of a loader is corrupt: its weights cannot be read") from None
+        raise _corrupt_weights(packed) from None
+
+
+def _corrupt_weights(found: Any) -> PlanError:
+    return PlanError(
+        "the state is corrupt", option="weights", found=found, allowed="pairs (batch, quotas)"
+    )

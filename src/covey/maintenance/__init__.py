@@ -1,1 +1,1 @@
-"""Check, repair, describe and index datasets."""
+"""Maintenance of datasets: verify, repair, info and build_index."""

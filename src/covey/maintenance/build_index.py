@@ -1,4 +1,4 @@
-"""Making indexes: beside the shards, wherever these are."""
+"""covey.build_index: build the index of a dataset and store it beside the shards."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.index import BY_FILE, GUESS, Index, Indexing, index_names, write_index
 from covey.index.dali import DaliIndexing, export_dali
-from covey.maintenance.dataset_files import choose_splits
-from covey.maintenance.index_state import State, find_state
+from covey.maintenance.info import IndexState, find_index_state
+from covey.maintenance.report import choose_splits
 from covey.results import IndexResult
 from covey.untrusted import reports_errors
 
@@ -35,57 +35,57 @@ def build_index(
     threads: int | None = None,
     progress: bool | None = None,
 ) -> tuple[IndexResult, ...]:
-    """Make the index of a dataset, or of any TFRecord files of Examples, beside the shards.
+    """Build the index of a dataset, or of TFRecord files of Examples, beside the shards.
 
-    One that is there, is of these shards as they are now, and has the label that is asked for, is
-    left as it is. The shards are not changed.
+    A fresh index with the requested label is kept. The shards are not changed.
 
     Args:
-        path: As for :func:`covey.open`.
-        split: Only this one, or several of them: ``"train+test"``.
-        label: The feature that tells the class, or ``"@file"`` if each file holds one class. By
-            default that of the old index, or a feature that is called so.
-        force: Make it again in any case.
-        from_dali: Make it of DALI's index files: those beside the shards, or in this directory.
-        to_dali: Write DALI's index files, beside the shards or into this directory.
-        map_files: Map local shards into memory; False reads them, which is slower.
-        storage_options: What fsspec needs for a URL: credentials, an endpoint.
-        threads: How many work; all CPU cores by default.
-        progress: Show how far it is; by default where somebody looks.
+        path: Dataset or files, as for :func:`covey.open`.
+        split: Name of the split, or several: ``"train+test"`` (default: all).
+        label: Label feature, or ``"@file"`` if each file holds one class (default: that of the
+            existing index, or a feature with the name of a label).
+        force: Rebuild a fresh index.
+        from_dali: Build the index from DALI's index files: True for those beside the shards, or
+            their directory.
+        to_dali: Write DALI's index files: True for beside the shards, or a directory.
+        mmap: Map local shards into memory; False reads them, which is slower.
+        storage_options: Options of fsspec for a URL: credentials, an endpoint.
+        threads: Number of threads (default: the number of CPU cores).
+        progress: Show a progress bar (default: if stderr is a terminal).
 
     >>> with RecordWriter("birds.tfrecord") as writer:
     ...     writer.write(Features({"species": "str"}).encode({"species": "owl"}))
-    >>> made, = make_index("birds.tfrecord", label="species")
-    >>> made.is_new, len(made.index), made.index.metadata.label_strings
+    >>> built, = build_index("birds.tfrecord", label="species")
+    >>> built.is_new, len(built.index), built.index.metadata.label_strings
     (True, 1, ('owl',))
     """
     layout = find_layout(path, storage_options=storage_options)
-    common = Indexing(mmap=mmap, threads=threads, progress=progress)
+    options = Indexing(mmap=mmap, threads=threads, progress=progress)
     return tuple(
-        _make(layout, name, label, common, force, from_dali, to_dali)
+        _build_split(layout, name, label, options, force, from_dali, to_dali)
         for name in choose_splits(layout, split)
     )
 
 
-def _make(
+def _build_split(
     layout: Layout,
     name: str,
     label: str | None,
-    common: Indexing,
+    options: Indexing,
     force: bool,
     from_dali: str | bool,
     to_dali: str | bool,
 ) -> IndexResult:
     started = time.perf_counter()
     split = layout.splits[name]
-    state = find_state(split)
+    state = find_index_state(split)
     index = state.index
     is_new = force or from_dali is not False
     if index is None or is_new or label not in (None, index.metadata.label):
         is_new = True
-        index = _build(layout, split, state, label, common, from_dali)
-    if is_new or not state.beside:  # a fresh one may lie in the cache only
-        _put(split, index)
+        index = _build(layout, split, state, label, options, from_dali)
+    if is_new or not state.is_beside:
+        _store(split, index)
     exported: list[str] = []
     if to_dali is not False:
         exported = export_dali(index, split.files, to_dali if isinstance(to_dali, str) else None)
@@ -96,39 +96,38 @@ def _make(
 def _build(
     layout: Layout,
     split: SplitFiles,
-    state: State,
+    state: IndexState,
     label: str | None,
-    common: Indexing,
+    options: Indexing,
     from_dali: str | bool,
 ) -> Index:
-    about = state.about
-    indexing = replace(common, features=layout.features, label=GUESS if label is None else label)
-    if about is not None and about.order:  # covey's own: its features say more than those of TFDS
-        order = {} if state.kind == "stale" else about.order
-        indexing = replace(indexing, features=about.features, order=order)
+    metadata = state.metadata
+    builder = replace(options, features=layout.features, label=GUESS if label is None else label)
+    if metadata is not None and metadata.order:  # covey's features have details that TFDS' lack
+        order = {} if state.kind == "stale" else metadata.order
+        builder = replace(builder, features=metadata.features, order=order)
     if from_dali is not False:
-        directory = from_dali if isinstance(from_dali, str) else None
-        indexing = DaliIndexing(
-            indexing.features,
-            indexing.label,
-            order=indexing.order,
-            mmap=common.mmap,
-            threads=common.threads,
-            progress=common.progress,
-            directory=directory,
+        builder = DaliIndexing(
+            builder.features,
+            builder.label,
+            order=builder.order,
+            mmap=options.mmap,
+            threads=options.threads,
+            progress=options.progress,
+            directory=from_dali if isinstance(from_dali, str) else None,
         )
-    if about is not None and label in (None, about.label) and state.kind != "stale":
-        # Unless its features, or classes, are not those of the records.
+    if metadata is not None and label in (None, metadata.label) and state.kind != "stale":
+        # The features or classes of the old index may not be those of the records.
         with contextlib.suppress(FeatureError):
-            return indexing.like(about).build(split.files)
-    if about is not None and label is None and about.label in (BY_FILE, *about.features):
-        # Unless the records have no such label any more.
+            return builder.like(metadata).build(split.files)
+    if metadata is not None and label is None and metadata.label in (BY_FILE, *metadata.features):
+        # The records may no longer have the old label.
         with contextlib.suppress(DatasetError, ExampleError, FeatureError):
-            return replace(indexing, label=about.label).build(split.files)
-    return indexing.build(split.files)
+            return replace(builder, label=metadata.label).build(split.files)
+    return builder.build(split.files)
 
 
-def _put(split: SplitFiles, index: Index) -> None:
+def _store(split: SplitFiles, index: Index) -> None:
     """Write an index beside its shards."""
     storage, directory, names = split.files.storage, split.files.directory, index_names(split.stem)
     written = [names["rows"], names["metadata"]]
@@ -139,27 +138,28 @@ def _put(split: SplitFiles, index: Index) -> None:
             write_index(Path(directory), split.stem, index)
         except OSError as error:
             raise DatasetError(
-                f"the index cannot be written there ({error.strerror or error}); "
-                "covey.open keeps one in its cache by itself",
+                f"the index cannot be written ({error.strerror or error})",
                 path=directory,
+                remedy="covey.open stores an index in its cache instead",
             ) from error
     else:
         with tempfile.TemporaryDirectory(prefix="covey-index-") as local:
             write_index(Path(local), split.stem, index)
-            for name in written:  # the description last: it has the checksums of the others
+            for name in written:  # the metadata last: it has the checksums of the others
                 storage.upload(os.path.join(local, name), storage.join(directory, name))
-    # Of an index that had a label.
-    left = [storage.join(directory, name) for name in names.values() if name not in written]
-    storage.remove(left)
+    # An index without a label replaces one with a label.
+    storage.remove(
+        [storage.join(directory, each) for each in names.values() if each not in written]
+    )
 
 
 def _differences(split: SplitFiles, index: Index) -> tuple[str, ...]:
-    found = zip(index.metadata.shards, split.records or (), strict=False)
+    counts = zip(index.metadata.shards, split.records or (), strict=False)
     return (
         *(
-            f"{shard.name} has {shard.records:,} records, but the dataset says {said:,}"
-            for shard, said in found
-            if shard.records != said
+            f"{shard.name} has {shard.records:,} records, but {expected:,} in the metadata"
+            for shard, expected in counts
+            if shard.records != expected
         ),
         *(f"{name} is missing" for name in split.absent),
     )

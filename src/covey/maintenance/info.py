@@ -1,27 +1,39 @@
-"""What a dataset holds, without reading it: features, splits, sizes, classes."""
+"""covey.info: the splits, features, classes and index of a dataset."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from covey import _core
 from covey.classes import ClassTable
-from covey.dataset.layout import Layout, find_layout
-from covey.errors import CoveyError
-from covey.index import ShardFiles
+from covey.dataset.layout import Layout, SplitFiles, find_layout
+from covey.errors import CoveyError, DatasetError, FormatError, StorageError
+from covey.index import (
+    Index,
+    Indexing,
+    IndexMetadata,
+    ShardFiles,
+    cached_location,
+    find_changed,
+    index_names,
+)
 from covey.index.build import open_reader
-from covey.maintenance.dataset_files import choose_splits, named
-from covey.maintenance.index_state import State, find_state
-from covey.maintenance.shard_reader import find_compression
+from covey.index.store import find_index
+from covey.maintenance.report import choose_splits, shown_path
+from covey.maintenance.scan import OpenShard
 from covey.results import Info, SplitOverview
 from covey.schema import Features
 from covey.schema.survey import survey_block, survey_kinds
 from covey.untrusted import reports_errors
+
+_MAX_BINS = 12
 
 
 @reports_errors
@@ -31,14 +43,14 @@ def info(
     split: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Info:
-    """Say what a dataset holds, as far as its index and its descriptions tell.
+    """Return an overview of a dataset, from its index and its metadata.
 
-    Nothing is written, and no record is read, unless nothing else tells the features: then one is.
+    Nothing is written. No record is read, except the first one if the features are unknown.
 
     Args:
-        path: As for :func:`covey.open`.
-        split: Only this one, or several of them: ``"train+test"``.
-        storage_options: What fsspec needs for a URL: credentials, an endpoint.
+        path: Dataset or files, as for :func:`covey.open`.
+        split: Name of the split, or several: ``"train+test"`` (default: all).
+        storage_options: Options of fsspec for a URL: credentials, an endpoint.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> _ = write(birds, "birds", split="train", label="species", progress=False)
@@ -48,54 +60,51 @@ def info(
     """
     layout = find_layout(path, storage_options=storage_options)
     names = choose_splits(layout, split)
-    states = {name: find_state(layout.splits[name]) for name in names}
-    known = [state.about.features for state in states.values() if state.about is not None]
+    states = {name: find_index_state(layout.splits[name]) for name in names}
+    known = [state.metadata.features for state in states.values() if state.metadata is not None]
     features = known[0] if known else layout.features
     is_guess = features is None
     if features is None:
         features = _first_features([layout.splits[name].files for name in names])
     splits = tuple(_overview(layout, name, state) for name, state in states.items())
-    return Info(named(path), layout.kind, features, is_guess, splits)
+    return Info(shown_path(path), layout.kind, features, is_guess, splits)
 
 
-def _overview(layout: Layout, name: str, state: State) -> SplitOverview:
+def _overview(layout: Layout, name: str, state: IndexState) -> SplitOverview:
     split = layout.splits[name]
     storage, paths = split.files.storage, split.files.paths
-    stats = dict(zip(paths, storage.stat(paths), strict=True))
-    there = [path for path in paths if stats[path] is not None]
-    index, about = state.index, state.about
-    records = sum(split.records) if split.records is not None else None
+    stats = storage.stat(paths)
+    index, metadata = state.index, state.metadata
+    records = None if split.records is None else sum(split.records)
+    compression = None if metadata is None else metadata.compression
+    classes = None
     if index is not None:
         records = len(index)
-    compression = None if about is None else about.compression
-    if index is None and there:
-        compression = find_compression(storage, there[0])
-    classes = None
-    if index is not None and index.classes is not None and index.by_class is not None:
-        classes = ClassTable(index.classes, index.by_class, index.metadata.class_names)
+        if index.classes is not None and index.by_class is not None:
+            classes = ClassTable(index.classes, index.by_class, index.metadata.class_names)
+    else:
+        existing = next((path for path, stat in zip(paths, stats, strict=True) if stat), None)
+        if existing is not None:
+            shard = OpenShard(storage, existing)
+            compression = shard.compression
+            shard.close()
+    missing = [file for file, stat in zip(split.files.names, stats, strict=True) if stat is None]
     return SplitOverview(
         name=name,
         records=records,
         shards=len(paths),
-        missing=(
-            *(
-                name
-                for name, path in zip(split.files.names, paths, strict=True)
-                if path not in there
-            ),
-            *split.absent,
-        ),
-        bytes=sum(stat.size for stat in stats.values() if stat is not None),
+        missing=(*missing, *split.absent),
+        bytes=sum(stat.size for stat in stats if stat is not None),
         compression=compression,
         index=state.kind,
-        reason=state.why,
-        label=None if about is None else about.label,
+        reason=state.reason,
+        label=None if metadata is None else metadata.label,
         classes=classes,
     )
 
 
 def _first_features(files: list[ShardFiles]) -> Features | None:
-    """The features of the first record, if it is an Example."""
+    """Return the features of the first record; None if it is not an Example."""
     try:
         for each in files:
             for path in each.paths:
@@ -109,55 +118,117 @@ def _first_features(files: list[ShardFiles]) -> Features | None:
     return None
 
 
-def histogram(counts: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int, int]]:
-    """Sizes of classes in up to twelve bins: (the smallest, the largest, how many classes).
+@dataclass(frozen=True, eq=False)
+class IndexState:
+    """The index of a split, if there is one."""
 
-    One for each size if they are few; else all equally wide; or if some classes are much larger
-    than others, each wider than the one before.
+    kind: Literal["fresh", "stale", "corrupt", "missing"]
+    reason: str = ""
+    """Why the index is stale or corrupt."""
+    index: Index | None = None
+    """The index, if it is fresh."""
+    metadata: IndexMetadata | None = None
+    """Metadata of the index, if it can be read."""
+    is_beside: bool = False
+    """Whether the fresh index is stored beside the shards, not in the cache."""
+
+
+def find_index_state(split: SplitFiles) -> IndexState:
+    """Find the index of a split, beside the shards or in the cache; nothing is built."""
+    files = split.files
+    try:
+        state = _state_beside(split)
+    except (FormatError, StorageError) as error:
+        if files.storage.is_remote and isinstance(error, StorageError):
+            raise
+        state = IndexState("corrupt", str(error))
+    try:
+        index, directory, _ = find_index(files, split.stem, Indexing())
+    except DatasetError as error:  # a shard of a dataset that covey wrote was changed
+        return IndexState("stale", str(error), metadata=state.metadata)
+    if index is None:
+        return state
+    # The index in the cache is used if that beside the shards is corrupt.
+    if files.storage.is_remote:
+        is_beside = directory != cached_location(files, split.stem, Indexing())
+    else:
+        is_beside = directory == Path(files.directory)
+    return IndexState("fresh", index=index, metadata=index.metadata, is_beside=is_beside)
+
+
+def _state_beside(split: SplitFiles) -> IndexState:
+    """Return the state of the index beside the shards, if it turns out to be not fresh."""
+    files = split.files
+    metadata = read_index_metadata(split)
+    if metadata is None:
+        return IndexState("missing")
+    if tuple(shard.name for shard in metadata.shards) != files.names:
+        return IndexState("stale", "its shards are not those of the split", metadata=metadata)
+    changed = find_changed(files, metadata.shards)
+    if changed is not None:
+        return IndexState("stale", changed, metadata=metadata)
+    return IndexState("corrupt", "its files do not match each other", metadata=metadata)
+
+
+def read_index_metadata(split: SplitFiles) -> IndexMetadata | None:
+    """Read the metadata of the index beside the shards; None if there is no index."""
+    storage = split.files.storage
+    path = storage.join(split.files.directory, index_names(split.stem)["metadata"])
+    try:
+        return IndexMetadata.from_json(storage.read(path), path)
+    except FileNotFoundError:
+        return None
+
+
+def histogram(counts: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int, int]]:
+    """Return a histogram of class sizes: (smallest size, largest size, number of classes) per bin.
+
+    There are at most twelve bins: one per size if there are few sizes, else of equal width, or of
+    growing width if some classes are much larger than others.
+
+    Args:
+        counts: Number of examples of each class.
 
     >>> histogram(np.array([3, 3, 4]))
     [(3, 3, 2), (4, 4, 1)]
     >>> histogram(np.array([1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377]))[-1]
     (200, 499, 2)
     """
-    sizes, many = np.unique(counts, return_counts=True)
+    sizes, classes = np.unique(counts, return_counts=True)
     if not len(sizes):
         return []
     low, high = int(sizes[0]), int(sizes[-1])
-    if len(sizes) <= _MOST_BINS:
+    if len(sizes) <= _MAX_BINS:
         bins = [(size, size) for size in sizes.tolist()]
     elif high >= 8 * max(1, low):
         bins = _growing_bins(low, high)
     else:
-        step = _nice_step(-(-(high - low + 1) // _MOST_BINS))
+        step = _round_up(-(-(high - low + 1) // _MAX_BINS))
         begins = range(low // step * step, high + 1, step)
         bins = [(begin, begin + step - 1) for begin in begins]
     found = []
     for begin, end in bins:
         inside = (sizes >= begin) & (sizes <= end)
-        found.append((begin, end, int(many[inside].sum())))
+        found.append((begin, end, int(classes[inside].sum())))
     return found
 
 
-_MOST_BINS = 12
+def _round_up(width: int) -> int:
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least ``width``.
 
-
-def _nice_step(least: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... that is not a smaller.
-
-    >>> [_nice_step(least) for least in (1, 3, 11, 50)]
+    >>> [_round_up(width) for width in (1, 3, 11, 50)]
     [1, 5, 20, 50]
     """
     scale = 1
     while True:
         for first in (1, 2, 5):
-            if first * scale >= least:
+            if first * scale >= width:
                 return first * scale
         scale *= 10
 
 
 def _growing_bins(low: int, high: int) -> list[tuple[int, int]]:
-    """Bins that begin at 1, 2, 5, 10, 20, ...; or at 1, 10, 100, ... if these are too many."""
+    """Return bins that begin at 1, 2, 5, 10, ..., or at 1, 10, 100, ... if those are too many."""
     for firsts in ((1, 2, 5), (1,)):
         begins = [first * 10**power for power in range(19) for first in firsts]
         used = [
@@ -165,6 +236,6 @@ def _growing_bins(low: int, high: int) -> list[tuple[int, int]]:
             for begin, following in itertools.pairwise(begins)
             if following > low and begin <= high
         ]
-        if len(used) <= _MOST_BINS:
+        if len(used) <= _MAX_BINS:
             break
     return used

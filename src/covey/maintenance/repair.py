@@ -1,30 +1,68 @@
-"""Repairing: all that is valid of a dataset, as a new one."""
+"""covey.repair: write the valid records of a dataset as a new dataset."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from covey._progress import Progress
-from covey.dataset.layout import ALL, Layout, find_layout
+from covey._threads import ordered_map
+from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
 from covey.dataset_info import check_split_name
-from covey.errors import CoveyError, DatasetError, FeatureError
-from covey.maintenance.dataset_files import check_threads, choose_splits, look, named
-from covey.maintenance.repair_split import Mode, SplitRepair
-from covey.maintenance.report import Problems
-from covey.results import Problem, RepairResult
-from covey.schema import Features
+from covey.errors import (
+    CoveyError,
+    DatasetError,
+    FeatureError,
+    FileChangedError,
+    FormatError,
+    StorageError,
+)
+from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
+from covey.index import BY_FILE, IndexMetadata, ShardFiles
+from covey.labels import Classes, extend, find_label, guess_label, is_string
+from covey.maintenance.compare import feature_differences
+from covey.maintenance.info import read_index_metadata
+from covey.maintenance.report import (
+    Problems,
+    choose_splits,
+    find_readable_layout,
+    reason_of,
+    shown_path,
+    thread_count,
+)
+from covey.maintenance.scan import ExampleCheck, OpenShard, ScannedShard, ShardScanner
+from covey.maintenance.verify import expected_features, locked_progress
+from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
+from covey.schema import ClassLabel, Features
+from covey.schema.datum import datum_features
 from covey.schema.merge import unify
 from covey.schema.survey import survey_kinds
-from covey.storage import is_remote, open_storage
+from covey.schema.tfds import FEATURES_FILE
+from covey.shuffle.keys import ClassSizes, OrderedRecords, Part, RecordOrder
+from covey.storage import is_remote
+from covey.tfrecord import Block
+from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
 from covey.urls import shown
+from covey.writing.commit import staged
+from covey.writing.locks import locked
+from covey.writing.publish import RemoteStaging
 from covey.writing.recovery import clean_up
+from covey.writing.shards import Cuts, Sharding
+from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
+
+Mode = Literal["error", "overwrite"]
 
 
 @reports_errors
@@ -40,28 +78,29 @@ def repair(
     threads: int | None = None,
     progress: bool | None = None,
 ) -> RepairResult:
-    """Copy all that is valid of a dataset, or of any TFRecord files, into a new dataset.
+    """Copy the valid records of a dataset, or of TFRecord files, to a new dataset.
 
-    Without ``output``, no record is looked at: writes of the dataset that were interrupted are
-    completed or undone, and files of old versions are deleted.
+    The bytes, the order and the shard boundaries of the records are kept. Records that are corrupt,
+    are not Examples or do not match the features are skipped and reported. The old dataset is not
+    changed.
 
-    Records are copied as they are, in their order, into shards that end where they did; corrupt
-    ones, and those that are no Examples or do not fit the features, are left out. The old dataset
-    is not changed.
+    Without ``output`` no record is read: interrupted writes of the dataset are completed or rolled
+    back, and the files of old versions are deleted.
 
     Args:
-        path: As for :func:`covey.open`.
-        output: The directory of the new dataset, or a URL; None to clean up the dataset in place.
-        split: Only this one, or several of them: ``"train+test"``.
-        features: What records must fit; by default those of the dataset, or what fits all Examples.
-        mode: ``"overwrite"`` replaces splits that are in ``output`` already.
-        map_files: Map local files into memory; False reads them, which is slower.
-        storage_options: What fsspec needs for a URL: credentials, an endpoint.
-        threads: How many work; all CPU cores by default.
-        progress: Show how far it is; by default where somebody looks.
+        path: Dataset or files, as for :func:`covey.open`.
+        output: Directory or URL of the new dataset; None cleans up the dataset in place.
+        split: Name of the split to copy, or several: ``"train+test"`` (default: all).
+        features: Features that the records must match (default: those of the dataset, or features
+            that match all Examples).
+        mode: ``"overwrite"`` replaces splits of ``output``; ``"error"`` raises if one exists.
+        mmap: Map local files into memory; False reads them, which is slower.
+        storage_options: Options of fsspec for a URL: credentials, an endpoint.
+        threads: Number of threads (default: the number of CPU cores).
+        progress: Show a progress bar (default: if stderr is a terminal).
 
     Raises:
-        DatasetError: If nothing can be saved, or ``output`` is in the way.
+        DatasetError: If there is no valid record, or ``output`` cannot be written.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> _ = write(birds, "birds", split="train", label="species", progress=False)
@@ -69,8 +108,8 @@ def repair(
     >>> shard = pathlib.Path("birds/birds-train.tfrecord-00000-of-00001")
     >>> data = shard.read_bytes()
     >>> _ = shard.write_bytes(data[:20] + b"?" + data[21:])
-    >>> mended = repair("birds", "mended")
-    >>> mended.records, [problem.record for problem in mended.lost]
+    >>> repaired = repair("birds", "repaired")
+    >>> repaired.records, [problem.record for problem in repaired.lost]
     (2, [0])
     """
     started = time.perf_counter()
@@ -78,45 +117,45 @@ def repair(
         raise DatasetError(option="mode", found=mode, allowed="'error' or 'overwrite'")
     if output is None:
         if not isinstance(path, (str, os.PathLike)):
-            raise DatasetError("output is None; must be a directory or URL for a list of files")
-        deleted = clean_up(_find_dataset(os.fsdecode(path), storage_options), storage_options)
+            allowed = "a directory or URL if the path is a list of files"
+            raise DatasetError(option="output", found=None, allowed=allowed)
+        deleted = clean_up(_find_directory(os.fsdecode(path), storage_options), storage_options)
         seconds = time.perf_counter() - started
-        return RepairResult(named(path), named(path), (), (), seconds, tuple(deleted))
-    layout = look(path, storage_options, Problems())
+        return RepairResult(shown_path(path), shown_path(path), (), (), seconds, tuple(deleted))
+    layout = find_readable_layout(path, storage_options, Problems())
     target = os.fsdecode(output)
-    splits = {name: _target_split(name) for name in choose_splits(layout, split)}
-    _check_target(layout, target, list(splits.values()), mode)
-    count = check_threads(threads)
+    # Files whose names do not contain a split are training data.
+    targets = {name: "train" if name == ALL else name for name in choose_splits(layout, split)}
+    for name in targets.values():
+        check_split_name(name)
+    _check_target(layout, target, list(targets.values()), mode)
     declared = None if features is None else Features(features)
-    with ExitStack() as stack:
-        bar = stack.enter_context(Progress(progress, None, "reading"))
-        jobs = [SplitRepair(layout, name, declared, stack, bar, count, mmap) for name in splits]
-        common = _common(jobs, layout.path)
-        for job in jobs:
-            job.settle(common)
-        lost = (
-            *(each for job in jobs for shard in job.shards for each in shard.lost),
-            *(
-                Problem(absent, None, None, "the shard is missing", name)
-                for name in splits
-                for absent in layout.splits[name].absent
-            ),
-        )
-        jobs = [job for job in jobs if job.records]
-        if not jobs:
-            reason = "; if there are shards that its description does not list, give them instead"
-            if lost:
-                reason = f"; the first: {lost[0].file}: {lost[0].reason}"
-            raise DatasetError(f"there is no valid record to save{reason}", path=layout.path)
-        written = [
-            job.write(target, splits[job.name], mode, storage_options, common) for job in jobs
+    with Progress(progress, None, "reading") as bar:
+        splits = [
+            _SplitRepair(layout, name, declared, bar, thread_count(threads), mmap)
+            for name in targets
         ]
+        common = _common_features(splits, layout.path)
+        for each in splits:
+            each.choose_label(common)
+        lost = tuple(problem for each in splits for problem in each.lost)
+        splits = [each for each in splits if each.records]
+        if not splits:
+            reason = f"; the first problem is {lost[0].file}: {lost[0].reason}" if lost else ""
+            raise DatasetError(
+                f"there are no valid records{reason}",
+                path=layout.path,
+                remedy="" if lost else "pass shards that the metadata does not list as files",
+            )
+        written = tuple(
+            each.write(target, targets[each.name], mode, storage_options, common) for each in splits
+        )
     seconds = time.perf_counter() - started
-    return RepairResult(named(path), named(target), tuple(written), lost, seconds)
+    return RepairResult(shown_path(path), shown_path(target), written, lost, seconds)
 
 
-def _find_dataset(path: str, options: Mapping[str, Any] | None) -> str:
-    """The directory of a dataset, which may be a version in this one; the path itself if none."""
+def _find_directory(path: str, options: Mapping[str, Any] | None) -> str:
+    """Return the directory of the dataset at a path, which may be that of its versions."""
     try:
         layout = find_layout(path, storage_options=options)
     except (CoveyError, OSError):
@@ -124,47 +163,32 @@ def _find_dataset(path: str, options: Mapping[str, Any] | None) -> str:
     return layout.storage.address(layout.path) if layout.kind == "dataset" else path
 
 
-def _target_split(name: str) -> str:
-    """What a split is called in the new dataset: files whose names tell none are for training."""
-    name = "train" if name == ALL else name
-    check_split_name(name)
-    return name
-
-
 def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) -> None:
-    """Find out beforehand what would be in the way in the end."""
-    storage = open_storage(target) if not is_remote(target) else None
-    directories = {layout.path, *(split.files.directory for split in layout.splits.values())}
-    for directory in directories:
-        here, there = shown(target).rstrip("/"), directory.rstrip("/")
-        if storage is not None and not layout.storage.is_remote:
-            here, there = os.path.realpath(target), os.path.realpath(directory)
-        if here == there:
-            raise DatasetError(
-                "this is what is to be repaired, and stays as it is; give another directory",
-                path=shown(target),
-            )
-        if directory == layout.path and here.startswith((f"{there}/", f"{there}{os.sep}")):
-            raise DatasetError(
-                "it is in what is to be repaired, and would be found when that is opened; "
-                "give another directory",
-                path=shown(target),
-            )
-    for split in splits if storage is not None else ():
+    """Raise if the output cannot be written, before any record is read."""
+    is_local = not is_remote(target)
+    for directory in {layout.path, *(each.files.directory for each in layout.splits.values())}:
+        new, old = shown(target).rstrip("/"), directory.rstrip("/")
+        if is_local and not layout.storage.is_remote:
+            new, old = os.path.realpath(target), os.path.realpath(directory)
+        inside = directory == layout.path and new.startswith((f"{old}/", f"{old}{os.sep}"))
+        if new == old or inside:
+            allowed = "a directory outside the dataset that is repaired"
+            raise DatasetError(option="output", found=shown(target), allowed=allowed)
+    for split in splits if is_local else ():
         try:
             TargetSplit.look(Path(os.path.abspath(target)), split, mode, None)
         except NotADirectoryError:
             raise DatasetError("it is a file; must be a directory", path=shown(target)) from None
 
 
-def _common(jobs: list[SplitRepair], where: str) -> Features:
-    """The features that fit all splits."""
-    known = [job.features for job in jobs if job.features is not None]
+def _common_features(splits: Sequence[_SplitRepair], path: str) -> Features:
+    """Return features that match the records of all splits."""
+    known = [each.features for each in splits if each.features is not None]
     surveys = [
         survey
-        for job in jobs
-        if job.features is None
-        for shard in job.shards
+        for each in splits
+        if each.features is None
+        for shard in each.shards
         for survey in shard.surveys
     ]
     try:
@@ -173,5 +197,283 @@ def _common(jobs: list[SplitRepair], where: str) -> Features:
         return unify(*known) if known else Features({})
     except FeatureError as error:
         raise DatasetError(
-            f"no features fit all records: {error}; pass features=", path=where
+            f"no features match all records: {reason_of(error)}", path=path, remedy="pass features="
         ) from None
+
+
+class _SplitRepair:
+    """The repair of one split: a scan that finds the valid records, and a write that copies them.
+
+    Args:
+        layout: The dataset.
+        name: Name of the split.
+        declared: Features that the caller passed.
+        bar: Progress bar.
+        threads: Number of threads.
+        mmap: Map local files into memory during the scan.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        name: str,
+        declared: Features | None,
+        bar: Progress,
+        threads: int,
+        mmap: bool,
+    ) -> None:
+        self.name = name
+        self._layout = layout
+        self._split = layout.splits[name]
+        self._bar = bar
+        self._threads = threads
+        self._mmap = mmap
+        self._metadata = _readable_metadata(self._split)
+        self.features = declared
+        if declared is None:
+            self.features = expected_features(layout, name, self._metadata)
+        self._label = _find_label(self.features, self._metadata)
+        self.shards = self._scan(self.features)
+
+    @property
+    def records(self) -> int:
+        """Number of valid records."""
+        return sum(map(_valid_records, self.shards))
+
+    def _scan(self, features: Features | None) -> list[ScannedShard]:
+        scanner = ShardScanner(
+            self.name,
+            self._split.files,
+            ExampleCheck(features, self._label),
+            locked_progress(self._bar),
+            self._split.records,
+            self._mmap,
+            only_lost=True,
+        )
+        tasks = (partial(scanner.scan, number) for number in range(len(self._split.files.names)))
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="covey-repair") as pool:
+            return list(ordered_map(tasks, pool if self._threads > 1 else None, self._threads))
+
+    @property
+    def lost(self) -> list[Problem]:
+        """Records and shards that are not copied."""
+        missing = [
+            Problem(name, None, None, "the shard is missing", self.name)
+            for name in self._split.absent
+        ]
+        return [*(each for shard in self.shards for each in shard.problems.listed), *missing]
+
+    def choose_label(self, features: Features) -> None:
+        """Guess the label of a split without features of its own.
+
+        Args:
+            features: Features of all splits.
+        """
+        if self.features is not None:
+            return
+        self._label = guess_label(features)
+        if self._label is not None and is_string(features[self._label]):
+            found = self._scan(features)
+            if [shard.invalid for shard in found] == [shard.invalid for shard in self.shards]:
+                self.shards = found
+            else:
+                self._label = None  # some of its values are not class names
+
+    def write(
+        self,
+        target: str,
+        split: str,
+        mode: Mode,
+        options: Mapping[str, Any] | None,
+        features: Features,
+    ) -> WriteResult:
+        """Write the valid records as a split of the new dataset."""
+        if not is_remote(target):
+            return self._write(target, Path(os.path.abspath(target)), split, mode, features)
+        with RemoteStaging(target, split, appends=False, options=options) as staging:
+            written = self._write(target, staging.directory, split, mode, features)
+            staging.publish()
+        return written
+
+    def _write(
+        self, target: str, directory: Path, split: str, mode: Mode, features: Features
+    ) -> WriteResult:
+        started = time.perf_counter()
+        with staged(directory, split) as staging:
+            unique = is_remote(target) or not staging.can_link
+            with locked(directory):
+                existing = TargetSplit.look(directory, split, mode, None, unique=unique)
+                features = _merge_features(existing, features)
+            known = None if self._metadata is None else self._metadata.label_strings
+            strings = {name for shard in self.shards for name in shard.strings}
+            self._bar.begin(f"writing {split}", self.records)
+            shards, counts = self._writer().write(
+                _ValidRecords(self._split.files, self.shards),
+                features,
+                Classes(features, self._label, extend(known or (), strings)),
+                existing,
+                staging,
+                self._bar,
+                texts=self._sidecars(features),
+                shard_info=self._has(SHARD_INFO_FILE),
+            )
+        return WriteResult(
+            path=target,
+            split=split,
+            shards=shards,
+            records=sum(shard.records for shard in shards),
+            bytes=sum(shard.bytes for shard in shards),
+            label=self._label,
+            classes=counts,
+            features=features,
+            skipped=(),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _writer(self) -> SplitWriter:
+        compressions = [shard.compression for shard in self.shards if _valid_records(shard)]
+        order = {} if self._metadata is None else self._metadata.order
+        by, by_class, seed = order.get("by"), order.get("class"), order.get("seed")
+        return SplitWriter(
+            # Recorded in the index; the records stay in their order.
+            ordering=RecordOrder(by_class is True, "hash" if by == "hash" else "position"),
+            seed=seed if type(seed) is int and by == "hash" else 0,
+            sharding=_SameShards(ends=tuple(accumulate(map(_valid_records, self.shards)))),
+            compression=max(set(compressions), key=compressions.count),
+            compression_level=6,
+            workers=self._threads,
+            description="" if self._layout.info is None else self._layout.info.description,
+        )
+
+    def _has(self, name: str) -> bool:
+        if self._layout.kind == "TFRecords":
+            return False
+        return self._layout.storage.exists(self._layout.storage.join(self._layout.path, name))
+
+    def _sidecars(self, features: Features) -> dict[str, str]:
+        """Return the metadata files of TFDS and datum that are copied: covey may not know all."""
+        known, storage, directory = self._layout.features, self._layout.storage, self._layout.path
+
+        def read(names: Iterable[str]) -> dict[str, str]:
+            return {each: storage.read(storage.join(directory, each)).decode() for each in names}
+
+        copied: dict[str, str] = {}
+        with suppress(CoveyError, UnicodeError):
+            described = known if self._layout.kind == "dataset" else None
+            if described is not None and not feature_differences(described, features):
+                names = [storage.name(each) for each in storage.list(directory)]
+                labels = (each for each in names if each.endswith(".labels.txt"))
+                copied |= read((FEATURES_FILE, *labels))
+        with suppress(CoveyError, UnicodeError):
+            if self._has(ENTRIES_FILE):
+                datum_features(storage, directory)  # raises if the file is corrupt
+                copied |= read((ENTRIES_FILE,))
+        return copied
+
+
+def _readable_metadata(split: SplitFiles) -> IndexMetadata | None:
+    try:
+        return read_index_metadata(split)
+    except (FormatError, StorageError) as error:
+        if split.files.storage.is_remote and isinstance(error, StorageError):
+            raise
+        return None
+
+
+def _find_label(features: Features | None, metadata: IndexMetadata | None) -> str | None:
+    """Return the label feature of the index, or a feature with the name of a label."""
+    if features is None:
+        return None
+    if metadata is None or metadata.label == BY_FILE:  # the new files have other names
+        return guess_label(features)
+    try:
+        return None if metadata.label is None else find_label(features, metadata.label)
+    except DatasetError:
+        return guess_label(features)
+
+
+def _merge_features(existing: TargetSplit, features: Features) -> Features:
+    """Return features that match the existing splits, too."""
+    base, _ = existing.base()
+    if base is None or base == features:
+        return features
+    for name in dict.fromkeys((*base, *features)):
+        known, found = base.get(name), features.get(name)
+        if known != found and not (isinstance(known, ClassLabel) and isinstance(found, ClassLabel)):
+            raise DatasetError(
+                f"it is {known} in the existing splits, and {found} in the repaired dataset",
+                path=existing.directory,
+                feature=name,
+                remedy="pass another output",
+            )
+    return unify(base, features)
+
+
+def _valid_records(shard: ScannedShard) -> int:
+    return shard.records - len(shard.invalid)
+
+
+class _ValidRecords(OrderedRecords):
+    """The valid records of a split, in their order.
+
+    Args:
+        files: Shards of the split.
+        shards: Results of their scans.
+    """
+
+    def __init__(self, files: ShardFiles, shards: list[ScannedShard]) -> None:
+        self._files = files
+        self._shards = shards
+        self.records = sum(map(_valid_records, shards))
+        self.bytes = sum(each.data_bytes - each.invalid_bytes for each in shards)
+        self.bytes += FRAME_BYTES * self.records
+
+    def tasks(self) -> Iterator[Callable[[], Part]]:
+        for path, shard in zip(self._files.paths, self._shards, strict=True):
+            expected = _valid_records(shard)
+            for block in self._blocks(path, shard) if expected else ():
+                expected -= len(block)
+                yield partial(_unlabelled, block)
+            if expected:
+                raise _changed(path)
+
+    def _blocks(self, path: str, shard: ScannedShard) -> Iterator[Block]:
+        # Blocks are written from their buffers: a mapped file could be truncated meanwhile.
+        with closing(OpenShard(self._files.storage, path, mmap=False)) as file:
+            if file.stat() not in (None, shard.stat):
+                raise _changed(path)
+            invalid = np.array(shard.invalid, np.int64)
+            for each in file.read():
+                if isinstance(each, SkippedRecord):
+                    continue
+                begin, end = np.searchsorted(invalid, [each.first, each.first + len(each)])
+                at = 0
+                for row in (*(invalid[begin:end] - each.first).tolist(), len(each)):
+                    if row > at:
+                        yield each[at:row]
+                    at = row + 1
+
+    def classes(self) -> ClassSizes:
+        raise AssertionError("the shards are not sorted by class again")
+
+
+def _unlabelled(block: Block) -> Part:
+    return block, None
+
+
+def _changed(path: str) -> FileChangedError:
+    return FileChangedError(
+        "the shard was changed while it was repaired", path=path, remedy="repair the dataset again"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _SameShards(Sharding):
+    """The shards of the old dataset, without those that have no valid record."""
+
+    ends: tuple[int, ...] = ()
+    """Number of valid records up to the end of each shard."""
+
+    def plan(self, ordered: OrderedRecords, *, by_class: bool) -> Cuts:
+        ends = np.unique(np.array(self.ends, np.int64))
+        return Cuts("records", ends[ends > 0])

@@ -1,32 +1,174 @@
-"""What was found to be wrong with a dataset: problems, and the table that shows them."""
+"""What maintenance reports on: the layout at a path, its splits, and the problems found there."""
 
 from __future__ import annotations
 
-from covey.results import Problem
+import copy
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
-# Problems of one file that are listed; more of them tell nobody more, and take memory.
-_MOST_OF_FILE = 10_000
+from covey._threads import cpu_count
+from covey.dataset.layout import Layout, SplitFiles, find_layout
+from covey.dataset_info import DatasetInfo
+from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
+from covey.filenames import INFO_FILE, newest_versions
+from covey.index import ShardFiles
+from covey.results import Problem
+from covey.schema import Features
+from covey.schema.tfds import features_from_tfds
+from covey.storage import Storage, open_storage
+from covey.urls import shown
+
+Path = str | os.PathLike[str]
+
+_SHARD_NAME = re.compile(r"\.(tfrecords?|tfrec)([-.].*)?$", re.IGNORECASE)
+_SIDECAR_SUFFIXES = (".idx", ".npy", ".json", ".txt")
+_METADATA_SUFFIXES = (".json", ".txt")
 
 
 class Problems:
-    """Problems that are being found; of one file thousands are listed, and the rest counted."""
+    """A list of problems; of each file at most ``max_per_file`` are listed, the rest are counted.
 
-    def __init__(self, split: str | None = None) -> None:
+    Args:
+        split: Split of the problems.
+        max_per_file: Most problems of one file that are listed; None lists all.
+    """
+
+    def __init__(self, split: str | None = None, max_per_file: int | None = 10_000) -> None:
         self.listed: list[Problem] = []
-        self.more = 0
-        """How many were only counted."""
+        self.unlisted = 0
+        """Number of problems that were only counted."""
         self._split = split
-        self._of_file: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self.listed) + self.more
+        self._max_per_file = max_per_file
+        self._counts: dict[str, int] = {}
 
     def add(
-        self, file: str, what: str, *, record: int | None = None, offset: int | None = None
+        self, file: str, reason: str, *, record: int | None = None, offset: int | None = None
     ) -> None:
-        """Note one."""
-        count = self._of_file[file] = self._of_file.get(file, 0) + 1
-        if count > _MOST_OF_FILE:
-            self.more += 1
+        """Add a problem; the arguments are the fields of :class:`covey.results.Problem`."""
+        count = self._counts[file] = self._counts.get(file, 0) + 1
+        if self._max_per_file is not None and count > self._max_per_file:
+            self.unlisted += 1
         else:
-            self.listed.append(Problem(file, record, offset, what, self._split))
+            self.listed.append(Problem(file, record, offset, reason, self._split))
+
+
+def reason_of(error: Exception) -> str:
+    """Return the message of an error without its location.
+
+    >>> reason_of(FormatError("the checksum does not match", path="a.tfrecord", record=3))
+    'the checksum does not match'
+    """
+    if isinstance(error, CoveyError):
+        error = copy.copy(error)
+        error.path = error.line = error.record = error.offset = None
+    elif isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
+def find_readable_layout(
+    path: Path | Iterable[Path], storage_options: Mapping[str, Any] | None, problems: Problems
+) -> Layout:
+    """Find the layout at a path, even if a metadata file of the dataset is corrupt.
+
+    A corrupt metadata file is added to the problems. Splits are then found by the names of the
+    shards, and features in the index.
+
+    Raises:
+        DatasetError: If there is no dataset and no TFRecord file.
+    """
+    try:
+        return find_layout(path, storage_options=storage_options)
+    except (FormatError, FeatureError) as error:
+        corrupt = error.path or ""
+        if not corrupt.endswith(_METADATA_SUFFIXES) or not isinstance(path, (str, os.PathLike)):
+            raise
+        storage = open_storage(path, storage_options)
+        problems.add(storage.name(corrupt), reason_of(error))
+        return _find_shards(storage, storage.parent(corrupt), storage_options)
+
+
+def _find_shards(storage: Storage, directory: str, options: Mapping[str, Any] | None) -> Layout:
+    """Return the layout of a directory as far as its metadata files can be read."""
+    features = _readable_features(storage, directory)
+    path = storage.join(directory, INFO_FILE)
+    kind = "dataset"
+    try:
+        info = DatasetInfo.from_json(storage.read(path), path)
+    except FormatError:
+        pass
+    except FileNotFoundError:
+        kind = "datum"
+    else:
+        splits = {
+            split.name: SplitFiles(
+                ShardFiles(storage, directory, split.shard_names(info.name)),
+                split.stem(info.name),
+                split.shard_lengths,
+                split.num_bytes,
+            )
+            for split in info.splits
+        }
+        return Layout(kind, directory, storage, splits, features, info)
+    listed = newest_versions(storage.name(each) for each in storage.list(directory))
+    shards = [storage.join(directory, each) for each in listed if shard_stem(each)]
+    if not shards:
+        return Layout(kind, directory, storage, {}, features)
+    found = find_layout([storage.address(each) for each in shards], storage_options=options)
+    splits = {name: replace(each, stem=_index_stem(each)) for name, each in found.splits.items()}
+    return Layout(kind, directory, storage, splits, features)
+
+
+def _readable_features(storage: Storage, directory: str) -> Features | None:
+    try:
+        return features_from_tfds(
+            directory, lambda name: storage.read(storage.join(directory, name))
+        )
+    except (CoveyError, FileNotFoundError):
+        return None
+
+
+def _index_stem(split: SplitFiles) -> str:
+    """Return the stem of the index files, which is that of the shards if they have the same."""
+    first, *others = {shard_stem(name) for name in split.files.names}
+    return first if first and not others else split.stem
+
+
+def shard_stem(name: str) -> str | None:
+    """Return the part of a shard's name before the suffix; None if it is not the name of a shard.
+
+    >>> shard_stem("birds-train.tfrecord-00000-of-00008"), shard_stem("x.tfrecord.idx")
+    ('birds-train', None)
+    """
+    found = _SHARD_NAME.search(name)
+    return name[: found.start()] if found and not name.lower().endswith(_SIDECAR_SUFFIXES) else None
+
+
+def choose_splits(layout: Layout, split: str | None) -> tuple[str, ...]:
+    """Return the names of the splits: all, one, or several joined by ``+``."""
+    if split is None:
+        return tuple(layout.splits)
+    chosen = tuple(dict.fromkeys(re.split(r"\s*\+\s*", split)))
+    if any(name not in layout.splits for name in chosen):
+        raise DatasetError(
+            path=layout.path,
+            option="split",
+            found=split,
+            allowed=f"one of {', '.join(layout.splits) or 'no splits'}, or several joined by '+'",
+        )
+    return chosen
+
+
+def thread_count(threads: int | None) -> int:
+    """Validate the option ``threads``; None is the number of CPU cores."""
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise DatasetError(option="threads", found=threads, allowed="an integer >= 1")
+    return threads or cpu_count()
+
+
+def shown_path(path: Path | Iterable[Path]) -> str:
+    """Return the path for messages, without credentials."""
+    return shown(os.fsdecode(path)) if isinstance(path, (str, os.PathLike)) else "a list of files"

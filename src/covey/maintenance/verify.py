@@ -1,30 +1,49 @@
-"""Verifying: everything that can be wrong with a dataset, not only the first of it."""
+"""covey.verify: compare all records, the index and the metadata of a dataset."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from covey._progress import Progress
 from covey._threads import ordered_map
-from covey.dataset.layout import Layout
-from covey.errors import DatasetError
+from covey.dataset.layout import Layout, SplitFiles
+from covey.errors import CoveyError, DatasetError, FormatError
+from covey.filenames import (
+    ENTRIES_FILE,
+    INFO_FILE,
+    SHARD_INFO_FILE,
+    has_token,
+    parse_version_file,
+)
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
-from covey.maintenance.dataset_files import check_threads, choose_splits, look, named
-from covey.maintenance.examples import Examples
-from covey.maintenance.indexes import Found, check_classes, find_index, local_index
-from covey.maintenance.metadata import check_directory, check_features, check_split
-from covey.maintenance.report import Problems
-from covey.maintenance.shards import Shard, ShardCheck
+from covey.maintenance.compare import (
+    compare_classes,
+    compare_features,
+    compare_shard,
+    open_index,
+)
+from covey.maintenance.report import (
+    Problems,
+    choose_splits,
+    find_readable_layout,
+    reason_of,
+    shard_stem,
+    shown_path,
+    thread_count,
+)
+from covey.maintenance.scan import ExampleCheck, ScannedShard, ShardScanner
 from covey.results import Report
 from covey.schema import ClassLabel, Feature, Features
+from covey.schema.datum import datum_features, datum_splits
+from covey.schema.tfds import FEATURES_FILE
 from covey.untrusted import reports_errors
 
 
@@ -38,21 +57,21 @@ def verify(
     threads: int | None = None,
     progress: bool | None = None,
 ) -> Report:
-    """Check all of a dataset, or of any TFRecord files of Examples, and list all that is wrong.
+    """Verify a dataset, or TFRecord files of Examples, and report all problems.
 
-    Every checksum of every record, every example against the features, every row of the index
-    against the records, and what describes the dataset against what is there. Nothing is written.
+    The checksums of every record are verified, every example is compared with the features, the
+    index is rebuilt and compared, and the metadata is compared with the files. Nothing is written.
 
     Args:
-        path: As for :func:`covey.open`.
-        split: Only this one, or several of them: ``"train+test"``.
-        map_files: Map local files into memory; False reads them, which is slower.
-        storage_options: What fsspec needs for a URL: credentials, an endpoint.
-        threads: How many work; all CPU cores by default.
-        progress: Show how far it is; by default where somebody looks.
+        path: Dataset or files, as for :func:`covey.open`.
+        split: Name of the split to verify, or several: ``"train+test"`` (default: all).
+        mmap: Map local files into memory; False reads them, which is slower.
+        storage_options: Options of fsspec for a URL: credentials, an endpoint.
+        threads: Number of threads (default: the number of CPU cores).
+        progress: Show a progress bar (default: if stderr is a terminal).
 
     Raises:
-        DatasetError: If there is nothing at this path that covey reads, or no such split.
+        DatasetError: If there is no dataset and no TFRecord file, or no such split.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> _ = write(birds, "birds", split="train", label="species", progress=False)
@@ -60,127 +79,253 @@ def verify(
     True
     """
     started = time.perf_counter()
-    complete = Problems()
-    layout = look(path, storage_options, complete)
-    splits = choose_splits(layout, split)
-    check_directory(layout, splits, complete, all_splits=split is None)
+    problems = Problems()
+    layout = find_readable_layout(path, storage_options, problems)
+    names = choose_splits(layout, split)
+    _compare_directory(layout, names, problems, all_splits=split is None)
     with ExitStack() as stack:
-        known = [layout.splits[name].records for name in splits]
+        known = [layout.splits[name].records for name in names]
         total = None if None in known else sum(sum(each or ()) for each in known)
-        shown = stack.enter_context(Progress(progress, total, "verifying"))
-        jobs = [_Split(layout, name, stack, mmap) for name in splits]
-        checked = _check_shards(jobs, check_threads(threads), shown)
-        for job, shards in zip(jobs, checked, strict=True):
-            job.finish(shards)
-        found = [complete, *(each for job in jobs for each in job.problems)]
-        read = [shard for shards in checked for shard in shards if shard.size is not None]
+        bar = stack.enter_context(Progress(progress, total, "verifying"))
+        splits = [_SplitCheck(layout, name, stack, locked_progress(bar), mmap) for name in names]
+        _scan(splits, thread_count(threads))
+        for each in splits:
+            each.finish()
+        found = [problems, *(part for each in splits for part in each.problems)]
+        shards = [shard for each in splits for shard in each.shards if shard.stat is not None]
         return Report(
-            path=named(path),
-            directory=next((job.files.directory for job in jobs), layout.path),
-            splits=splits,
-            files=len(read),
-            records=sum(shard.records for shard in read),
-            bytes=sum(shard.size or 0 for shard in read),
+            path=shown_path(path),
+            directory=next((each.files.directory for each in splits), layout.path),
+            splits=names,
+            files=len(shards),
+            records=sum(shard.records for shard in shards),
+            bytes=sum(shard.stat.size for shard in shards if shard.stat is not None),
             problems=tuple(problem for each in found for problem in each.listed),
-            unlisted=sum(each.more for each in found),
+            unlisted=sum(each.unlisted for each in found),
             seconds=time.perf_counter() - started,
         )
 
 
-class _Split:
-    """One split, while it is checked."""
+def locked_progress(bar: Progress) -> Callable[[int, int], None]:
+    """Return a function that adds to a progress bar from several threads."""
+    lock = threading.Lock()
 
-    def __init__(self, layout: Layout, name: str, stack: ExitStack, mmap: bool) -> None:
-        self.name = name
-        self._map_files = mmap
-        self.files = layout.splits[name].files
+    def add(records: int, size: int) -> None:
+        with lock:
+            bar.add(records, size)
+
+    return add
+
+
+class _SplitCheck:
+    """The verification of one split."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        name: str,
+        stack: ExitStack,
+        progress: Callable[[int, int], None],
+        mmap: bool,
+    ) -> None:
         self._layout = layout
-        self._of_index = Problems(name)
-        self._of_split = Problems(name)
-        for absent in layout.splits[name].absent:
-            self._of_split.add(absent, "the shard is missing")
-        self._shards: list[Shard] = []
-        stem = layout.splits[name].stem
-        directory = stack.enter_context(local_index(self.files, stem))
-        self.index = find_index(directory, stem, self._of_index, mmap=mmap)
-        if self.index.about is not None:
-            check_features(layout, self.index.about, self.index.names["metadata"], self._of_index)
-
-    def check(self, progress: Any) -> ShardCheck:
-        """How its shards are checked."""
-        about = self.index.about
-        features = known_features(self._layout, self.name, self.index)
-        texts = None if about is None else about.label_strings
-        label = None if about is None else about.label
+        self._split = layout.splits[name]
+        self.files = self._split.files
+        self.shards: list[ScannedShard] = []
+        self._index_problems = Problems(name)
+        self._split_problems = Problems(name)
+        for absent in self._split.absent:
+            self._split_problems.add(absent, "the shard is missing")
+        self._index = stack.enter_context(
+            open_index(self.files, self._split.stem, self._index_problems, mmap=mmap)
+        )
+        metadata, file = self._index.metadata, self._index.names["metadata"]
+        if metadata is not None:
+            compare_features(layout, metadata, file, self._index_problems)
+        features = expected_features(layout, name, metadata)
+        label = None if metadata is None else metadata.label
         if label not in (None, BY_FILE):
             try:
                 label = None if features is None else find_label(features, label)
             except DatasetError as error:
-                self._of_index.add(self.index.names["metadata"], str(error))
+                self._index_problems.add(file, reason_of(error))
                 label = None
-        examples = Examples(features, label, texts)
-        return ShardCheck(self.name, self.files, self.index, examples, progress, self._map_files)
+        names = None if metadata is None else metadata.label_strings
+        examples = ExampleCheck(features, label, names)
+        self._scanner = ShardScanner(
+            name, self.files, examples, progress, self._split.records, mmap
+        )
 
-    def finish(self, shards: list[Shard]) -> None:
-        """All shards were read."""
-        split = self._layout.splits[self.name]
-        self._shards = shards
-        check_split(split, self._layout.kind, shards, self.index.about, self._of_split)
-        check_classes(self.index, self._of_split)
-        self.index.check_read(self._of_index)
+    def check_shard(self, number: int, executor: Executor | None) -> ScannedShard:
+        """Scan a shard, and compare it with the index."""
+        shard = self._scanner.scan(number, executor, by_member=self._index.by_member)
+        compare_shard(self._index, shard)
+        shard.rows = None  # it takes memory
+        return shard
+
+    def finish(self) -> None:
+        """Compare all shards with the metadata."""
+        metadata = self._index.metadata
+        _compare_split(self._split, self._layout.kind, self.shards, metadata, self._split_problems)
+        compare_classes(self._index, self._split_problems)
+        self._index.check_read(self._index_problems)
 
     @property
     def problems(self) -> list[Problems]:
-        """All that were found."""
-        return [self._of_index, *(shard.problems for shard in self._shards), self._of_split]
+        """Problems of the index, of each shard, and of the split."""
+        shards = [shard.problems for shard in self.shards]
+        return [self._index_problems, *shards, self._split_problems]
 
 
-def known_features(layout: Layout, split: str, index: Found) -> Features | None:
-    """The features that records of a split should fit; None if nothing tells."""
-    about = index.about
-    if about is None:
+def _scan(splits: list[_SplitCheck], threads: int) -> None:
+    """Check the shards of all splits."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="covey-verify") as pool:
+        # Shards in parallel if there are at least as many as threads, else the blocks of a shard.
+        parallel = sum(len(each.files.names) for each in splits) >= threads
+        blocks = None if parallel or threads == 1 else pool
+        tasks = [
+            partial(each.check_shard, number, blocks)
+            for each in splits
+            for number in range(len(each.files.names))
+        ]
+        found = ordered_map(tasks, pool if parallel else None, threads)
+        for each in splits:
+            each.shards = [next(found) for _ in each.files.names]
+
+
+def expected_features(
+    layout: Layout, split: str, metadata: IndexMetadata | None
+) -> Features | None:
+    """Return the features that the records of a split must match; None if they are unknown.
+
+    Args:
+        layout: The dataset.
+        split: Name of the split.
+        metadata: Metadata of the index, if there is an index.
+    """
+    if metadata is None:
         return layout.features
     if layout.features is None or layout.kind != "dataset":
-        # Features that were found out are those of the records of then.
-        found_out = layout.features is None and not about.order
-        if found_out and _has_grown(layout.splits[split].files, about):
+        # Inferred features need not match records that were added later.
+        inferred = layout.features is None and not metadata.order
+        if inferred and _has_grown(layout.splits[split].files, metadata):
             return None
-        return about.features
-    # The index says more than TFDS can; but a later split may have brought more classes.
+        return metadata.features
+    # The index has details that TFDS' files lack, but a later split may have added classes.
     grown: dict[str, Feature] = {}
-    for name, kind in about.features.items():
-        now = layout.features.get(name)
-        if not isinstance(kind, ClassLabel) or not isinstance(now, ClassLabel):
+    for name, feature in metadata.features.items():
+        other = layout.features.get(name)
+        if isinstance(feature, ClassLabel) and isinstance(other, ClassLabel):
+            # A killed writer may have left a file with other classes.
+            names = feature.names or ()
+            if (other.names or ())[: len(names)] == names:
+                grown[name] = max((feature, other), key=lambda each: each.num_classes or 0)
+    return metadata.features.replace(grown)
+
+
+def _has_grown(files: ShardFiles, metadata: IndexMetadata) -> bool:
+    """Return whether there are records that are not in the index."""
+    sizes = {shard.name: shard.bytes for shard in metadata.shards}
+    stats = zip(files.names, files.storage.stat(files.paths), strict=True)
+    return any(stat is not None and stat.size > sizes.get(name, -1) for name, stat in stats)
+
+
+def _compare_directory(
+    layout: Layout, splits: Sequence[str], problems: Problems, *, all_splits: bool
+) -> None:
+    """Compare the metadata files of a dataset with each other and with the files that exist.
+
+    Args:
+        layout: The dataset.
+        splits: Splits that are verified.
+        problems: List to which problems are added.
+        all_splits: Whether shards of other splits are compared too.
+    """
+    if layout.kind != "dataset":
+        return
+    names = [layout.storage.name(each) for each in layout.storage.list(layout.path)]
+    if FEATURES_FILE not in names:
+        problems.add(FEATURES_FILE, "the file is missing; TFDS cannot open the dataset")
+    if SHARD_INFO_FILE in names:
+        _compare_shard_info(layout, splits, problems)
+    if ENTRIES_FILE in names:
+        try:
+            datum_features(layout.storage, layout.path)
+        except CoveyError as error:
+            problems.add(ENTRIES_FILE, reason_of(error))
+    listed = {name for split in layout.splits.values() for name in split.files.names}
+    info = layout.info
+    stems = {layout.splits[split].stem for split in splits}
+    replaced = [] if info is None else [each.name for each in info.splits if each.token]
+    for name in names:
+        is_old = info is not None and any(
+            parse_version_file(name, info.name, split)[0] for split in replaced
+        )
+        if has_token(name) or is_old:
+            continue  # of a version that was replaced or not committed
+        stem = shard_stem(name)
+        if stem and (all_splits or stem in stems) and name not in listed:
+            problems.add(name, f"the file is named like a shard, but {INFO_FILE} does not list it")
+
+
+def _compare_shard_info(layout: Layout, splits: Sequence[str], problems: Problems) -> None:
+    """Compare the list of shards for datum with that for TFDS."""
+    try:
+        found = datum_splits(layout.storage, layout.path) or {}
+    except FormatError as error:
+        problems.add(SHARD_INFO_FILE, reason_of(error))
+        return
+
+    def shown(count: int | None) -> str:
+        return "no entry" if count is None else f"{count:,} records"
+
+    for name in splits:
+        split = layout.splits[name]
+        if name not in found or split.records is None:
             continue
-        # A file that a killed writer left behind may be of other classes.
-        if (now.names or ())[: len(kind.names or ())] == (kind.names or ()):
-            grown[name] = max((kind, now), key=lambda each: each.num_classes or 0)
-    return about.features.replace(grown)
+        expected = dict(zip(split.files.names, split.records, strict=True))
+        for shard in dict.fromkeys((*expected, *found[name])):
+            counts = found[name].get(shard), expected.get(shard)
+            if counts[0] != counts[1]:
+                problems.add(
+                    SHARD_INFO_FILE,
+                    f"split {name!r}: {shard} has {shown(counts[0])}, but {shown(counts[1])} in "
+                    f"{INFO_FILE}",
+                )
 
 
-def _has_grown(files: ShardFiles, about: IndexMetadata) -> bool:
-    """Whether there are records that an index cannot know of."""
-    sizes = {shard.name: shard.bytes for shard in about.shards}
-    found = zip(files.names, files.storage.stat(files.paths), strict=True)
-    return any(stat is not None and stat.size > sizes.get(name, -1) for name, stat in found)
-
-
-def _check_shards(jobs: list[_Split], threads: int, shown: Progress) -> list[list[Shard]]:
-    """Check the shards of all splits, several at a time."""
-    lock = threading.Lock()
-
-    def progress(records: int, size: int) -> None:
-        with lock:
-            shown.add(records, size)
-
-    with ThreadPoolExecutor(threads, thread_name_prefix="covey-verify") as pool:
-        # Shards side by side if they are enough for all threads, else the blocks of each.
-        count = sum(len(job.files.names) for job in jobs)
-        several = count >= threads
-        inner = None if several or threads == 1 else pool
-        tasks = []
-        for job in jobs:
-            check = job.check(progress)
-            tasks += [partial(check, name, inner) for name in job.files.names]
-        found = ordered_map(tasks, pool if several else None, threads)
-        return [[next(found) for _ in job.files.names] for job in jobs]
+def _compare_split(
+    split: SplitFiles,
+    kind: str,
+    shards: Sequence[ScannedShard],
+    metadata: IndexMetadata | None,
+    problems: Problems,
+) -> None:
+    """Compare the metadata of a split, and the shards of its index, with the shards."""
+    file = SHARD_INFO_FILE if kind == "datum" else INFO_FILE
+    for shard, expected in zip(shards, split.records or (), strict=False):
+        if shard.stat is not None and shard.record_ids != expected:
+            corrupt = shard.record_ids - shard.records
+            among = f", {corrupt:,} of them corrupt" if corrupt else ""
+            problems.add(
+                shard.name,
+                f"the shard has {shard.record_ids:,} records{among}, but {expected:,} in {file}",
+            )
+    complete = all(shard.stat is not None and not shard.is_corrupt for shard in shards)
+    size = sum(shard.stat.size for shard in shards if shard.stat is not None)
+    data = sum(shard.data_bytes for shard in shards)
+    # covey stores the size of the files, TFDS that of the records without frames, or 0.
+    if complete and split.bytes and split.bytes not in (size, data):
+        problems.add(
+            file,
+            f"the size is {split.bytes:,} bytes, but the shards have {size:,}, and their records "
+            f"{data:,}",
+        )
+    if metadata is not None:
+        indexed = {shard.name for shard in metadata.shards}
+        for shard_info in metadata.shards:
+            if shard_info.name not in split.files.names:
+                problems.add(shard_info.name, "the shard is in the index, but not in the split")
+        for shard in shards:
+            if shard.name not in indexed and shard.stat is not None:
+                problems.add(shard.name, "the shard is not in the index")

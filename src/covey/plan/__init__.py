@@ -1,7 +1,7 @@
-"""Which records a batch has: a pure function of a seed and a step.
+"""Plans: the record ids of a batch, as a pure function of the seed and the step.
 
-Whatever is planned can be planned again, from any step on, by any number of ranks: nothing is
-remembered, everything is computed. A plan never touches a file.
+A plan stores no history and reads no file: any step can be computed at any time, for any number of
+ranks.
 """
 
 from covey.plan.balanced import BalancedPlan

@@ -1,4 +1,4 @@
-"""Batches of P classes with K examples of each."""
+"""The plan of balanced batches: P classes with K examples of each."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Change = tuple[int, NDArray[np.uint64] | None]
 
 
 class BalancedPlan(Plan):
-    """Batches of exactly P classes, with exactly K different examples of each.
+    """Batches of exactly P classes, with exactly K distinct examples of each.
 
-    Every class comes once before any comes twice, and every example of a class once before any
-    comes twice. A batch is a function of the seed and its number.
+    Every class is drawn once before any class twice, and every example of a class once before any
+    example of it twice.
 
     Args:
-        classes: The classes of a dataset, ``ds.classes``; or the label of every example.
+        classes: The class table of a dataset, ``ds.classes``; or the label of every example.
         classes_per_batch: P.
         examples_per_class: K.
-        seed: Which batches.
-        class_list: Draw from these classes only; by their labels or names.
-        total_examples_per_class: Use only the first so many examples of each class.
-        small_classes: What becomes of classes with fewer than K examples: ``"repeat"`` some of
-            them in a batch, ``"drop"`` the class, or ``"error"``. The first two warn.
-        class_weights: How often classes come, as compared with each other: an array in the order of
-            ``ds.classes``; a dict by class, where others have 1; ``"size"``, as many as a class has
-            examples, or ``"sqrt"``, its root. No class comes more than once a batch.
-        steps_per_epoch: A number; ``"classes"``, as many as show every class; or ``"examples"``, as
-            many as show every example.
+        seed: Seed of all random choices.
+        class_list: Class ids or names to draw from (default: all).
+        total_examples_per_class: Maximum number of examples to use of each class: the first ones.
+        small_classes: How to handle classes with fewer than K examples: ``"repeat"`` examples
+            within a batch, ``"drop"`` the class, or raise an ``"error"``. The first two warn.
+        class_weights: Relative frequencies of the classes: an array in the order of
+            ``ds.classes``; a dict by class, with 1 for other classes; ``"size"``, the number of
+            examples of a class, or ``"sqrt"``, its square root. No class occurs twice in a batch.
+        steps_per_epoch: An integer; ``"classes"``, enough steps to draw every class; or
+            ``"examples"``, enough steps to draw every example.
 
     >>> plan = BalancedPlan(["owl", "wren", "owl", "owl", "wren", "crow", "crow"], 2, 2, seed=1)
     >>> plan.batch(0).tolist(), plan.classes(0).tolist()
@@ -77,11 +77,12 @@ class BalancedPlan(Plan):
         there = len(self._eligible)
         if there < self.classes_per_batch:
             raise PlanError(
-                f"classes_per_batch is {classes_per_batch}, but there are only {there} classes to "
-                "draw from"
+                option="classes_per_batch",
+                found=classes_per_batch,
+                allowed=f"<= {there}, the number of classes to draw from",
             )
         quotas = None if class_weights is None else self._quotas(class_weights)
-        # The quotas from each batch on.
+        # The quotas, and the batch from which each applies.
         self._changes: tuple[Change, ...] = () if quotas is None else ((0, quotas),)
         super().__init__(self.classes_per_batch)
 
@@ -101,55 +102,58 @@ class BalancedPlan(Plan):
             plan = plan.reweighted(batch, quotas)
         return plan
 
+    @property
+    def _rows_per_unit(self) -> int:  # type: ignore[override]
+        return self.examples_per_class
+
     def _quotas(self, class_weights: Weights) -> NDArray[np.uint64]:
         return quotas_of(parse_weights(class_weights, self._eligible), self.classes_per_batch)
 
     def classes(self, step: int) -> Ids:
-        """The labels of the classes of a step, in order."""
+        """Return the class ids of `step`."""
         _, labels = self._draw(check_step(step, self), 1)
         assert labels is not None
         return np.asarray(labels[0])
 
     @property
     def labels(self) -> Ids:
-        """The labels of all classes that are drawn from."""
+        """Class ids that are drawn from."""
         return self._eligible.labels
 
     @property
     def records(self) -> Ids:
-        """The numbers of all records that are drawn from, in order."""
+        """Record ids that are drawn from, in ascending order."""
         counts = self._eligible.counts.astype(np.int64)
         ends = counts.cumsum()
-        # Where each class begins in its table, less where it begins here.
+        # Offset of each class in the table, relative to its offset here.
         shifts = self._eligible.firsts.astype(np.int64) - (ends - counts)
-        places = np.arange(ends[-1]) + shifts.repeat(counts)
-        return np.sort(self._eligible.table.by_class[places]).astype(np.int64, copy=False)
+        positions = np.arange(ends[-1]) + shifts.repeat(counts)
+        return np.sort(self._eligible.table.by_class[positions]).astype(np.int64, copy=False)
 
     # Weights.
 
     def reweighted(self, class_weights: Weights | None, *, batch: int) -> BalancedPlan:
-        """The same plan up to a batch, and with other weights from it on.
+        """Return a plan with other class weights from `batch` on.
 
-        Examples go on where they were: those of a class that were not shown yet come first.
+        The order of examples continues: those of a class that were not drawn yet come first.
 
         Args:
-            class_weights: As for the plan; None for equally many of all.
-            batch: The number of the first batch that is to be other. Of several ranks, all say the
-                same.
+            class_weights: As for the plan; None for equal weights.
+            batch: Index of the first batch with these weights, the same on all ranks.
         """
         quotas = None if class_weights is None else self._quotas(class_weights)
         return self._change(check_step(batch, self), quotas)
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """How weights have changed: from which batch on, and the quotas that they came to."""
+        """Changes of class weights: the first batch and the quotas of each."""
         return self._changes
 
     def with_changes(self, changes: Iterable[Change]) -> BalancedPlan:
-        """The same plan with the changes of another one, instead of its own.
+        """Return a plan with the changes of class weights of another one.
 
         Raises:
-            PlanError: If they are not those of such a plan.
+            PlanError: If they are not valid for this plan.
         """
         plan = self._change(0, None)
         plan._changes = ()
@@ -162,10 +166,10 @@ class BalancedPlan(Plan):
         try:
             other._native = self._native.reweighted(batch, quotas)
         except (ValueError, IndexError) as error:
-            raise PlanError(f"weights from batch {batch} on cannot be: {error}") from None
+            raise PlanError(f"invalid class weights from batch {batch} on: {error}") from None
         kept = tuple(each for each in self._changes if each[0] < batch)
         other._changes = (*kept, (batch, quotas))
-        if batch == 0:  # an epoch is as long as the first weights make it
+        if batch == 0:  # the first weights determine the length of an epoch
             other.__dict__.pop("batches_per_epoch", None)
         return other
 
@@ -173,36 +177,37 @@ class BalancedPlan(Plan):
 
     @cached_property
     def batches_per_epoch(self) -> int:
-        each = self.batches_per_step
+        per_step = self.batches_per_step
         if isinstance(self._epoch, int):
-            return self._epoch * each
+            return self._epoch * per_step
         counts = self._eligible.counts
-        wanted = np.ones_like(counts)
+        visits = np.ones_like(counts)
         if self._epoch == "examples":
             examples = np.uint64(self.examples_per_class)
-            wanted = (counts + examples - np.uint64(1)) // examples
-        return -(-self._batches_until(wanted) // each) * each
+            visits = (counts + examples - np.uint64(1)) // examples
+        return -(-self._batches_until(visits) // per_step) * per_step
 
-    def _batches_until(self, wanted: NDArray[np.uint64]) -> int:
-        """How many batches visit every class so often; of those that have a weight."""
+    def _batches_until(self, visits: NDArray[np.uint64]) -> int:
+        """Return the number of batches that draw every class with a weight `visits` times."""
         first = self._changes[0] if self._changes else (1, None)
         if first[0] > 0 or first[1] is None:
-            return -(-int(wanted.max()) * len(wanted) // self.classes_per_batch)
+            return -(-int(visits.max()) * len(visits) // self.classes_per_batch)
         plan, quotas = self.with_changes((first,))._native, first[1]
-        # Visits are less than seven off what they should be; whole spans are looked for.
-        span = -(-len(wanted) // self.classes_per_batch)
+        # The number of visits deviates by less than seven from its expectation: a binary search
+        # over that range of complete spans finds the first one that suffices.
+        span = -(-len(visits) // self.classes_per_batch)
         due = quotas > 0
-        need, rate = wanted[due].astype(np.float64), quotas[due] / _core.PLAN_SPANS
-        least, most = int(((need - 7) / rate).max()), int(((need + 7) / rate).max()) + 1
-        least = max(least - 1, 0)  # is not enough, or nothing
-        while most - least > 1:
-            middle = (least + most) // 2
-            enough = bool((plan.count(middle * span)[due] >= wanted[due]).all())
-            least, most = (least, middle) if enough else (middle, most)
-        return most * span
+        need, rate = visits[due].astype(np.float64), quotas[due] / _core.PLAN_SPANS
+        low, high = int(((need - 7) / rate).max()), int(((need + 7) / rate).max()) + 1
+        low = max(low - 1, 0)  # does not suffice, or is 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = bool((plan.count(middle * span)[due] >= visits[due]).all())
+            low, high = (low, middle) if enough else (middle, high)
+        return high * span
 
     def coverage(self, steps: int) -> Coverage:
-        """How much of the classes and examples the first steps show, and how often.
+        """Return which part of the classes and examples the first `steps` steps draw.
 
         >>> print(BalancedPlan([0, 0, 0, 1, 1, 1, 2, 2, 2], 2, 2, seed=1).coverage(3))
         3 steps: 100.0% of the classes (2 times each), 100.0% of the examples (1 to 2 times each)
@@ -210,12 +215,12 @@ class BalancedPlan(Plan):
         visits = self._native.count(check_step(steps, self) * self.batches_per_step)
         return cover(steps, visits, self._eligible.counts, self.examples_per_class)
 
-    # What is needed to go on.
+    # State.
 
     def _checksum(self) -> int:
-        """Of the classes, and of what tells that their records are others."""
+        """Return a checksum of the classes, and of the first records of the class table."""
         eligible = self._eligible
-        records = np.ascontiguousarray(eligible.table.by_class[:_RECORDS_COMPARED])
+        records = np.ascontiguousarray(eligible.table.by_class[:_CHECKSUM_RECORDS])
         found = _core.crc32c(eligible.labels)
         return _core.crc32c(records, _core.crc32c(eligible.counts, found))
 
@@ -233,15 +238,15 @@ class BalancedPlan(Plan):
         }
 
 
-# Of the records of classes, so many are compared when somebody goes on: a little of everything.
-_RECORDS_COMPARED = 1 << 14
+# Number of records in the checksum of a plan.
+_CHECKSUM_RECORDS = 1 << 14
 
 
 def _parse_epoch(steps: Any) -> Epoch:
     if isinstance(steps, str):
         if steps not in ("classes", "examples"):
             raise PlanError(
-                option="steps_per_epoch", found=steps, allowed="a number, 'classes' or 'examples'"
+                option="steps_per_epoch", found=steps, allowed="an integer, 'classes' or 'examples'"
             )
         return steps  # type: ignore[return-value]
     return check_int("steps_per_epoch", steps, 1, 2**62)

@@ -1,4 +1,4 @@
-"""What all plans have in common: batches by number, and their parts for ranks."""
+"""The base class of plans: record ids by step, for one of several ranks."""
 
 from __future__ import annotations
 
@@ -18,35 +18,40 @@ Self = TypeVar("Self", bound="Plan")
 
 MODES = get_args(Mode)
 
-# Classes, or records, that are drawn at once: more is a mistake rather than a wish.
-_MOST_AT_ONCE = 2**32
+# Maximum number of classes or records that one call draws.
+_MAX_DRAWN_UNITS = 2**32
 
 
 class Plan(ABC):
-    """Batches of record ids, by their numbers.
+    """The record ids of each step.
 
-    Step 0 is batch 0, unless :meth:`for_rank` says otherwise.
+    A step of one process is one batch. With several ranks, a step is a part of a batch, or one of
+    several batches; see :meth:`for_rank`.
+
+    Args:
+        units: Number of units of a batch, the parts that ranks share: classes or records.
     """
 
     rank = 0
-    """Which of the ranks this is the plan of,"""
+    """Index of this process."""
     world_size = 1
-    """of how many,"""
+    """Number of processes."""
     mode: Mode = "split"
-    """and what each takes."""
+    """How ranks share the batches."""
 
     is_endless = True
-    """Whether batches go on beyond an epoch as if it had no end, or stop there."""
+    """Whether batches continue across the end of an epoch; otherwise the last one may be short."""
 
     seed: int
+    """Seed of all random choices."""
 
     def __init__(self, units: int) -> None:
-        self._units = units  # of a batch: what ranks can share
+        self._units = units
         self._native = self._make()
 
     @abstractmethod
     def _make(self) -> _core.Plan:
-        """The plan as the native core has it."""
+        """Return the plan of the native core."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_native"}
@@ -58,37 +63,37 @@ class Plan(ABC):
     @property
     @abstractmethod
     def batches_per_epoch(self) -> int:
-        """How many batches an epoch has, of all ranks together."""
+        """Number of batches per epoch, of all ranks together."""
 
     # Steps, batches and epochs.
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many steps an epoch has, on this rank."""
+        """Number of steps per epoch of this rank."""
         return self.steps_left(0)
 
     def batch_at(self, step: int) -> int:
-        """The first batch of a step, of all ranks together."""
+        """Return the index of the first batch of `step`, over all ranks."""
         if self.is_endless:
             return step * self.batches_per_step
-        epoch, within = divmod(step, self._most_steps)
+        epoch, within = divmod(step, self._max_steps)
         return epoch * self.batches_per_epoch + within * self.batches_per_step
 
     def step_at(self, batch: int) -> int:
-        """How many steps there were before a batch."""
+        """Return the number of steps before `batch`."""
         if self.is_endless:
             return batch // self.batches_per_step
         epoch, within = divmod(batch, self.batches_per_epoch)
-        return epoch * self._most_steps + -(-within // self.batches_per_step)
+        return epoch * self._max_steps + -(-within // self.batches_per_step)
 
     def end_of_epoch(self, batch: int) -> int:
-        """The first batch of the next epoch."""
+        """Return the index of the first batch of the epoch after that of `batch`."""
         return (batch // self.batches_per_epoch + 1) * self.batches_per_epoch
 
     def steps_left(self, batch: int) -> int:
-        """How many steps of this rank there are from a batch to the end of its epoch.
+        """Return the number of steps of this rank from `batch` to the end of its epoch.
 
-        Where batches end with the epoch, the last ones may be too few for all ranks.
+        It may differ between ranks if an epoch ends with an incomplete step.
         """
         left = self.end_of_epoch(batch) - batch
         if not self.is_endless and self.mode == "independent":
@@ -96,46 +101,46 @@ class Plan(ABC):
         return max(0, -(-left // self.batches_per_step))
 
     @property
-    def _most_steps(self) -> int:
-        """The steps of an epoch on the rank that has most."""
+    def _max_steps(self) -> int:
+        """Number of steps per epoch of the rank with the most steps."""
         return -(-self.batches_per_epoch // self.batches_per_step)
 
     # Batches.
 
     def batch(self, step: int) -> Ids:
-        """The ids of the records of a step, in order."""
+        """Return the record ids of `step`."""
         ids, _ = self._draw(check_step(step, self), 1)
         return np.asarray(ids[0])
 
     def batches(self, start: int, stop: int) -> Any:
-        """The same of the steps ``[start, stop)``: an array with a row for each.
+        """Return the record ids of the steps ``[start, stop)``, as an array with one row per step.
 
-        If the last batch of an epoch is shorter and among them, it is a list of arrays.
+        The result is a list of arrays if their lengths differ.
         """
         start, stop = check_step(start, self), check_step(stop, self)
-        if stop <= start or self._are_alike(start, stop):
+        if stop <= start or self._have_equal_lengths(start, stop):
             return self._draw(start, max(0, stop - start))[0]
-        each = [self.batch(step) for step in range(start, stop)]
-        return np.stack(each) if len({len(ids) for ids in each}) == 1 else each
+        batches = [self.batch(step) for step in range(start, stop)]
+        return np.stack(batches) if len({len(ids) for ids in batches}) == 1 else batches
 
-    def _are_alike(self, start: int, stop: int) -> bool:
-        """Whether batches are known to have all the same length."""
+    def _have_equal_lengths(self, start: int, stop: int) -> bool:
+        """Return whether the steps ``[start, stop)`` are known to have the same length."""
         return True
 
     def _draw(self, start: int, count: int) -> tuple[Ids, Ids | None]:
-        if count > _MOST_AT_ONCE // self._units:
-            raise PlanError(f"{count} batches are too many at once; ask for some at a time")
+        if count > _MAX_DRAWN_UNITS // self._units:
+            raise PlanError(f"{count} batches are too many for one call")
         return self._native.draw(start, count, self.share())
 
     def for_rank(self: Self, rank: int, world_size: int, mode: Mode = "split") -> Self:
-        """The part of the plan that one of several processes takes.
+        """Return the plan of one of several processes.
 
         Args:
-            rank: Which one, from 0.
-            world: How many there are.
-            mode: ``"split"``: step s of all ranks together is batch s, each has some classes of it
-                (or some records, if there are no classes). ``"independent"``: each rank has whole batches;
-                step s is batch s * world + rank.
+            rank: Index of the process, from 0.
+            world_size: Number of processes.
+            mode: ``"split"`` divides batch s among the ranks as step s, by classes or, without
+                classes, by records. ``"independent"`` gives every rank complete batches: step s is
+                batch ``s * world_size + rank``.
         """
         rank, world_size = check_int("rank", rank, 0), check_int("world_size", world_size, 1)
         if rank >= world_size:
@@ -146,74 +151,103 @@ class Plan(ABC):
             raise PlanError(option="mode", found=mode, allowed="'split' or 'independent'")
         if mode == "split" and world_size > self._units:
             raise PlanError(
-                f"a batch has {self._units} parts, which cannot be split over {world_size} ranks; have "
-                "larger batches, or mode='independent'"
+                f"a batch of {self._units} units cannot be split over {world_size} ranks",
+                remedy="use larger batches, or mode='independent'",
             )
         other = self._copy()
-        other.__dict__.pop("batches_per_epoch", None)  # that was of so many ranks
+        other.__dict__.pop("batches_per_epoch", None)  # depends on the ranks
         other.rank, other.world_size, other.mode = rank, world_size, mode
         return other
 
     def _copy(self: Self) -> Self:
-        """The same plan, of which something may be changed."""
+        """Return a copy whose attributes may be changed."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     @property
     def batches_per_step(self) -> int:
-        """How many batches all ranks together take in a step."""
+        """Number of batches per step, of all ranks together."""
         return self.world_size if self.mode == "independent" else 1
 
     def share(self, origin: int = 0) -> _core.Share:
-        """What this rank takes, as the native core has it, from a batch on."""
+        """Return the part of this rank for the native core, with step 0 at the batch `origin`."""
         return _core.Share(origin, self.rank, self.world_size, self.mode == "split")
+
+    def key(self, step: int, origin: int = 0) -> tuple[int, int, int, int]:
+        """Return what identifies the rows of this rank in a step, for random numbers.
+
+        Args:
+            step: Index of the step, counted from `origin`.
+            origin: Index of the batch of step 0.
+
+        Returns:
+            The seed; the index of the batch; the index in it of the first row of this rank; the
+            number of examples per class (1 without classes).
+        """
+        rows = self._rows_per_unit
+        if self.mode == "independent":
+            return self.seed, origin + step * self.world_size + self.rank, 0, rows
+        batch = origin + step
+        return self.seed, batch, self._units_of(batch) * self.rank // self.world_size * rows, rows
+
+    _rows_per_unit = 1
+
+    def _units_of(self, batch: int) -> int:
+        """Return the number of units of `batch`."""
+        return self._units
 
     @property
     def last_step(self) -> int:
-        """The last step that there is: numbers of records in a row are below 2^62."""
+        """Largest valid step."""
         return int(self._native.last_batch) // self.world_size - 2
 
     @property
     def native(self) -> _core.Plan:
-        """The plan as the native core has it, of all ranks."""
+        """The plan of the native core, for all ranks."""
         return self._native
 
     @property
     @abstractmethod
     def description(self) -> dict[str, Any]:
-        """What must be the same for batches to be the same, for a caller that resumes."""
+        """Parameters that determine the batches; a state is rejected if they differ."""
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in self.description.items())
+        parameters = ", ".join(f"{name}={value!r}" for name, value in self.description.items())
         ranks = (
             f", rank {self.rank} of {self.world_size} ({self.mode})" if self.world_size > 1 else ""
         )
-        return f"<{type(self).__name__}: {told}{ranks}>"
+        return f"<{type(self).__name__}: {parameters}{ranks}>"
 
 
-def check_int(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A integer that somebody passes.
+def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return an argument as an integer.
+
+    Args:
+        name: Name of the argument.
+        value: Its value; any type with ``__index__`` except bool.
+        minimum: Smallest valid value.
+        maximum: Largest valid value, if there is one.
 
     Raises:
-        PlanError: If it is none, or not within bounds.
+        PlanError: If it is not an integer, or not within the bounds.
     """
     try:
         number = operator.index(value)
     except TypeError:
-        number = least - 1
-    too_much = most is not None and number > most
-    if isinstance(value, (bool, np.bool_)) or number < least or too_much:
-        bound = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise PlanError(f"{name} is {value!r}; must be an integer, {bound}")
+        number = minimum - 1
+    is_large = maximum is not None and number > maximum
+    if isinstance(value, (bool, np.bool_)) or number < minimum or is_large:
+        bounds = f">= {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise PlanError(option=name, found=value, allowed=f"an integer {bounds}")
     return number
 
 
 def check_step(step: Any, plan: Plan) -> int:
-    """The number of a step; of one that can be reckoned with."""
+    """Return an argument as the index of a step of `plan`."""
     return check_int("step", step, 0, plan.last_step)
 
 
 def check_seed(seed: Any) -> int:
-    """A seed."""
+    """Return an argument as a seed."""
     return check_int("seed", seed, 0, 2**64 - 1)

@@ -1,4 +1,4 @@
-"""How much of a dataset some steps of a plan show."""
+"""The part of a dataset that the first steps of a plan draw."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Coverage:
-    """What some steps show, of all ranks together."""
+    """What all ranks together draw in a number of steps.
+
+    Args:
+        steps: Number of steps.
+        classes: Fraction of the classes that are drawn.
+        examples: Fraction of the examples that are drawn.
+        visits: Smallest and largest number of times that a class is drawn.
+        times: Smallest and largest number of times that an example is drawn.
+    """
 
     steps: int
     classes: float
-    """The share of the classes that are seen;"""
     examples: float
-    """and of the examples."""
     visits: tuple[int, int]
-    """How often a class is seen: the least, and the most;"""
     times: tuple[int, int]
-    """and an example."""
 
     def __str__(self) -> str:
         return (
-            f"{self.steps:,} steps: {self.classes:.1%} of the classes ({_often(self.visits)}), "
-            f"{self.examples:.1%} of the examples ({_often(self.times)})"
+            f"{self.steps:,} steps: {self.classes:.1%} of the classes ({_times(self.visits)}), "
+            f"{self.examples:.1%} of the examples ({_times(self.times)})"
         )
 
 
-def _often(span: tuple[int, int]) -> str:
-    least, most = span
-    return f"{least:,} times each" if least == most else f"{least:,} to {most:,} times each"
+def _times(bounds: tuple[int, int]) -> str:
+    low, high = bounds
+    return f"{low:,} times each" if low == high else f"{low:,} to {high:,} times each"
 
 
 def cover(
@@ -40,22 +44,22 @@ def cover(
     counts: NDArray[np.uint64],
     examples_per_class: int,
 ) -> Coverage:
-    """What visits to classes show; each takes the next examples, and then begins again.
+    """Return the coverage of a number of visits to each class.
 
     Args:
-        steps: How many.
-        visits: To each class, in these steps.
-        counts: The examples of each class.
-        examples_per_class: That a visit shows.
+        steps: Number of steps.
+        visits: Number of times that each class is drawn.
+        counts: Number of examples of each class.
+        examples_per_class: Number of examples per visit, which continue with the next ones.
     """
-    shown = visits * np.uint64(examples_per_class)
-    seen = np.minimum(shown, counts)
-    often = shown // counts
-    most = often + (shown % counts > 0)
+    drawn = visits * np.uint64(examples_per_class)
+    distinct = np.minimum(drawn, counts)
+    fewest = drawn // counts
+    most = fewest + (drawn % counts > 0)
     return Coverage(
         steps,
         classes=float((visits > 0).mean()),
-        examples=float(seen.sum() / counts.sum()),
+        examples=float(distinct.sum() / counts.sum()),
         visits=(int(visits.min()), int(visits.max())),
-        times=(int(often.min()), int(most.max())),
+        times=(int(fewest.min()), int(most.max())),
     )

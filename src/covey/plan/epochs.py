@@ -1,4 +1,4 @@
-"""Plans without classes: all records once an epoch, shuffled or in order."""
+"""Plans without classes: all records once per epoch, shuffled or in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from covey.plan.base import Plan, check_int, check_seed
 
 Remainder = Literal["keep", "drop", "fill"]
 
-# In the order of the native core's.
+# In the order of the enumeration of the native core.
 REMAINDERS = get_args(Remainder)
 
 
@@ -18,7 +18,7 @@ class _EpochPlan(Plan):
     _shuffled: bool
 
     def __init__(self, records: int, batch_size: int, seed: int, remainder: Remainder) -> None:
-        self.records = check_int("the number of records", records, 1, 2**61)
+        self.records = check_int("records", records, 1, 2**61)
         self.batch_size = check_int("batch_size", batch_size, 1, 2**40)
         self.seed = check_seed(seed)
         if remainder not in REMAINDERS:
@@ -29,8 +29,10 @@ class _EpochPlan(Plan):
             )
         if remainder == "drop" and records < batch_size:
             raise PlanError(
-                f"batch_size is {batch_size}, but there are only {records} records, and remainder is "
-                "'drop': there would be no batch"
+                "with remainder='drop' an epoch would have no batch",
+                option="batch_size",
+                found=batch_size,
+                allowed=f"<= {records}, the number of records",
             )
         self.remainder: Remainder = remainder
         self.is_endless = remainder == "fill"
@@ -49,8 +51,13 @@ class _EpochPlan(Plan):
             return batches
         return -(-batches // self.batches_per_step) * self.batches_per_step
 
-    def _are_alike(self, start: int, stop: int) -> bool:
-        # Whether no epoch ends among them.
+    def _units_of(self, batch: int) -> int:
+        first = batch % self.batches_per_epoch * self.batch_size
+        is_last = self.remainder == "keep" and first + self.batch_size > self.records
+        return self.records - first if is_last else self.batch_size
+
+    def _have_equal_lengths(self, start: int, stop: int) -> bool:
+        # No epoch ends between them.
         first, end = start * self.batches_per_step, stop * self.batches_per_step
         return self.remainder != "keep" or first // self.batches_per_epoch == (
             end // self.batches_per_epoch
@@ -68,16 +75,17 @@ class _EpochPlan(Plan):
 
 
 class ShuffledPlan(_EpochPlan):
-    """All records once an epoch, in an order that is another one each time.
+    """All records once per epoch, in a different order in each epoch.
 
     Args:
-        records: How many there are.
-        batch_size: How many a batch has.
-        seed: Which orders.
-        remainder: What becomes of those that do not fill the last batch of an epoch: ``"keep"``, they
-            are a smaller one; ``"drop"``, they are left out; ``"fill"``, the batch is filled from
-            the next epoch, which goes on behind it: all batches are full, no record comes twice in
-            one (unless there are fewer than that), and each as often as any other.
+        records: Number of records.
+        batch_size: Number of records per batch.
+        seed: Seed of the orders.
+        remainder: How to handle records that do not fill the last batch of an epoch: ``"keep"``
+            returns a smaller batch; ``"drop"`` omits them; ``"fill"`` completes the batch with
+            records of the next epoch, which continues after it. With ``"fill"`` all batches have
+            the same size, no batch contains a record twice (unless there are fewer records), and
+            all records are drawn equally often.
 
     >>> epoch = ShuffledPlan(5, 2, seed=1).batches(0, 3)
     >>> [ids.tolist() for ids in epoch]
@@ -93,11 +101,11 @@ class ShuffledPlan(_EpochPlan):
 
 
 class SequentialPlan(_EpochPlan):
-    """All records once an epoch, in their order.
+    """All records once per epoch, in order.
 
     Args:
-        records: How many there are.
-        batch_size: How many a batch has.
+        records: Number of records.
+        batch_size: Number of records per batch.
         remainder: As for :class:`ShuffledPlan`.
     """
 

@@ -1,7 +1,4 @@
-"""The classes that a plan draws from: those that are wanted, and large enough.
-
-Weights of classes, and the quotas that the native core draws by.
-"""
+"""The classes that a plan draws from, their weights, and the quotas of the native core."""
 
 from __future__ import annotations
 
@@ -22,13 +19,20 @@ SmallClasses = Literal["repeat", "drop", "error"]
 
 SMALL_CLASSES = get_args(SmallClasses)
 
-# How many classes a message names.
-_FEW = 5
+# Number of classes in a message.
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Eligible:
-    """Classes of a table, by their positions in it, and what is drawn of each."""
+    """The classes of a table that a plan draws from.
+
+    Args:
+        table: The class table.
+        positions: Position of each class in the table.
+        firsts: Position of the first record of each class in the table.
+        counts: Number of records to use of each class.
+    """
 
     table: ClassTable
     positions: NDArray[np.int64]
@@ -40,7 +44,7 @@ class Eligible:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The number of each class."""
+        """Class ids."""
         return np.ascontiguousarray(self.table.labels[self.positions])
 
 
@@ -52,11 +56,18 @@ def choose(
     total_examples_per_class: int | None,
     small_classes: SmallClasses,
 ) -> Eligible:
-    """The classes to draw from; says once which are small.
+    """Return the classes to draw from, and warn if some are small.
+
+    Args:
+        table: The class table.
+        examples_per_class: Number of examples below which a class is small.
+        class_list: Class ids or names; None for all.
+        total_examples_per_class: Maximum number of examples to use of each class.
+        small_classes: How to handle small classes.
 
     Raises:
-        PlanError: If there are small ones, and there must be none.
-        DatasetError: If a class that is wanted is not there.
+        PlanError: If there are small classes, and `small_classes` is ``"error"``.
+        DatasetError: If a class of `class_list` does not exist.
     """
     if small_classes not in SMALL_CLASSES:
         allowed = ", ".join(map(repr, SMALL_CLASSES))
@@ -72,7 +83,7 @@ def choose(
         counts = np.minimum(counts, total_examples_per_class)
     small = counts < examples_per_class
     if small.any():
-        _tell(table, positions[small], counts[small], examples_per_class, small_classes)
+        _report(table, positions[small], counts[small], examples_per_class, small_classes)
     if small_classes == "drop":
         positions, counts = positions[~small], counts[~small]
     return Eligible(
@@ -83,32 +94,32 @@ def choose(
     )
 
 
-def _tell(
+def _report(
     table: ClassTable,
     positions: NDArray[np.int64],
     counts: NDArray[Any],
     examples_per_class: int,
     small_classes: SmallClasses,
 ) -> None:
-    pairs = zip(positions[:_FEW].tolist(), counts[:_FEW].tolist(), strict=True)
-    few = ", ".join(f"{table.name(position)!r} ({count})" for position, count in pairs)
-    more = ", ..." if len(positions) > _FEW else ""
-    many = len(positions)
-    told = (
-        f"{many:,} {'class has' if many == 1 else 'classes have'} fewer than "
-        f"{examples_per_class} examples: {few}{more}"
+    pairs = zip(positions[:_MAX_NAMED].tolist(), counts[:_MAX_NAMED].tolist(), strict=True)
+    named = ", ".join(f"{table.name(position)!r} ({count})" for position, count in pairs)
+    more = ", ..." if len(positions) > _MAX_NAMED else ""
+    number = len(positions)
+    reason = (
+        f"{number:,} {'class has' if number == 1 else 'classes have'} fewer than "
+        f"{examples_per_class} examples: {named}{more}"
     )
     if small_classes == "error":
         raise PlanError(
-            f"{told}; have fewer examples_per_class, or pass small_classes='repeat' or 'drop'"
+            reason,
+            remedy="reduce examples_per_class, or pass small_classes='repeat' or 'drop'",
         )
-    done = "their examples are repeated" if small_classes == "repeat" else "they are left out"
-    # Seen from a caller that made the plan, or the loader.
-    warnings.warn(f"{told}; {done}", SmallClassesWarning, stacklevel=_outside())
+    action = "their examples are repeated" if small_classes == "repeat" else "they are dropped"
+    warnings.warn(f"{reason}; {action}", SmallClassesWarning, stacklevel=_stack_level())
 
 
-def _outside() -> int:
-    """How far up the first caller is that is not of covey."""
+def _stack_level() -> int:
+    """Return the stack level of the first caller outside covey."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("covey."):
         frame = frame.f_back
@@ -118,16 +129,16 @@ def _outside() -> int:
 
 NAMED = ("sqrt", "size")
 
-_HUGE = 1e280
-_LEAST = float(np.nextafter(0.0, 1.0))
+# Larger weights are scaled, so that their sum is finite.
+_MAX_UNSCALED = 1e280
+_MIN_POSITIVE = float(np.nextafter(0.0, 1.0))
 
 
 def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
-    """The weight of each eligible class.
+    """Return the weight of each eligible class.
 
     Args:
-        given: One for each class of the table, as an array; or by class, where those that are not
-            named have 1; or ``"size"``, as many as there are examples, or ``"sqrt"``, its root.
+        given: The argument `class_weights` of a plan.
         eligible: The classes.
     """
     counts = eligible.counts.astype(np.float64)
@@ -141,10 +152,14 @@ def parse_weights(given: Any, eligible: Eligible) -> NDArray[np.float64]:
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
         name = eligible.table.name(int(eligible.positions[wrong[0]]))
-        raise PlanError(
-            f"the weight of class {name!r} is {weights[wrong[0]]}; must be a number, 0 or more"
-        )
+        raise _invalid_weight(name, float(weights[wrong[0]]))
     return weights
+
+
+def _invalid_weight(name: Any, weight: Any) -> PlanError:
+    return PlanError(
+        option=f"the weight of class {name!r}", found=weight, allowed="a finite number >= 0"
+    )
 
 
 def _of_all(given: Any, table: ClassTable) -> NDArray[np.float64]:
@@ -154,77 +169,78 @@ def _of_all(given: Any, table: ClassTable) -> NDArray[np.float64]:
             try:
                 weights[table.position(label)] = weight
             except (TypeError, ValueError) as error:
-                if isinstance(error, DatasetError):  # there is no such class
+                if isinstance(error, DatasetError):  # an unknown class
                     raise
-                raise PlanError(
-                    f"the weight of class {label!r} is {weight!r}; must be a number, 0 or more"
-                ) from None
+                raise _invalid_weight(label, weight) from None
         return weights
     try:
         weights = np.asarray(given, np.float64)
     except (TypeError, ValueError):
         raise PlanError(
-            f"class_weights is of type {type(given).__name__}; must be 'sqrt', 'size', an array "
-            "or a dict"
+            option="class_weights",
+            found=type(given).__name__,
+            allowed="'sqrt', 'size', an array or a dict",
         ) from None
     if weights.shape != (len(table),):
         raise PlanError(
-            f"class_weights has the shape {weights.shape}, must have one for each of the "
-            f"{len(table)} classes"
+            option="the shape of class_weights",
+            found=weights.shape,
+            allowed=f"{(len(table),)}, one weight per class",
         )
     return weights
 
 
 def quotas_of(weights: NDArray[np.float64], classes_per_batch: int) -> NDArray[np.uint64]:
-    """How often each class comes in a cycle of the native core's schedule.
+    """Return the number of visits of each class in a cycle of the schedule of the native core.
 
-    As often as its weight says, but no more than once a batch; what a class cannot take goes to the
-    others. Every class that has a weight comes.
+    Visits are proportional to the weights, but at most one per batch; the excess of a class goes to
+    the others. Every class with a positive weight is visited.
 
     Raises:
-        PlanError: If too few classes have a weight.
+        PlanError: If fewer than `classes_per_batch` classes have a positive weight.
     """
     positive = int((weights > 0).sum())
     if positive < classes_per_batch:
         raise PlanError(
-            f"classes_per_batch is {classes_per_batch}, but only {positive} classes have a weight "
-            "above 0"
+            option="classes_per_batch",
+            found=classes_per_batch,
+            allowed=f"<= {positive}, the number of classes with a weight > 0",
         )
     span = -(-len(weights) // classes_per_batch)
-    most = _core.PLAN_SPANS * span
-    total = most * classes_per_batch
-    # One for each that has a weight, and the rest in proportion: no class is more than that one
-    # above its share, and every one comes.
-    ideal = _fill_up(weights, total - positive, most - 1)
+    limit = _core.PLAN_SPANS * span
+    total = limit * classes_per_batch
+    # One visit per class with a weight, and the others in proportion: every class is visited, and
+    # none exceeds its share by more than one.
+    ideal = _distribute(weights, total - positive, limit - 1)
     quotas = np.floor(ideal).astype(np.int64)
-    # What rounding has left goes to those that have lost most by it.
+    # The visits that rounding has removed go to the classes that lost most.
     left = total - positive - int(quotas.sum())
     order = np.argsort(quotas - ideal, kind="stable")
     if left >= 0:
-        chosen = order[(quotas[order] < most - 1) & (weights[order] > 0)][:left]
+        chosen = order[(quotas[order] < limit - 1) & (weights[order] > 0)][:left]
     else:  # a share was rounded up to an integer
         chosen = order[quotas[order] > 0][left:]
     quotas[chosen] += 1 if left >= 0 else -1
     return (quotas + (weights > 0)).astype(np.uint64)
 
 
-def _fill_up(weights: NDArray[np.float64], total: int, most: int) -> NDArray[np.float64]:
-    """Shares of a total in proportion to weights, none of which is more than ``most``.
+def _distribute(weights: NDArray[np.float64], total: int, limit: int) -> NDArray[np.float64]:
+    """Return shares of `total` in proportion to weights, each at most `limit`.
 
-    Sums are taken one by one (``cumsum``), from the lightest: they must not depend on how a
-    processor likes to add, and a weight may be next to nothing beside another.
+    Sums are accumulated in order with ``cumsum``, smallest weights first: the result must not
+    depend on the vector width of a processor, and weights may differ by orders of magnitude.
     """
-    if weights.max() > _HUGE:  # their sum might be none any more
-        weights = np.where(weights > 0, np.maximum(weights / 2.0**60, _LEAST), 0.0)
+    if weights.max() > _MAX_UNSCALED:
+        weights = np.where(weights > 0, np.maximum(weights / 2.0**60, _MIN_POSITIVE), 0.0)
     order = np.argsort(-weights, kind="stable")
     rest = np.cumsum(weights[order][::-1])[::-1]
-    # With the i heaviest at their most, do the others fit?
-    left = np.maximum(total - np.arange(len(weights)) * most, 0).astype(np.float64)
+    # Find the smallest i for which the others fit if the i heaviest have the limit.
+    left = np.maximum(total - np.arange(len(weights)) * limit, 0).astype(np.float64)
     part = np.divide(weights[order], rest, out=np.zeros(len(weights)), where=rest > 0)
-    fits = part * left <= most
+    fits = part * left <= limit
     capped = int(np.argmax(fits)) if fits.any() else len(weights)
-    shares: NDArray[np.float64] = np.full(len(weights), float(most))
+    shares: NDArray[np.float64] = np.full(len(weights), float(limit))
     if capped < len(weights):
         others = order[capped:]
-        shares[others] = weights[others] / max(rest[capped], _LEAST) * left[capped]
+        shares[others] = weights[others] / max(rest[capped], _MIN_POSITIVE) * left[capped]
     return shares

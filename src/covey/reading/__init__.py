@@ -1,7 +1,7 @@
-"""Record ids to records and decoded columns, from shards on any storage."""
+"""Read records and decoded columns by record id, from shards in any storage."""
 
 from covey.reading.gather import Gatherer
-from covey.reading.local_shards import Table
+from covey.reading.open_shards import Table
 from covey.reading.stream import read_batches
 
 __all__ = ["Gatherer", "Table", "read_batches"]

@@ -1,12 +1,13 @@
-"""Decompressing GZIP members, of which shards are made in which records can be found.
+"""Decompression: of single GZIP members, and of whole shards into the cache.
 
-Compressed shards that can only be read from their beginning, unpacked once into the cache.
+covey writes GZIP shards in many members of whole records, so that a record is read by decompressing one
+member. Other compressed shards can only be read from their beginning: they are decompressed once, into
+the cache.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import os
@@ -22,172 +23,176 @@ from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
 from covey.index.format import Shard
 from covey.storage import cache_limit
-from covey.storage.cache import DiskCache, cache_subdirectory, pin, unpin
+from covey.storage.cache import DiskCache
+from covey.storage.cache_entry import pin
 from covey.tfrecord.compression import Compression, Inflater, detect_compression
-from covey.tfrecord.streams import StreamError
+from covey.tfrecord.streams import RegularFile, StreamError
 
-# Two to three times as fast, where it is installed.
+# Two to three times as fast as zlib, if it is installed.
 _deflate: Any = importlib.import_module("deflate") if importlib.util.find_spec("deflate") else None
+
+# Deflate compresses at most 1032 : 1.
+_MAX_RATIO = 1040
+
+_MIN_MEMBER_BYTES = 18
+_CHUNK_BYTES = 1 << 20
+_HEAD_BYTES = 4096
+
+
+class MemberError(Exception):
+    """A GZIP member is corrupt."""
+
+
+def inflate_member(member: bytes, limit: int) -> bytes:
+    """Return the data of one GZIP member.
+
+    Args:
+        member: The compressed bytes.
+        limit: The maximum size of the data.
+
+    Raises:
+        MemberError: If the member is corrupt.
+
+    >>> import gzip
+    >>> bytes(inflate_member(gzip.compress(b"owl"), 100))
+    b'owl'
+    """
+    if len(member) < _MIN_MEMBER_BYTES:
+        raise MemberError(f"the GZIP member has {len(member)} bytes; the minimum is 18")
+    (size,) = struct.unpack("<I", member[-4:])
+    # The size in the trailer is not trusted: no more memory is allocated than the member can fill.
+    limit = min(limit, len(member) * _MAX_RATIO)
+    if size > limit:
+        raise MemberError(f"the size in the GZIP trailer is {size}; the maximum is {limit}")
+    try:
+        data = _inflate(member, size)
+    except zlib.error as error:
+        raise MemberError(f"the GZIP data is corrupt: {error}") from None
+    if len(data) != size:
+        raise MemberError(f"the GZIP member has {len(data)} bytes, but its trailer has size {size}")
+    return data
 
 
 def _inflate(member: bytes, size: int) -> bytes:
     if _deflate is None:
         return zlib.decompress(member, 31, size)
     try:
-        # As it is, a bytearray: bytes() of it would be one more copy.
+        # A bytearray; bytes() would copy it.
         return cast(bytes, _deflate.gzip_decompress(member, size))
     except (_deflate.DeflateError, ValueError) as error:
         raise zlib.error(str(error)) from None
 
 
-# Deflate makes data at most 1032 times as small.
-_MOST_RATIO = 1040
-
-
-class MemberError(Exception):
-    """A member is corrupt; the message says how."""
-
-
-def inflate_member(member: bytes, most: int) -> bytes:
-    """The data of one whole member.
-
-    Args:
-        member: Its bytes.
-        most: The most that it may decompress to.
-
-    >>> import gzip
-    >>> bytes(inflate_member(gzip.compress(b"owl"), 100))
-    b'owl'
-    """
-    if len(member) < 18:
-        raise MemberError(f"the member has {len(member)} bytes, the least are 18")
-    (size,) = struct.unpack("<I", member[-4:])
-    # What it says of its size is not a reason to get more memory than it could fill.
-    most = min(most, len(member) * _MOST_RATIO)
-    if size > most:
-        raise MemberError(f"the member says that it has {size} bytes, the most are {most}")
-    try:
-        data = _inflate(member, size)
-    except zlib.error as error:
-        raise MemberError(f"the GZIP data is corrupt: {error}") from None
-    if len(data) != size:
-        raise MemberError(f"the member has {len(data)} bytes, but says {size}")
-    return data
-
-
-_PIECE_BYTES = 1 << 20
-
-
-class _Unpacking(ForkAware):
-    """Unpacks one shard at a time, so that each is unpacked once."""
+class _DecompressionLock(ForkAware):
+    """Threads decompress one shard at a time, so that each shard is decompressed once."""
 
     @property
     def lock(self) -> threading.Lock:
         return self._lock
 
 
-_unpacking = _Unpacking()
+_decompression = _DecompressionLock()
 
 
-def release(path: str) -> None:
-    """Let go of what :func:`unpack` gave."""
-    unpin(path)
-
-
-def unpack(
+def open_decompressed(
     stream: BinaryIO,
     path: str,
     shard: Shard,
     needed: int,
     cache_bytes: int | None,
-    is_unchanged: Callable[[], bool],
-) -> tuple[str, int]:
-    """The path and size of a file with the decompressed data of a shard.
+    is_unchanged: Callable[[], bool] = lambda: True,
+) -> tuple[RegularFile, str]:
+    """Open the decompressed data of a shard in the cache; decompress it if it is not there.
 
-    Another process that makes room may remove the file, as long as it is not open.
+    The file is pinned: the cache does not evict it while the file, or a duplicate of its descriptor, is
+    open.
 
     Args:
-        stream: The shard, open.
-        path: Where it is.
-        shard: What it was when it was indexed.
-        needed: Where in its data the last record ends; damage behind it does not matter.
-        cache_bytes: How much is kept in the cache.
-        is_unchanged: Tells afterwards whether the shard has changed meanwhile.
+        stream: The open shard.
+        path: The path or URL of the shard.
+        shard: The shard in the index.
+        needed: The end of the last record in the data; corruption after it is ignored.
+        cache_bytes: Size limit of the cache.
+        is_unchanged: Returns afterwards whether the shard is unchanged.
+
+    Returns:
+        The open file, and its path.
 
     Raises:
-        StorageError: If there is no room for it, the data is corrupt, or changes meanwhile.
+        StorageError: If the data is corrupt, changes meanwhile, or exceeds the limit of the cache.
     """
-    text = f"{path}\0{shard.bytes}\0{shard.fingerprint}\0{shard.version}"
-    name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    target = cache_subdirectory("unpacked") / name
-    with _unpacking.lock:
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(target)  # the last that is removed
-            size = target.stat().st_size
-            pin(str(target))
-            return str(target), size
-        stream.seek(0)
-        compression = detect_compression(stream.read(4096))
-        stream.seek(0)
-        room = cache_limit(cache_bytes)
-        beside = None
+    cache = DiskCache(cache_limit(cache_bytes))
+    identity = path, str(shard.bytes), str(shard.fingerprint), shard.version
+    with _decompression.lock:
         try:
-            descriptor, beside = tempfile.mkstemp(prefix=f".{name}.", dir=target.parent)
-            with open(descriptor, "wb") as file:
-                if compression is None:
-                    shutil.copyfileobj(stream, file, _PIECE_BYTES)
-                else:
-                    _inflate_unpacking(stream, compression, file, needed, room, path)
-                size = file.tell()
-            if not is_unchanged():
-                raise FileChangedError(
-                    "it was changed while it was unpacked; open the dataset again", path=path
-                )
-            _make_room(size, room, path)
-            os.replace(beside, target)
-            pin(str(target))
+            target = cache.entry_path("unpacked", *identity)
+            found = _open_existing(target)
+            if found is not None:
+                return found, target
+            descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(target))
+            try:
+                with open(descriptor, "wb") as file:
+                    _decompress(stream, file, needed, cache.limit, path)
+                    size = file.tell()
+                if not is_unchanged():
+                    raise FileChangedError(
+                        "the shard changed while it was decompressed",
+                        path=path,
+                        remedy="open the dataset again",
+                    )
+                if not cache.try_make_room(size, {}):
+                    raise _full_error(path, cache.limit)
+                opened = RegularFile(temporary)
+                pin(opened.fileno(), temporary)
+                os.replace(temporary, target)
+                return opened, target
+            finally:
+                with contextlib.suppress(FileNotFoundError):  # it was renamed
+                    os.unlink(temporary)
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(
-                f"it cannot be unpacked into {target.parent} ({error.strerror or error}); "
-                "set COVEY_CACHE to a directory with more room",
+                f"it cannot be decompressed into {cache.root} ({error.strerror or error})",
                 path=path,
+                remedy="free disk space, or set COVEY_CACHE to another directory",
             ) from error
-        finally:
-            if beside is not None:
-                with contextlib.suppress(FileNotFoundError):  # it was renamed
-                    os.unlink(beside)
-    return str(target), size
 
 
-def _inflate_unpacking(
-    stream: BinaryIO, compression: Compression, file: BinaryIO, needed: int, room: int, path: str
-) -> None:
+def _open_existing(target: str) -> RegularFile | None:
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(target)  # the time of the last use
+        file = RegularFile(target)
+        if pin(file.fileno(), target):
+            return file
+        file.close()
+    return None
+
+
+def _decompress(stream: BinaryIO, file: BinaryIO, needed: int, limit: int, path: str) -> None:
+    stream.seek(0)
+    compression: Compression | None = detect_compression(stream.read(_HEAD_BYTES))
+    stream.seek(0)
+    if compression is None:
+        shutil.copyfileobj(stream, file, _CHUNK_BYTES)
+        return
     inflater = Inflater(stream.read, compression)
     try:
-        while piece := inflater.read(_PIECE_BYTES):
-            file.write(piece)
-            if file.tell() > room:
-                raise _no_room(path, room)
+        while chunk := inflater.read(_CHUNK_BYTES):
+            file.write(chunk)
+            if file.tell() > limit:
+                raise _full_error(path, limit)
     except StreamError as error:
         if file.tell() < needed:
             raise StorageError(
-                f"{error}; run `covey verify` to see what is left", path=path
+                str(error), path=path, remedy="run `covey verify` to list the corrupt records"
             ) from None
 
 
-def _no_room(path: str, room: int) -> StorageError:
+def _full_error(path: str, limit: int) -> StorageError:
     return StorageError(
-        "it can only be read from its beginning, and what it unpacks to is more than the "
-        f"cache may hold ({room} bytes); pass cache_bytes= or set COVEY_CACHE_BYTES to a "
-        "larger number, or write the data again with `covey write`",
+        "the shard must be decompressed as a whole, and its data exceeds the limit of the cache "
+        f"({limit} bytes)",
         path=path,
+        remedy="raise cache_bytes= or COVEY_CACHE_BYTES, or write the data again with `covey write`",
     )
-
-
-def _make_room(size: int, room: int, path: str) -> None:
-    try:
-        DiskCache(room).make_room(size, {})
-    except StorageError:
-        raise _no_room(path, room) from None

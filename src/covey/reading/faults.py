@@ -1,4 +1,4 @@
-"""Turning what the native core found wrong with an index or its shards into errors."""
+"""Errors for the faults that the native core reports."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from covey.errors import (
 from covey.schema.diagnostics import RecordLocation
 from covey.tfrecord.block import checksum_reason
 
-_ANEW = "the shard was changed, or the index is another's: run `covey index` to rebuild it"
+_REBUILD = "the shard changed, or the index belongs to another shard; run `covey index`"
 
 
-def explain_fault(fault: _core.Fault, where: RecordLocation) -> CoveyError:
-    """Say what is wrong with a record."""
+def fault_error(fault: _core.Fault, where: RecordLocation) -> CoveyError:
+    """Return the error for a fault of a record."""
     code, found, expected = fault.code, fault.found, fault.expected
     if code == "changed":
-        return changed("the shard was truncated or overwritten", where.name)
+        return changed_error("the shard was truncated or overwritten", where.name)
     if code == "label":
         return DatasetError(
-            f"its class is {_signed(found)}, but the index says {_signed(expected)}; {_ANEW}",
+            f"the class id is {_signed(found)}, but in the index it is {_signed(expected)}",
             **where.fields,
+            remedy=_REBUILD,
         )
     if code == "length_mismatch":
         return FormatError(
-            f"a record of {found} bytes begins there, the index says {expected}; {_ANEW}",
+            f"the record has {found} bytes, but in the index it has {expected}",
             **where.fields,
+            remedy=_REBUILD,
         )
     if code == "out_of_bounds":
         return FormatError(
-            f"the index has a record of {found} bytes at byte {fault.offset} of {expected}; {_ANEW}",
+            f"the index has a record of {found} bytes at byte {fault.offset}, but the shard has "
+            f"{expected} bytes",
             **where.fields,
+            remedy=_REBUILD,
         )
-    return damaged(where, checksum_reason(fault))
+    return corrupt_error(where, checksum_reason(fault))
 
 
-def changed(what: str, path: str) -> FileChangedError:
-    """An error about a shard that is not the one that was opened or indexed."""
+def changed_error(reason: str, path: str) -> FileChangedError:
+    """Return the error for a shard that is not the one that was opened or indexed."""
     return FileChangedError(
-        f"{what}; the dataset was changed or replaced after it was opened or indexed",
+        f"{reason}; the dataset changed after it was opened or indexed",
         path=path,
         remedy="open it again, or rebuild its index with `covey index`",
     )
 
 
-def damaged(where: RecordLocation, reason: str) -> CorruptRecordError:
-    """An error about a record that is corrupt."""
+def corrupt_error(where: RecordLocation, reason: str) -> CorruptRecordError:
+    """Return the error for a corrupt record."""
     return CorruptRecordError(
         reason, **where.fields, remedy="run `covey verify` to list the corrupt records"
     )

@@ -1,7 +1,7 @@
-"""Records by their numbers: found in the index, checked, read and decoded.
+"""Read, verify and decode records by their ids.
 
-Shards are mapped into memory, and the native core does all of it in one call. Shards of GZIP
-members, and those that must not be mapped, are read instead.
+Shards are mapped into memory, and the native core reads all records of a batch in one call. Shards of
+GZIP members, and shards that must not be mapped, are read into buffers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from covey import _core
 from covey._fork import ForkAware
 from covey.errors import ClosedError, CoveyError, FormatError
 from covey.reading.decompressed import MemberError, inflate_member
-from covey.reading.faults import damaged, explain_fault
-from covey.reading.local_shards import HeldShards, Table
-from covey.reading.open_shards import OpenShards
+from covey.reading.faults import corrupt_error, fault_error
+from covey.reading.open_shards import OpenShards, Table
 from covey.schema import Features
 from covey.schema.diagnostics import RecordLocation
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
@@ -30,15 +29,15 @@ from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
 Ids = NDArray[np.int64]
 Result = TypeVar("Result")
 
-# Buffers, and for each record its buffer, its offset in it and its length.
+# Buffers, and for each record its buffer, its offset in the buffer and its length.
 _Frames = tuple[list[bytes], NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]
 
-# What the native core finds wrong with rows and shards, and not with the bytes of a record.
-_OF_INDEX = ("row", "changed", "index", "length_mismatch", "label", "out_of_bounds")
+# Faults of index rows and shards, as opposed to those of the bytes of a record.
+_INDEX_FAULTS = ("row", "changed", "index", "length_mismatch", "label", "out_of_bounds")
 
 
 class _MemberFaultError(Exception):
-    """A GZIP member of a record cannot be decompressed."""
+    """The GZIP member of a record is corrupt."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -46,15 +45,15 @@ class _MemberFaultError(Exception):
 
 
 class Gatherer(ForkAware):
-    """Gathers records of some splits, which are numbered one after the other.
+    """Reads records of one or more splits. Record ids count through all of them.
+
+    Threads may share it. A forked or unpickled copy opens the shards again.
 
     Args:
         tables: The splits.
-        verify: Whether to check the checksums of the data.
-        map_files: Map shards into memory; False reads them, which is slower.
-        cache_bytes: How much of remote and unpacked shards is kept on disk.
-
-    Threads may share it. What it opened belongs to a process: another one opens it again.
+        verify: Whether to verify the checksums of the data.
+        mmap: Whether to map shards into memory; reading them is slower.
+        cache_bytes: Size limit of the cache for remote and decompressed shards.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Gatherer(ForkAware):
 
     @property
     def first_records(self) -> list[int]:
-        """The number of the first record of each split."""
+        """The id of the first record of each split."""
         return list(self._first_record[:-1])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,7 +99,7 @@ class Gatherer(ForkAware):
         if opened is not None and opened.process == os.getpid():
             return opened
         if self._closed:
-            raise ClosedError("this dataset is closed; open it again")
+            raise ClosedError("the dataset is closed", remedy="open it again")
         with self._lock:
             if self._opened is None or self._opened.process != os.getpid():
                 self._opened = OpenShards(self.tables, self._cache_bytes)
@@ -111,11 +110,11 @@ class Gatherer(ForkAware):
         return opened
 
     def close(self) -> None:
-        """Close all files, and let go of all maps."""
+        """Close all files."""
         self._closed = True
         opened, self._opened = self._opened, None
         if opened is not None and opened.process == os.getpid():
-            opened.shards.close()
+            opened.close()
 
     def decode(
         self,
@@ -125,70 +124,78 @@ class Gatherer(ForkAware):
         label: int = -1,
         out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Any]:
-        """Records by column, in this order; numbers below 0 count from the end.
+        """Return the columns of records, in the order of their ids.
 
         Args:
-            features: What to decode.
-            ids: The numbers of the records.
-            label: The native column to compare with the classes of the index, or -1.
+            features: The features to decode.
+            ids: The record ids; negative ones count from the end.
+            label: The native column to compare with the class ids of the index, or -1.
             out: As for :meth:`Features.decode_batch`.
         """
         opened = self._open()
         check = self._check
 
         def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
-            if self._maps:
+            if self._can_map(opened, ids):
                 decode = partial(opened.gather.decode, decoder, ids, check, label, dense)
-                return self._from_maps(opened, ids, decode, _OF_INDEX)
+                return self._from_maps(opened, ids, decode, _INDEX_FAULTS)
 
             def decode_frames(frames: _Frames) -> list[_core.GrownColumn | None]:
                 grown = decoder.decode_buffers(*frames, check, dense)
                 self._check_labels(ids, None if label < 0 else dense[label])
                 return grown
 
-            return self._from_files(opened, ids, decode_frames, _OF_INDEX)
+            return self._from_files(opened, ids, decode_frames, _INDEX_FAULTS)
 
-        return features.decode_with(run, len(ids), lambda row: self.place(int(ids[row])), out=out)
+        return features.decode_with(
+            run, len(ids), lambda row: self.location(int(ids[row])), out=out
+        )
 
     def mapped(self, ids: Ids) -> tuple[_core.Gather, int] | None:
-        """What the native core needs to read records by itself, and how much it should check.
+        """Return the native reader and its checks; None if shards are remote or are not mapped.
 
-        None if shards are not mapped, or must be fetched first. The shards of some records are
-        mapped now, if they can be; of others, the native core tells that they are not.
+        The shards of `ids` are mapped now, if that is possible. The native reader reports shards that
+        are not mapped.
         """
         opened = self._open()
-        if not self._maps or opened.shards.is_remote:
+        if not self._maps or opened.is_remote:
             return None
-        with contextlib.suppress(CoveyError):  # raised when they are read
+        with contextlib.suppress(CoveyError):  # raised again when the records are read
             opened.map(opened.gather.missing(ids))
         return opened.gather, self._check
+
+    def _can_map(self, opened: OpenShards, ids: Ids) -> bool:
+        """Return whether records are read from maps: not if too many remote shards must be pinned."""
+        if not self._maps or not opened.is_remote:
+            return self._maps
+        return len(np.unique(self.rows(ids)[1])) <= opened.max_pinned
 
     @property
     def _check(self) -> int:
         return _core.CHECK_FRAME if self._verify else _core.CHECK_NOTHING
 
     def records(self, ids: Ids) -> list[bytes]:
-        """The bytes of records."""
+        """Return the serialized records."""
         opened = self._open()
-        explained = (*_OF_INDEX, "data_checksum", "length_checksum")
-        if self._maps:
+        explained = (*_INDEX_FAULTS, "data_checksum", "length_checksum")
+        if self._can_map(opened, ids):
             action = partial(opened.gather.slice, ids, self._verify)
             return self._from_maps(opened, ids, action, explained)
         return self._from_files(
             opened, ids, lambda frames: _core.read_records(*frames, self._verify), explained
         )
 
-    # The rows of records.
+    # Index rows.
 
     def rows(self, ids: Ids) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The index rows of records, and their shards, numbered through all tables.
+        """Return the index rows of records, and their shards, numbered through all tables.
 
-        Of several tables, only the fields that all have are there.
+        Rows of several tables have only the common fields.
         """
         ids = np.where(ids < 0, ids + len(self), ids)
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
             wrong = ids[(ids < 0) | (ids >= len(self))][0]
-            raise IndexError(f"there is no record {wrong}; there are {len(self)}")
+            raise IndexError(f"record id is {wrong}; must be less than {len(self)}")
         if len(self.tables) == 1:
             rows = self.tables[0].index.rows[ids]
             self.tables[0].index.check_read()
@@ -207,23 +214,24 @@ class Gatherer(ForkAware):
         return common, shards
 
     def _check_shards(self, shards: NDArray[np.int64], table: int) -> NDArray[np.int64]:
-        """Number shards through all tables; an index may say anything."""
+        """Return shard numbers through all tables; those of the index are not trusted."""
         count = len(self.tables[table].index.metadata.shards)
         if len(shards) and shards.max() >= count:
             raise FormatError(
-                f"{self.tables[table].files.directory}: a row of the index is of shard "
-                f"{shards.max()}, but there are {count}; index the dataset again"
+                f"the index has a record in shard {shards.max()}, but there are {count} shards",
+                path=self.tables[table].files.directory,
+                remedy="rebuild the index with `covey index`",
             )
         numbered: NDArray[np.int64] = shards + self._first_shard[table]
         return numbered
 
     def lengths(self, ids: Ids) -> NDArray[np.int64]:
-        """The bytes of records."""
+        """Return the sizes of records in bytes."""
         rows, _ = self.rows(ids)
         return rows["length"].astype(np.int64)
 
     def labels(self, ids: Ids) -> NDArray[np.int64]:
-        """The classes of records, as the index has them."""
+        """Return the class ids of records from the index."""
         rows, _ = self.rows(ids)
         return np.ascontiguousarray(rows["label"])
 
@@ -235,44 +243,44 @@ class Gatherer(ForkAware):
             expected = int(labels[row]) % 2**64
             raise _core.Fault("label", row, found=int(found[row]) % 2**64, expected=expected)
 
-    # What goes wrong.
+    # Errors.
 
-    def place(self, number: int) -> RecordLocation:
-        """Where a record is, for messages."""
-        number += len(self) if number < 0 else 0
-        table = bisect.bisect_right(self._first_record, number) - 1
+    def location(self, record_id: int) -> RecordLocation:
+        """Return the location of a record, for messages."""
+        record_id += len(self) if record_id < 0 else 0
+        table = bisect.bisect_right(self._first_record, record_id) - 1
         index = self.tables[table].index
-        within = number - self._first_record[table]
+        within = record_id - self._first_record[table]
         row = index.rows[within]
         shards = index.metadata.shards
         shard = min(int(row["shard"]), len(shards) - 1)
         before = index.first_records[shard]
-        single_stream = index.metadata.single_stream
-        offset = int(row["inner_offset"] if single_stream else row["offset"])
+        streamed = index.metadata.single_stream
+        offset = int(row["inner_offset"] if streamed else row["offset"])
         return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
 
-    def _explain(self, fault: _core.Fault, ids: Ids) -> NoReturn:
-        number = int(ids[fault.row])
+    def _raise_fault(self, fault: _core.Fault, ids: Ids) -> NoReturn:
+        record_id = int(ids[fault.row])
         if fault.code == "row":
-            raise IndexError(f"there is no record {number}; there are {len(self)}") from None
+            raise IndexError(f"record id is {record_id}; must be less than {len(self)}") from None
         for table in self.tables:
             table.index.check_read()
-        raise explain_fault(fault, self.place(number)) from None
+        raise fault_error(fault, self.location(record_id)) from None
 
     def _discard(
         self, opened: OpenShards, ids: Ids, row: int, discarded: set[int], code: str = ""
     ) -> bool:
-        """Discard what the cache has of a record that seems corrupt, once for each row.
+        """Remove a record that seems corrupt from the cache, once for each row.
 
         Returns:
-            Whether it is worth reading again.
+            Whether to read it again.
         """
         if row in discarded or code in ("row", "changed", "index", "out_of_bounds"):
             return False
         discarded.add(row)
         rows, shards = self.rows(ids[row : row + 1])
         begins, ends, _ = self._segments(rows, shards)
-        replaced = opened.shards.discard(shards, begins, ends)
+        replaced = opened.discard(shards, begins, ends)
         if replaced and self._maps:
             opened.map(replaced)
         return replaced is not None
@@ -285,11 +293,12 @@ class Gatherer(ForkAware):
         discarded: set[int],
         explained: Sequence[str],
     ) -> None:
-        """Return if the record of a fault was cached and is worth reading again; else raise."""
-        if self._discard(opened, ids, fault.row, discarded, fault.code):
+        """Return if the record of a fault was in the cache and may be read again; otherwise raise."""
+        code, row = fault.code, fault.row
+        if self._discard(opened, ids, row, discarded, code):
             return
-        if fault.code in explained:
-            self._explain(fault, ids)
+        if code in explained:
+            self._raise_fault(fault, ids)
         raise fault
 
     # Reading from maps.
@@ -297,32 +306,31 @@ class Gatherer(ForkAware):
     def _from_maps(
         self, opened: OpenShards, ids: Ids, action: Callable[[], Result], explained: Sequence[str]
     ) -> Result:
-        """What the native core does with records, once their shards are there and mapped.
+        """Return the result of the native core for records, once their shards are mapped.
 
         Args:
             opened: The shards.
-            ids: The records.
-            action: What is done with them.
-            explained: The faults that are to be explained here.
+            ids: The record ids.
+            action: Calls the native core.
+            explained: The faults that are converted into errors here.
         """
         discarded: set[int] = set()
         while True:
-            held: HeldShards = ()
-            if opened.shards.is_remote:
+            try:
+                if not opened.is_remote:
+                    return action()
                 rows, shards = self.rows(ids)
                 begins, ends, _ = self._segments(rows, shards)
-                held = opened.shards.fetch(shards, begins, ends, opened.map)
-            try:
-                result = action()
-                if opened.shards.still_holds(held):
-                    return result
+                with opened.fetched(shards, begins, ends) as remote:
+                    opened.map_pinned(remote)
+                    return action()
             except _core.Fault as fault:
                 if fault.code == "unmapped":
                     opened.map(opened.gather.missing(ids))
-                elif opened.shards.still_holds(held):
+                else:
                     self._retry_or_raise(opened, ids, fault, discarded, explained)
 
-    # Reading instead of mapping.
+    # Reading into buffers.
 
     def _from_files(
         self,
@@ -331,57 +339,57 @@ class Gatherer(ForkAware):
         action: Callable[[_Frames], Result],
         explained: Sequence[str],
     ) -> Result:
-        """What the native core does with the frames of records; see :meth:`_from_maps`."""
+        """Return the result of the native core for the frames of records; see :meth:`_from_maps`."""
         discarded: set[int] = set()
         while True:
-            frames = self._read(opened, ids, discarded)
             try:
-                return action(frames)
+                return action(self._read(opened, ids))
+            except _MemberFaultError as fault:
+                if not self._discard(opened, ids, fault.row, discarded):
+                    location = self.location(int(ids[fault.row]))
+                    raise corrupt_error(location, str(fault)) from None
             except _core.Fault as fault:
                 self._retry_or_raise(opened, ids, fault, discarded, explained)
 
-    def _read(self, opened: OpenShards, ids: Ids, discarded: set[int]) -> _Frames:
-        """The frames of records, each in a buffer: what the native decoder takes."""
+    def _read(self, opened: OpenShards, ids: Ids) -> _Frames:
+        """Return the frames of records, each in a buffer, as the native decoder takes them."""
         rows, shards = self.rows(ids)
         begins, ends, within = self._segments(rows, shards)
-        while True:
-            held: HeldShards = ()
-            if opened.shards.is_remote:
-                held = opened.shards.fetch(shards, begins, ends, opened.shards.hold)
+        frames = [b""] * len(ids)
+        numbers = np.unique(shards)
+        for first in range(0, len(numbers), opened.max_pinned):
+            part = numbers[first : first + opened.max_pinned]
+            mine = np.flatnonzero(np.isin(shards, part))
             try:
-                frames = self._frames(opened, ids, rows, (shards, begins, ends, within))
-                opened.shards.check_unchanged(np.unique(shards).tolist())
-            except _MemberFaultError as fault:  # it is corrupt, or not there any more
-                opened.shards.check_unchanged(np.unique(shards).tolist())
-                row = fault.row
-                if opened.shards.still_holds(held) and not self._discard(
-                    opened, ids, row, discarded
-                ):
-                    raise damaged(self.place(int(ids[row])), str(fault)) from None
-                continue
-            if opened.shards.still_holds(held):
-                break
+                with opened.fetched(shards[mine], begins[mine], ends[mine]):
+                    self._read_frames(opened, frames, mine, rows, (shards, begins, ends, within))
+            except _MemberFaultError:
+                opened.check_unchanged(part.tolist())
+                raise
+            opened.check_unchanged(part.tolist())
         count = len(ids)
         offsets = np.full(count, HEADER_BYTES, np.uint64)
         return frames, np.arange(count, dtype=np.uint32), offsets, rows["length"].astype(np.uint64)
 
-    def _frames(
-        self, opened: OpenShards, ids: Ids, rows: NDArray[Any], chunks: tuple[NDArray[Any], ...]
-    ) -> list[bytes]:
-        shards, begins, ends, within = chunks
-        frames = [b""] * len(ids)
-        stops = (within + rows["length"] + np.uint64(FRAME_BYTES)).tolist()
-        starts = within.tolist()
+    def _read_frames(
+        self,
+        opened: OpenShards,
+        frames: list[bytes],
+        mine: NDArray[np.intp],
+        rows: NDArray[Any],
+        segments: tuple[NDArray[Any], ...],
+    ) -> None:
+        """Read the frames of some rows of a batch, ordered by segment: each is read once."""
+        shards, begins, ends, within = segments
+        stops = within + rows["length"] + np.uint64(FRAME_BYTES)
         last, data = (-1, -1), b""
-        # By members, each of which is decompressed once, and no longer held than it is needed.
-        for row in np.lexsort((begins, shards)).tolist():
-            stretch = int(shards[row]), int(begins[row])
-            if stretch != last:
-                data = opened.shards.read(*stretch, int(ends[row]))
-                data = self._inflate(opened, data, stretch[0], row)
-                last = stretch
-            frames[row] = data[starts[row] : stops[row]]
-        return frames
+        for row in mine[np.lexsort((begins[mine], shards[mine]))].tolist():
+            segment = int(shards[row]), int(begins[row])
+            if segment != last:
+                data = opened.read(*segment, int(ends[row]))
+                data = self._inflate(opened, data, segment[0], row)
+                last = segment
+            frames[row] = data[int(within[row]) : int(stops[row])]
 
     def _inflate(self, opened: OpenShards, data: bytes, shard: int, row: int) -> bytes:
         table = bisect.bisect_right(self._first_shard, shard) - 1
@@ -396,7 +404,7 @@ class Gatherer(ForkAware):
     def _segments(
         self, rows: NDArray[Any], shards: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """What to read of shards for records: from, to, and where in it their frames begin."""
+        """Return the segments of shards to read for records: begins, ends, offsets of the frames."""
         begins = np.zeros(len(rows), np.int64)
         ends = np.zeros(len(rows), np.int64)
         within = np.zeros(len(rows), np.uint64)
@@ -408,8 +416,8 @@ class Gatherer(ForkAware):
                 ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
                 within[mine] = rows["inner_offset"][mine]
             else:
-                single_stream = self.tables[number].index.metadata.single_stream
-                at = rows["inner_offset" if single_stream else "offset"][mine]
+                streamed = self.tables[number].index.metadata.single_stream
+                at = rows["inner_offset" if streamed else "offset"][mine]
                 begins[mine] = np.minimum(at, np.uint64(2**62))
                 ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
         return begins, ends, within
@@ -417,7 +425,7 @@ class Gatherer(ForkAware):
     def _member_ends(
         self, shards: NDArray[np.int64], offsets: NDArray[np.uint64], table: int
     ) -> NDArray[np.int64]:
-        """Where members end: where the next one begins, or the shard ends."""
+        """Return the ends of GZIP members: the begin of the next one, or the end of the shard."""
         ends = np.zeros(len(offsets), np.int64)
         opened = self._open()
         for shard in np.unique(shards).tolist():
@@ -428,7 +436,7 @@ class Gatherer(ForkAware):
         return ends
 
 
-# The fields of rows of several tables.
+# The common fields of rows of several tables.
 _COMMON = np.dtype(
     [("length", "<u4"), ("offset", "<u8"), ("inner_offset", "<u8"), ("label", "<i8")]
 )

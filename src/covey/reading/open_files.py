@@ -1,4 +1,4 @@
-"""Open files of shards: whether one is still the file that was opened, and how many are kept."""
+"""Open files of local shards: their identity, and the limit on their number."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from covey._fork import ForkAware
 from covey.index.format import fingerprint_of
 from covey.tfrecord.streams import RegularFile
 
-# A file that is modified twice within this time may have the same modification time both times.
+# Two modifications within this time may have the same modification time.
 _TIME_GRANULARITY_NS = 1_000_000_000
 
 
-class Identity:
-    """What tells whether a file is the one that was opened, and unchanged.
+class FileIdentity:
+    """Recognizes a file that was opened before, if it is unchanged.
 
     Args:
         found: The state of the file when it was opened.
-        fingerprint: How it began and ended.
+        fingerprint: The checksum of its first and last bytes.
     """
 
     def __init__(self, found: os.stat_result, fingerprint: int) -> None:
         self.fingerprint = fingerprint
         self._size = found.st_size
-        self._file = found.st_dev, found.st_ino
+        self._inode = found.st_dev, found.st_ino
         self._modified = found.st_mtime_ns
         self._is_settled = _is_settled(found)
 
-    def is_of(self, file: RegularFile) -> bool:
-        """Whether a file is that one. A file that was only touched, or extended, still is."""
+    def matches(self, file: RegularFile) -> bool:
+        """Return whether an open file is that file. It may be touched or extended."""
         found = file.stat()
-        is_same = (found.st_dev, found.st_ino) == self._file
+        is_same = (found.st_dev, found.st_ino) == self._inode
         is_untouched = found.st_mtime_ns == self._modified
         if is_same and is_untouched and self._is_settled and found.st_size >= self._size:
             return True
-        # Some network filesystems give a file another number each time.
+        # Some network filesystems return another inode each time.
         if found.st_size < self._size or not (is_same or is_untouched):
             return False
         if fingerprint_of(file, self._size) != self.fingerprint:
@@ -47,12 +47,12 @@ class Identity:
 
 
 def _is_settled(found: os.stat_result) -> bool:
-    """Whether a later modification will have another time."""
+    """Return whether a later modification will have another modification time."""
     return abs(time.time_ns() - found.st_mtime_ns) > _TIME_GRANULARITY_NS
 
 
 def max_open_files() -> int:
-    """How many files the process may have open."""
+    """Return the number of files that the process may have open."""
     try:
         import resource
     except ImportError:
@@ -62,45 +62,44 @@ def max_open_files() -> int:
 
 
 class FilePool(ForkAware):
-    """The open files of all datasets of the process that are read and not mapped.
+    """Open files of all datasets of the process, by dataset and shard.
 
-    A file that is in use is not in the pool. Of the others, as many are kept as fit into a quarter
-    of the limit on open files; the least recently used ones are closed.
+    A file in use is not in the pool. The pool has at most a quarter of the files that the process may
+    open; the least recently used ones are closed.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # By dataset and shard: the file, and the generation of its blocks.
-        self._files: OrderedDict[tuple[int, int], tuple[RegularFile, int]] = OrderedDict()
+        self._files: OrderedDict[tuple[int, int], RegularFile] = OrderedDict()
 
-    def take(self, key: tuple[int, int]) -> tuple[RegularFile, int] | None:
-        """A file, for the caller alone."""
+    def take(self, key: tuple[int, int]) -> RegularFile | None:
+        """Remove a file from the pool and return it; None if it is not there."""
         with self._lock:
             return self._files.pop(key, None)
 
-    def put(self, key: tuple[int, int], file: tuple[RegularFile, int]) -> None:
-        """Return a file, or add one."""
+    def put(self, key: tuple[int, int], file: RegularFile) -> None:
+        """Add or return a file."""
         limit = max_open_files() // 4
-        spare = []
+        surplus = []
         with self._lock:
             if key in self._files:
-                spare.append(self._files.pop(key))
+                surplus.append(self._files.pop(key))
             self._files[key] = file
             while len(self._files) > limit:
-                spare.append(self._files.popitem(last=False)[1])
-        for each, _ in spare:
+                surplus.append(self._files.popitem(last=False)[1])
+        for each in surplus:
             each.close()
 
     def close(self, owner: int | None = None) -> None:
-        """Close the files of a dataset, or of all."""
+        """Close the files of one dataset, or of all."""
         with self._lock:
             keys = [key for key in self._files if owner in (None, key[0])]
-            spare = [self._files.pop(key) for key in keys]
-        for each, _ in spare:
+            files = [self._files.pop(key) for key in keys]
+        for each in files:
             each.close()
 
     def open(self, path: str) -> RegularFile:
-        """Open a file; make room for it if the limit is reached."""
+        """Open a file; close the files of the pool if the process has too many."""
         try:
             return RegularFile(path)
         except OSError as error:
@@ -110,4 +109,4 @@ class FilePool(ForkAware):
         return RegularFile(path)
 
     def _reset_after_fork(self) -> None:
-        self.close()  # a child has descriptors of its own
+        self.close()  # the descriptors of the child are its own

@@ -1,4 +1,8 @@
-"""What one process has open of a dataset: its shards, and the maps of them."""
+"""The shards that one process has open, as local files.
+
+A shard is opened when it is first needed, and compared once with its description in the index. The local
+file is the shard itself, its decompressed data in the cache, or the cached blocks of a remote shard.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,24 +20,73 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey._fork import ForkAware
-from covey.errors import StorageError
-from covey.reading.faults import changed
-from covey.reading.local_shards import LocalShards, Table
-from covey.reading.open_files import max_open_files
+from covey.errors import FileChangedError, StorageError
+from covey.index import Index, ShardFiles, changed_state
+from covey.index.format import FINGERPRINT_BYTES, Shard, fingerprint_of
+from covey.reading.decompressed import open_decompressed
+from covey.reading.faults import changed_error
+from covey.reading.open_files import FileIdentity, FilePool, max_open_files
+from covey.storage import Stat, cache_limit
+from covey.storage.local import local_stat
+from covey.storage.range_cache import CachedFile, fetched
+from covey.tfrecord.block import FRAME_BYTES
+from covey.tfrecord.compression import detect_compression
 from covey.tfrecord.locations import longest_member
+from covey.tfrecord.streams import RegularFile
+
+Offsets = NDArray[np.int64]
+
+# Bytes from which the compression is detected.
+_HEAD_BYTES = 4096
+
+# Remote shards that are opened concurrently, and the part of the cache that each of them may use.
+_MAX_OPENING = 8
+_OPENING_BYTES = 2 << 20
+
+_POOL = FilePool()
+_OWNERS = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A split to read from: its index and its shards."""
+
+    index: Index
+    files: ShardFiles
 
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """The members of a shard: where each begins, and where the last ends."""
+    """The GZIP members of a shard."""
 
-    edges: NDArray[np.int64]
+    edges: Offsets
+    """The offset of each member, and the size of the shard."""
     longest: int
-    """The most bytes that one may decompress to."""
+    """The maximum size of the decompressed data of a member."""
 
 
-class _KeptDescriptors(ForkAware):
-    """How many descriptors the datasets of this process keep, at the most."""
+@dataclass(eq=False)
+class OpenShard:
+    """An open shard."""
+
+    path: str
+    """The local file."""
+    size: int
+    identity: FileIdentity | None = None
+    """The identity of a local shard; None for a file in the cache."""
+    cached: CachedFile | None = None
+    """The blocks of a remote shard."""
+    mapped: bytes | None = None
+    """The id of the cache entry that is mapped."""
+
+    @property
+    def is_decompressed(self) -> bool:
+        """Whether the file is a decompressed copy in the cache."""
+        return self.identity is None and self.cached is None
+
+
+class _ReservedDescriptors(ForkAware):
+    """The number of descriptors that the mapped shards of all datasets may keep open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,82 +94,356 @@ class _KeptDescriptors(ForkAware):
         self._keys = itertools.count()
 
     def reserve(self, owner: object, count: int) -> bool:
-        """Reserve descriptors as long as `owner` lives; False if there are too few."""
+        """Reserve descriptors for the lifetime of `owner`; return False if there are too few."""
         with self._lock:
             if sum(list(self._counts.values())) + count > max_open_files() // 2:
                 return False
             key = next(self._keys)
             self._counts[key] = count
-        # It does not take the lock: garbage may be collected while this thread holds it.
+        # Without the lock: the garbage collector may run while this thread holds it.
         weakref.finalize(owner, self._counts.pop, key)
         return True
 
 
-_KEPT = _KeptDescriptors()
+_RESERVED = _ReservedDescriptors()
 
 
 class OpenShards:
-    """What one process has open."""
+    """The open shards of one process, numbered through all tables. Threads may share it.
+
+    Args:
+        tables: The splits.
+        cache_bytes: Size limit of the cache.
+    """
 
     def __init__(self, tables: Sequence[Table], cache_bytes: int | None) -> None:
         self.process = os.getpid()
-        self.shards = LocalShards(tables, cache_bytes)
         self.gather = _core.Gather([_row_table(table) for table in tables])
+        self.is_remote = any(table.files.storage.is_remote for table in tables)
+        self._cache_bytes = cache_bytes
+        self._shards: list[tuple[Table, int, str, Shard]] = [
+            (table, number, path, shard)
+            for table in tables
+            for number, (path, shard) in enumerate(
+                zip(table.files.paths, table.index.metadata.shards, strict=True)
+            )
+        ]
+        self._opened: dict[int, OpenShard] = {}
         self._members: dict[tuple[int, int], Members] = {}
+        self._owner = next(_OWNERS)
+        self._lock = threading.Lock()  # of one process: a forked child opens the shards again
         self._mapping = threading.Lock()
-        self._keep_open = _KEPT.reserve(self, len(self.shards))
-        size = sum(shard.bytes for table in tables for shard in table.index.metadata.shards)
-        self._scattered = size > _memory() // 2
+        self._keep_open = _RESERVED.reserve(self, len(self._shards))
+        size = sum(shard.bytes for _, _, _, shard in self._shards)
+        self._scattered = size > _memory_bytes() // 2
+
+    @property
+    def max_pinned(self) -> int:
+        """The number of remote shards that may be pinned at the same time."""
+        return max_open_files() // 4
+
+    def open(self, number: int) -> OpenShard:
+        """Open a shard.
+
+        Raises:
+            FileChangedError: If the shard is missing, or is not the one that was indexed.
+            StorageError: If it is not a regular file.
+        """
+        found = self._opened.get(number)
+        if found is not None:
+            return found
+        opened = self._open_remote(number) if self._is_remote(number) else self._open_local(number)
+        with self._lock:
+            found = self._opened.setdefault(number, opened)
+        if found is not opened and opened.cached is not None:  # opened by another thread as well
+            opened.cached.close()
+        return found
+
+    def _is_remote(self, number: int) -> bool:
+        return self._shards[number][0].files.storage.is_remote
+
+    def _open_remote(self, number: int) -> OpenShard:
+        table, _, path, shard = self._shards[number]
+        if table.index.metadata.single_stream:
+            file, decompressed = self._decompress(number)
+            opened = OpenShard(decompressed, file.stat().st_size)
+            _POOL.put((self._owner, number), file)
+            return opened
+        try:
+            cached = table.files.storage.open_cached(path)
+        except FileNotFoundError:
+            raise changed_error("the shard is missing", path) from None
+        try:
+            _check_state(path, shard, cached.state)
+            # A version that the index has identifies the content; otherwise the fingerprint does.
+            is_known = shard.version and cached.state.version
+            if not is_known and _remote_fingerprint(cached) != shard.fingerprint:
+                raise _replaced_error(path)
+        except BaseException:
+            cached.close()
+            raise
+        return OpenShard(cached.path, shard.bytes, cached=cached)
+
+    def _open_local(self, number: int) -> OpenShard:
+        table, _, path, shard = self._shards[number]
+        file, found = self._open_file(number)
+        try:
+            file.seek(0)
+            if table.index.metadata.single_stream and detect_compression(file.read(_HEAD_BYTES)):
+                with file as compressed:
+                    file, decompressed = self._decompress_file(number, compressed)
+                opened = OpenShard(decompressed, file.stat().st_size)
+            else:
+                opened = OpenShard(path, shard.bytes, FileIdentity(found, shard.fingerprint))
+        except BaseException:
+            file.close()
+            raise
+        _POOL.put((self._owner, number), file)
+        return opened
+
+    def _open_file(self, number: int) -> tuple[RegularFile, os.stat_result]:
+        """Open a local shard and compare it with the index; what is checked is what is read."""
+        _, _, path, shard = self._shards[number]
+        try:
+            file = _POOL.open(path)
+        except FileNotFoundError:
+            raise changed_error("the shard is missing", path) from None
+        try:
+            found = file.stat()
+            # Without the version, which changes when a file is touched or copied.
+            _check_state(path, shard, Stat(found.st_size, ""))
+            if fingerprint_of(file, shard.bytes) != shard.fingerprint:
+                raise _replaced_error(path)
+        except BaseException:
+            file.close()
+            raise
+        return file, found
+
+    def _decompress(self, number: int) -> tuple[RegularFile, str]:
+        """Open the decompressed data of a shard; return a file pinned in the cache, and its path."""
+        table, _, path, shard = self._shards[number]
+        storage = table.files.storage
+        if not storage.is_remote:
+            with self._open_file(number)[0] as file:
+                return self._decompress_file(number, file)
+        _check_state(path, shard, storage.stat([path])[0])
+        with storage.open_stream(path) as stream:  # raises FileChangedError if the shard changes
+            if fingerprint_of(stream, shard.bytes) != shard.fingerprint:
+                raise _replaced_error(path)
+            end = self._end_of_records(number)
+            return open_decompressed(stream, storage.clean(path), shard, end, self._cache_bytes)
+
+    def _decompress_file(self, number: int, file: RegularFile) -> tuple[RegularFile, str]:
+        table, _, path, shard = self._shards[number]
+        before = local_stat(file.stat())
+        return open_decompressed(
+            file,
+            table.files.storage.clean(path),
+            shard,
+            self._end_of_records(number),
+            self._cache_bytes,
+            lambda: local_stat(file.stat()) == before,
+        )
+
+    def _end_of_records(self, number: int) -> int:
+        """Return the end of the last record in the decompressed data of a shard."""
+        table, shard_number, _, shard = self._shards[number]
+        end = table.index.first_records[shard_number + 1]
+        last = table.index.rows[end - 1 : end] if shard.records else table.index.rows[:0]
+        return int((last["inner_offset"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
+
+    @contextmanager
+    def fetched(self, shards: Offsets, begins: Offsets, ends: Offsets) -> Iterator[list[int]]:
+        """Fetch ranges of remote shards, and pin them in the cache until the context exits.
+
+        Yields:
+            The remote shards among `shards`.
+        """
+        numbers = [number for number in np.unique(shards).tolist() if self._is_remote(number)]
+        self._open_concurrently([number for number in numbers if number not in self._opened])
+        requests, pinned = [], []
+        for number in numbers:
+            opened, mine = self.open(number), shards == number
+            if opened.cached is not None:
+                requests.append((opened.cached, begins[mine], np.minimum(ends[mine], opened.size)))
+                pinned.append(number)
+        with fetched(requests):
+            yield pinned
+
+    def _open_concurrently(self, numbers: Sequence[int]) -> None:
+        """Open remote shards, several at a time if the cache is large enough."""
+        limit = cache_limit(self._cache_bytes) // _OPENING_BYTES
+        threads = min(len(numbers), _MAX_OPENING, limit)
+        if threads > 1:
+            with ThreadPoolExecutor(threads, thread_name_prefix="covey-open") as pool:
+                list(pool.map(self.open, numbers))
+
+    def read(self, number: int, begin: int, end: int) -> bytes:
+        """Return bytes of a shard; fewer if it ends before. Remote shards must be fetched."""
+        cached = self.open(number).cached
+        if cached is not None:
+            return cached.read_at(begin, end)
+        with self._taken(number) as file:
+            return file.read_at(begin, end - begin)
+
+    def check_unchanged(self, numbers: Sequence[int]) -> None:
+        """Check after reading that local shards are the files that were opened.
+
+        Raises:
+            FileChangedError: If a shard was truncated or overwritten.
+        """
+        for number in numbers:
+            identity = self.open(number).identity
+            if identity is not None:
+                with self._taken(number) as file:
+                    if not identity.matches(file):
+                        path = self._shards[number][2]
+                        raise changed_error("the shard was truncated or overwritten", path)
+
+    @contextmanager
+    def _taken(self, number: int) -> Iterator[RegularFile]:
+        """Take the file of a shard from the pool, and return it afterwards."""
+        file = self._take(number)
+        try:
+            yield file
+        finally:
+            _POOL.put((self._owner, number), file)
+
+    def _take(self, number: int) -> RegularFile:
+        opened = self.open(number)
+        file = _POOL.take((self._owner, number))
+        if file is not None:
+            return file
+        if opened.is_decompressed:
+            return self._decompress(number)[0]
+        try:
+            file = _POOL.open(opened.path)
+        except FileNotFoundError:
+            raise changed_error("the shard is missing", opened.path) from None
+        if opened.identity is not None and not opened.identity.matches(file):
+            file.close()
+            raise _replaced_error(opened.path)
+        return file
 
     def map(self, numbers: Sequence[int]) -> None:
-        """Map shards into memory: the files that were checked, whatever their paths are now."""
-        # Each needs a descriptor until it is mapped.
-        together = min(16, max_open_files() // 64)
-        for begin in range(0, len(numbers), together):
-            part = numbers[begin : begin + together]
+        """Map shards into memory: the files that were checked, not their paths."""
+        # Each shard needs a descriptor until it is mapped.
+        step = min(16, max_open_files() // 64)
+        for begin in range(0, len(numbers), step):
+            part = numbers[begin : begin + step]
             for number in part:
-                self.shards.open(number)  # which may take long, if it is fetched or unpacked
+                self.open(number)  # may take long: without the lock
             with self._mapping, ExitStack() as stack:
                 self._map(part, stack)
+
+    def map_pinned(self, numbers: Sequence[int]) -> None:
+        """Map remote shards whose cache entry is not the one that is mapped."""
+        opened = [(number, self.open(number)) for number in numbers]
+        self.map([n for n, each in opened if each.cached and each.mapped != each.cached.entry_id])
 
     def _map(self, numbers: Sequence[int], stack: ExitStack) -> None:
         files: list[_core.ShardFile] = []
         for number in numbers:
-            shard = self.shards.open(number)
-            file = stack.enter_context(self.shards.take_file(number))
-            mark = None if shard.identity is None else shard.identity.fingerprint
+            opened = self.open(number)
+            if opened.cached is not None:
+                descriptor = opened.cached.descriptor
+            else:
+                descriptor = stack.enter_context(self._take(number)).fileno()
+            fingerprint = None if opened.identity is None else opened.identity.fingerprint
             files.append(
                 _core.ShardFile(
                     shard=number,
-                    path=os.fsencode(shard.path),
-                    descriptor=file.fileno(),
-                    size=shard.size,
-                    fingerprint=mark,
+                    path=os.fsencode(opened.path),
+                    descriptor=descriptor,
+                    size=opened.size,
+                    fingerprint=fingerprint,
                 )
             )
         try:
             self.gather.set_shards(files, keep_open=self._keep_open, scattered=self._scattered)
         except OSError as error:
             raise StorageError(
-                f"{os.fsdecode(error.filename)}: it cannot be mapped into memory "
-                f"({error.strerror}); open the dataset with map_files=False"
+                f"the file cannot be mapped into memory ({error.strerror})",
+                path=os.fsdecode(error.filename),
+                remedy="open the dataset with mmap=False",
             ) from None
         except _core.Fault as fault:
-            path = self.shards.path(fault.offset)
-            raise changed(f"{path}: the shard was truncated or has grown", path) from None
+            path_changed = self._shards[fault.offset][2]
+            raise changed_error("the shard was truncated or extended", path_changed) from None
+        for number in numbers:
+            opened = self.open(number)
+            opened.mapped = None if opened.cached is None else opened.cached.entry_id
+
+    def discard(self, shards: Offsets, begins: Offsets, ends: Offsets) -> list[int] | None:
+        """Remove ranges of shards from the cache.
+
+        Returns:
+            The shards that must be mapped again; remote blocks are fetched when they are next read.
+            None if nothing was cached, because the shards are local files.
+        """
+        is_cached, replaced = False, []
+        for number in np.unique(shards).tolist():
+            opened, mine = self.open(number), shards == number
+            if opened.cached is not None:
+                opened.cached.discard(begins[mine], np.minimum(ends[mine], opened.size))
+                is_cached = True
+            elif opened.is_decompressed:
+                with suppress(FileNotFoundError):
+                    os.unlink(opened.path)
+                file = _POOL.take((self._owner, number))
+                if file is not None:
+                    file.close()
+                _POOL.put((self._owner, number), self._decompress(number)[0])
+                replaced.append(number)
+        return replaced if is_cached or replaced else None
 
     def members(self, table: Table, shard: int) -> Members:
-        """The members of a shard."""
+        """Return the GZIP members of a shard of a table."""
         key = id(table), shard
         found = self._members.get(key)
         if found is None:
-            shards = table.index.metadata.shards
             first, end = table.index.first_records[shard : shard + 2]
             rows = table.index.rows[first:end]
             starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
-            edges = np.append(starts, shards[shard].bytes)
+            edges = np.append(starts, table.index.metadata.shards[shard].bytes)
             found = self._members[key] = Members(edges, longest_member(rows["length"]))
         return found
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            opened = list(self._opened.values())
+            self._opened.clear()
+        _POOL.close(self._owner)
+        for each in opened:
+            if each.cached is not None:
+                each.cached.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_scattered"):
+            self.close()
+
+
+def _remote_fingerprint(cached: CachedFile) -> int:
+    """Return the checksum of the first and last bytes of a remote file."""
+    size = cached.size
+    begins = np.array([0, max(0, size - FINGERPRINT_BYTES)], np.int64)
+    ends = np.minimum(begins + FINGERPRINT_BYTES, size)
+    checksum = 0
+    with fetched([(cached, begins, ends)]):
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            checksum = _core.crc32c(cached.read_at(begin, end), checksum)
+    return checksum
+
+
+def _check_state(path: str, shard: Shard, stat: Stat | None) -> None:
+    reason = changed_state(path, shard, stat)
+    if reason is not None:
+        raise changed_error(reason.removeprefix(f"{path}: "), path)
+
+
+def _replaced_error(path: str) -> FileChangedError:
+    return changed_error("the shard is not the one that was indexed", path)
 
 
 def _row_table(table: Table) -> _core.RowTable:
@@ -125,8 +453,8 @@ def _row_table(table: Table) -> _core.RowTable:
     )
 
 
-def _memory() -> int:
-    """The bytes of memory that the machine has."""
+def _memory_bytes() -> int:
+    """Return the size of the machine's memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

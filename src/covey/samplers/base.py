@@ -1,41 +1,39 @@
-"""What all samplers have in common: batches by number, epochs, the augmenter, and tensors."""
+"""The base class of samplers: batches by index, epochs, the augmenter, and tensors."""
 
 from __future__ import annotations
 
 import operator
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
-
 from covey._threads import DaemonThreads, ordered_map
 from covey.adapters import Framework, check_framework, tensors
-from covey.adapters.keras import PyDataset, backend, is_peek, is_worker
-from covey.augmenters.base import takes_step
+from covey.adapters.keras import EpochCounter, PyDataset, backend, is_worker
 from covey.errors import PlanError
+from covey.loader.hooks import BatchKey, Hook, augment
 from covey.plan.base import check_int
 
 Augmenting = Callable[..., tuple[Any, Any]]
 
 
 class Sampler(PyDataset, metaclass=ABCMeta):
-    """Batches of P classes with K examples of each: a ``keras.utils.PyDataset``, if there is Keras.
+    """Batches of P classes with K examples of each; a ``keras.utils.PyDataset`` if Keras exists.
 
-    Subclasses say which examples a batch has, in :meth:`get_examples`.
+    Subclasses return the examples of a batch in :meth:`get_examples`.
 
     Args:
         classes_per_batch: P.
         examples_per_class_per_batch: K.
-        steps_per_epoch: How many batches an epoch has.
-        augmenter: Takes (x, y, examples per class, is_warmup), and returns x and y, which may have
-            more examples. One that takes ``step=`` is told the number of the batch over all epochs,
-            so that what it draws can be a function of it.
-        warmup: For how many epochs ``is_warmup`` is true; none, if it is below 1.
-        framework: What batches are made of: ``"tensorflow"``, ``"torch"``, ``"jax"`` or
-            ``"numpy"``; by default what Keras computes with, or numpy if there is no Keras.
-        options: ``workers``, ``use_multiprocessing`` and ``max_queue_size``, as Keras has them.
+        steps_per_epoch: Number of batches per epoch.
+        augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns x and y, with
+            any number of examples. If it has a parameter named ``rng``, ``step`` or ``row``, it
+            receives it, as in :class:`covey.loader.LoadOptions`.
+        warmup: Number of epochs in which ``is_warmup`` is True; none if it is < 1.
+        framework: Type of the batches: ``"tensorflow"``, ``"torch"``, ``"jax"`` or ``"numpy"``
+            (default: the backend of Keras, or numpy without Keras).
+        options: ``workers``, ``use_multiprocessing`` and ``max_queue_size`` of Keras.
     """
 
     def __init__(
@@ -59,24 +57,26 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         self.warmup = check_int("warmup", warmup, -(2**62))
         self.framework: Framework = backend() if framework is None else check_framework(framework)
         self.epoch = 0
-        """How many epochs there were; set it to go on somewhere else."""
+        """Index of the epoch. It may be set, to continue with another epoch."""
+        self._counter = EpochCounter(self.steps_per_epoch)
 
     @abstractmethod
     def get_examples(
         self, batch_id: int, num_classes: int, examples_per_class: int
     ) -> tuple[Any, Any]:
-        """The examples of a batch, x and y, before they are augmented.
+        """Return the examples of a batch, x and y, before the augmenter is called.
 
         Args:
-            batch_id: The number of the batch in its epoch; :meth:`step` makes one of all epochs.
-            num_classes: How many classes it has,
-            examples_per_class: and how many examples of each.
+            batch_id: Index of the batch in its epoch; :meth:`step` returns the index over all
+                epochs.
+            num_classes: Number of classes.
+            examples_per_class: Number of examples of each class.
         """
 
     @property
     def augmenter(self) -> Augmenting | None:
-        """What is done with a batch; it may be replaced."""
-        return self._augmenter
+        """The augmenter. It may be replaced."""
+        return None if self._augmenter is None else self._augmenter.function
 
     @augmenter.setter
     def augmenter(self, augmenter: Augmenting | None) -> None:
@@ -84,41 +84,40 @@ class Sampler(PyDataset, metaclass=ABCMeta):
             raise PlanError(
                 option="augmenter", found=augmenter, allowed="a function of (x, y, ...)"
             )
-        self._augmenter = augmenter
-        self._tells_step = augmenter is not None and takes_step(augmenter)
+        self._augmenter = None if augmenter is None else Hook("augmenter", augmenter)
 
     @property
     def batch_size(self) -> int:
-        """How many examples a batch has before they are augmented, of all ranks together."""
+        """Number of examples per batch of all ranks, before the augmenter is called."""
         return self.classes_per_batch * self.examples_per_class_per_batch
 
     @property
     def is_warmup(self) -> bool:
-        """Whether the epochs to warm up are not over."""
+        """Whether the epoch is one of the warm-up."""
         return self.epoch < self.warmup
 
     def step(self, batch_id: int) -> int:
-        """The number over all epochs of a batch of this one."""
+        """Return the index over all epochs of a batch of this epoch."""
         number = operator.index(batch_id)
         if not 0 <= number < self.steps_per_epoch:
-            raise IndexError(
-                f"there is no batch {number}: an epoch has {self.steps_per_epoch}, from 0 on"
-            )
+            raise IndexError(f"batch_id is {number}; an epoch has {self.steps_per_epoch} batches")
         return self.epoch * self.steps_per_epoch + number
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """Return the number of batches per epoch."""
         return self.steps_per_epoch
 
     def __getitem__(self, batch_id: int) -> tuple[Any, Any]:
+        self._counter.request(operator.index(batch_id))
         return self.generate_batch(batch_id)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """The batches of an epoch; at its end, the next one begins.
+        """Iterate over the batches of an epoch; after the last one, the next epoch begins.
 
-        They are made ahead if ``workers`` is over 1.
+        Batches are prefetched if ``workers`` is > 1.
         """
-        tasks = (partial(self.generate_batch, batch_id) for batch_id in range(len(self)))
+        self.on_epoch_begin()
+        tasks = (partial(self.__getitem__, batch_id) for batch_id in range(len(self)))
         executor = DaemonThreads(self.workers, "covey-sampler") if self.workers > 1 else None
         try:
             yield from ordered_map(tasks, executor, ahead=2 * self.workers)
@@ -128,48 +127,66 @@ class Sampler(PyDataset, metaclass=ABCMeta):
         self.on_epoch_end()
 
     def generate_batch(self, batch_id: int) -> tuple[Any, Any]:
-        """A batch of this epoch, x and y, augmented."""
+        """Return a batch of this epoch, x and y, after the augmenter was called."""
         step = self.step(batch_id)
         x, y = self.get_examples(
             batch_id, self.classes_per_batch, self.examples_per_class_per_batch
         )
-        if self._augmenter is not None:
-            x, y = self._augment(x, y, step)
-        return self._hand_over(x, y)
+        return self._to_tensors(*self._augment(x, y, step))
 
     @property
-    def _examples_per_class(self) -> int:
-        """How many of each class an augmenter is told that there are."""
+    def _augmented_examples_per_class(self) -> int:
+        """The `examples_per_class` of the augmenter."""
         return self.examples_per_class_per_batch
 
+    def _key(self, step: int) -> BatchKey:
+        """Return the identity of a batch, for the augmenter."""
+        return BatchKey(0, step, 0, self._augmented_examples_per_class)
+
     def _augment(self, x: Any, y: Any, step: int) -> tuple[Any, Any]:
-        assert self._augmenter is not None
-        told = {"step": step} if self._tells_step else {}
-        given = self._augmenter(x, y, self._examples_per_class, self.is_warmup, **told)
-        if not isinstance(given, (tuple, list)) or len(given) != 2:
-            raise PlanError(f"the augmenter gives {type(given).__name__}, must return (x, y)")
-        x, y = map(_array_of_numbers, given)
+        if self._augmenter is not None:
+            x, y = augment(self._augmenter, x, y, self._key(step), is_warmup=self.is_warmup)
         return x, y
 
-    def _hand_over(self, x: Any, y: Any) -> tuple[Any, Any]:
-        if is_worker():  # it hands arrays back; a framework that was forked may hang
+    def _to_tensors(self, x: Any, y: Any) -> tuple[Any, Any]:
+        if is_worker():  # a framework may hang after a fork: the main process converts
             return x, y
-        return self._to_tensors(x), self._to_tensors(y)
+        return self._convert(x), self._convert(y)
 
     @cached_property
-    def _to_tensors(self) -> Callable[[Any], Any]:
+    def _convert(self) -> Callable[[Any], Any]:
         return tensors(self.framework)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_to_tensors"}
+        return {name: value for name, value in self.__dict__.items() if name != "_convert"}
+
+    # Epochs.
+
+    def on_epoch_begin(self) -> None:
+        """Begin an epoch; Keras calls this."""
+        self._counter.begin()
 
     def on_epoch_end(self) -> None:
-        """Count the epoch that was; Keras calls this."""
-        if not is_peek():
+        """End the epoch; Keras calls this, and a loop over the sampler."""
+        if self._counter.end():
             self.epoch += 1
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch as a JSON object."""
+        return {"epoch": self.epoch, "steps_per_epoch": self.steps_per_epoch}
 
-def _array_of_numbers(given: Any) -> Any:
-    """A list of numbers or strings as an array; one of arrays, views for instance, stays a list."""
-    is_plain = isinstance(given, list) and all(np.ndim(each) == 0 for each in given)
-    return np.asarray(given) if is_plain else given
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the epoch of another sampler.
+
+        Raises:
+            PlanError: If it is not a valid state, or epochs have another length.
+        """
+        steps = state.get("steps_per_epoch") if isinstance(state, Mapping) else None
+        if steps != self.steps_per_epoch:
+            raise PlanError(
+                "not the state of such a sampler",
+                option="steps_per_epoch",
+                found=steps,
+                allowed=f"{self.steps_per_epoch}, as in this sampler",
+            )
+        self.epoch = check_int("epoch", state.get("epoch"), 0, 2**62)

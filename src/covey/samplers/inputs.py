@@ -16,7 +16,7 @@ from covey import _core
 from covey.adapters import as_array
 from covey.classes import ClassTable
 from covey.errors import DatasetError, FeatureError, PlanError
-from covey.loader.batch import locate
+from covey.loader.hooks import add_location
 
 Ids = NDArray[np.int64]
 
@@ -86,7 +86,7 @@ class Rows:
                 raise FeatureError(f"load_example_fn gives {kind}, must return one array")
             return loaded
         except Exception as error:
-            locate(error, f"in load_example_fn of example {number}: {str(item)[:200]}")
+            add_location(error, f"in load_example_fn of example {number}: {str(item)[:200]}")
             raise
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from covey.adapters import Framework
+from covey.loader.hooks import BatchKey
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Weights
 from covey.samplers.base import Augmenting, Sampler
@@ -61,6 +62,10 @@ class MemorySampler(Sampler):
     ) -> tuple[Any, Any]:
         ids = self._plan(num_classes, examples_per_class).batch(self.step(batch_id))
         return self._x.take(ids), self._labels(ids)
+
+    def _key(self, step: int) -> BatchKey:
+        key = BatchKey(*self.plan.key(step))
+        return key._replace(examples_per_class=self._augmented_examples_per_class)
 
     @property
     def num_examples(self) -> int:
@@ -180,4 +185,4 @@ class MultiShotMemorySampler(MemorySampler):
         """
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = self._ids[begin:end]
-        return self._hand_over(self._x.take(ids), self._labels(ids))
+        return self._to_tensors(self._x.take(ids), self._labels(ids))

@@ -91,7 +91,7 @@ class SingleShotMemorySampler(MemorySampler):
         return ids
 
     @property
-    def _examples_per_class(self) -> int:
+    def _augmented_examples_per_class(self) -> int:
         return self.num_augmentations_per_example
 
     def get_examples(
@@ -117,7 +117,7 @@ class SingleShotMemorySampler(MemorySampler):
         """
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = np.arange(begin, end)
-        return self._hand_over(*self._augment(self._x.take(ids), ids, 0))
+        return self._to_tensors(*self._augment(self._x.take(ids), ids, 0))
 
 
 def _draw(records: int, seed: int, num_classes: int, _: int) -> ShuffledPlan:

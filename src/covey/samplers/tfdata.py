@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.adapters.tensorflow import batches_at_once
+from covey.adapters.tensorflow import group_size
 from covey.adapters.tensorflow.map_examples import map_examples
 from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.steps import from_steps
@@ -90,7 +90,7 @@ def TFDataSampler(  # noqa: N802 - as the original is called
         return (numbers, *(tf.gather(each, ids) for each in stored.tensors))
 
     form = BatchSpec((tf.TensorSpec([size], tf.int64),) * 2)
-    steps = from_steps(numbers, plan, 0, form, batches_at_once(0)).repeat()
+    steps = from_steps(numbers, plan, 0, form, group_size(0)).repeat()
     gathered = steps.map(gather, num_parallel_calls=tf.data.AUTOTUNE)
 
     def example(number: Any, *flat: Any) -> Any:

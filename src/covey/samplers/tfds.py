@@ -16,7 +16,7 @@ from covey._threads import cpu_count, ordered_map
 from covey.dataset.layout import find_layout
 from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError
-from covey.loader.batch import locate
+from covey.loader.hooks import add_location
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.storage import is_remote
@@ -192,7 +192,7 @@ def _preprocess(first: int, chunk: Chunk, preprocess: Preprocessing | None) -> C
             ):
                 raise FeatureError(f"preprocess_fn gives {str(pair)[:60]}, must return (x, y)")
         except Exception as error:
-            locate(error, f"in preprocess_fn of example {number}")
+            add_location(error, f"in preprocess_fn of example {number}")
             raise
         done.append(pair)
     return [x for x, _ in done], [y for _, y in done]

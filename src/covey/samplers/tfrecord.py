@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.adapters.tensorflow import batches_at_once, dataset_of
+from covey.adapters.tensorflow import group_size, make_dataset
 from covey.adapters.tensorflow.map_examples import map_examples
 from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.tensors import tf
@@ -17,7 +17,7 @@ from covey.dataset.layout import Layout, current_files, find_layout
 from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
 from covey.labels import guess_label
-from covey.maintenance.index_state import find_state
+from covey.maintenance.info import find_index_state
 from covey.plan import Plan
 from covey.plan.base import check_int, check_seed
 from covey.samplers.streamed import stream
@@ -243,7 +243,7 @@ def _is_known(layout: Layout, split: str, label: Label | None) -> bool:
     if layout.features is not None and label is None and guess_label(layout.features) is not None:
         return True
     for name in {term.partition("[")[0] for term in split.split("+")}:
-        index = find_state(layout.splits[name]).index
+        index = find_index_state(layout.splits[name]).index
         if (
             index is None
             or index.metadata.label is None
@@ -260,4 +260,4 @@ def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
     """The records of the batches of a plan."""
     nbytes = sum(map(len, dataset.raw[plan.batch(0)]))
     form = BatchSpec(tf.TensorSpec([len(plan.batch(0))], tf.string))
-    return dataset_of(dataset.raw.batches(plan, threads=threads), form, batches_at_once(nbytes))
+    return make_dataset(dataset.raw.batches(plan, threads=threads), form, group_size(nbytes))

@@ -1,7 +1,7 @@
-"""What a column of many examples is when a plain numpy array will not do.
+"""Columns that a plain numpy array cannot hold: strings, ragged rows, sparse tensors.
 
-Each of these has as many items as there are examples, gives one with ``column[3]``, a stretch with
-``column[3:9]``, and is made of a few flat numpy arrays, which are public.
+Each type has one item per example, supports ``column[3]`` and ``column[3:9]``, and consists of a
+few flat numpy arrays, which are public.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 def _row(index: int, rows: int) -> int:
     if not -rows <= index < rows:
-        raise IndexError(f"row {index} of a column of {rows}")
+        raise IndexError(f"row {index} is out of range for a column of {rows} rows")
     return index % rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StringArray:
-    """Byte strings or strings, end to end in one buffer.
+    """Strings or byte strings, concatenated in one buffer.
 
     >>> names = StringArray.of(["wren", "owl"])
     >>> names[1], names.tolist()
@@ -30,15 +30,15 @@ class StringArray:
     """
 
     data: NDArray[np.uint8]
-    """The bytes of all strings, end to end."""
+    """The bytes of all strings, concatenated."""
     offsets: NDArray[np.int64]
-    """Where each string begins in ``data``, and where the last one ends."""
+    """Offset of each string in ``data``, and the end of the last one."""
     text: bool
     """Whether items are ``str`` (UTF-8) rather than ``bytes``."""
     row_shape: tuple[int, ...] = ()
     """The shape of one row; () if a row is one string."""
     rows: int = -1
-    """How many rows there are; found from the offsets unless a row has no strings."""
+    """Number of rows; derived from the offsets unless a row has no strings."""
 
     def __post_init__(self) -> None:
         if self.rows < 0:
@@ -46,7 +46,7 @@ class StringArray:
 
     @classmethod
     def of(cls, strings: Sequence[str] | Sequence[bytes]) -> StringArray:
-        """Collect strings, all ``str`` or all ``bytes``."""
+        """Build the array from strings that are all ``str`` or all ``bytes``."""
         kinds = set(map(type, strings))
         if not (kinds <= {str} or kinds <= {bytes}):
             raise TypeError("the strings must be all str or all bytes")
@@ -58,7 +58,7 @@ class StringArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows, and the shape of one."""
+        """Number of rows, and the shape of a row."""
         return (len(self), *self.row_shape)
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class StringArray:
         if isinstance(key, slice):
             start, stop, step = key.indices(len(self))
             if step != 1:
-                raise ValueError(f"a StringArray is sliced with step 1, not {step}")
+                raise ValueError(f"the step of the slice is {step}; must be 1")
             stop = max(start, stop)
             offsets = self.offsets[start * self._width : stop * self._width + 1]
             return StringArray(self.data, offsets, self.text, self.row_shape, stop - start)
@@ -93,7 +93,7 @@ class StringArray:
         return (self[i] for i in range(len(self)))
 
     def to_numpy(self, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-        """The strings in a numpy array of objects."""
+        """Return the strings as a numpy array of objects."""
         strings = np.empty(len(self.offsets) - 1, object)
         strings[:] = [self._string(i) for i in range(len(strings))]
         return strings.reshape(self.shape if shape is None else shape)
@@ -103,13 +103,13 @@ class StringArray:
         return array if dtype is None else array.astype(dtype)
 
     def tolist(self) -> list[Any]:
-        """The strings in lists."""
+        """Return the strings as nested lists."""
         return list(self.to_numpy().tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedArray:
-    """Rows of different lengths: values end to end, and where each row begins among them.
+    """Rows of different lengths: concatenated values, and the offset of each row.
 
     >>> rows = RaggedArray.of([[1, 2, 3], [], [4]])
     >>> rows[0], rows.row_splits
@@ -117,16 +117,16 @@ class RaggedArray:
     """
 
     values: Any
-    """All rows, end to end: a numpy array, a StringArray, or, nested, another RaggedArray."""
+    """All rows, concatenated: a numpy array, a StringArray or, if nested, a RaggedArray."""
     row_splits: NDArray[np.int64]
-    """Where each row begins in ``values``, and where the last one ends."""
+    """Offset of each row in ``values``, and the end of the last one."""
     row_shapes: tuple[int, ...] | NDArray[np.int64] | None = None
-    """How to reshape a row, if it is not simply a stretch of ``values``: one shape with a -1 for
-    all, or one shape for each."""
+    """Shape of a row, if rows are multidimensional: one shape with a -1 for all rows, or one shape
+    per row."""
 
     @classmethod
     def of(cls, rows: Sequence[Any], dtype: Any = None) -> RaggedArray:
-        """Collect rows of numbers."""
+        """Build the array from rows of numbers."""
         arrays = [np.asarray(row, dtype) for row in rows]
         splits = np.zeros(len(arrays) + 1, np.int64)
         np.cumsum([len(array) for array in arrays], out=splits[1:])
@@ -141,7 +141,7 @@ class RaggedArray:
         if isinstance(key, slice):
             start, stop, step = key.indices(len(self))
             if step != 1:
-                raise ValueError(f"a RaggedArray is sliced with step 1, not {step}")
+                raise ValueError(f"the step of the slice is {step}; must be 1")
             stop = max(start, stop)
             shapes = self.row_shapes
             if isinstance(shapes, np.ndarray):
@@ -163,29 +163,29 @@ class RaggedArray:
 
     @property
     def row_lengths(self) -> NDArray[np.int64]:
-        """How long each row is."""
+        """Length of each row."""
         return np.diff(self.row_splits)
 
     def tolist(self) -> list[Any]:
-        """The rows in nested lists."""
+        """Return the rows as nested lists."""
         return [row.tolist() for row in self]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseArray:
-    """A tensor that is mostly zero: where its other values are, and what they are.
+    """A sparse tensor: the indices and the values of the elements that are not zero.
 
     >>> SparseArray(np.array([[1], [3]]), np.array([5.0, 7.0]), (4,)).to_dense()
     array([0., 5., 0., 7.])
     """
 
     indices: NDArray[np.int64]
-    """One row per value, one number per dimension."""
+    """One row per value, one column per dimension."""
     values: NDArray[Any]
     shape: tuple[int, ...]
 
     def to_dense(self) -> NDArray[Any]:
-        """The whole tensor."""
+        """Return the dense tensor."""
         dense = np.zeros(self.shape, self.values.dtype)
         dense[tuple(self.indices.T)] = self.values
         return dense
@@ -193,13 +193,13 @@ class SparseArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseBatch:
-    """Sparse tensors of one shape, one per row."""
+    """Sparse tensors of one shape, one per example."""
 
     indices: tuple[RaggedArray, ...]
-    """For each dimension, the indices of each row."""
+    """For each dimension, the indices of each example."""
     values: RaggedArray
     shape: tuple[int, ...]
-    """The shape of one row."""
+    """Shape of one tensor."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -214,5 +214,5 @@ class SparseBatch:
         return (self[i] for i in range(len(self)))
 
     def tolist(self) -> list[Any]:
-        """The rows as dense nested lists."""
+        """Return the tensors as dense nested lists."""
         return [row.to_dense().tolist() for row in self]

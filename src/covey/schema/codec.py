@@ -1,10 +1,7 @@
-"""Small things that batches of records and of columns need.
+"""The codec between examples and records, on top of the native encoder and decoder.
 
-Examples and columns to records: what the native encoder is given, and what it finds wrong.
-
-Records to columns: what the native decoder is told, and what is made of the result.
-
-Blocks of records in the making: from examples one by one, or from rows of columns.
+:class:`ExampleEncoder` and :class:`RecordDecoder` belong to one schema.
+:class:`Rows` encodes rows of columns in any order, :class:`ExampleBlock` collects single examples.
 """
 
 from __future__ import annotations
@@ -21,25 +18,25 @@ from covey.errors import ExampleError, FeatureError
 from covey.schema.columns import Column
 from covey.schema.diagnostics import (
     RecordLocation,
-    explain_misfit,
-    explain_record,
-    explain_value,
+    add_feature,
     locate_in,
+    record_error,
+    value_error,
 )
-from covey.schema.types import Feature, MisfitError
+from covey.schema.types import Feature, InconsistentColumnsError
 from covey.tfrecord import Block
 from covey.tfrecord.block import reading
 
 
-def sort_out(
+def split_records(
     records: Block | Sequence[Block] | Sequence[bytes],
 ) -> tuple[list[Block], list[bytes]]:
-    """Tell blocks from single records."""
+    """Return the blocks and the single records; one of the two lists is empty."""
     if isinstance(records, Block):
         return [records], []
     given: Any = records
     if isinstance(given, (bytes, str)):
-        raise TypeError("records are a list of bytes; for a single one use decode()")
+        raise TypeError("records is a single record; must be a list of bytes, or use decode()")
     listed = list(given)
     blocks = [each for each in listed if isinstance(each, Block)]
     if blocks and len(blocks) != len(listed):
@@ -50,7 +47,7 @@ def sort_out(
 def decode_blocks(
     decoder: _core.Decoder, blocks: Sequence[Block], dense: list[NDArray[Any] | None]
 ) -> list[_core.GrownColumn | None]:
-    """Decode the records of blocks, one after the other, verifying them if that is still to do."""
+    """Decode the records of blocks in order, and verify their checksums if not done yet."""
     verified = all(block.verified for block in blocks)
     check = _core.CHECK_NOTHING if verified else _core.CHECK_DATA
     if len(blocks) == 1:
@@ -66,61 +63,62 @@ def decode_blocks(
         return decoder.decode_buffers(data, sources, offsets, lengths, check, dense)
 
 
-# Arrays up to this size are made because a schema says so; larger ones only if the records have the
-# bytes to fill them.
+# Arrays up to this size are allocated as the schema requires; larger ones only if the records have
+# enough bytes to fill them.
 _TRUSTED_BYTES = 64 << 20
 
 
-def check_size(blocks: Sequence[Block], raw: Sequence[bytes], rows: int, least: int) -> None:
-    """Make sure that records have the bytes for the memory that their features ask for.
+def check_size(blocks: Sequence[Block], raw: Sequence[bytes], rows: int, minimum: int) -> None:
+    """Check that records have enough bytes for the arrays that their features require.
 
     Args:
-        blocks, raw: The records.
-        rows: How many they are.
-        least: The fewest bytes that one of them can have.
+        blocks: The records, if they are in blocks.
+        raw: The records, if they are single ones.
+        rows: Number of records.
+        minimum: Minimum number of bytes of a record.
     """
-    if rows * least <= _TRUSTED_BYTES:
+    if rows * minimum <= _TRUSTED_BYTES:
         return
     size = sum(int(block.lengths.sum()) for block in blocks) + sum(map(len, raw))
-    if rows * least > size:
+    if rows * minimum > size:
         raise ExampleError(
-            f"these {rows} records have {size} bytes, but {least} each are the least that these "
-            "features need; they are not of these features",
+            f"the {rows} records have {size} bytes in total, but records of these features have at "
+            f"least {minimum} bytes each",
             path=blocks[0].name if blocks else None,
             record=blocks[0].first if blocks else 0,
         )
 
 
 def allocate(rows: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> NDArray[Any] | None:
-    """The array that a column is decoded into, if it has one."""
+    """Return the array that a column is decoded into; None if the decoder allocates it."""
     return None if dtype is None else np.empty((rows, *shape), dtype)
 
 
 def check_output(name: str, given: Any, column: Column, rows: int) -> NDArray[Any]:
-    """Make sure that a feature can be decoded into an array that was given for it."""
+    """Check that a feature can be decoded into the given array."""
     has_array = column.allocation()[1] is not None and column.key == name
     if not has_array or not isinstance(given, np.ndarray):
-        raise FeatureError(f"feature {name!r} is not decoded into an array that is given")
+        raise FeatureError("it cannot be decoded into an array of the caller", feature=name)
     shape = (rows, *column.shape)
     fits = given.dtype == column.numpy_dtype and given.shape == shape
     if not fits or not given.flags.c_contiguous:
         raise FeatureError(
-            f"the array to decode into is {given.dtype} {given.shape}, expected contiguous "
-            f"{column.dtype} {shape}",
+            f"the output array is {given.dtype} {given.shape}; must be contiguous {column.dtype} "
+            f"{shape}",
             feature=column.key,
         )
     return given
 
 
 def count_rows(columns: Mapping[str, Any]) -> int:
-    """How many rows columns have, which must be the same for all."""
+    """Return the number of rows of columns, which must be equal."""
     lengths: dict[str, int] = {}
     for name, column in columns.items():
         try:
             lengths[name] = len(column)
         except TypeError:
             raise FeatureError(
-                f"a column is of type {type(column).__name__}, must have rows", feature=name
+                f"the column is of type {type(column).__name__}; must be a sequence", feature=name
             ) from None
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
@@ -129,7 +127,7 @@ def count_rows(columns: Mapping[str, Any]) -> int:
 
 
 def row_of(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """One example of columns."""
+    """Return one example of columns."""
     return {
         name: row_of(column, row) if isinstance(column, dict) else column[row]
         for name, column in columns.items()
@@ -137,7 +135,7 @@ def row_of(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
 
 
 def leaf(columns: Any) -> Any:
-    """The one column of features of which one was selected."""
+    """Return the column of a selection of one feature."""
     while isinstance(columns, dict):
         (columns,) = columns.values()
     return columns
@@ -146,14 +144,14 @@ def leaf(columns: Any) -> Any:
 T = TypeVar("T")
 
 
-class Encoding:
-    """Encodes examples.
+class ExampleEncoder:
+    """Encoder of the examples of one schema.
 
     Args:
         kinds: The features.
-        columns: Those that each is stored in.
-        flatten: Brings an example or columns into flat form, and checks their names.
-        is_plain: Whether values are stored as they are, under names that are not nested.
+        columns: The columns of each feature.
+        flatten: Function that flattens nested examples or columns, and checks their names.
+        is_plain: Values are stored unchanged, under names that are not nested.
     """
 
     def __init__(
@@ -165,7 +163,7 @@ class Encoding:
     ) -> None:
         for name, (column, *_) in columns.items():
             if column.layout == "steps":
-                kinds[name].split(None, ())  # says that they cannot be written
+                kinds[name].split(None, ())  # raises: steps cannot be written
         self.is_plain = is_plain
         self._kinds = kinds
         self._columns = columns
@@ -175,30 +173,30 @@ class Encoding:
         self.encoder = _core.Encoder([column.spec() for column in self._physical])
 
     def encode(self, example: Mapping[str, Any]) -> bytes:
-        """The record of one example."""
+        """Return the record of one example."""
         return self.run(self.encoder.encode_example, example, self.coerce)
 
     def run(self, encode: Callable[..., T], example: Mapping[str, Any], coerce: Any) -> T:
-        """Let an example be encoded, in the form that the native encoder takes."""
+        """Call a native encoder with an example in its flat form."""
         plain = self.is_plain and type(example) is dict
         try:
             return encode(example if plain else self._split(example), coerce)
         except _core.Fault as fault:
-            reason = fault
+            first = fault
         try:
-            if reason.code == "extra":
-                # Says which name is too much, unless there is nothing behind it.
+            if first.code == "extra":
+                # The split form names the unknown feature, unless its value is an empty dict.
                 return encode(self._split(example), coerce)
         except _core.Fault as fault:
-            reason = fault
-        raise explain_value(reason, self._physical, self._owners)
+            first = fault
+        raise value_error(first, self._physical, self._owners)
 
     def coerce(self, index: int, value: Any) -> Any:
-        """A value as the column at an index takes it."""
+        """Convert a value to the type of the column at `index`."""
         try:
             return self._physical[index].coerce(value)
         except FeatureError as error:
-            raise _about(self._owners[index], error) from None
+            raise add_feature(error, self._owners[index]) from None
 
     def _split(self, example: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -209,12 +207,12 @@ class Encoding:
             try:
                 parts = self._kinds[name].split(value, columns)
             except FeatureError as error:
-                raise _about(name, error) from None
+                raise add_feature(error, name) from None
             values.update(zip((column.key for column in columns), parts, strict=True))
         return values
 
     def check_columns(self, columns: Mapping[str, Any]) -> tuple[_core.ColumnSet, int]:
-        """Check columns once: (what the native encoder takes, rows)."""
+        """Check columns once; return them in the form of the native encoder, and the row count."""
         flat = self._flatten(columns)
         rows = count_rows(flat)
         given: list[Any] = []
@@ -225,31 +223,26 @@ class Encoding:
             try:
                 given.extend(self._kinds[name].split_batch(flat[name], rows, physical))
             except FeatureError as error:
-                raise _about(name, error) from None
+                raise add_feature(error, name) from None
         try:
             return self.encoder.columns(given, rows), rows
         except _core.Fault as fault:
-            raise explain_value(fault, self._physical, self._owners) from None
-
-
-def _about(name: str, error: FeatureError) -> FeatureError:
-    return FeatureError(f"{error}", feature=name)
+            raise value_error(fault, self._physical, self._owners) from None
 
 
 Run = Callable[[_core.Decoder, list[Any]], list[Any]]
-"""Lets a decoder decode some records, into arrays where it has some."""
+"""Calls a decoder with some records and the arrays to fill."""
 
 NativeDecoder = tuple[_core.Decoder, tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]]
-"""A decoder that fills arrays, and nothing more is to be done; and of each the shape of a row, and
-the type."""
+"""A decoder whose arrays are the columns, and the shape of a row and the dtype of each array."""
 
 
-class Decoding:
-    """Decodes records by column, with flat names.
+class RecordDecoder:
+    """Decoder of the records of one schema, with flat names.
 
     Args:
         kinds: The features.
-        columns: Those that each is stored in.
+        columns: The columns of each feature.
     """
 
     def __init__(
@@ -260,8 +253,8 @@ class Decoding:
         self._physical = [column for parts in columns.values() for column in parts]
         self._owners = [name for name, parts in columns.items() for _ in parts]
         self._allocations = [column.allocation() for column in self._physical]
-        self._least_bytes = sum(column.least_bytes() for column in self._physical)
-        # The usual case: the arrays that are decoded into are the columns.
+        self._min_bytes = sum(column.min_bytes() for column in self._physical)
+        # The common case: the arrays that the native decoder fills are the result.
         filled = all(dtype is not None for _, dtype in self._allocations)
         self._is_direct = filled and all(kind.is_direct for kind in kinds.values())
         self._decoder = _core.Decoder([column.spec() for column in self._physical])
@@ -272,9 +265,9 @@ class Decoding:
         out: Mapping[str, NDArray[Any]],
     ) -> dict[str, Any]:
         """Decode blocks, or single records."""
-        blocks, raw = sort_out(records)
+        blocks, raw = split_records(records)
         rows = sum(map(len, blocks)) if blocks else len(raw)
-        check_size(blocks, raw, rows, self._least_bytes)
+        check_size(blocks, raw, rows, self._min_bytes)
 
         def run(decoder: _core.Decoder, dense: list[Any]) -> list[_core.GrownColumn | None]:
             return decode_blocks(decoder, blocks, dense) if blocks else decoder.decode(raw, dense)
@@ -285,10 +278,10 @@ class Decoding:
         self,
         run: Run,
         rows: int,
-        place: Callable[[int], RecordLocation],
+        locate: Callable[[int], RecordLocation],
         out: Mapping[str, NDArray[Any]],
     ) -> dict[str, Any]:
-        """Decode records that another program finds; ``place`` tells where one is, for messages."""
+        """Decode the records that `run` passes to the decoder; `locate` is for messages."""
         dense = [allocate(rows, *row) for row in self._allocations]
         for name, given in out.items():
             i = self._owners.index(name)
@@ -296,7 +289,7 @@ class Decoding:
         try:
             grown = run(self._decoder, dense)
         except _core.Fault as fault:
-            raise explain_record(fault, self._physical, self._owners, place) from None
+            raise record_error(fault, self._physical, self._owners, locate) from None
         if self._is_direct:
             return dict(zip(self._kinds, dense, strict=True))
         parts = iter(
@@ -307,12 +300,12 @@ class Decoding:
         for name, feature in self._kinds.items():
             try:
                 result[name] = feature.join([next(parts) for _ in self._columns[name]])
-            except MisfitError as error:
-                raise explain_misfit(error, name, place) from None
+            except InconsistentColumnsError as error:
+                raise locate(error.row).error(error, name) from None
         return result
 
     def column_of(self, name: str) -> int | None:
-        """Which of the native decoder's columns is a feature that is one int64; None if none is."""
+        """Return the native column of a feature that is a single int64; None for others."""
         index = self._owners.index(name) if name in self._owners else None
         if index is None or self._allocations[index] != ((), np.dtype(np.int64)):
             return None
@@ -320,7 +313,7 @@ class Decoding:
 
     @property
     def native_decoder(self) -> NativeDecoder | None:
-        """The native decoder, if the arrays that it fills are the columns."""
+        """The native decoder, if its arrays are the columns; else None."""
         if not self._is_direct:
             return None
         columns = ((shape, dtype) for shape, dtype in self._allocations if dtype is not None)
@@ -328,7 +321,7 @@ class Decoding:
 
 
 class Rows:
-    """Columns that were checked: their rows are encoded in any order, by several threads."""
+    """Checked columns, whose rows can be encoded in any order, by several threads."""
 
     def __init__(self, encoder: _core.Encoder, columns: _core.ColumnSet, rows: int) -> None:
         self._encoder = encoder
@@ -339,23 +332,23 @@ class Rows:
         return self._rows
 
     def measure(self) -> NDArray[np.uint64]:
-        """How long the record of each row will be."""
+        """Return the length of the record of each row."""
         return self._encoder.measure(self._columns)
 
     def encode(self, rows: NDArray[np.integer[Any]]) -> Block:
-        """The records of these rows, in this order."""
+        """Return the records of rows, in this order."""
         return Block(*self._encoder.encode_rows(self._columns, rows.astype(np.uint64)))
 
     def encode_range(self, begin: int, bytes: int) -> Block:
-        """The records from this row on, as many as begin within so many bytes."""
+        """Return records from row `begin` on, until they have `bytes` bytes."""
         frames = self._encoder.encode(self._columns, begin, self._rows, bytes)
         return Block(*frames, first=begin)
 
 
 class ExampleBlock:
-    """A block of records in the making."""
+    """A block of records that is filled with examples."""
 
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: ExampleEncoder) -> None:
         self._encoding = encoding
         self._buffer = _core.ExampleBuffer(encoding.encoder)
 
@@ -364,35 +357,36 @@ class ExampleBlock:
 
     @property
     def bytes(self) -> int:
-        """Of the records so far, in their frames."""
+        """Size of the frames in bytes."""
         return self._buffer.bytes
 
     def append(self, example: Mapping[str, Any]) -> None:
-        """Encode one more example, as :meth:`Features.encode` does.
+        """Encode an example like :meth:`Features.encode`.
 
         Raises:
-            FeatureError: If the example does not fit; the block is as it was.
+            FeatureError: If the example does not match the features; the block is unchanged.
         """
         self._append(example, self._encoding.coerce)
 
     def append_exact(self, example: Mapping[str, Any]) -> None:
-        """The same, but a value that would have to be converted does not fit."""
+        """Encode an example whose values need no conversion; others raise FeatureError."""
         self._append(example, None)
 
     def extend(
         self, items: Iterator[Any], keys: list[Any], *, exact: bool, bytes: int, count: int
     ) -> tuple[str, Any]:
-        """Encode dicts, or pairs of a key and a dict, each before the next is asked for.
+        """Encode dicts, or pairs of a key and a dict; each before the next is requested.
 
         Args:
-            items: Where they come from.
-            keys: Gets their keys.
-            exact: Whether a value that would have to be converted does not fit.
-            bytes: Stop when the block has so many, or
-            count: after so many items.
+            items: The items.
+            keys: List that the keys are appended to.
+            exact: Reject values that need a conversion.
+            bytes: Stop when the block has this size.
+            count: Stop after this number of items.
 
         Returns:
-            ``"end"`` of the items; ``"full"``; or ``"item"``, and one that does not fit at once.
+            ``("end", None)`` if the items are exhausted, ``("full", None)`` at a limit, or
+            ``("item", item)`` for an item that could not be encoded.
         """
         if not self._encoding.is_plain:
             for item in items:
@@ -405,5 +399,5 @@ class ExampleBlock:
         self._encoding.run(self._buffer.append, example, coerce)
 
     def take(self) -> Block:
-        """The records so far; the next block begins."""
+        """Return the block, and start the next one."""
         return Block(*self._buffer.take())

@@ -1,6 +1,6 @@
-"""Columns: how one key of a tf.train.Example lies in the record, and how values get in and out.
+"""Columns: the storage of one key of a tf.train.Example, and the conversion of its values.
 
-Every feature of a schema is made of one or a few of these; the native codec knows nothing else.
+Each feature of a schema is stored in one or more columns; the native codec has no other unit.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ NUMBERS = (
 STRINGS = ("str", "bytes")
 DTYPES = (*NUMBERS, *STRINGS)
 
-# The largest message that protobuf can hold: nothing in one example can be larger.
-MOST_BYTES = 1 << 31
+# The largest message that protobuf can read, hence the largest value of an example.
+MAX_EXAMPLE_BYTES = 1 << 31
 
 
 def parse_dtype(dtype: Any) -> str:
-    """The name of a dtype: a name, a numpy dtype, or a Python type.
+    """Return the name of a dtype that is given as a name, a numpy dtype or a Python type.
 
     >>> parse_dtype(np.uint8), parse_dtype(str), parse_dtype(float)
     ('uint8', 'str', 'float32')
     """
     if dtype is None:
-        raise FeatureError(f"dtype is None; must be one of {', '.join(DTYPES)}")
+        raise FeatureError(option="dtype", found=None, allowed=f"one of {', '.join(DTYPES)}")
     python = {str: "str", bytes: "bytes", bool: "bool", int: "int64", float: "float32"}
     if isinstance(dtype, type) and dtype in python:
         return python[dtype]
@@ -72,46 +72,46 @@ class Column:
     key: str
     dtype: str
     shape: Shape = ()
-    """Of one row; at most one dimension is None, unless ``raw``."""
+    """Shape of one row; at most one dimension is None, unless ``raw``."""
     raw: bool = False
-    """Whether the numbers are stored as their memory, in one byte string."""
+    """The numbers are stored as one byte string, in their memory layout."""
     layout: Layout = "fixed"
     required: bool = True
     default: Any = None
-    """What an example gets that lacks an optional key: an array, or a list of bytes."""
+    """Value of an example that lacks an optional key: an array, or a list of bytes."""
     bounds: tuple[int, int] | None = None
-    """The smallest and largest integer, if narrower than the dtype's."""
+    """Minimum and maximum of the integers, if narrower than those of the dtype."""
     lookup: Callable[[str], int] | None = field(default=None, compare=False)
-    """What a string stands for, if the integers have names."""
+    """Function that maps a name to its integer, if the integers have names."""
 
     @property
     def wire(self) -> Wire:
-        """Which of the three lists of tf.train.Feature holds the values."""
+        """The list of tf.train.Feature that holds the values."""
         if self.raw or self.is_string:
             return "bytes"
         return "floats" if self.dtype.startswith("float") else "ints"
 
     @property
     def is_string(self) -> bool:
-        """Whether the values are ``str`` or ``bytes``."""
+        """Whether values are ``str`` or ``bytes``."""
         return self.dtype in STRINGS
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype in memory."""
+        """The numpy dtype of the values."""
         return np.dtype(object if self.is_string else self.dtype)
 
     @property
     def count(self) -> int:
-        """Values in a row, or, of variable layout, the number whose multiple they are."""
+        """Number of values of a row; with variable layout, the number that it is a multiple of."""
         known = [size for size in self.shape if size is not None]
-        # More than one unknown dimension: any number of values.
+        # Several unknown dimensions: any number of values.
         if self.shape.count(None) > 1:
             return 1
         return int(np.prod(known, dtype=np.int64))
 
-    def least_bytes(self) -> int:
-        """The fewest bytes of a record that this column takes up."""
+    def min_bytes(self) -> int:
+        """Return the minimum number of bytes that the column takes in a record."""
         if self.layout != "fixed" or not self.required:
             return 0
         if self.raw:
@@ -132,13 +132,15 @@ class Column:
             bounds=self.bounds,
         )
 
-    # One value in.
+    # Encoding of single values.
 
     def coerce(self, value: Any) -> Any:
-        """Make a value what the native encoder takes: a number, an array, bytes, a list of bytes.
+        """Convert a value to a form that the native encoder takes.
+
+        These are a number, an array, bytes, or a list of bytes.
 
         Raises:
-            FeatureError: If it is something else; the message does not name the feature.
+            FeatureError: If the value does not match the column; ``feature`` is not set.
         """
         if self.lookup is not None and isinstance(value, str):
             return self.lookup(value)
@@ -152,38 +154,38 @@ class Column:
 
     def _numbers(self, value: Any, shape: Shape) -> NDArray[Any]:
         array = as_array(value)
-        wanted = self.numpy_dtype
+        target = self.numpy_dtype
         if array.size == 0:
-            # Nothing has no type of its own, and goes as deep as is wanted.
-            array = np.zeros(_deepen(array.shape, shape), wanted)
+            # An empty value has no dtype, and may have fewer dimensions.
+            array = np.zeros(_deepen(array.shape, shape), target)
         kind = array.dtype.kind
-        if wanted == np.uint64 and kind in "fO" and isinstance(value, (int, list, tuple)):
-            array, kind = _unsigned(value), "u"  # Python's integers, some of them above 2**63
-        allowed = {"b": "b", "i": "bui", "u": "bui", "f": "buif"}[wanted.kind]
-        if kind not in allowed and not (wanted.kind == "b" and kind in "ui"):
-            raise _misfit(f"has dtype {array.dtype}, expected {self.dtype}")
+        if target == np.uint64 and kind in "fO" and isinstance(value, (int, list, tuple)):
+            array, kind = _unsigned(value), "u"  # Python integers, some of them above 2**63
+        allowed = {"b": "b", "i": "bui", "u": "bui", "f": "buif"}[target.kind]
+        if kind not in allowed and not (target.kind == "b" and kind in "ui"):
+            raise _mismatch(f"has dtype {array.dtype}, expected {self.dtype}")
         check_value_shape(array.shape, shape)
-        if array.dtype != wanted or self.bounds is not None:  # else there is nothing to look for
+        if array.dtype != target or self.bounds is not None:
             self._check_range(array)
         with np.errstate(over="ignore"):
-            result = np.ascontiguousarray(array, dtype=wanted).reshape(array.shape)
-        if wanted.kind == "f" and wanted.itemsize < array.dtype.itemsize:
+            result = np.ascontiguousarray(array, dtype=target).reshape(array.shape)
+        if target.kind == "f" and target.itemsize < array.dtype.itemsize:
             lost = np.isinf(result) & np.isfinite(array)
             if lost.any():
-                raise _misfit(f"is {array[lost].flat[0]}, too large for {self.dtype}")
+                raise _mismatch(f"is {array[lost].flat[0]}, too large for {self.dtype}")
         return result
 
     def _check_range(self, array: NDArray[Any]) -> None:
-        """Make sure that integers fit the dtype, and the bounds if there are any."""
-        wanted = self.numpy_dtype
-        if wanted.kind == "f" or array.size == 0:
+        """Check that integers fit the dtype and the bounds."""
+        target = self.numpy_dtype
+        if target.kind == "f" or array.size == 0:
             return
-        low, high = self.bounds or ((0, 1) if wanted.kind == "b" else _limits(self.dtype))
-        if wanted == np.uint64:
+        low, high = self.bounds or ((0, 1) if target.kind == "b" else _limits(self.dtype))
+        if target == np.uint64:
             low, high = 0, 2**64 - 1
         for extreme in (int(array.min()), int(array.max())):
             if not low <= extreme <= high:
-                raise _misfit(f"is {extreme}; must be from {low} to {high}")
+                raise _mismatch(f"is {extreme}; must be from {low} to {high}")
 
     def _string(self, value: Any) -> bytes:
         if not isinstance(value, (str, bytes, bytearray, memoryview)) and hasattr(
@@ -200,11 +202,11 @@ class Column:
                     raw.decode()
                 return raw
         except UnicodeError as error:
-            raise _misfit(f"is not a valid UTF-8: {error}") from None
-        raise _misfit(f"is of type {type(value).__name__}, expected {self.dtype}")
+            raise _mismatch(f"is not valid UTF-8: {error}") from None
+        raise _mismatch(f"is of type {type(value).__name__}, expected {self.dtype}")
 
     def _flatten(self, value: Any, shape: Shape, strings: list[bytes]) -> tuple[int, ...]:
-        """Collect the strings of nested sequences, no deeper than ``shape``; return their shape."""
+        """Append the strings of nested sequences to `strings`; return the shape."""
         if isinstance(value, StringArray):
             value = value.to_numpy()
         if hasattr(value, "__array__"):
@@ -212,7 +214,7 @@ class Column:
             strings.extend(self._string(each) for each in array.ravel().tolist())
             return array.shape if array.size else _deepen(array.shape, shape)
         if not isinstance(value, (list, tuple)):
-            raise _misfit(f"is of type {type(value).__name__}, expected a list of {self.dtype}")
+            raise _mismatch(f"is of type {type(value).__name__}, expected a list of {self.dtype}")
         if not value:
             return (0, *(size or 0 for size in shape[1:]))
         if len(shape) == 1:
@@ -220,22 +222,22 @@ class Column:
             return (len(value),)
         shapes = {self._flatten(each, shape[1:], strings) for each in value}
         if len(shapes) != 1:
-            raise _misfit(f"is ragged: its parts have shapes {sorted(shapes)}")
+            raise _mismatch(f"is ragged: its items have shapes {sorted(shapes)}")
         return (len(value), *shapes.pop())
 
-    # Many values in.
+    # Encoding of columns.
 
     def coerce_batch(self, batch: Any, rows: int) -> tuple[Any, NDArray[np.int64] | None]:
-        """Make a column of values what the native encoder takes: (values, row splits or None)."""
+        """Convert a column to the form of the native encoder: (values, row splits or None)."""
         if self.layout == "fixed":
             if self.is_string:
                 return self._string_batch(batch, (rows, *self.shape)), None
             return self._numbers(batch, (rows, *self.shape)), None
-        rows_are_stretches = self.shape[0] is None and self.shape.count(None) == 1
-        if isinstance(batch, RaggedArray) and batch.row_shapes is None and rows_are_stretches:
+        rows_are_slices = self.shape[0] is None and self.shape.count(None) == 1
+        if isinstance(batch, RaggedArray) and batch.row_shapes is None and rows_are_slices:
             splits = np.ascontiguousarray(batch.row_splits, np.int64)
             if splits.size and not 0 <= splits.min() <= splits.max() <= len(batch.values):
-                raise FeatureError("the row splits do not fit the values")
+                raise FeatureError("the row splits do not match the values")
             shape = (None, *self.shape[1:])
             if self.is_string:
                 return self._string_batch(batch.values, shape), splits * self.count
@@ -263,24 +265,23 @@ class Column:
         check_value_shape(self._flatten(batch, shape, strings), shape)
         return strings
 
-    # Many values out.
+    # Decoding of columns.
 
     def allocation(self) -> tuple[tuple[int, ...], np.dtype[Any] | None]:
-        """Shape and dtype of a row of the array that the native decoder fills, if there is one."""
+        """Return the row shape and the dtype of the array that the decoder fills, if any."""
         if self.layout != "fixed" or self.is_string:
             return (), None
         return tuple(size or 0 for size in self.shape), self.numpy_dtype
 
     def wrap(self, grown: _core.GrownColumn, rows: int) -> Any:
-        """Make what the native decoder grew a column for people."""
+        """Return the column for the arrays that the native decoder allocated."""
         data, offsets, row_splits, step_splits = grown
         if self.layout == "fixed":
             sizes = tuple(size or 0 for size in self.shape)
             return StringArray(data, offsets, self.dtype == "str", sizes, rows)
         steps = self.layout == "steps"
         unknown = self.shape.count(None)
-        # What one item of the values is: a step, an item along a first dimension that is unknown,
-        # or else a single value.
+        # The item of `values`: a step, an item along an unknown first dimension, or a single value.
         item: Shape = ()
         if steps and unknown == 0:
             item = self.shape
@@ -300,8 +301,8 @@ class Column:
             return RaggedArray(RaggedArray(values, step_splits) if unknown else values, row_splits)
         if unknown == 1 and self.shape[0] is None:
             return RaggedArray(values, row_splits // width)
-        # The unknown dimension is not the first: a row is a stretch that has to be reshaped. (With
-        # several, the kind that made this column knows the shapes.)
+        # The unknown dimension is not the first one: each row is reshaped. With several unknown
+        # dimensions, the feature has the shapes.
         shapes: tuple[int, ...] | None = None
         if unknown == 1:
             shapes = tuple(-1 if size is None else size for size in self.shape)
@@ -309,44 +310,44 @@ class Column:
 
 
 def _deepen(found: tuple[int, ...], expected: Shape) -> tuple[int, ...]:
-    """The shape of something empty, with the dimensions that it does not show."""
+    """Return the shape of an empty value, with the dimensions that it lacks."""
     return (*found, *(size or 0 for size in expected[len(found) :]))
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """A value as numpy has it; whatever it or a framework says against that is a FeatureError."""
+    """Return a value as a numpy array; errors of numpy and of frameworks become FeatureError."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
-        raise _misfit(f"is not an array: {error}") from None
+        raise _mismatch(f"is not an array: {error}") from None
 
 
 def _unsigned(value: Any) -> NDArray[np.uint64]:
-    """Python's integers, which numpy would make floats if only some of them need uint64."""
+    """Return Python integers as uint64; numpy converts mixed ones to floats."""
     array = np.array(value, object)
     if not all(isinstance(each, int) for each in array.flat):
-        raise _misfit("holds something else than integers, expected uint64")
+        raise _mismatch("has items that are not integers, expected uint64")
     try:
         return array.astype(np.uint64)
     except OverflowError as error:
-        raise _misfit(f"is not an array of uint64: {error}") from None
+        raise _mismatch(f"is not an array of uint64: {error}") from None
 
 
 def check_value_shape(found: tuple[int, ...], expected: Shape) -> None:
-    """Make sure that a value has the shape that a feature wants."""
+    """Check that a value has the shape of its feature."""
     fits = len(found) == len(expected) and all(
         size is None or size == seen for seen, size in zip(found, expected, strict=True)
     )
     if not fits:
-        raise _misfit(f"has shape {found}, expected {expected}")
+        raise _mismatch(f"has shape {found}, expected {expected}")
 
 
-def _misfit(what: str) -> FeatureError:
-    return FeatureError(f"the value {what}")
+def _mismatch(reason: str) -> FeatureError:
+    return FeatureError(f"the value {reason}")
 
 
 def _limits(dtype: str) -> tuple[int, int]:
-    """The integers of a dtype that a native int64 can hold."""
+    """Return the range of a dtype, as far as an int64 can hold it."""
     if np.dtype(object if dtype in STRINGS else dtype).kind not in "iu":
         return -(2**63), 2**63 - 1
     info = np.iinfo(dtype)
@@ -354,25 +355,26 @@ def _limits(dtype: str) -> tuple[int, int]:
 
 
 def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:
-    """Check the shape of a schema, which may come from a hostile file."""
+    """Check the shape of a schema, which may come from an untrusted file."""
     checked: list[int | None] = []
     for size in shape:
         if size is not None and (isinstance(size, bool) or not isinstance(size, (int, np.integer))):
             raise FeatureError(
-                f"shape {tuple(shape)!r}: {size!r} is not a dimension; use int or None"
+                option="shape", found=tuple(shape), allowed="a tuple of integers and None"
             )
-        if size is not None and not 0 <= size <= MOST_BYTES:
-            raise FeatureError(f"shape {tuple(shape)!r}: {size} is not between 0 and {MOST_BYTES}")
+        if size is not None and not 0 <= size <= MAX_EXAMPLE_BYTES:
+            allowed = f"a tuple of integers from 0 to {MAX_EXAMPLE_BYTES} and None"
+            raise FeatureError(option="shape", found=tuple(shape), allowed=allowed)
         checked.append(None if size is None else int(size))
     if len(checked) > 32:
-        raise FeatureError(f"a shape has {len(checked)} dimensions, at most 32 are allowed")
+        raise FeatureError(f"the shape has {len(checked)} dimensions; must have at most 32")
     if None in checked and 0 in checked:
-        raise FeatureError(f"shape {tuple(shape)!r}: a dimension of 0 beside an unknown one")
+        raise FeatureError(f"shape {tuple(shape)!r} has both an unknown and an empty dimension")
     total = 2 if dtype in STRINGS else np.dtype(dtype).itemsize
     for size in checked:
         total *= 1 if size is None else size
-    if total > MOST_BYTES:
+    if total > MAX_EXAMPLE_BYTES:
         raise FeatureError(
-            f"shape {tuple(shape)!r} of {dtype} is over 2 GiB, more than an Example holds"
+            f"a value of {dtype} with shape {tuple(shape)!r} exceeds 2 GiB, the limit of an Example"
         )
     return tuple(checked)

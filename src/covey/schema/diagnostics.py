@@ -1,4 +1,4 @@
-"""Turning what the native codec found wrong into errors that name file, record and feature."""
+"""Errors for the faults that the native codec finds: with file, record and feature."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ from typing import Any
 from covey import _core
 from covey.errors import CorruptRecordError, CoveyError, ExampleError, FeatureError
 from covey.schema.columns import Column
-from covey.schema.types import MisfitError
 from covey.tfrecord import Block
 from covey.tfrecord.block import HEADER_BYTES, checksum_reason
 
 _MEMORY = "<memory>"
 
-_KINDS = {0: "no list", 1: "a bytes list", 2: "a float list", 3: "an int64 list"}
+_LISTS = {0: "no list", 1: "a bytes list", 2: "a float list", 3: "an int64 list"}
 
 _WIRE_FAULTS = {
-    "varint": "a varint is cut off or too long",
-    "tag": "a field has an impossible tag",
-    "length": "a length points past the end",
-    "group": "a group is not closed, or nested too deeply",
-    "packed_floats": "a packed list of floats has a size that is not a multiple of 4",
+    "varint": "a varint is truncated or too long",
+    "tag": "a field has an invalid tag",
+    "length": "a length exceeds the message",
+    "group": "a group has no end, or groups are nested too deeply",
+    "packed_floats": "the size of a packed list of floats is not a multiple of 4",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLocation:
-    """Where a record is."""
+    """Location of a record."""
 
     name: str
-    """The file."""
+    """Path of the file."""
     record: int
-    """Its number in the file."""
+    """Index of the record in the file."""
     offset: int
-    """Where its frame begins (in the decompressed file)."""
+    """Byte offset of the frame (in the decompressed file)."""
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of an error at this location."""
+        """Fields of an error at this location."""
         if self.name == _MEMORY:
             return {"record": self.record}
         return {"path": self.name, "record": self.record, "offset": self.offset}
+
+    def error(self, error: CoveyError, feature: str) -> ExampleError:
+        """Return the error for a record with an invalid value of `feature`."""
+        return ExampleError(error.message(), **self.fields, feature=feature)
 
     def __str__(self) -> str:
         if self.name == _MEMORY:
@@ -50,56 +53,56 @@ class RecordLocation:
         return f"{self.name}: record {self.record} at byte {self.offset}"
 
 
-def explain_record(
+def add_feature(error: CoveyError, feature: str) -> CoveyError:
+    """Set the feature of an error, and return the error."""
+    error.feature = feature
+    return error
+
+
+def example_reason(fault: _core.Fault) -> str:
+    """Return the reason of the error for a record that is not a protocol buffer."""
+    return (
+        f"{_WIRE_FAULTS[fault.code]} at byte {fault.offset} of the record; "
+        "it is not a tf.train.Example"
+    )
+
+
+def record_error(
     fault: _core.Fault,
     columns: Sequence[Column],
     owners: Sequence[str],
-    find: Callable[[int], RecordLocation],
+    locate: Callable[[int], RecordLocation],
 ) -> CoveyError:
-    """Say which record cannot be decoded, and why.
+    """Return the error for a record that cannot be decoded.
 
     Args:
-        fault: What the decoder found.
-        columns: The columns it decoded, and
-        owners: the name of the feature that each belongs to.
-        find: Tells where a record is.
+        fault: The fault that the decoder raised.
+        columns: The columns of the decoder.
+        owners: The feature of each column.
+        locate: Function that returns the location of a row.
     """
-    code, found, expected, index = fault.code, fault.found, fault.expected, fault.column
-    where = find(fault.row)
-    if code in ("data_checksum", "length_checksum"):
-        return CorruptRecordError(
-            checksum_reason(fault),
-            **where.fields,
-            remedy="pass on_error='skip' to read the valid records",
+    fields = locate(fault.row).fields
+    if fault.code in ("data_checksum", "length_checksum"):
+        remedy = "pass on_error='skip' to read the valid records"
+        return CorruptRecordError(checksum_reason(fault), **fields, remedy=remedy)
+    if fault.code == "out_of_bounds":
+        reason = (
+            f"the record has {fault.found} bytes at byte {fault.offset} of a buffer of "
+            f"{fault.expected} bytes"
         )
-    feature = owners[index] if index < len(columns) else None
-    if code in _WIRE_FAULTS:
-        what = f"{_WIRE_FAULTS[code]} (byte {fault.offset} of it), so it is not a tf.train.Example"
-    elif code == "out_of_bounds":
-        what = f"its place, {found} bytes at {fault.offset}, lies outside the {expected} that are there"
-    else:
-        what = _misfit(code, found, expected, columns[index])
-    if feature is not None:
-        key = columns[index].key
-        stored = "" if key == feature else f" (stored as {key!r})"
-        what += stored
-    return ExampleError(what, **where.fields, feature=feature)
-
-
-def explain_misfit(
-    error: MisfitError, feature: str, find: Callable[[int], RecordLocation]
-) -> CoveyError:
-    """Say in which record the columns of a feature contradict each other."""
-    return wrong_value(error, feature, find(error.row))
-
-
-def wrong_value(error: Exception, feature: str, where: RecordLocation) -> ExampleError:
-    """An error about the value of a feature, of a record that is somewhere."""
-    return ExampleError(str(error), **where.fields, feature=feature)
+        return ExampleError(reason, **fields)
+    is_wire = fault.code in _WIRE_FAULTS
+    if fault.column >= len(columns):
+        return ExampleError(example_reason(fault), **fields)
+    column, feature = columns[fault.column], owners[fault.column]
+    reason = example_reason(fault) if is_wire else _mismatch_reason(fault, column)
+    if column.key != feature:
+        reason += f" (stored as {column.key!r})"
+    return ExampleError(reason, **fields, feature=feature)
 
 
 def locate_in(blocks: Sequence[Block], row: int) -> RecordLocation:
-    """Where a row of some blocks is; of none, if records were single bytes."""
+    """Return the location of a row of blocks; without blocks, of a record in memory."""
     for block in blocks:
         if row < len(block):
             offset = block.position + int(block.offsets[row]) - HEADER_BYTES
@@ -108,35 +111,34 @@ def locate_in(blocks: Sequence[Block], row: int) -> RecordLocation:
     return RecordLocation(_MEMORY, row, 0)
 
 
-def _misfit(code: str, found: int, expected: int, column: Column) -> str:
-    if code == "missing":
-        return "it is not there; if it may be missing, declare it with a default"
-    if code == "kind":
-        return f"it holds {_KINDS[found]}, expected {_KINDS[expected]}"
-    if code == "count":
-        multiple = " or a multiple" if column.layout == "variable" and expected > 1 else ""
-        return f"it has {found} values, expected {expected}{multiple}"
-    if code == "bytes":
-        multiple = " or a multiple" if column.layout == "variable" else ""
-        return (
-            f"it has {found} bytes, expected {expected}{multiple} for {column.dtype} {column.shape}"
-        )
-    if code == "utf8":
-        return "it holds a string that is not a valid UTF-8; declare it as bytes"
+def _mismatch_reason(fault: _core.Fault, column: Column) -> str:
+    """Return the reason of the error for a value that does not match its column."""
+    found, expected = fault.found, fault.expected
+    multiple = " or a multiple" if column.layout == "variable" else ""
+    match fault.code:
+        case "missing":
+            return "it is missing; declare it with a default if records may lack it"
+        case "kind":
+            return f"it is stored as {_LISTS[found]}, expected {_LISTS[expected]}"
+        case "count":
+            return f"it has {found} values, expected {expected}{multiple if expected > 1 else ''}"
+        case "bytes":
+            kind = f"{column.dtype} {column.shape}"
+            return f"it has {found} bytes, expected {expected}{multiple} for {kind}"
+        case "utf8":
+            return "a string is not valid UTF-8; declare the feature as bytes"
     signed = found - 2**64 if found >= 2**63 else found
-    return f"it holds {signed}, which is no {column.dtype}"
+    return f"the value {signed} does not fit {column.dtype}"
 
 
-def explain_value(
-    fault: _core.Fault, columns: Sequence[Column], owners: Sequence[str]
-) -> CoveyError:
-    """Say which value cannot be encoded, and why."""
+def value_error(fault: _core.Fault, columns: Sequence[Column], owners: Sequence[str]) -> CoveyError:
+    """Return the error for a value that cannot be encoded."""
     name, key = owners[fault.column], columns[fault.column].key
     reasons = {
-        "missing": "it is missing; declare it with a default if it may be",
-        "inexact": "the value is not of the type of its feature",
-        "string": "a value is neither bytes nor a string that is valid UTF-8",
+        "missing": "it is missing; declare it with a default if examples may lack it",
+        "inexact": "the value does not have the type of the feature",
+        "string": "a value is not bytes and not a string that is valid UTF-8",
         "size": f"{key!r} has the wrong number of values",
-        "splits": f"the row splits of {key!r} do not fit its values",
+        "splits": f"the row splits of {key!r} do not match its values",
     }
-    return FeatureError(f"{reasons.get(fault.code, 'its values do not fit')}", feature=name)
+    return FeatureError(reasons.get(fault.code, "the value is invalid"), feature=name)

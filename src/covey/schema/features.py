@@ -1,11 +1,11 @@
-"""Features: the schema of a dataset, and the way between examples and records.
+"""Features: the schema of a dataset, and the conversion between examples and records.
 
 An example is a dict of values, a record is the bytes of a ``tf.train.Example``. One at a time::
 
     record = features.encode({"image": pixels, "label": "owl"})
     example = features.decode(record)
 
-or many, by column, natively and with the GIL released::
+or many, by column, natively and without the GIL::
 
     block = features.encode_batch({"image": images, "label": labels})
     columns = features.decode_batch(block)
@@ -21,24 +21,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import FeatureError
-from covey.schema.codec import Decoding, Encoding, ExampleBlock, NativeDecoder, Rows, Run, row_of
+from covey.schema.codec import (
+    ExampleBlock,
+    ExampleEncoder,
+    NativeDecoder,
+    RecordDecoder,
+    Rows,
+    Run,
+    row_of,
+)
 from covey.schema.columns import Column
-from covey.schema.diagnostics import RecordLocation
+from covey.schema.diagnostics import RecordLocation, add_feature
 from covey.schema.infer import infer_column_kinds, infer_kinds
 from covey.schema.survey import infer_record_kinds
 from covey.schema.types import REQUIRED, Feature, parse_feature
 from covey.tfrecord import Block
 
-_MOST_DEPTH = 32
+_MAX_DEPTH = 32
 
 
 class Features(Mapping[str, Feature]):
-    """A schema: names to kinds. Nested dicts are named by their path, ``a/b``.
+    """A schema: a mapping of names to features. Nested features are named by their path, ``a/b``.
 
     Args:
-        features: For every name a kind (:class:`Tensor`, :class:`Image`, :class:`ClassLabel`,
-            :class:`Ragged`, :class:`Sparse`, :class:`Steps`), a dtype for a single value, or a dict
-            of the same.
+        features: For every name a feature (:class:`Tensor`, :class:`Image`, :class:`ClassLabel`,
+            :class:`Ragged`, :class:`Sparse`, :class:`Steps`), the dtype of a single value, or a
+            nested dict.
 
     >>> features = Features({"label": "int64", "box": {"corner": Tensor("float32", (2,))}})
     >>> record = features.encode({"label": 3, "box": {"corner": [0.5, 1.0]}})
@@ -75,41 +83,39 @@ class Features(Mapping[str, Feature]):
             for name, feature in self._features.items()
             if feature.filler() is not REQUIRED
         }
-        # The native codecs cannot be pickled, and are made when they are first needed.
-        self._encoding: Encoding | None = None
-        self._decoding: Decoding | None = None
+        # Created on first use: the native codecs cannot be pickled.
+        self._encoding: ExampleEncoder | None = None
+        self._decoding: RecordDecoder | None = None
         self._selected: dict[tuple[str, ...], Features] = {}
 
     def _add(self, features: Mapping[str, Any], path: tuple[str, ...]) -> None:
         if not isinstance(features, Mapping):
             raise FeatureError(f"features are of type {type(features).__name__}; must be a dict")
-        if len(path) > _MOST_DEPTH:
-            raise FeatureError(f"features are nested over {_MOST_DEPTH} levels deep")
+        if len(path) > _MAX_DEPTH:
+            raise FeatureError(f"features are nested deeper than {_MAX_DEPTH} levels")
         for key, feature in features.items():
             if not isinstance(key, str) or not key:
                 raise FeatureError(f"the name of a feature is {key!r}; must be a string")
             try:
                 key.encode()
             except UnicodeError:
-                raise FeatureError(
-                    f"the name of a feature, {key!r}, is not a valid UTF-8"
-                ) from None
+                raise FeatureError(f"the name of a feature, {key!r}, is not valid UTF-8") from None
             if isinstance(feature, Mapping) and not isinstance(feature, Features):
                 self._add(feature, (*path, key))
                 continue
-            if isinstance(feature, Features):  # with the nesting that it was declared with
+            if isinstance(feature, Features):  # keeps its nesting
                 for name, inner in feature.items():
                     self._set((*path, key, *feature._paths[name]), inner)
                 continue
             try:
                 self._set((*path, key), parse_feature(feature))
             except FeatureError as error:
-                raise FeatureError(f"{error}", feature="/".join((*path, key))) from None
+                raise add_feature(error, "/".join((*path, key))) from None
 
     def _set(self, path: tuple[str, ...], feature: Feature) -> None:
         name = "/".join(path)
         if name in self._features:
-            raise FeatureError(f"there are two features with the name {name!r}; rename one")
+            raise FeatureError("the name occurs twice; rename one", feature=name)
         self._paths[name] = path
         self._features[name] = feature
 
@@ -117,10 +123,16 @@ class Features(Mapping[str, Feature]):
     def infer(
         cls, examples: Iterable[Mapping[str, Any]], *, defaults: Mapping[str, Any] | None = None
     ) -> Features:
-        """The features that fit all examples; those with a default may be missing in some.
+        """Return the features that fit all examples.
 
-        Types widen and shapes relax as far as needed; what cannot be reconciled is an error that
-        names both examples.
+        Dtypes are widened and shapes relaxed as needed.
+
+        Args:
+            examples: The examples.
+            defaults: Values of features that examples may lack, by name.
+
+        Raises:
+            FeatureError: If no feature fits two examples; the message names both.
 
         >>> Features.infer([{"x": 1, "y": [1, 2]}, {"x": 2.5, "y": [3]}])["x"]
         Tensor(dtype='float32', shape=(), encoding='list')
@@ -129,9 +141,9 @@ class Features(Mapping[str, Feature]):
 
     @classmethod
     def infer_records(cls, records: Iterable[bytes]) -> Features:
-        """The features that fit all records, which another program wrote.
+        """Return the features that fit all records, which another program wrote.
 
-        A record says less than an example: int64, float32 or bytes, and how many.
+        A record has less information than an example: values are int64, float32 or bytes.
         """
         return cls(infer_record_kinds(records))
 
@@ -139,14 +151,14 @@ class Features(Mapping[str, Feature]):
     def infer_columns(
         cls, columns: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None
     ) -> Features:
-        """The features that fit all rows of columns; arrays keep their dtype.
+        """Return the features that fit all rows of columns; arrays keep their dtype.
 
         >>> Features.infer_columns({"x": np.zeros((9, 28, 28), np.uint8)})["x"]
         Tensor(dtype='uint8', shape=(28, 28), encoding='bytes')
         """
         return cls(infer_column_kinds(columns, defaults or {}))
 
-    # A mapping of names to kinds.
+    # A mapping of names to features.
 
     def __getitem__(self, name: str) -> Feature:
         return self._features[name]
@@ -172,18 +184,18 @@ class Features(Mapping[str, Feature]):
         return Features, (self.nest(self._features),)
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Give flat values the form that the features were declared in."""
+        """Return flat values nested like the declared features."""
         nested: dict[str, Any] = {}
         for name, value in values.items():
             *parents, last = self._paths[name]
-            place = nested
+            target = nested
             for parent in parents:
-                place = place.setdefault(parent, {})
-            place[last] = value
+                target = target.setdefault(parent, {})
+            target[last] = value
         return nested
 
     def _flatten(self, example: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring an example or columns into flat form, and check its names."""
+        """Flatten an example or columns, and check the names."""
         flat: dict[str, Any] = {}
         self._flatten_into(flat, example, ())
         return flat
@@ -192,7 +204,7 @@ class Features(Mapping[str, Feature]):
         self, flat: dict[str, Any], values: Mapping[str, Any], path: tuple[str, ...]
     ) -> None:
         if not isinstance(values, Mapping):
-            raise FeatureError(f"an example is of type {type(values).__name__}; must be a dict")
+            raise FeatureError(f"the example is of type {type(values).__name__}; must be a dict")
         for key, value in values.items():
             here = (*path, str(key))
             name = "/".join(here)
@@ -201,14 +213,12 @@ class Features(Mapping[str, Feature]):
             elif name in self._features:
                 flat[name] = value
             else:
-                raise FeatureError(
-                    f"there is no feature {name!r}; there are {', '.join(self) or 'none'}"
-                )
+                raise self._unknown(name)
 
     def select(self, names: Iterable[str]) -> Features:
-        """The features with these names, in this order; decoding with them touches only them."""
+        """Return the features with these names, in this order; decoding reads no others."""
         if isinstance(names, str):
-            raise FeatureError(f"names is the text {names!r}; must be a list of them")
+            raise FeatureError(option="names", found=names, allowed="a list of strings")
         key = tuple(names)
         if key not in self._selected:
             self._check_known(key)
@@ -217,7 +227,7 @@ class Features(Mapping[str, Feature]):
         return self._selected[key]
 
     def replace(self, features: Mapping[str, Any]) -> Features:
-        """The same features, with other kinds for some of them.
+        """Return the features with some of them replaced.
 
         >>> Features({"label": "str"}).replace({"label": ClassLabel(["owl"])})["label"].names
         ('owl',)
@@ -228,12 +238,14 @@ class Features(Mapping[str, Feature]):
     def _check_known(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self._features:
-                raise FeatureError(
-                    f"there is no feature {name!r}; the features are {', '.join(self)}"
-                )
+                raise self._unknown(name)
+
+    def _unknown(self, name: str) -> FeatureError:
+        known = ", ".join(self) or "none"
+        return FeatureError(f"there is no feature {name!r}; the features are: {known}")
 
     def without_defaults(self) -> Features:
-        """The same features, which every example must have."""
+        """Return the features with all of them required."""
         optional: dict[str, Any] = {name: self._features[name] for name in self._fillers}
         return self.replace(
             {name: dataclasses.replace(kind, default=REQUIRED) for name, kind in optional.items()}
@@ -241,11 +253,11 @@ class Features(Mapping[str, Feature]):
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """The features that an example may lack."""
+        """Names of the features that an example may lack."""
         return tuple(self._fillers)
 
     def fill_in(self, example: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An example with the defaults of the features that it lacks."""
+        """Return an example with the defaults of the features that it lacks."""
         if not self._fillers:
             return example
         flat = self._flatten(example)
@@ -254,13 +266,13 @@ class Features(Mapping[str, Feature]):
 
     @property
     def is_simple(self) -> bool:
-        """Whether every feature is stored as its value is, so that exactness can be seen in it."""
+        """Whether every feature is plain, so that a value shows whether it needs a conversion."""
         return all(feature.is_plain for feature in self._features.values())
 
     def is_stored_like(self, other: Features) -> bool:
-        """Whether an example has the same record with these features as with the others.
+        """Return whether an example has the same record with both schemas.
 
-        A shape that is looser, or the names of classes, change nothing in the record.
+        Relaxed shapes and class names do not change the record.
         """
         return self._storage() == other._storage()
 
@@ -270,32 +282,34 @@ class Features(Mapping[str, Feature]):
             for column in self._physical
         )
 
-    # Encoding.
+    # ExampleEncoder.
 
-    def _encode_with(self) -> Encoding:
+    def _encode_with(self) -> ExampleEncoder:
         if self._encoding is None:
-            self._encoding = Encoding(self._features, self._columns, self._flatten, self._is_plain)
+            self._encoding = ExampleEncoder(
+                self._features, self._columns, self._flatten, self._is_plain
+            )
         return self._encoding
 
     def encode(self, example: Mapping[str, Any]) -> bytes:
-        """The record of one example.
+        """Return the record of one example.
 
         Raises:
-            FeatureError: If the example does not fit, saying which feature and why.
+            FeatureError: If the example does not match the features.
         """
         return (self._encoding or self._encode_with()).encode(example)
 
     def begin_block(self) -> ExampleBlock:
-        """Begin a block of records, to which examples are added one by one."""
+        """Return an empty block of records, for adding examples one by one."""
         return ExampleBlock(self._encode_with())
 
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
-        """The records of many examples, given by column.
+        """Return the records of many examples, given by column.
 
         Args:
-            columns: For every feature an array with one row per example; a list of values, a
-                :class:`RaggedArray`, a :class:`StringArray` or a :class:`SparseBatch` where rows
-                differ. Optional features may be left out.
+            columns: For every feature an array with one row per example; if rows differ, a list of
+                values, a :class:`RaggedArray`, a :class:`StringArray` or a :class:`SparseBatch`.
+                Optional features may be omitted.
         """
         blocks = list(self.encode_blocks(columns, block_bytes=2**63))
         return blocks[0] if blocks else Block(b"", np.zeros(0, np.uint64), np.zeros(0, np.uint64))
@@ -303,9 +317,9 @@ class Features(Mapping[str, Feature]):
     def encode_blocks(
         self, columns: Mapping[str, Any], *, block_bytes: int = 1 << 20
     ) -> Iterator[Block]:
-        """The same, in blocks of about so many bytes."""
+        """Yield the records of many examples, in blocks of about `block_bytes` bytes."""
         if block_bytes < 1:
-            raise ValueError(f"block_bytes is {block_bytes}; must be 1 or more")
+            raise FeatureError(option="block_bytes", found=block_bytes, allowed="an integer >= 1")
         rows = self.check_columns(columns)
         row = 0
         while row < len(rows):
@@ -314,19 +328,19 @@ class Features(Mapping[str, Feature]):
             row += len(block)
 
     def check_columns(self, columns: Mapping[str, Any]) -> Rows:
-        """Check columns once, to encode rows of them in any order."""
+        """Check columns once, for encoding their rows in any order."""
         encoding = self._encode_with()
         return Rows(encoding.encoder, *encoding.check_columns(columns))
 
-    # Decoding.
+    # RecordDecoder.
 
-    def _decode_with(self) -> Decoding:
+    def _decode_with(self) -> RecordDecoder:
         if self._decoding is None:
-            self._decoding = Decoding(self._features, self._columns)
+            self._decoding = RecordDecoder(self._features, self._columns)
         return self._decoding
 
     def decode(self, record: bytes, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """The example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""
+        """Return the example of one record: numpy arrays and scalars, ``str`` and ``bytes``."""
         return row_of(self.decode_batch([record], names), 0)
 
     def decode_batch(
@@ -336,18 +350,18 @@ class Features(Mapping[str, Feature]):
         *,
         out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Any]:
-        """Many records by column: a numpy array for every feature of one shape, else as
-        :mod:`covey.schema.arrays` has it.
+        """Decode many records by column.
+
+        A column is a numpy array if all examples have one shape, else a type of
+        :mod:`covey.schema.arrays`.
 
         Args:
-            records: A block, several blocks, or a list of bytes. Blocks whose data was not verified
-                are verified here.
-            names: Decode only these features, and touch only their bytes.
-            out: Arrays to decode into, by name, used again from an earlier call; each must have the
-                right dtype and shape.
+            records: A block, several blocks, or a list of bytes. Unverified blocks are verified.
+            names: Names of the features to decode.
+            out: Arrays to decode into, by name; each must have the dtype and shape of the result.
 
         Raises:
-            ExampleError: If a record is not an Example or does not fit, saying which, where and why.
+            ExampleError: If a record is not an Example, or does not match the features.
             CorruptRecordError: If a checksum is wrong.
         """
         if names is not None:
@@ -359,37 +373,37 @@ class Features(Mapping[str, Feature]):
         self,
         run: Run,
         rows: int,
-        place: Callable[[int], RecordLocation],
+        locate: Callable[[int], RecordLocation],
         *,
         out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Any]:
-        """Decode records that another program finds.
+        """Decode records that a callback passes to the native decoder.
 
         Args:
-            run: Lets the native decoder decode them.
-            rows: How many they are.
-            place: Tells where one is, for messages.
+            run: Function that calls the native decoder.
+            rows: Number of records.
+            locate: Function that returns the location of a row, for messages.
             out: As for :meth:`decode_batch`.
         """
         decoding = self._decoding or self._decode_with()
-        flat = decoding.decode_with(run, rows, place, self._flatten(out) if out else {})
+        flat = decoding.decode_with(run, rows, locate, self._flatten(out) if out else {})
         return self.nest(flat) if self._is_nested else flat
 
     def find(self, columns: Any, name: str) -> Any:
-        """The column of a feature among nested ones, or its value in an example."""
+        """Return the column of a feature in nested columns, or its value in an example."""
         for key in self._paths[name]:
             columns = columns[key]
         return columns
 
     def path_of(self, name: str) -> tuple[str, ...]:
-        """The keys that lead to a feature in a nested example."""
+        """Return the keys of a feature in a nested example."""
         return self._paths[name]
 
     def column_of(self, name: str) -> int | None:
-        """Which of the native decoder's columns is a feature that is one int64; None if none is."""
+        """Return the native column of a feature that is a single int64; None for others."""
         return self._decode_with().column_of(name)
 
     @property
     def native_decoder(self) -> NativeDecoder | None:
-        """The native decoder, if the arrays that it fills are the columns; None otherwise."""
+        """The native decoder, if its arrays are the columns; else None."""
         return self._decode_with().native_decoder

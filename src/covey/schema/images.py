@@ -1,6 +1,6 @@
-"""Encoded images; Pillow is imported only when one is really encoded or decoded.
+"""Encoded images, and columns of decoded images.
 
-Columns of encoded images, decoded.
+Pillow is imported only when an image is encoded or decoded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.schema.columns import Column, Shape, as_array, check_shape, check_value_shape
-from covey.schema.diagnostics import RecordLocation, wrong_value
+from covey.schema.diagnostics import RecordLocation
 from covey.schema.features import Features
 from covey.schema.types import REQUIRED, Feature
 
@@ -27,22 +27,22 @@ FORMATS = ("png", "jpeg")
 # ICNS) decode them before their size is known, and some start other programs (EPS).
 DECODED_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 DEFAULT_MAX_PIXELS = 64_000_000
-# Pillow's names for images of 8 bits, a letter for each channel.
+# Pillow's names of 8-bit images; each letter is a channel.
 _EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
 
 
 @dataclass(frozen=True)
 class Image(Feature):
-    """An encoded image. Bytes are stored as they are; pixels are encoded first.
+    """An encoded image. Bytes are stored unchanged; pixels are encoded.
 
     Args:
         shape: Height, width and channels; None where images differ.
         dtype: ``"uint8"`` or, for PNG, ``"uint16"``.
-        format: How pixels are encoded: ``"png"`` or ``"jpeg"``.
-        default: The encoded image of an example that lacks the feature.
+        format: Format in which pixels are encoded: ``"png"`` or ``"jpeg"``.
+        default: Encoded image of examples that lack the feature.
 
-    Decoding gives the encoded bytes; :meth:`decode` gives pixels of PNG, JPEG, GIF, BMP, WebP, TIFF
-    and PPM images.
+    Decoding a record returns the encoded bytes; :meth:`decode` returns the pixels of PNG, JPEG,
+    GIF, BMP, WebP, TIFF and PPM images.
     """
 
     shape: Shape = (None, None, None)
@@ -53,15 +53,15 @@ class Image(Feature):
 
     def __post_init__(self) -> None:
         if self.dtype not in ("uint8", "uint16"):
-            raise FeatureError(f"dtype of an image is {self.dtype!r}; must be 'uint8' or 'uint16'")
+            raise FeatureError(option="dtype", found=self.dtype, allowed="'uint8' or 'uint16'")
         if self.format not in FORMATS:
-            raise FeatureError(f"format of an image is {self.format!r}; must be one of {FORMATS}")
+            raise FeatureError(option="format", found=self.format, allowed=f"one of {FORMATS}")
         shape = check_shape(self.shape, self.dtype)
         if len(shape) != 3:
-            raise FeatureError(f"shape of an image is {shape}, must have three dimensions")
+            raise FeatureError(option="shape", found=shape, allowed="of three dimensions")
         object.__setattr__(self, "shape", shape)
         if self.default is not REQUIRED and not isinstance(self.default, bytes):
-            raise FeatureError("the default of an image must be encoded bytes")
+            raise FeatureError(option="default", found=self.default, allowed="encoded bytes")
 
     def columns(self, name: str) -> tuple[Column, ...]:
         if self.default is REQUIRED:
@@ -74,11 +74,11 @@ class Image(Feature):
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return [self.encode(as_array(value))]
         raise FeatureError(
-            f"an image is of type {type(value).__name__}; must be encoded bytes or pixels"
+            f"the image is of type {type(value).__name__}; must be encoded bytes or pixels"
         )
 
     def encode(self, pixels: NDArray[Any]) -> bytes:
-        """Encode pixels of this feature's shape, (height, width[, channels])."""
+        """Encode pixels, (height, width[, channels]), of this feature's shape."""
         pixels = as_array(pixels)
         complete = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
         checked = Column("image", self.dtype, self.shape).coerce(complete)
@@ -89,19 +89,20 @@ class Image(Feature):
 
         Args:
             data: The encoded image.
-            max_pixels: The most pixels (height x width) that it may have; 64 million by default. A
-                larger image is refused before it is decoded.
+            max_pixels: Maximum number of pixels (height x width), 64 million by default. A larger
+                image is rejected before it is decoded.
         """
         return read_pixels(self, data, max_pixels=check_max_pixels(max_pixels))
 
 
 def import_pillow() -> Any:
-    """Pillow, or an error that says how to get it."""
+    """Import Pillow."""
     try:
         from PIL import Image
     except ImportError:
         raise FeatureError(
-            "coding images needs Pillow, which is not installed; run: pip install 'covey[images]'"
+            "Pillow, which encodes and decodes images, is not installed; "
+            "run: pip install 'covey[images]'"
         ) from None
     return Image
 
@@ -122,11 +123,11 @@ def _encode(pixels: NDArray[Any], format: str) -> bytes:
 
 
 def check_max_pixels(value: Any) -> int:
-    """Return the limit that a caller asks for, or the default one."""
+    """Return the limit, or the default one for None."""
     if value is None:
         return DEFAULT_MAX_PIXELS
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise FeatureError(f"max_pixels is {value!r}; must be an integer >= 1")
+        raise FeatureError(option="max_pixels", found=value, allowed="an integer >= 1")
     return int(value)
 
 
@@ -141,39 +142,37 @@ def read_pixels(
     """Decode an image into pixels, (height, width, channels), of a feature's shape.
 
     Args:
-        feature: What the encoded image must be.
+        feature: The feature that the image must match.
         data: The encoded image.
-        size: Height and width to resize it to: bilinear, averaging over what is scaled down.
-        out: An array of the feature's dtype, which is filled and returned if its shape is the
-            result's; if not, the result is an array of its own.
-        max_pixels: The most pixels (height x width) of the encoded image.
+        size: Height and width of the result: resized with bilinear interpolation, antialiased.
+        out: An array of the feature's dtype. If it has the shape of the result it is filled and
+            returned, else a new array is returned.
+        max_pixels: Maximum number of pixels (height x width) of the encoded image.
     """
     pillow = import_pillow()
     try:
         with pillow.open(io.BytesIO(data), formats=DECODED_FORMATS) as image:
-            _check_pixels(image, max_pixels)  # by the header: nothing is decoded yet
+            _check_pixels(image, max_pixels)  # from the header, before decoding
             pixels = _read_jpeg(feature, data, image, size, out)
             if pixels is not None:
                 return pixels
             pixels = _read(feature, data, image, size)
     except FeatureError:
         raise
-    except pillow.UnidentifiedImageError:  # which would name an address in memory
+    except pillow.UnidentifiedImageError:  # its message has an address in memory
         raise FeatureError(
-            f"these {len(data)} bytes are not a valid image; supported formats: "
+            f"the {len(data)} bytes are not an image in a supported format: "
             f"{', '.join(DECODED_FORMATS)}"
         ) from None
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise FeatureError(
-            f"{error}; max_pixels is {max_pixels:,}, and Pillow has a limit of its own, "
+            f"{error}; max_pixels is {max_pixels:,}, and Pillow's own limit is "
             "PIL.Image.MAX_IMAGE_PIXELS"
         ) from None
     except MemoryError:
         raise FeatureError("there is not enough memory to decode the image") from None
     except (OSError, ValueError, SyntaxError) as error:
-        raise FeatureError(
-            f"these {len(data)} bytes are no image that can be read: {error}"
-        ) from None
+        raise FeatureError(f"the {len(data)} bytes are not a valid image: {error}") from None
     if out is None or out.shape != pixels.shape:
         out = np.empty(pixels.shape, feature.dtype)
     out[...] = pixels
@@ -181,22 +180,22 @@ def read_pixels(
 
 
 def _check_pixels(image: Any, max_pixels: int) -> None:
-    """Refuse an image that would take too much memory."""
+    """Reject an image that needs too much memory."""
     if image.width * image.height > max_pixels:
         raise FeatureError(
             f"the image has {image.height} x {image.width} = {image.width * image.height:,} "
-            f"pixels; max_pixels is {max_pixels:,}: pass a larger max_pixels= if the data is "
-            "trusted"
+            f"pixels; max_pixels is {max_pixels:,}",
+            remedy="pass a larger max_pixels if the data is trusted",
         )
 
 
 def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None) -> NDArray[Any]:
-    """The pixels of an image that Pillow has opened."""
+    """Return the pixels of an image that Pillow has opened."""
     mode = _mode(feature, image)
     if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
         raise FeatureError(
-            "an image of 16 bits in several channels, of which Pillow reads 8 bits; leave images "
-            "encoded, and decode this one with tf.io.decode_png(data, dtype=tf.uint16)"
+            "the image has 16 bits in several channels, of which Pillow reads 8; leave images "
+            "encoded, and decode it with tf.io.decode_png(data, dtype=tf.uint16)"
         )
     if mode != image.mode:
         image = image.convert(mode)
@@ -211,9 +210,9 @@ def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None)
 
 
 def _mode(feature: Image, image: Any) -> str:
-    """What an image is converted to, in Pillow's words: the channels are the feature's."""
+    """Return Pillow's name of the mode that an image is converted to: the feature's channels."""
     mode = str(image.mode)
-    if mode.startswith("I"):  # 16 bits, which a conversion would lose
+    if mode.startswith("I"):  # 16 bits, which a conversion would reduce
         return mode
     fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
     return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
@@ -224,12 +223,12 @@ def _with_channels(pixels: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_deep(data: bytes) -> bool:
-    """Whether this is a PNG of 16 bits."""
+    """Return whether the data is a PNG of 16 bits."""
     return data.startswith(b"\x89PNG") and data[24:25] == b"\x10"
 
 
 def _resize(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """Resize what has more than 8 bits: as floats, for which every Pillow can do it."""
+    """Resize an image of more than 8 bits: as floats, which every Pillow supports."""
     channels = np.moveaxis(pixels, 2, 0).astype(np.float32)
     resized = [np.asarray(_scale(import_pillow().fromarray(each), size)) for each in channels]
     rounded: NDArray[Any] = np.rint(np.stack(resized, 2))
@@ -237,8 +236,7 @@ def _resize(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 
 
 def _scale(image: Any, size: tuple[int, int]) -> Any:
-    # Not from a coarser decoding of a JPEG, which is fast (`draft`), but is off by several levels
-    # at sharp edges.
+    # Not with `draft`, the scaled decoding of JPEG: it is off by several levels at sharp edges.
     return image.resize(size[::-1], import_pillow().Resampling.BILINEAR)
 
 
@@ -249,10 +247,9 @@ def _read_jpeg(
     size: tuple[int, int] | None,
     out: NDArray[Any] | None,
 ) -> NDArray[Any] | None:
-    """The pixels of a JPEG that simplejpeg decodes as Pillow would, straight to where they go.
+    """Decode a JPEG with simplejpeg, directly into the result.
 
-    Of all else there are none: Pillow resizes what it decoded itself as fast, and where something
-    is wrong with an image, it says whether it can be read and why not.
+    Returns None if Pillow must decode the image: it resizes as fast, and reports errors.
     """
     simplejpeg = _find_simplejpeg()
     shape = (image.height, image.width, len(image.mode))
@@ -277,10 +274,10 @@ def _read_jpeg(
 
 @functools.cache
 def _find_simplejpeg() -> Any:
-    """The package simplejpeg, if it is installed and gives the pixels that Pillow gives."""
+    """Return the module simplejpeg, if it is installed and decodes the same pixels as Pillow."""
     from PIL import features
 
-    # Both are libjpeg-turbo then; other libraries round differently.
+    # Both use libjpeg-turbo then; other libraries round differently.
     if not features.check_feature("libjpeg_turbo"):
         return None
     return importlib.import_module("simplejpeg") if importlib.util.find_spec("simplejpeg") else None
@@ -289,21 +286,21 @@ def _find_simplejpeg() -> Any:
 def decode_images(
     features: Features,
     columns: Mapping[str, Any],
-    place: Callable[[int], RecordLocation],
+    locate: Callable[[int], RecordLocation],
     *,
     size: tuple[int, int] | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> dict[str, Any]:
-    """The same columns with images as pixels: one array if all have one shape, else a list.
+    """Return the columns with images decoded: an array if all have one shape, else a list.
 
     Args:
-        features: Of the columns.
-        columns: With encoded images.
-        place: Tells where the record of a row is, for messages.
-        size: Height and width that images are resized to; each column is one array then.
-        max_pixels: The most pixels of an encoded image.
+        features: Features of the columns.
+        columns: Columns with encoded images.
+        locate: Function that returns the location of a row, for messages.
+        size: Height and width that images are resized to; the columns are then arrays.
+        max_pixels: Maximum number of pixels of an encoded image.
     """
-    import_pillow()  # says what is missing, which is not a record's fault
+    import_pillow()  # raises here if missing: not the error of a record
     size = None if size is None else parse_size(size)
     nested = dict(columns)
     for name, feature in features.items():
@@ -314,19 +311,19 @@ def decode_images(
         for parent in parents:
             parent_of[parent] = dict(parent_of[parent])
             parent_of = parent_of[parent]
-        parent_of[last] = _decode(name, feature, parent_of[last], place, size, max_pixels)
+        parent_of[last] = _decode(name, feature, parent_of[last], locate, size, max_pixels)
     return nested
 
 
 def parse_size(size: Any) -> tuple[int, int]:
-    """The height and width that somebody asks for, or one number for both.
+    """Return height and width; a single integer stands for both.
 
     >>> parse_size(224), parse_size([32, 64])
     ((224, 224), (32, 64))
     """
     pair = size if isinstance(size, (tuple, list)) else (size, size)
-    sound = [isinstance(each, (int, np.integer)) and 0 < each < 2**15 for each in pair]
-    if sound != [True, True]:
+    valid = [isinstance(each, (int, np.integer)) and 0 < each < 2**15 for each in pair]
+    if valid != [True, True]:
         raise FeatureError(
             option="image_size", found=size, allowed=f"(height, width), each from 1 to {2**15 - 1}"
         )
@@ -337,7 +334,7 @@ def _decode(
     name: str,
     feature: Image,
     encoded: Any,
-    place: Callable[[int], RecordLocation],
+    locate: Callable[[int], RecordLocation],
     size: tuple[int, int] | None,
     max_pixels: int,
 ) -> Any:
@@ -346,7 +343,7 @@ def _decode(
     rows = len(encoded)
     if rows == 0 and stacked:
         return np.zeros((0, *(length or 0 for length in shape)), feature.dtype)
-    # Made once an image has shown that the schema tells the truth.
+    # Allocated after the first image, which proves that the shape of the schema is right.
     out: NDArray[Any] | None = None
     images: list[NDArray[Any]] = []
     for row, each in enumerate(encoded):
@@ -357,7 +354,7 @@ def _decode(
                 found = read_pixels(feature, bytes(each), size, out[row], max_pixels=max_pixels)
                 _check_channels(found, out)
         except FeatureError as error:
-            raise wrong_value(error, name, place(row)) from None
+            raise locate(row).error(error, name) from None
         if row == 0 and rows > 1 and stacked:
             out = np.empty((rows, *images[0].shape), feature.dtype)
             out[0] = images[0]
@@ -369,10 +366,11 @@ def _decode(
 
 
 def _check_channels(image: NDArray[Any], out: NDArray[Any]) -> None:
-    """Make sure that an image was decoded into an array; all else about it was checked before."""
+    """Check that an image was decoded into `out`; its size was checked before."""
     found, expected = image.shape[2], out.shape[3]
     if found != expected:
         raise FeatureError(
-            f"the image has {found} channels, the first one of the batch has {expected}; resized "
-            f"images are one array: fix the channels, as in Image(shape=(None, None, {expected}))"
+            f"the image has {found} channels, the first of the batch has {expected}",
+            remedy="declare the number of channels to get one array: "
+            f"Image(shape=(None, None, {expected}))",
         )

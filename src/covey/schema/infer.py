@@ -1,6 +1,6 @@
-"""What single values look like, and what fits several of them.
+"""Inference of a schema from examples.
 
-Finding the features that fit all examples.
+A :class:`Guess` describes the values of one name so far; :func:`widen` combines two guesses.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ from covey.errors import FeatureError
 from covey.schema.arrays import SparseArray
 from covey.schema.codec import count_rows
 from covey.schema.columns import NUMBERS, Shape, as_array
+from covey.schema.diagnostics import add_feature
 from covey.schema.structures import Ragged, Sparse
 from covey.schema.types import Feature, Tensor
 
-# Arrays of these are stored as their memory: a list would take two to ten times the space.
+# Arrays of these dtypes are stored raw: a list would take two to ten times the space.
 _RAW_IN_ARRAYS = ("int8", "uint8", "int16", "uint16", "float16", "float64")
 
 
-# Integers up to here are exact in float32.
-_EXACT = 1 << 24
+# Integers up to this value are exact in float32.
+_MAX_EXACT = 1 << 24
 
 
 @dataclass(slots=True)
 class Guess:
-    """What one name has been so far, and the first example that made it so."""
+    """The values of one name so far, and the first example that determined the type."""
 
     example: int
-    dtype: str | None  # None as long as only empty lists were seen
+    dtype: str | None  # None if all values were empty lists
     shape: Shape = ()
-    depth: int = 0  # levels of lists of different lengths, 0 for a tensor
+    depth: int = 0  # levels of ragged lists; 0 for a tensor
     sparse: bool = False
-    array: bool = False  # whether any value was an array rather than Python's numbers
-    low: int = 0  # the smallest and
-    high: int = 0  # the largest integer, if there was any beyond 0
+    array: bool = False  # whether any value was an array
+    low: int = 0  # minimum of 0 and the integers
+    high: int = 0  # maximum of 0 and the integers
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """All that the feature depends on."""
+        """The properties that determine the feature."""
         return self.dtype, self.shape, self.depth, self.sparse, self.array
 
     def feature(self) -> Feature:
@@ -59,7 +60,7 @@ class Guess:
 
 
 def guess_value(value: Any, number: int) -> Guess:
-    """What one value looks like, of the example with this number."""
+    """Return the guess for one value of the example at index `number`."""
     if isinstance(value, SparseArray):
         return Guess(number, dtype_of(value.values), value.shape, sparse=True, array=True)
     if isinstance(value, str):
@@ -67,7 +68,7 @@ def guess_value(value: Any, number: int) -> Guess:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Guess(number, "bytes")
     if value is None:
-        raise FeatureError("the value is None; leave the name out, and give a default")
+        raise FeatureError("the value is None; omit the name, and pass a default")
     if isinstance(value, (list, tuple)):
         return _guess_list(value, number)
     array = as_array(value)
@@ -79,15 +80,15 @@ def guess_value(value: Any, number: int) -> Guess:
 
 
 def _guess_list(value: list[Any] | tuple[Any, ...], number: int) -> Guess:
-    """Python's lists: of numbers or strings, nested or not, or of arrays."""
+    """Return the guess for a list: of numbers or strings, nested or not, or of arrays."""
     if value and all(isinstance(each, np.ndarray) and each.ndim for each in value):
         if len({each.shape for each in value}) == 1:
             return guess_value(np.stack(value), number)
         if any(each.ndim != 1 for each in value):
-            raise FeatureError("a list has arrays of different shapes")
+            raise FeatureError("the arrays of a list have different shapes")
         flat = np.concatenate(value)
         if flat.dtype == np.float64:
-            raise FeatureError("a ragged list of float64 cannot be stored; make them float32")
+            raise FeatureError("a ragged list of float64 cannot be stored; convert it to float32")
         return Guess(number, dtype_of(flat), depth=2)
     depth = 0
     lengths: list[int | None] = []
@@ -95,12 +96,12 @@ def _guess_list(value: list[Any] | tuple[Any, ...], number: int) -> Guess:
     while level and all(isinstance(each, (list, tuple)) for each in level):
         depth += 1
         if depth > 16:
-            raise FeatureError("lists are nested over 16 levels deep")
+            raise FeatureError("lists are nested deeper than 16 levels")
         sizes = {len(each) for each in level}
         lengths.append(sizes.pop() if len(sizes) == 1 else None)
         level = [item for each in level for item in each]
     if any(isinstance(each, (list, tuple, np.ndarray)) for each in level):
-        raise FeatureError("lists and single values are mixed at one level")
+        raise FeatureError("a list has both lists and single values")
     array = np.zeros(0) if not level else _leaf_array(level)
     dtype = _python_dtype(level, array) if level else None
     low, high = integer_limits(array)
@@ -110,34 +111,34 @@ def _guess_list(value: list[Any] | tuple[Any, ...], number: int) -> Guess:
 
 
 def _leaf_array(values: list[Any]) -> NDArray[Any]:
-    """Python's values in an array that loses nothing of them."""
+    """Return Python values as an array, without loss."""
     if any(isinstance(value, (str, bytes)) for value in values):
         if not all(isinstance(value, (str, bytes)) for value in values):
-            raise FeatureError("strings and numbers are mixed in a list")
-        return np.array([None] * len(values))  # only their types matter
+            raise FeatureError("a list has both strings and numbers")
+        return np.array([None] * len(values))  # only the types matter
     array = as_array(values)
     if array.dtype.kind in "fO" and all(isinstance(value, int) for value in values):
-        array = np.array(values, object)  # beyond int64: numpy would make them floats
+        array = np.array(values, object)  # above int64: numpy would convert them to floats
     return array
 
 
 def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
-    """The dtype of Python's own values: what TensorFlow makes of them, if that holds them."""
+    """Return the dtype of Python values: that of TensorFlow, if it holds them exactly."""
     if isinstance(values[0], (str, bytes)):
         return "str" if all(isinstance(value, str) for value in values) else "bytes"
     if array.dtype.kind == "O" and all(isinstance(value, int) for value in values):
         if min(values) < 0 or max(values) >= 2**64:
-            raise FeatureError(f"integers from {min(values)} to {max(values)} fit no dtype")
+            raise FeatureError(f"no dtype holds integers from {min(values)} to {max(values)}")
         return "uint64"
     dtype = dtype_of(array)
     if dtype != "float64":
         return dtype
-    complete = [value for value in values if isinstance(value, int)]
-    return "float64" if any(abs(value) > _EXACT for value in complete) else "float32"
+    integers = [value for value in values if isinstance(value, int)]
+    return "float64" if any(abs(value) > _MAX_EXACT for value in integers) else "float32"
 
 
 def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
-    """The smallest and largest of integers, and 0."""
+    """Return the minimum and maximum of 0 and the integers of an array."""
     if array.size == 0 or array.dtype.kind not in "iuO" or array.flat[0] is None:
         return 0, 0
     if not isinstance(array.flat[0], (int, np.integer)):
@@ -146,7 +147,7 @@ def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def dtype_of(array: NDArray[Any]) -> str:
-    """The dtype of a feature that holds an array."""
+    """Return the dtype of the feature for an array."""
     if array.dtype.kind in "UT":
         return "str"
     if array.dtype.kind == "S":
@@ -158,12 +159,12 @@ def dtype_of(array: NDArray[Any]) -> str:
         if kinds <= {str, bytes}:
             return "bytes"
     if array.dtype.name not in NUMBERS:
-        raise FeatureError(f"the value has dtype {array.dtype}, which a feature cannot have")
+        raise FeatureError(f"the value has dtype {array.dtype}, which is not supported")
     return str(array.dtype.name)
 
 
 def widen(before: Guess, now: Guess, name: str) -> Guess:
-    """What fits both, of a feature with this name."""
+    """Return the guess that fits both."""
 
     def conflict(what: str, a: object, b: object) -> FeatureError:
         return FeatureError(
@@ -183,12 +184,12 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
     depth = max(levels) if before.depth or now.depth else 0
     shape: Shape = ()
     if depth:
-        # Lists that happen to be regular, or empty, fit a ragged feature of the same depth.
+        # Regular and empty lists fit a ragged feature of the same depth.
         for guess, own in zip((before, now), levels, strict=True):
             if own != depth and guess.dtype is not None:
                 raise conflict("depth", *levels)
     elif len(before.shape) != len(now.shape):
-        # An empty list fits wherever there is a list, however deep that goes.
+        # An empty list fits a list of any depth.
         short, deep = sorted((before, now), key=lambda guess: len(guess.shape))
         if short.dtype is not None or not short.shape:
             raise conflict("shape", before.shape, now.shape)
@@ -197,18 +198,18 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
     else:
         shape = tuple(a if a == b else None for a, b in zip(before.shape, now.shape, strict=True))
     if None in shape:
-        shape = tuple(size or None for size in shape)  # no 0 beside an unknown: it is unknown too
+        shape = tuple(size or None for size in shape)  # 0 and unknown: unknown
         if shape.count(None) > 1 and not array:
-            depth, shape = len(shape), ()  # Python lists: ragged
+            depth, shape = len(shape), ()  # Python lists become ragged
     changed = (dtype, shape, depth) != (before.dtype, before.shape, before.depth)
     example = now.example if changed else before.example
     return Guess(example, dtype, shape, depth, before.sparse, array, low, high)
 
 
 def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | None:
-    """The dtype that holds both, whose integers lie from low to high; None if there is none."""
+    """Return the dtype that holds both, with integers from low to high; None if there is none."""
     if low < 0 and high >= 2**63:
-        return None  # no dtype has both, whatever else there is
+        return None  # neither int64 nor uint64 holds both
     if a is None or b is None or a == b:
         return a or b
     if {a, b} == {"str", "bytes"}:
@@ -217,8 +218,8 @@ def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | Non
         return None
     kinds = {np.dtype(a).kind, np.dtype(b).kind}
     if "f" in kinds and len(kinds) > 1:
-        # Integers beside Python's floats, which are float32 as long as that holds them.
-        exact = low >= -_EXACT and high <= _EXACT
+        # Integers and Python floats: float32 if it holds the integers exactly.
+        exact = low >= -_MAX_EXACT and high <= _MAX_EXACT
         return "float32" if exact and "float64" not in (a, b) else "float64"
     if "uint64" in (a, b) and kinds == {"i", "u"}:
         return "uint64" if low >= 0 else None
@@ -226,11 +227,11 @@ def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | Non
 
 
 class Inference:
-    """Finds the features that fit all examples, which may come in parts.
+    """Inference of the features that fit all examples, which may come in parts.
 
     Args:
-        defaults: What examples get that lack a feature, by its name; others must not lack it.
-        first: The number of the first example, for messages.
+        defaults: Values of examples that lack a feature, by name; other features are required.
+        first: Index of the first example, for messages.
     """
 
     def __init__(self, defaults: Mapping[str, Any] | None = None, first: int = 0) -> None:
@@ -242,32 +243,32 @@ class Inference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no feature was found yet."""
+        """Whether no feature was found."""
         return not self._guesses
 
     def add(self, example: Mapping[str, Any], number: int | None = None) -> None:
-        """Look at one more example; its number is only for messages."""
+        """Add an example; `number` is its index in messages."""
         number = self._next if number is None else number
         if not isinstance(example, Mapping):
             raise FeatureError(
                 f"example {number} is of type {type(example).__name__}; must be a dict of values"
             )
         for path, value in leaves(example):
-            self._look_at(path, value, number)
+            self._add_value(path, value, number)
         self._next += 1
         self._count += 1
 
     def has_names_of(self, other: Inference) -> bool:
-        """Whether another has found the same features, but for those with defaults."""
+        """Return whether the other inference has the same features, apart from defaults."""
         return all(
             "/".join(path) in self.defaults for path in self._guesses.keys() ^ other._guesses.keys()
         )
 
     def check_names(self, example: Mapping[str, Any]) -> None:
-        """Make sure that an example has the same features as those before it, but for defaults.
+        """Check that an example has the features of the examples before it, apart from defaults.
 
         Raises:
-            FeatureError: Saying which is missing, or too much; it does not name the example.
+            FeatureError: If a feature is missing or unknown; the error does not name the example.
         """
         if not self._guesses:
             return
@@ -278,42 +279,41 @@ class Inference:
                 continue
             if path in names:
                 raise FeatureError(
-                    "it has one, which the examples before it have not; give it a "
-                    "default, or declare the features",
+                    "earlier examples do not have it; pass a default, or declare the features",
                     feature=name,
                 )
             first = self._guesses[path].example
             raise FeatureError(
-                f"it is missing, but example {first} has it; give it a default", feature=name
+                f"it is missing, but example {first} has it; pass a default", feature=name
             )
 
     def add_column(self, path: tuple[str, ...], column: Any) -> None:
-        """Look at all values of one feature at once."""
+        """Add all values of a feature."""
         self._count = max(self._count, len(column))
         if isinstance(column, np.ndarray) and column.dtype != object:
             low, high = integer_limits(column)
             try:
                 dtype = dtype_of(column)
             except FeatureError as error:
-                raise FeatureError(f"{error}", feature="/".join(path)) from None
+                raise add_feature(error, "/".join(path)) from None
             guess = Guess(0, dtype, column.shape[1:], array=True, low=low, high=high)
             self._set(path, self._wider(path, guess), len(column))
             return
         for number, value in enumerate(column):
-            self._look_at(path, value, number)
+            self._add_value(path, value, number)
 
-    def _look_at(self, path: tuple[str, ...], value: Any, number: int) -> None:
+    def _add_value(self, path: tuple[str, ...], value: Any, number: int) -> None:
         name = "/".join(path)
         if value is None and name in self.defaults:
             return
         try:
             guess = guess_value(value, number)
         except FeatureError as error:
-            raise FeatureError(f"{error}", example=number, feature=name) from None
+            raise FeatureError(error.message(), example=number, feature=name) from None
         self._set(path, self._wider(path, guess), 1)
 
     def pass_over(self, count: int) -> None:
-        """So many examples more have all features, and fit them exactly."""
+        """Count examples that have all features and match them exactly."""
         for path in self._seen:
             self._seen[path] += count
         self._next += count
@@ -322,17 +322,17 @@ class Inference:
     def merge(
         self, other: Inference, integers: Callable[[str], tuple[int, int]] | None = None
     ) -> bool:
-        """Add what another found in the examples that follow.
+        """Add the result for the examples that follow.
 
         Args:
-            other: The other.
-            integers: Tells the smallest and the largest integer of a feature in the examples that
-                were passed over. Asked only where the type depends on it.
+            other: The inference of those examples.
+            integers: Function that returns the integer range of a feature in the examples that were
+                passed over; it is called only where the dtype depends on it.
 
         Returns:
-            Whether the features are others now.
+            Whether the features have changed.
         """
-        # All or nothing: who merges may catch the error, and go on without the other.
+        # All or nothing: a caller may catch the error and continue without `other`.
         found = {path: self._wider(path, guess, integers) for path, guess in other._guesses.items()}
         changed = False
         for path, guess in found.items():
@@ -349,7 +349,7 @@ class Inference:
         guess: Guess,
         integers: Callable[[str], tuple[int, int]] | None = None,
     ) -> Guess:
-        """What fits the values so far, and another one."""
+        """Return the guess that fits the values so far and `guess`."""
         before = self._guesses.get(path)
         if before is None:
             return guess
@@ -365,17 +365,17 @@ class Inference:
         self._seen[path] = self._seen.get(path, 0) + seen
 
     def kinds(self) -> dict[str, Any]:
-        """The kinds that fit all examples so far, nested as they are."""
+        """Return the features that fit all examples so far, nested like the examples."""
         if not self._count:
-            raise FeatureError("there are no examples to infer features from; declare them")
+            raise FeatureError("there are no examples to infer features from; declare the features")
         _check_nesting(self._guesses)
         nested: dict[str, Any] = {}
         for path, guess in self._guesses.items():
             name = "/".join(path)
             if self._seen[path] < self._count and name not in self.defaults:
                 raise FeatureError(
-                    f"example {guess.example} has it, but only {self._seen[path]} of "
-                    f"{self._count} examples do; give it a default",
+                    f"only {self._seen[path]} of {self._count} examples have it, the first is "
+                    f"example {guess.example}; pass a default",
                     feature=name,
                 )
             place = nested
@@ -384,11 +384,11 @@ class Inference:
             try:
                 place[path[-1]] = self._feature(guess, name)
             except FeatureError as error:
-                raise FeatureError(f"{error}", feature=name) from None
+                raise add_feature(error, name) from None
         return nested
 
     def _feature(self, guess: Guess, name: str) -> Any:
-        """The feature that fits the values, and the default if there is one."""
+        """Return the feature that fits the values and the default."""
         if name not in self.defaults:
             return guess.feature()
         default = self.defaults[name]
@@ -403,16 +403,16 @@ class Inference:
         return dataclasses.replace(feature, default=default)
 
     def finish(self) -> dict[str, Any]:
-        """The kinds that fit all examples, of which there are no more.
+        """Return the features that fit all examples, at the end.
 
         Raises:
-            FeatureError: If nothing tells the type of a feature that has a default.
+            FeatureError: If the type of a feature with a default is unknown.
         """
         unseen = [name for name in self.defaults if tuple(name.split("/")) not in self._guesses]
         kinds = self.kinds()
         if unseen:
             raise FeatureError(
-                f"no example has {unseen[0]!r}, for which there is a default; declare it"
+                "it has a default, but no example has it; declare its type", feature=unseen[0]
             )
         return kinds
 
@@ -420,7 +420,7 @@ class Inference:
 def infer_kinds(
     examples: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The kinds that fit all examples, nested as they are."""
+    """Return the features that fit all examples, nested like the examples."""
     inference = Inference(defaults)
     for example in examples:
         inference.add(example)
@@ -428,7 +428,7 @@ def infer_kinds(
 
 
 def infer_column_kinds(columns: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The kinds that fit all rows of columns, nested as they are."""
+    """Return the features that fit all rows of columns, nested like the columns."""
     inference = Inference(defaults)
     for path, column in leaves(columns):
         count_rows({"/".join(path): column})
@@ -439,9 +439,9 @@ def infer_column_kinds(columns: Mapping[str, Any], defaults: Mapping[str, Any]) 
 def leaves(
     example: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> Iterable[tuple[tuple[str, ...], Any]]:
-    """The values of nested dicts, each with its path."""
+    """Yield the values of nested dicts with their paths."""
     if len(path) > 32:
-        raise FeatureError("examples are nested over 32 levels deep")
+        raise FeatureError("examples are nested deeper than 32 levels")
     for key, value in example.items():
         if not isinstance(key, str):
             raise FeatureError(f"the name of a feature is {key!r}; must be a string")
@@ -458,6 +458,7 @@ def _check_nesting(guesses: Mapping[tuple[str, ...], Guess]) -> None:
             other = guesses.get(path[:i])
             if other is not None:
                 raise FeatureError(
-                    f"example {other.example} has a value, example {guess.example} a dict",
+                    f"it is a value in example {other.example}, and a dict in example "
+                    f"{guess.example}",
                     feature="/".join(path[:i]),
                 )

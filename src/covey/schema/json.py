@@ -1,14 +1,14 @@
-"""Features as JSON, complete: what is written here is read back equal, whatever the kind.
+"""Features as JSON, without loss.
 
-One entry for every feature, in order, under its path (so that a name with a slash in it and a
-nested name stay apart)::
+One entry per feature, in order, with its path, which distinguishes a name that has a slash from a
+nested name::
 
     {"version": 1, "features": [
         {"path": ["box", "corner"], "kind": "tensor", "dtype": "float32", "shape": [2], ...},
         {"path": ["label"], "kind": "label", "names": ["wren", "owl"], "num_classes": 2}]}
 
-A default is there only if the feature has one. JSON has no bytes and no infinity: ``{"base64":
-"..."}`` and ``{"float": "inf"}`` stand for them.
+A default is present only if the feature has one. JSON has neither bytes nor infinity:
+``{"base64": "..."}`` and ``{"float": "inf"}`` represent them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _KINDS: dict[str, type[Feature]] = {
     "steps": Steps,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-# Deeper than any shape that a feature can have.
-_MOST_DEPTH = 33
+# Above the number of dimensions that a shape can have.
+_MAX_DEPTH = 33
 
 
 def features_to_json(features: Features) -> Any:
-    """The features as lists, dicts, strings and numbers, ready for ``json.dumps``.
+    """Return the features as lists, dicts, strings and numbers, for ``json.dumps``.
 
     >>> features_to_json(Features({"x": "int64"}))["features"][0]["path"]
     ['x']
@@ -55,8 +55,9 @@ def features_to_json(features: Features) -> Any:
         kind = _NAMES.get(type(feature))
         if kind is None:
             raise FeatureError(
-                f"feature {name!r} is a {type(feature).__name__}, which has no JSON form; "
-                f"use one of {', '.join(each.__name__ for each in _NAMES)}"
+                f"a {type(feature).__name__} cannot be stored as JSON",
+                feature=name,
+                remedy=f"use one of {', '.join(each.__name__ for each in _NAMES)}",
             )
         fields = {
             each: _to_json(getattr(feature, each))
@@ -68,34 +69,34 @@ def features_to_json(features: Features) -> Any:
 
 
 def features_from_json(content: Any, name: str) -> Features:
-    """The features that :func:`features_to_json` wrote.
+    """Return the features that :func:`features_to_json` wrote.
 
     Args:
-        content: What ``json.loads`` gave.
-        name: The file it comes from, for errors.
+        content: The result of ``json.loads``.
+        name: Path of the file, for errors.
 
     Raises:
-        FormatError: If it is anything else.
+        FormatError: If the content is not valid.
     """
     nested: dict[str, Any] = {}
     try:
-        for number, entry in enumerate(_entries(content)):
+        for index, entry in enumerate(_entries(content)):
             try:
-                _place(nested, *_read(entry))
+                _insert(nested, *_read(entry))
             except ValueError as error:
-                raise FormatError(f"feature {number}: {error}") from None
+                raise FormatError(f"feature {index}: {error}") from None
         return Features(nested)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise FormatError(f"these are no features of covey: {error}", path=name) from None
+        raise FormatError(f"the features are not valid: {error}", path=name) from None
 
 
 def _fields(kind: type[Feature]) -> list[str]:
-    """The names of what makes up a kind: all that its constructor takes."""
+    """Return the names of the constructor arguments of a feature type."""
     return [each.name for each in dataclasses.fields(kind) if each.init]
 
 
 def _to_json(value: Any) -> Any:
-    """A value of a field; numpy's scalars and arrays become Python's own."""
+    """Return a field value for JSON; numpy scalars and arrays become Python values."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"base64": base64.b64encode(value).decode("ascii")}
     if hasattr(value, "tolist"):
@@ -108,9 +109,9 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any, depth: int = 0) -> Any:
-    """The opposite of :func:`_to_json`."""
-    if depth > _MOST_DEPTH:
-        raise FormatError(f"a value is nested over {_MOST_DEPTH} levels deep")
+    """Return the field value of :func:`_to_json`."""
+    if depth > _MAX_DEPTH:
+        raise FormatError(f"a value is nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, list):
         return tuple(_from_json(each, depth + 1) for each in value)
     if not isinstance(value, Mapping):
@@ -120,7 +121,7 @@ def _from_json(value: Any, depth: int = 0) -> Any:
             return base64.b64decode(text, validate=True)
         case {"float": ("nan" | "inf" | "-inf") as text, **rest} if not rest:
             return float(text)
-    raise FormatError(f"{brief(value)} is not a value, nor {{'base64': ...}} nor {{'float': ...}}")
+    raise FormatError(f"{brief(value)} is neither a value, {{'base64': ...}} nor {{'float': ...}}")
 
 
 def _entries(content: Any) -> list[Any]:
@@ -129,33 +130,33 @@ def _entries(content: Any) -> list[Any]:
     version = content.get("version")
     if type(version) is not int or version != VERSION:
         raise FormatError(
-            f"version is {brief(version)}, this covey reads {VERSION}; a newer covey may read it"
+            option="version", found=version, allowed=f"{VERSION}", remedy="use a newer covey"
         )
     entries = content.get("features")
     if not isinstance(entries, list):
-        raise FormatError(f"features are {brief(entries)}; must be a list")
+        raise FormatError(option="features", found=entries, allowed="a list")
     if len(entries) > MAX_FEATURES:
-        raise FormatError(f"there are {len(entries):,} features; must be at most {MAX_FEATURES:,}")
+        raise FormatError(f"there are {len(entries):,} features; the limit is {MAX_FEATURES:,}")
     return entries
 
 
 def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
-    """The path and the feature of one entry."""
+    """Return the path and the feature of an entry."""
     if not isinstance(entry, Mapping):
         raise FormatError(f"found {brief(entry)}, expected a dict")
     fields = dict(entry)
     path, kind = fields.pop("path", None), fields.pop("kind", None)
     if not isinstance(path, list) or not path or not all(isinstance(key, str) for key in path):
-        raise FormatError(option="path", found=brief(path), allowed="a list of strings")
+        raise FormatError(option="path", found=path, allowed="a list of strings")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise FormatError(option="kind", found=brief(kind), allowed=f"one of {', '.join(_KINDS)}")
+        raise FormatError(option="kind", found=kind, allowed=f"one of {', '.join(_KINDS)}")
     expected = _fields(_KINDS[kind])
     for field in fields:
         if field not in expected:
-            raise FormatError(f"{brief(field)} is not a field of {kind}, which has {expected}")
+            raise FormatError(f"{brief(field)} is not a field of {kind}; the fields are {expected}")
     for field in expected:
         if field not in fields and field != "default":
-            raise FormatError(f"{field} is missing; a {kind} has {expected}")
+            raise FormatError(f"{field} is missing; the fields of {kind} are {expected}")
     for field, value in fields.items():
         if field != "default":
             _check(field, value)
@@ -163,7 +164,7 @@ def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
 
 
 def _check(field: str, value: Any) -> None:
-    """Make sure that a field is of its type; whether it makes sense is for the kind to say."""
+    """Check the type of a field; the constructor of the feature checks its value."""
     match field:
         case "dtype":
             fits, allowed = value in DTYPES if isinstance(value, str) else False, f"one of {DTYPES}"
@@ -182,16 +183,16 @@ def _check(field: str, value: Any) -> None:
         case _:
             fits, allowed = isinstance(value, str), "a string"
     if not fits:
-        raise FormatError(f"{field} is {brief(value)}; must be {allowed}")
+        raise FormatError(option=field, found=value, allowed=allowed)
 
 
-def _place(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> None:
-    """Put a feature where its path says."""
-    place = nested
+def _insert(nested: dict[str, Any], path: tuple[str, ...], feature: Feature) -> None:
+    """Insert a feature at its path."""
+    parent = nested
     for key in path[:-1]:
-        place = place.setdefault(key, {})
-        if not isinstance(place, dict):
-            raise FormatError(f"path {brief(list(path))} leads through another feature")
-    if path[-1] in place:
-        raise FormatError(f"path {brief(list(path))} is that of another feature, too")
-    place[path[-1]] = feature
+        parent = parent.setdefault(key, {})
+        if not isinstance(parent, dict):
+            raise FormatError(f"path {brief(list(path))} leads through a feature")
+    if path[-1] in parent:
+        raise FormatError(f"path {brief(list(path))} occurs twice")
+    parent[path[-1]] = feature

@@ -1,14 +1,14 @@
-"""The memory of arrays in byte strings that the native codec passes on as they are.
+"""Raw arrays in byte strings, which the native codec does not interpret.
 
 ==============  ================================================================================
 encoding        stored as
 ==============  ================================================================================
 ``zlib``        one string, compressed
-``bytes_each``  a string for every item along the first dimension: a ``Sequence`` of TFDS
-``zlib_each``   the same, each of them compressed
+``bytes_each``  one string per item along the first dimension: a ``Sequence`` of TFDS
+``zlib_each``   the same, each string compressed
 ==============  ================================================================================
 
-Strings may come from a hostile file; what they unpack to is at most about a thousand times theirs.
+Strings may come from an untrusted file; zlib expands them at most about a thousand times.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.schema.arrays import RaggedArray, StringArray
-from covey.schema.columns import MOST_BYTES, Column
+from covey.schema.columns import MAX_EXAMPLE_BYTES, Column
 
 PACKED = ("zlib", "bytes_each", "zlib_each")
 
 
 def pack(array: NDArray[Any], encoding: str) -> list[bytes]:
-    """The strings that an array is stored as.
+    """Return the strings that an array is stored as.
 
     >>> pack(np.array([[65, 66], [67, 68]], np.int8), "bytes_each")
     [b'AB', b'CD']
@@ -36,52 +36,52 @@ def pack(array: NDArray[Any], encoding: str) -> list[bytes]:
 
 
 def item_size(item: Column) -> int:
-    """How many bytes the memory of one item has, or, of an unknown shape, the unit they come in."""
+    """Return the bytes of one item; with an unknown dimension, the unit of its size."""
     return item.count * item.numpy_dtype.itemsize
 
 
 def unpack(
     stored: StringArray | RaggedArray, item: Column, encoding: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The memory in the strings of a column, end to end, and how many bytes each of them has.
+    """Return the concatenated memory of the strings of a column, and the size of each.
 
     Args:
         stored: The decoded column.
-        item: What one string holds. -1 is given as the size of the first that is not compressed
-            or holds more than that, and nothing for those after it.
+        item: The item that one string holds. A string that is not valid zlib data, or holds more,
+            gets the size -1, and the strings after it are left out.
         encoding: One of ``PACKED``.
     """
     strings: StringArray = stored.values if isinstance(stored, RaggedArray) else stored
     if not encoding.startswith("zlib"):
         offsets = strings.offsets
         return strings.data[int(offsets[0]) : int(offsets[-1])], np.diff(offsets)
-    most = MOST_BYTES if None in item.shape else item_size(item)
+    limit = MAX_EXAMPLE_BYTES if None in item.shape else item_size(item)
     pieces: list[bytes] = []
     for begin, end in zip(strings.offsets[:-1], strings.offsets[1:], strict=True):
-        piece = _inflate(strings.data[begin:end].tobytes(), most)
+        piece = _inflate(strings.data[begin:end].tobytes(), limit)
         if piece is None:
             return np.zeros(0, np.uint8), np.array([*map(len, pieces), -1], np.int64)
         pieces.append(piece)
     sizes = np.array([len(piece) for piece in pieces], np.int64)
-    # A bytearray, so that the arrays made of it can be written to, as all others can.
+    # A bytearray, so that the arrays are writable, like all others.
     return np.frombuffer(bytearray().join(pieces), np.uint8), sizes
 
 
-def _inflate(data: bytes, most: int) -> bytes | None:
+def _inflate(data: bytes, limit: int) -> bytes | None:
     inflater = zlib.decompressobj()
     try:
-        memory = inflater.decompress(data, most + 1)
+        memory = inflater.decompress(data, limit + 1)
     except zlib.error:
         return None
-    complete = inflater.eof and not inflater.unused_data and len(memory) <= most
+    complete = inflater.eof and not inflater.unused_data and len(memory) <= limit
     return memory if complete else None
 
 
-def row_of_string(stored: StringArray | RaggedArray, number: int) -> int:
-    """The row of a column that one of its strings belongs to."""
+def row_of_string(stored: StringArray | RaggedArray, index: int) -> int:
+    """Return the row of the string at an index."""
     if isinstance(stored, RaggedArray):
-        return int(np.searchsorted(stored.row_splits, number, side="right")) - 1
-    return number // max(1, int(np.prod(stored.row_shape, dtype=np.int64)))
+        return int(np.searchsorted(stored.row_splits, index, side="right")) - 1
+    return index // max(1, int(np.prod(stored.row_shape, dtype=np.int64)))
 
 
 def arrange(
@@ -90,7 +90,7 @@ def arrange(
     stored: StringArray | RaggedArray,
     item: Column,
 ) -> Any:
-    """The column that the memory of its strings makes up, all of them of the right size."""
+    """Return the column for the memory of its strings, which all have a valid size."""
     if None in item.shape:
         splits = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes // item.numpy_dtype.itemsize, out=splits[1:])

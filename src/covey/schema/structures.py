@@ -1,4 +1,4 @@
-"""The kinds of features that have a structure of their own: ragged, sparse, steps."""
+"""Features with a structure: ragged, sparse, and the steps of a SequenceExample."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from covey.schema.columns import (
     check_value_shape,
     parse_dtype,
 )
-from covey.schema.types import REQUIRED, Feature, MisfitError
+from covey.schema.types import REQUIRED, Feature, InconsistentColumnsError
 
 
 def _empty(default: Any) -> Any:
-    """Check the default of a feature that has none but the empty one."""
+    """Check a default that can only be empty."""
     if default is REQUIRED:
         return REQUIRED
     if not hasattr(default, "__len__") or len(default):
-        raise FeatureError(f"the default is {default!r}; for this kind only [] is possible")
+        raise FeatureError(option="default", found=default, allowed="[]")
     return ()
 
 
 def _list_column(key: str, dtype: str, required: bool, shape: Shape = ()) -> Column:
-    """A column of any number of values; none if it may be missing, and is."""
+    """Return a column of any number of values."""
     column = Column(key, dtype, (None, *shape), layout="variable")
     if required:
         return column
@@ -43,18 +43,23 @@ def _list_column(key: str, dtype: str, required: bool, shape: Shape = ()) -> Col
 
 
 def _row_of(column: RaggedArray, chosen: NDArray[np.bool_]) -> int:
-    """The row that the first chosen value belongs to."""
+    """Return the row of the first chosen value."""
     first = int(np.argmax(chosen))
     return int(np.searchsorted(column.row_splits, first, side="right")) - 1
 
 
 @dataclass(frozen=True)
 class Ragged(Feature):
-    """Lists of lists, of any lengths: ``depth`` levels of them, and then values of one shape.
+    """Nested lists of any lengths: ``depth`` levels of lists, with values of one shape.
 
-    ``default=[]`` lets an example lack it. Stored as TFDS stores nested sequences:
-    ``<name>/ragged_flat_values`` and, for every level below the first,
-    ``<name>/ragged_row_lengths_<level>``.
+    Stored like the nested sequences of TFDS: ``<name>/ragged_flat_values`` and, for every level
+    below the first, ``<name>/ragged_row_lengths_<level>``.
+
+    Args:
+        dtype: As for :class:`Tensor`, except float64.
+        depth: Number of levels of lists, from 2 to 16.
+        shape: Shape of one value.
+        default: ``[]`` if examples may lack the feature.
 
     >>> Ragged("int64").depth
     2
@@ -70,14 +75,16 @@ class Ragged(Feature):
         object.__setattr__(self, "dtype", parse_dtype(self.dtype))
         shape = check_shape(self.shape, self.dtype)
         if not all(shape):
-            raise FeatureError(f"the shape of a ragged feature's values is {shape}; must be known")
+            raise FeatureError(option="shape", found=shape, allowed="a tuple of integers >= 1")
         if not 2 <= self.depth <= 16:
             raise FeatureError(
-                f"depth of a ragged feature is {self.depth}; must be 2 to 16; "
-                "for one level use Tensor with a shape of (None,)"
+                option="depth",
+                found=self.depth,
+                allowed="from 2 to 16",
+                remedy="for one level of lists use Tensor with the shape (None,)",
             )
         if self.dtype == "float64":
-            raise FeatureError("ragged values cannot be float64: a list of them has only float32")
+            raise FeatureError("ragged float64 is not supported: a float list has only float32")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "default", _empty(self.default))
 
@@ -105,32 +112,36 @@ class Ragged(Feature):
         return [level, *lengths]
 
     def join(self, parts: list[Any]) -> Any:
-        # Each level has one length for every item of the level above, in every example.
+        # Each level has one length for every item of the level above.
         nested, ends = parts[0].values, parts[0].row_splits
         for level in reversed(parts[1:]):
             counts = level.values
-            # Lengths come from the file: none may be negative, nor so large that sums overflow.
+            # Lengths come from a file: they must not be negative, nor so large that sums overflow.
             wild = (counts < 0) | (counts > ends[-1])
             if wild.any():
-                raise MisfitError(_row_of(level, wild), "a length of a ragged level is impossible")
+                raise InconsistentColumnsError(_row_of(level, wild), "a ragged length is invalid")
             inner = np.zeros(len(counts) + 1, np.int64)
             np.cumsum(counts, out=inner[1:])
             apart = inner[level.row_splits] != ends
             if apart.any():
                 row = max(0, int(np.argmax(apart)) - 1)
-                raise MisfitError(row, "the lengths of a ragged level do not add up to its values")
+                raise InconsistentColumnsError(row, "ragged lengths do not add up to the values")
             nested, ends = RaggedArray(nested, inner), level.row_splits
         return RaggedArray(nested, ends)
 
 
 @dataclass(frozen=True)
 class Sparse(Feature):
-    """A tensor that is mostly zero, stored as the values that are not and where they are.
+    """A sparse tensor, stored as the values that are not zero and their indices.
 
-    Stored as ``<name>/values`` and ``<name>/indices`` (``<name>/indices_0`` and so on if there are
-    several dimensions), which ``tf.io.SparseFeature`` reads. A value may be a :class:`SparseArray`,
-    a pair (indices, values), anything with ``tocoo()`` (scipy), or a dense array; ``default=[]``
-    lets an example lack it, which is then all zeros.
+    Stored as ``<name>/values`` and ``<name>/indices`` (``<name>/indices_0`` and so on with several
+    dimensions), which ``tf.io.SparseFeature`` reads. A value may be a :class:`SparseArray`, a pair
+    (indices, values), an object with ``tocoo()`` (scipy), or a dense array.
+
+    Args:
+        dtype: A number type, except float64.
+        shape: Shape of the dense tensor.
+        default: ``[]`` if examples may lack the feature, which is then all zeros.
     """
 
     dtype: str
@@ -141,11 +152,11 @@ class Sparse(Feature):
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", parse_dtype(self.dtype))
         if self.dtype in (*STRINGS, "float64"):
-            raise FeatureError(f"a sparse feature of {self.dtype} is not possible")
+            raise FeatureError(option="dtype", found=self.dtype, allowed="a number, not float64")
         shape = tuple(self.shape)
-        # Only what is not zero is stored, so the whole may be large; each index is an int64.
+        # Only the values that are not zero are stored, so the dense size is not limited.
         if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
-            raise FeatureError(f"the shape of a sparse feature is {shape}; must be positive")
+            raise FeatureError(option="shape", found=shape, allowed="a tuple of integers >= 1")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "default", _empty(self.default))
 
@@ -173,7 +184,7 @@ class Sparse(Feature):
             indices, values = np.stack([coo.row, coo.col], axis=-1), coo.data
         elif isinstance(value, Mapping):
             if set(value) != {"indices", "values"}:
-                raise FeatureError(f"a sparse value has {sorted(value)}, not indices and values")
+                raise FeatureError(f"the keys are {sorted(value)}; must be indices and values")
             indices, values = value["indices"], value["values"]
         elif isinstance(value, tuple) and len(value) == 2:
             indices, values = value
@@ -189,19 +200,19 @@ class Sparse(Feature):
             places = places[:, np.newaxis]
         if places.dtype.kind not in "iu" or places.ndim != 2 or places.shape[1] != rank:
             raise FeatureError(
-                f"the sparse indices are {places.dtype} {places.shape}; must be integers "
+                f"the sparse indices are {places.dtype} {places.shape}; must be integers of shape "
                 f"(values, {rank})"
             )
         places = places.astype(np.int64)
         inside = ((places >= 0) & (places < np.array(self._sizes))).all(axis=1)
         if not inside.all():
             bad = tuple(places[int(np.argmin(inside))].tolist())
-            raise FeatureError(f"the sparse index {bad} lies outside the shape {self.shape}")
+            raise FeatureError(f"the sparse index {bad} is outside the shape {self.shape}")
         values = as_array(values)
         if len(places) != values.size:
             raise FeatureError(f"{len(places)} sparse indices for {values.size} values")
         if not values.size:
-            values = np.zeros(0, columns[0].numpy_dtype)  # an empty list has no type of its own
+            values = np.zeros(0, columns[0].numpy_dtype)  # an empty list has no dtype
         return [values, *(np.ascontiguousarray(axis) for axis in places.T)]
 
     def join(self, parts: list[Any]) -> Any:
@@ -210,25 +221,29 @@ class Sparse(Feature):
             apart = axis.row_splits != values.row_splits
             if apart.any():
                 row = max(0, int(np.argmax(apart)) - 1)
-                raise MisfitError(row, "there are not as many sparse indices as values")
+                raise InconsistentColumnsError(
+                    row, "the sparse indices and values differ in number"
+                )
             outside = (axis.values < 0) | (axis.values >= size)
             if outside.any():
                 row = _row_of(axis, outside)
-                raise MisfitError(row, f"a sparse index lies outside the shape {self.shape}")
+                raise InconsistentColumnsError(
+                    row, f"a sparse index is outside the shape {self.shape}"
+                )
         return SparseBatch(tuple(indices), values, self._sizes)
 
 
 @dataclass(frozen=True)
 class Steps(Feature):
-    """A feature list of a ``tf.train.SequenceExample``: one value for every step.
+    """A feature list of a ``tf.train.SequenceExample``: one value per step.
 
-    covey reads SequenceExamples; it writes Examples, where a Tensor of shape (None, ...) does the
-    same.
+    It can be read, not written: covey writes Examples, where a Tensor of shape (None, ...) has the
+    same values.
 
     Args:
         dtype: As for :class:`Tensor`.
-        shape: Of one step; (None,) if steps differ.
-        default: ``[]`` if the list may be missing, which is then one of no steps.
+        shape: Shape of one step; (None,) if steps differ.
+        default: ``[]`` if the list may be missing; it then has no steps.
     """
 
     dtype: str
@@ -240,7 +255,7 @@ class Steps(Feature):
         object.__setattr__(self, "dtype", parse_dtype(self.dtype))
         shape = check_shape(self.shape, self.dtype)
         if None in shape and shape != (None,):
-            raise FeatureError(f"the shape of a step is {shape}; an unknown one must be (None,)")
+            raise FeatureError(option="shape", found=shape, allowed="known, or (None,)")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "default", _empty(self.default))
 
@@ -250,6 +265,6 @@ class Steps(Feature):
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         raise FeatureError(
-            "covey reads SequenceExamples but writes Examples; "
-            "declare the feature as Tensor with a shape of (None, ...) to write it"
+            "a SequenceExample cannot be written; declare the feature as Tensor with a shape of "
+            "(None, ...)"
         )

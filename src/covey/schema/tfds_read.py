@@ -1,11 +1,11 @@
-"""From the ``features.json`` of TFDS to covey's features; :mod:`covey.schema.tfds` says how.
+"""Conversion of the ``features.json`` of TFDS to covey's features; see :mod:`covey.schema.tfds`.
 
-A node of the file names a Python class, which may be the user's own, and has one field that says
-what it is stored as. That field decides::
+A node of the file names a Python class, which may be user-defined, and has one field for the type
+it is stored as. That field is decisive::
 
     {"pythonClassName": "my.own.Waveform", "audio": {"shape": {"dimensions": ["-1"]}, ...}}
 
-Before TFDS 4.4 it was ``{"type": ..., "content": ...}``, where only the class tells.
+Before TFDS 4.4 a node was ``{"type": ..., "content": ...}``, and only the class is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from covey.schema.tfds_write import is_possible, label_file
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
 from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_int64, parse_json, read_file
 
-# The messages that TFDS saves features as, and their field in a node.
+# The protobuf messages of TFDS features, and their fields in a node.
 _MESSAGES = {
     "FeaturesDict": "featuresDict",
     "Sequence": "sequence",
@@ -43,7 +43,7 @@ _MESSAGES = {
     "TranslationFeature": "translation",
     "JsonFeature": "jsonFeature",
 }
-# What the classes of TFDS are saved as, where only the class tells.
+# The fields of TFDS classes, for nodes where only the class is known.
 _CLASSES = {
     "FeaturesDict": "featuresDict",
     "Sequence": "sequence",
@@ -60,18 +60,18 @@ _CLASSES = {
     "Translation": "translation",
     "TranslationVariableLanguages": "translation",
 }
-# Numbers that numpy has not, or covey has not, by others with the same memory and what they add to
-# a shape.
+# Dtypes that numpy or covey lacks: a dtype of the same memory layout, and the dimensions that it
+# adds to the shape.
 _SAME_MEMORY: dict[str, tuple[str, Shape]] = {
     "bfloat16": ("uint16", ()),
     "complex64": ("float32", (2,)),
     "complex128": ("float64", (2,)),
     **{dtype: (dtype, ()) for dtype in NUMBERS},
 }
-_MOST_DEPTH = 64
-_MOST_DIMENSIONS = 32
-# An optional tensor larger than that gets no default.
-_MOST_DEFAULTS = 1 << 20
+_MAX_DEPTH = 64
+_MAX_DIMENSIONS = 32
+# An optional tensor with more values gets no default.
+_MAX_DEFAULT_VALUES = 1 << 20
 
 Path = tuple[str, ...]
 
@@ -79,49 +79,51 @@ Path = tuple[str, ...]
 def features_from_tfds(
     directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None
 ) -> Features:
-    """The features of a directory that TFDS prepared, from its ``features.json`` and label files.
+    """Return the features of a directory that TFDS prepared.
 
     Args:
-        directory: The directory, or, with ``read``, whatever names it in errors.
-        read: Gives the content of a file of the directory by its name, or raises FileNotFoundError.
-            Without it files on disk are read.
+        directory: The directory of ``features.json`` and the label files; with ``read``, its name
+            in errors.
+        read: Function that returns the content of a file of the directory by its name, or raises
+            FileNotFoundError. By default files on disk are read.
 
     Raises:
-        FormatError: If a file is not what it should be.
-        FeatureError: If nothing tells how a feature is stored.
+        FormatError: If a file is not valid.
+        FeatureError: If the storage of a feature is unknown or not supported.
     """
-    place = os.fspath(directory)
-    reader = _Reader(place, read or (lambda name: read_file(os.path.join(place, name))))
+    root = os.fspath(directory)
+    reader = _Reader(root, read or (lambda name: read_file(os.path.join(root, name))))
     found = reader.read(parse_json(reader.load(FEATURES_FILE), reader.name), (), ())
     reader.check_count(_count(found))
     if not isinstance(found, dict):
         raise FormatError(
-            "the features are no FeaturesDict, nor a Sequence of one", path=reader.name
+            "the features are neither a FeaturesDict nor a Sequence of one", path=reader.name
         )
     try:
         return Features(found)
     except FeatureError as error:
-        raise FeatureError(f"{error}", path=reader.name) from None
+        error.path = reader.name
+        raise
 
 
 def _count(features: Any) -> int:
-    """The number of features in nested dicts of them."""
+    """Return the number of features in nested dicts."""
     return sum(map(_count, features.values())) if isinstance(features, dict) else 1
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A node of ``features.json``, of whichever version of TFDS."""
+    """A node of ``features.json``, of any version of TFDS."""
 
     kind: str
-    """What it is stored as: a field of ``_MESSAGES``."""
+    """The type it is stored as: a field of ``_MESSAGES``."""
     content: Mapping[str, Any]
     class_name: str
     is_message: bool
-    """Whether the content is that of the message, rather than what an old class made of it."""
+    """Whether the content is that of the message, not of a class before TFDS 4.4."""
 
     def get(self, name: str, missing: Any = None) -> Any:
-        """A field of the content by its name in JSON, or as it was before that."""
+        """Return a field of the content by its JSON name, or by its name in older files."""
         old = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
         value = self.content.get(name, self.content.get(old))
         return missing if value is None else value
@@ -132,27 +134,29 @@ class _Reader:
     directory: str
     load: Callable[[str], bytes]
     nodes: Iterator[int] = field(default_factory=itertools.count)
-    """Counts the nodes that were read."""
+    """Counter of the nodes that were read."""
 
     @property
     def name(self) -> str:
         return os.path.join(self.directory, FEATURES_FILE)
 
     def check_count(self, features: int) -> None:
-        """Refuse a file with too many features."""
+        """Check the number of features."""
         if features > MAX_FEATURES:
-            raise FormatError(f"it has over {MAX_FEATURES:,} features", path=self.name)
+            raise FormatError(f"the file has over {MAX_FEATURES:,} features", path=self.name)
 
     def read(self, json: Any, path: Path, lengths: Shape) -> Any:
-        """A node of ``features.json``: a feature, or a dict of them.
+        """Return the feature of a node of ``features.json``, or a dict of features.
 
         Args:
             json: The node.
-            path: The keys that lead to it.
-            lengths: Of the sequences that it is in, the outermost first.
+            path: The keys of the node.
+            lengths: Lengths of the sequences around the node, the outermost first.
         """
-        if len(path) + len(lengths) > _MOST_DEPTH:
-            raise FormatError(f"features are nested over {_MOST_DEPTH} levels deep", path=self.name)
+        if len(path) + len(lengths) > _MAX_DEPTH:
+            raise FormatError(
+                f"features are nested deeper than {_MAX_DEPTH} levels", path=self.name
+            )
         self.check_count(next(self.nodes))
         node = self._open(json, path)
         match node.kind:
@@ -160,21 +164,25 @@ class _Reader:
                 inner = self._dict(node.get("features", {}) if node.is_message else node.content)
                 return {key: self.read(each, (*path, key), lengths) for key, each in inner.items()}
             case "sequence":
-                length = self._whole(node.get("length"), path, -1)
+                length = self._size(node.get("length"), path, -1)
                 known = None if length == -1 else length
                 return self.read(node.get("feature"), path, (*lengths, known))
         try:
             return self._feature(node, path, lengths)
         except FeatureError as error:
             kind = node.class_name.rpartition(".")[2][:60]
-            raise FeatureError(f"{self._where(path)}, a {kind} of TFDS: {error}") from None
+            raise FeatureError(
+                f"TFDS feature of type {kind}: {error.message()}",
+                path=self.name,
+                feature="/".join(path),
+            ) from None
 
     def _open(self, json: Any, path: Path) -> _Node:
-        """What a node is stored as, and the content that says more."""
+        """Return the type that a node is stored as, and its content."""
         node = self._dict(json)
         name = node.get("pythonClassName", node.get("type"))
         if not isinstance(name, str):
-            raise FormatError(f"{self._where(path)}: there is no class of TFDS")
+            raise self._invalid("the class of the feature is missing", path)
         fields = [each for each in _MESSAGES.values() if each in node]
         kind: str | None = None
         if "type" in node:  # before 4.4
@@ -183,23 +191,25 @@ class _Reader:
                 kind = _MESSAGES.get(message.removeprefix("tensorflow_datasets."))
             content = node.get("content", {})
         elif len(fields) > 1:
-            raise FormatError(f"{self._where(path)}: it is several things: {', '.join(fields)}")
+            raise self._invalid(f"the node has several types: {', '.join(fields)}", path)
         else:
             kind = fields[0] if fields else None
             content = node.get(kind or "", {})
         if kind == "jsonFeature":
             kind, content = None, self._dict(content).get("json", "")
         if isinstance(content, str):
-            content = parse_json(content, self._where(path))
+            content = parse_json(content, f"{self.name}: feature {'/'.join(path)!r}")
         is_message = kind is not None
         package, _, last = name.rpartition(".")
         if kind is None and package.startswith("tensorflow_datasets."):
             kind = _CLASSES.get(last)
         if kind is None:
             raise FeatureError(
-                f"{self._where(path)}: it is a {name[:100]}, and nothing in the file tells what "
-                f"that is stored as; covey knows {', '.join(_CLASSES)}, and classes of your own "
-                "whose to_json_content() gives the message of one of these"
+                f"the storage of the class {name[:100]} is not in the file",
+                path=self.name,
+                feature="/".join(path),
+                remedy=f"supported are {', '.join(_CLASSES)}, and user-defined classes whose "
+                "to_json_content() returns the message of one of these",
             )
         return _Node(kind, self._dict(content), name, is_message)
 
@@ -231,15 +241,13 @@ class _Reader:
             return {"language": text, "translation": text}
         languages = node.get("languages")
         if not isinstance(languages, list) or not all(isinstance(each, str) for each in languages):
-            raise FormatError(
-                f"{self._where(path)}: found {brief(languages)}, expected a list of languages"
-            )
+            raise self._invalid(f"languages is {brief(languages)}; must be a list of strings", path)
         return dict.fromkeys(languages, _text(node, lengths))
 
     def _image(self, node: _Node, path: Path) -> Feature:
         dtype, coding = node.get("dtype") or "uint8", node.get("encodingFormat") or "png"
         if coding not in FORMATS or not isinstance(dtype, str):
-            raise FormatError(f"{self._where(path)}: no image is {brief(coding)} of {brief(dtype)}")
+            raise self._invalid(f"unsupported image: {brief(coding)} of {brief(dtype)}", path)
         shape = self._sizes(node, path) or (None, None, 3)
         if len(shape) != 3:
             return Tensor("bytes")
@@ -249,7 +257,7 @@ class _Reader:
         return Image((height, width, channels or None), dtype, coding)
 
     def _label(self, node: _Node, path: Path) -> ClassLabel:
-        count = self._whole(node.get("numClasses"), path, 0)
+        count = self._size(node.get("numClasses"), path, 0)
         name = label_file(path)
         file = os.path.join(self.directory, name)
         try:
@@ -257,23 +265,25 @@ class _Reader:
         except FileNotFoundError:
             text = ""
         except UnicodeError as error:
-            raise FormatError(f"the names of classes are no UTF-8: {error}", path=file) from None
+            raise FormatError(f"the class names are not valid UTF-8: {error}", path=file) from None
         if text.count("\n") + text.count("\r") > MAX_VALUES:
-            raise FormatError(f"it has over {MAX_VALUES:,} lines; must have fewer", path=file)
+            raise FormatError(f"the file has over {MAX_VALUES:,} lines", path=file)
         lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
         names = tuple(line for line in lines if line)
         if names and count not in (0, len(names)):
-            raise FormatError(f"{len(names)} names, but {self.name} has {count} classes", path=file)
+            raise FormatError(
+                f"the file has {len(names)} names, but {self.name} has {count} classes", path=file
+            )
         return ClassLabel(names=names) if names else ClassLabel(num_classes=count or None)
 
     def _tensor(self, node: _Node, path: Path, lengths: Shape) -> Any:
         dtype, encoding = node.get("dtype"), node.get("encoding") or "none"
         shape = self._sizes(node, path)
         if isinstance(encoding, str):
-            encoding = encoding.lower()  # Audio has it in capitals
+            encoding = encoding.lower()  # Audio has it in upper case
         if encoding not in ("none", "bytes", "zlib"):
             raise FeatureError(
-                option="encoding", found=brief(encoding), allowed="'none', 'bytes' or 'zlib'"
+                option="encoding", found=encoding, allowed="'none', 'bytes' or 'zlib'"
             )
         optional = bool(node.get("optional")) and not lengths
         if encoding != "none" and isinstance(dtype, str) and dtype != "string":
@@ -283,31 +293,29 @@ class _Reader:
         if dtype not in ("string", *NUMBERS):
             raise FeatureError(
                 option="dtype",
-                found=brief(dtype),
+                found=dtype,
                 allowed=f"one of string, {', '.join(NUMBERS)}",
-                remedy="others are only stored with an encoding",
+                remedy="other dtypes are stored with an encoding only",
             )
         dtype = "bytes" if dtype == "string" else str(dtype)
         if not optional or shape.count(None) > 1:
             return _values(dtype, shape, lengths)
-        # TFDS stores a float64 as float32, which has no number as low as its default.
+        # TFDS stores float64 as float32, which does not have the lowest float64.
         default = _lowest(dtype, shape, -math.inf if dtype == "float64" else None)
         return Tensor(dtype, shape, encoding="list", default=default)
 
     def _sizes(self, node: _Node, path: Path) -> Shape:
         shape = node.get("shape", {})
         sizes = shape.get("dimensions", []) if isinstance(shape, dict) else shape
-        if not isinstance(sizes, list) or len(sizes) > _MOST_DIMENSIONS:
-            raise FormatError(
-                f"{self._where(path)}: the shape is not a list of up to {_MOST_DIMENSIONS} sizes"
-            )
-        complete = [self._whole(size, path, -1) for size in sizes]
+        if not isinstance(sizes, list) or len(sizes) > _MAX_DIMENSIONS:
+            raise self._invalid(f"the shape is not a list of up to {_MAX_DIMENSIONS} sizes", path)
+        complete = [self._size(size, path, -1) for size in sizes]
         return tuple(None if size == -1 else size for size in complete)
 
-    def _whole(self, value: Any, path: Path, missing: int) -> int:
+    def _size(self, value: Any, path: Path, missing: int) -> int:
         number = missing if value is None else parse_int64(value)
         if number is None or number < -1:
-            raise FormatError(f"{self._where(path)}: found {brief(value)}, expected a size")
+            raise self._invalid(f"found {brief(value)}, expected a size", path)
         return number
 
     def _dict(self, value: Any) -> dict[str, Any]:
@@ -315,22 +323,22 @@ class _Reader:
             raise FormatError(f"found {brief(value)}, expected a dict", path=self.name)
         return value
 
-    def _where(self, path: Path) -> str:
-        return f"{self.name}: feature {'/'.join(path)!r}"
+    def _invalid(self, reason: str, path: Path) -> FormatError:
+        return FormatError(reason, path=self.name, feature="/".join(path))
 
 
 def _text(node: _Node, lengths: Shape) -> Any:
-    """Strings, or the numbers that an encoder made of them until TFDS gave these up."""
+    """Return the feature of strings, or of the integers of an encoder of older TFDS versions."""
     dtype, shape = ("int64", (None,)) if node.get("useEncoder") else ("str", ())
     return _values(dtype, shape, lengths)
 
 
 def _values(dtype: str, shape: Shape, lengths: Shape) -> Any:
-    """The feature for values of a shape, one after the other, in so many sequences."""
+    """Return the feature for values of a shape in nested sequences."""
     unknown = [axis for axis, size in enumerate(shape) if size is None]
     if len(lengths) < 2:
         complete = (*lengths, *shape)
-        if complete.count(None) > 1:  # their own shape is stored nowhere
+        if complete.count(None) > 1:  # the shape of a value is not stored
             complete = (None, *shape[unknown[-1] + 1 :])
         return Tensor(dtype, complete, encoding="list")
     if not unknown:
@@ -341,10 +349,10 @@ def _values(dtype: str, shape: Shape, lengths: Shape) -> Any:
 
 
 def _memory(dtype: str, shape: Shape, encoding: Any, lengths: Shape, optional: bool) -> Any:
-    """The feature for the memory of tensors, one byte string for each."""
+    """Return the feature for raw tensors, one byte string each."""
     same, added = _SAME_MEMORY.get(dtype, ("bytes", ()))
     unknown = shape.count(None)
-    # With several unknown dimensions the shape is stored, too; it is that of the original.
+    # With several unknown dimensions the shape is stored; it is that of the original dtype.
     if same != "bytes" and not lengths and (unknown < 2 or not added):
         complete = (*shape, *added)
         default = _lowest(same, complete) if optional and unknown < 2 and not added else REQUIRED
@@ -359,8 +367,8 @@ def _memory(dtype: str, shape: Shape, encoding: Any, lengths: Shape, optional: b
 
 
 def _lowest(dtype: str, shape: Shape, lowest: Any = None) -> Any:
-    """What TFDS gives for an optional tensor that is missing; REQUIRED if that is too much."""
-    if math.prod(size or 0 for size in shape) > _MOST_DEFAULTS:
+    """Return TFDS' default of an optional tensor; REQUIRED if it has too many values."""
+    if math.prod(size or 0 for size in shape) > _MAX_DEFAULT_VALUES:
         return REQUIRED
     if dtype in ("bytes", "bool"):
         lowest = b"" if dtype == "bytes" else False

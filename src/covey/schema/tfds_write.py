@@ -1,4 +1,4 @@
-"""From covey's features to the ``features.json`` of TFDS; :mod:`covey.schema.tfds` says how."""
+"""Conversion of covey's features to the ``features.json`` of TFDS; see :mod:`covey.schema.tfds`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from covey.schema.structures import Ragged, Sparse, Steps
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
 from covey.untrusted import check_name
 
-# Class, module of TFDS, and the field of its JSON that holds the content.
+# Module of each TFDS class, and the field of its JSON that holds the content.
 _CLASSES = {
     "FeaturesDict": ("features_dict", "featuresDict"),
     "Sequence": ("sequence_feature", "sequence"),
@@ -25,7 +25,7 @@ _CLASSES = {
 
 
 def features_to_tfds(features: Features) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
-    """The content of ``features.json``, and the names of the classes for every label file.
+    """Return the content of ``features.json``, and the class names of every label file.
 
     >>> features_to_tfds(Features({"label": ClassLabel(names=["wren", "owl"])}))[1]
     {'label.labels.txt': ('wren', 'owl')}
@@ -36,7 +36,7 @@ def features_to_tfds(features: Features) -> tuple[dict[str, Any], dict[str, tupl
             labels.setdefault(label_file(features.path_of(name)), set()).add(feature.names)
     files = {}
     for file, names in labels.items():
-        # Two features may share the name of a file: it serves if it says the same for both.
+        # Two features may share a file name: the file is written if their names are equal.
         (one, *others) = names
         if one and not others and _fit_lines(one) and is_possible(file):
             files[file] = one
@@ -63,7 +63,7 @@ def _dict(nodes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nest(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """The node of nested dicts of features."""
+    """Return the node of nested dicts of features."""
     return _dict(
         {
             key: _node_of(each) if isinstance(each, Feature) else _nest(each)
@@ -111,7 +111,7 @@ def _node_of(feature: Feature) -> dict[str, Any]:
             values, *indices = feature.columns("sparse")
             parts = {each.key.removeprefix("sparse/"): each.dtype for each in (values, *indices)}
             return _dict({key: _sequence(_tensor(dtype)) for key, dtype in parts.items()})
-    raise FeatureError(f"a {type(feature).__name__} cannot be described to TFDS")
+    raise FeatureError(f"a {type(feature).__name__} has no equivalent in TFDS")
 
 
 def _node_of_tensor(feature: Tensor, optional: bool) -> dict[str, Any]:
@@ -147,12 +147,12 @@ def _node_of_image(feature: Image) -> dict[str, Any]:
 
 
 def label_file(path: tuple[str, ...]) -> str:
-    """How TFDS names the file with the names of a feature's classes."""
+    """Return TFDS' name of the file with the class names of a feature."""
     return "-".join(part.replace("/", ".") for part in path) + ".labels.txt"
 
 
 def is_possible(file: str) -> bool:
-    """Whether a disk can have a file of this name, in the directory of the dataset."""
+    """Return whether a file can have this name, in the directory of the dataset."""
     try:
         check_name(file, "the name of a file")
     except FormatError:
@@ -161,5 +161,5 @@ def is_possible(file: str) -> bool:
 
 
 def _fit_lines(names: tuple[str, ...]) -> bool:
-    """Whether TFDS reads these names back from a file with a line for each."""
+    """Return whether TFDS reads these names back from a file with one name per line."""
     return all(name and name == name.strip() and not {"\n", "\r"} & set(name) for name in names)

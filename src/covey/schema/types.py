@@ -1,8 +1,7 @@
-"""The kinds of features that most schemas are made of: tensors and class labels.
+"""Tensors and class labels, the features that most schemas consist of.
 
-Each kind knows which columns it is stored in, how one value or a batch of them is taken apart into
-those columns, and how they are put together again. What each dtype costs in a tf.train.Example,
-which has only int64, float32 and byte strings:
+A feature defines the columns it is stored in, and how a value or a batch of values is split into
+them and joined again. A tf.train.Example has only int64, float32 and byte strings:
 
 =================  ==========================  ==================================================
 dtype              stored as                   bytes per value
@@ -11,14 +10,14 @@ bool, integers     int64 list (varints)        1 for 0 to 127, 2 to 16383, ..., 
 uint64             int64 list, by its bits     the same; above 2**63 other readers see a negative
 float32            float list                  4
 float16            float list                  4: exact, but twice its size
-float64            its memory, one string      8: exact; ``encoding="list"`` stores float32 instead
+float64            one byte string, raw        8: exact; ``encoding="list"`` stores float32 instead
 str, bytes         bytes list                  its length + 2 or more
-any numbers        its memory, one string      its size in memory, with ``encoding="bytes"``
-any numbers        its memory, compressed      what zlib makes of it, with ``encoding="zlib"``
+any numbers        one byte string, raw        its size in memory, with ``encoding="bytes"``
+any numbers        one byte string, zlib       its compressed size, with ``encoding="zlib"``
 =================  ==========================  ==================================================
 
-Memory is little-endian and in C order: ``tf.io.decode_raw`` and TFDS' ``encoding="bytes"`` read it.
-:mod:`covey.schema.packed` has the encodings that only TFDS knows.
+Raw arrays are little-endian and in C order: ``tf.io.decode_raw`` and TFDS' ``encoding="bytes"``
+read them. :mod:`covey.schema.packed` has the encodings that only TFDS uses.
 """
 
 from __future__ import annotations
@@ -45,47 +44,47 @@ class _Required:
 
 
 REQUIRED = _Required()
-"""The default of a feature that every example must have."""
+"""The default of a required feature."""
 
 
-class MisfitError(FeatureError):
+class InconsistentColumnsError(FeatureError):
     """The columns of a feature contradict each other in one row of a batch."""
 
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
         self.row = row
 
 
 @dataclass(frozen=True)
 class Feature:
-    """What all kinds have in common."""
+    """Base class of features."""
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        """The columns this feature is stored in, under ``name``."""
+        """Return the columns that the feature `name` is stored in."""
         raise NotImplementedError
 
     @property
     def is_plain(self) -> bool:
-        """Whether a value is stored as it is, in one column with the feature's own name."""
+        """Whether values are stored unchanged, in one column with the name of the feature."""
         return False
 
     @property
     def is_direct(self) -> bool:
-        """Whether what was decoded is the value, so that :meth:`join` has nothing to do."""
+        """Whether decoded values need no :meth:`join`."""
         return False
 
     def filler(self) -> Any:
-        """The value that an example gets that lacks the feature; REQUIRED if it must not."""
+        """Return the value of an example that lacks the feature; REQUIRED if there is none."""
         return getattr(self, "default", REQUIRED)
 
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
-        """Take one value apart into its columns; None for a column left out."""
+        """Split a value into its columns; None for an absent column."""
         return [value]
 
     def split_batch(
         self, batch: Any, rows: int, columns: Sequence[Column]
     ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        """Take a batch of values apart into (values, row splits) of its columns."""
+        """Split a batch of values into the (values, row splits) of its columns."""
         if len(columns) == 1:
             parts = [part for value in batch for part in self.split(value, columns)]
             return [columns[0].coerce_batch(parts, rows)]
@@ -95,10 +94,11 @@ class Feature:
         ]
 
     def join(self, parts: list[Any]) -> Any:
-        """Put decoded columns together to what a person wants.
+        """Join decoded columns to a batch of values.
 
         Raises:
-            MisfitError: If they contradict each other, as those of a hostile file may.
+            InconsistentColumnsError: If the columns contradict each other, which an untrusted file
+                can cause.
         """
         return parts[0]
 
@@ -108,15 +108,15 @@ class Tensor(Feature):
     """Numbers or strings of one shape; dimensions that differ between examples are None.
 
     Args:
-        dtype: A number (``bool``, ``int8`` to ``uint64``, ``float16`` to ``float64``), ``str`` or
-            ``bytes``, as a name, a Python type or a numpy dtype.
-        shape: Of one example. With one None the values suffice to restore it; with more,
-            ``encoding`` must be ``"bytes"`` or ``"zlib"``, and the shape is stored too.
-        encoding: ``"list"`` stores numbers one by one, ``"bytes"`` their memory as one string (fast
-            and compact for arrays of small types). Float64 is ``"bytes"`` unless asked otherwise.
-            ``"zlib"`` compresses that memory; ``"bytes_each"`` and ``"zlib_each"`` make a string
-            for every item along the first dimension. These three are how TFDS stores some tensors.
-        default: What an example gets that lacks the feature. Without, every example must have it.
+        dtype: A number type (``bool``, ``int8`` to ``uint64``, ``float16`` to ``float64``), ``str``
+            or ``bytes``, as a name, a Python type or a numpy dtype.
+        shape: Shape of one value. One unknown dimension (None) is restored from the number of
+            values; several require ``encoding="bytes"`` or ``"zlib"``, which store the shape.
+        encoding: ``"list"`` stores the numbers as a list, ``"bytes"`` as one raw byte string (fast
+            and compact for arrays of small types; the default of float64), ``"zlib"`` as a
+            compressed byte string. ``"bytes_each"`` and ``"zlib_each"`` store one string per item
+            along the first dimension, as TFDS does in sequences.
+        default: Value of examples that lack the feature. Without it the feature is required.
 
     >>> Tensor("float32", (3,))
     Tensor(dtype='float32', shape=(3,), encoding='list')
@@ -137,22 +137,22 @@ class Tensor(Feature):
                 option="encoding", found=encoding, allowed=f"'list' or 'bytes', or one of {PACKED}"
             )
         if dtype in STRINGS and encoding != "list":
-            raise FeatureError(f"encoding is {encoding!r}, but {dtype} has no other than 'list'")
+            raise FeatureError(option="encoding", found=encoding, allowed=f"'list' for {dtype}")
         if shape.count(None) > 1 and encoding == "list":
             raise FeatureError(
-                f"shape {shape} has {shape.count(None)} unknown dimensions, which a list of values "
-                "cannot restore; use encoding='bytes', or Ragged for nested lists"
+                f"shape {shape} has {shape.count(None)} unknown dimensions, which a list cannot "
+                "restore; use encoding='bytes', or Ragged for nested lists"
             )
         if encoding.endswith("_each") and (not shape or None in shape[1:]):
             raise FeatureError(
-                f"shape is {shape}, but with encoding={encoding!r} there must be a first "
-                "dimension, and only that may be unknown"
+                f"shape is {shape}, but encoding={encoding!r} needs a first dimension, and only "
+                "that one may be unknown"
             )
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "encoding", encoding)
         if self.default is not REQUIRED:
-            Column("default", dtype, shape).coerce(self.default)  # says what is wrong with it
+            Column("default", dtype, shape).coerce(self.default)  # raises if it is invalid
             given = self.default
             frozen = _freeze(given.tolist() if hasattr(given, "tolist") else given)
             object.__setattr__(self, "default", frozen)
@@ -183,7 +183,7 @@ class Tensor(Feature):
         if self._has_shape:
             if self.default is not REQUIRED:
                 raise FeatureError(
-                    "no default is possible with several unknown dimensions", feature=name
+                    "a feature with several unknown dimensions cannot have a default", feature=name
                 )
             shape = Column(f"{name}/shape", "int32", (len(self.shape),))
             return (shape, self._column(f"{name}/value"))
@@ -195,7 +195,7 @@ class Tensor(Feature):
         return (self._column(name, [plain] if isinstance(plain, bytes) else plain),)
 
     def _column(self, key: str, default: Any = None) -> Column:
-        """The column of the values, which an example may lack if there is a default."""
+        """Return the column of the values, which is optional if there is a default."""
         dtype, shape = self.dtype, self.shape
         if self._is_packed:
             dtype, shape = "bytes", shape[:1] if str(self.encoding).endswith("_each") else ()
@@ -220,7 +220,7 @@ class Tensor(Feature):
         return super().split_batch(batch, rows, columns)
 
     def _unpack(self, stored: Any) -> Any:
-        """The values whose memory is in strings."""
+        """Return the values of packed strings."""
         encoding = str(self.encoding)
         shape = self.shape[1:] if encoding.endswith("_each") else self.shape
         known = None not in shape
@@ -230,11 +230,13 @@ class Tensor(Feature):
         wrong = sizes != size if known else (sizes < 0) | (sizes % size != 0)
         if wrong.any():
             first = int(np.argmax(wrong))
-            found = f"{sizes[first]} bytes" if sizes[first] >= 0 else "no zlib data, or too much"
+            found = (
+                f"{sizes[first]} bytes" if sizes[first] >= 0 else "invalid or too much zlib data"
+            )
             expected = f"{size} bytes{'' if known else ' or a multiple'}"
-            raise MisfitError(
+            raise InconsistentColumnsError(
                 row_of_string(stored, first),
-                f"a string holds {found}, expected {expected} for {self.dtype} {shape}",
+                f"a string has {found}, expected {expected} for {self.dtype} {shape}",
             )
         return arrange(memory, sizes, stored, item)
 
@@ -247,34 +249,34 @@ class Tensor(Feature):
         if not shape:
             return values
         (shapes,) = shape
-        # Shapes come from the file: each must be one of this feature, and of the values there are.
+        # The shapes come from a file: each must match the feature and the number of values.
         sizes = shapes.astype(object).prod(axis=1)
         fits = (shapes >= 0).all(axis=1) & (sizes == values.row_lengths)
         for axis, size in enumerate(self.shape):
             fits &= size is None or shapes[:, axis] == size
         if not fits.all():
             row = int(np.argmin(fits))
-            raise MisfitError(
+            raise InconsistentColumnsError(
                 row,
-                f"the stored shape {tuple(shapes[row].tolist())} is not one of {self.shape} with "
+                f"the stored shape {tuple(shapes[row].tolist())} does not match {self.shape} with "
                 f"{int(values.row_lengths[row])} values",
             )
         return RaggedArray(values.values, values.row_splits, shapes.astype(np.int64))
 
 
 def _check_bools(column: Any) -> None:
-    """Make sure that the memory of bools holds no other byte than 0 and 1."""
+    """Check that raw bools are stored as the bytes 0 and 1."""
     memory = (column.values if isinstance(column, RaggedArray) else column).view(np.uint8)
     wrong = (memory > 1).reshape(len(memory), -1).any(axis=1) if memory.size else memory.ravel()
     if wrong.any():
         row = int(np.argmax(wrong))
         if isinstance(column, RaggedArray):
             row = int(np.searchsorted(column.row_splits, row, side="right")) - 1
-        raise MisfitError(row, "a bool is stored as another byte than 0 or 1")
+        raise InconsistentColumnsError(row, "a bool is stored as a byte other than 0 and 1")
 
 
 def _freeze(value: Any) -> Any:
-    """Lists to tuples: what a frozen value is made of can be hashed."""
+    """Convert lists to tuples, which are hashable."""
     return tuple(_freeze(each) for each in value) if isinstance(value, (list, tuple)) else value
 
 
@@ -283,10 +285,10 @@ class ClassLabel(Feature):
     """The class of an example: an integer from 0, with or without a name.
 
     Args:
-        names: The names of the classes, in order; then a name may be given for the integer.
-        num_classes: How many classes there are, if they have no names. -1 (unknown) is always
-            allowed, as it is in TFDS.
-        default: The class of an example that lacks the feature, by integer or name.
+        names: Names of the classes, in order. Values may then be names, too.
+        num_classes: Number of classes, if they have no names. The value -1 (unknown class) is
+            always valid, as in TFDS.
+        default: Class of examples that lack the feature, as integer or name.
 
     >>> ClassLabel(names=["wren", "owl"]).index("owl")
     1
@@ -303,23 +305,23 @@ class ClassLabel(Feature):
             given: Any = self.names
             names = tuple(given)
             if isinstance(given, str) or not all(isinstance(name, str) for name in names):
-                raise FeatureError(f"the names of classes are {given!r}; must be a list of strings")
+                raise FeatureError(option="names", found=given, allowed="a list of strings")
             self._positions.update((name, i) for i, name in enumerate(names))
             if len(self._positions) != len(names):
                 twice = next(n for i, n in enumerate(names) if self._positions[n] != i)
-                raise FeatureError(f"two classes have the name {twice!r}")
+                raise FeatureError(f"the name {twice!r} occurs twice", option="names")
             if self.num_classes not in (None, len(names)):
                 raise FeatureError(
-                    f"num_classes is {self.num_classes}, but there are {len(names)} names"
+                    option="num_classes",
+                    found=self.num_classes,
+                    allowed=f"{len(names)}, the number of names",
                 )
             object.__setattr__(self, "names", names)
             object.__setattr__(self, "num_classes", len(names))
         elif self.num_classes is not None:
             count: Any = self.num_classes
             if not isinstance(count, (int, np.integer)) or not 0 <= count < 2**62:
-                raise FeatureError(
-                    option="num_classes", found=count, allowed="an integer, 0 or more"
-                )
+                raise FeatureError(option="num_classes", found=count, allowed="an integer >= 0")
         if self.default is not REQUIRED:
             object.__setattr__(self, "default", int(self._column("default").coerce(self.default)))
 
@@ -332,12 +334,12 @@ class ClassLabel(Feature):
         return self.num_classes is None
 
     def index(self, name: str) -> int:
-        """The integer of a class."""
+        """Return the integer of a class name."""
         if self.names is None:
-            raise FeatureError(f"the class is the text {name!r}, but this label has no names")
+            raise FeatureError(f"the class is the string {name!r}, but the label has no names")
         found = self._positions.get(name)
         if found is None:
-            raise FeatureError(f"there is no class {name!r} among the {len(self.names)} names")
+            raise FeatureError(f"unknown class {name!r}; the label has {len(self.names)} names")
         return found
 
     def _column(self, name: str, default: NDArray[np.int64] | None = None) -> Column:
@@ -371,12 +373,12 @@ class ClassLabel(Feature):
             outside = (labels < -1) | (labels >= self.num_classes)
             if outside.any():
                 row = int(np.argmax(outside))
-                raise MisfitError(
+                raise InconsistentColumnsError(
                     row, f"the class is {labels[row]}; must be from -1 to {self.num_classes - 1}"
                 )
         return labels
 
 
 def parse_feature(feature: Any) -> Feature:
-    """A feature from what a person may write for it: a kind, or a dtype for one value of it."""
+    """Return a feature; a dtype becomes a tensor of a single value."""
     return feature if isinstance(feature, Feature) else Tensor(parse_dtype(feature))

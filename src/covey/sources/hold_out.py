@@ -20,7 +20,7 @@ from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.labels import is_string
 from covey.schema import ClassLabel, Features
 from covey.schema.infer import Inference
-from covey.schema.ranges import integer_range, join_ranges
+from covey.schema.survey import integer_range, join_ranges
 from covey.shuffle.keys import Key, hash_keys
 from covey.sources.source import Item, LazyItems, Source, list_names, source_error
 from covey.urls import shown

@@ -1,35 +1,26 @@
-"""Where files are: on a local disk, or behind any URL that fsspec knows.
+"""Storages: files on a local disk, or at any URL that fsspec supports.
 
-A storage is opened with :func:`open_storage`. All of them do the same; what is behind a URL is
-fetched when it is needed, in blocks that are kept on a local disk. fsspec is imported when a URL is
-really used.
+:func:`open_storage` returns the storage of a path or URL; all of them have the same interface. fsspec is
+imported when the first URL is opened.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from covey.storage.base import LocalBlocks, Stat, Storage
+from covey.storage.base import Stat, Storage
 from covey.storage.cache import cache_directory, cache_limit
-from covey.storage.local import FileBlocks, LocalStorage, remove_stale_temporaries
+from covey.storage.local import LocalStorage, remove_stale_temporaries
 from covey.urls import check_slashes, is_remote
 
-if TYPE_CHECKING:
-    from covey.storage.range_cache import RemoteBlocks
-
 __all__ = [
-    "LocalBlocks",
     "LocalStorage",
     "Stat",
     "Storage",
     "cache_directory",
     "cache_limit",
-    "fetch_many",
     "is_remote",
     "open_storage",
     "remove_stale_temporaries",
@@ -42,37 +33,24 @@ def open_storage(
     *,
     cache_bytes: int | None = None,
 ) -> Storage:
-    """The storage that a path or URL lies in.
+    """Return the storage of a path or URL.
 
     Args:
-        path: Of any file or directory in it, which need not be there.
+        path: The path or URL of any file or directory in it, which need not exist.
         options: fsspec's storage options, for URLs.
-        cache_bytes: How much of what is remote may be kept on disk; ``$COVEY_CACHE_BYTES`` or 16
-            GiB if it is not given.
+        cache_bytes: Size limit of the cache on disk (default: ``$COVEY_CACHE_BYTES``, or 16 GiB).
 
     Raises:
-        StorageError: If it is a URL whose protocol is unknown, or fsspec or its driver is not
-            installed.
+        StorageError: If the protocol of a URL is unknown, or fsspec or its driver is not installed.
 
     >>> storage = open_storage("data")
     >>> storage.write("data/greeting.txt", b"hello")
     >>> [storage.name(path) for path in storage.list("data")]
     ['greeting.txt']
     """
-    text = check_slashes(path)
-    if not is_remote(text):
+    location = check_slashes(path)
+    if not is_remote(location):
         return LocalStorage()
     from covey.storage.remote import RemoteStorage
 
-    return RemoteStorage(text, options, cache_bytes)
-
-
-def fetch_many(
-    blocks_and_ranges: Sequence[tuple[LocalBlocks, NDArray[np.int64], NDArray[np.int64]]],
-) -> None:
-    """Wait until ranges of many files are all there, as ``ensure`` does for those of one."""
-    remote = [each for each in blocks_and_ranges if not isinstance(each[0], FileBlocks)]
-    if remote:
-        from covey.storage.range_cache import fetch
-
-        fetch(cast("list[tuple[RemoteBlocks, NDArray[np.int64], NDArray[np.int64]]]", remote))
+    return RemoteStorage(location, options, cache_bytes)

@@ -1,9 +1,7 @@
-"""Patterns of paths, with the same meaning in every storage.
+"""The interface of storages, and the patterns of paths that all of them have.
 
-``*`` and ``?`` stand for characters of one part of a path, ``[...]`` for one of some, and a part
-``**`` for any number of directories. What is hidden is found only by a part that begins with a dot.
-
-What a storage is: one place that files are in, whatever they are reached through.
+``*`` and ``?`` match characters of one part of a path, ``[...]`` matches one of several characters, and
+a part ``**`` matches any number of directories. Hidden files match only a part that begins with a dot.
 """
 
 from __future__ import annotations
@@ -14,42 +12,45 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from covey.storage.range_cache import CachedFile
+
+_builtin_list = list  # Storage has a method of that name
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What is matched against the parts of a path below a directory."""
+    """A pattern for the paths below a directory."""
 
     directory: str
-    """The longest part that has nothing to be matched in it."""
+    """The longest leading path without special characters."""
     parts: tuple[str, ...]
+    """The parts of the pattern below the directory."""
 
     @property
     def is_deep(self) -> bool:
-        """Whether what matches can be in directories of the directory."""
+        """Whether files in subdirectories can match."""
         return len(self.parts) > 1 or self.parts == ("**",)
 
     @property
     def depth(self) -> int | None:
-        """How many levels of directories a path that matches has; None if there is no limit."""
+        """The number of directory levels of matching paths; None if it is unlimited."""
         return None if "**" in self.parts else len(self.parts)
 
     def matches(self, path: str) -> bool:
-        """Whether a path below the directory is meant, relative to it."""
+        """Return whether a path matches, relative to the directory."""
         return _match(path.split("/"), self.parts)
 
 
-def parse_pattern(text: str, magic: str = "*?[") -> Pattern | None:
-    """Take a pattern with slashes apart; None if there is nothing to be matched in it."""
-    first = re.search(f"[{re.escape(magic)}]", text)
+def parse_pattern(path: str, special: str = "*?[") -> Pattern | None:
+    """Split a pattern with slashes; return None if it has no special characters."""
+    first = re.search(f"[{re.escape(special)}]", path)
     if first is None:
         return None
-    directory, _, rest = text[: first.start()].rpartition("/")
-    return Pattern(directory, tuple((rest + text[first.start() :]).split("/")))
+    directory, _, rest = path[: first.start()].rpartition("/")
+    return Pattern(directory, tuple((rest + path[first.start() :]).split("/")))
 
 
 def _match(path: Sequence[str], parts: Sequence[str]) -> bool:
@@ -66,143 +67,100 @@ def _match(path: Sequence[str], parts: Sequence[str]) -> bool:
     return fnmatch.fnmatchcase(path[0], parts[0]) and _match(path[1:], parts[1:])
 
 
-_builtin_list = list  # a storage has a method of that name
-
-
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What tells one state of a file from another."""
+    """The state of a file."""
 
     size: int
     version: str
-    """Changes when the file does; empty if nothing tells."""
-
-
-class LocalBlocks(Protocol):
-    """The bytes of a file, to be read at ``path`` as far as :meth:`ensure` was asked for them.
-
-    Other processes share what lies there, and may remove it when there is no room: then
-    :meth:`ensure` begins it rebuild under the same path, and ``generation`` grows. So a caller that maps the
-    file does that before, and looks whether it still is the same one after::
-
-        while True:
-            if mapped_generation != blocks.generation:
-                mapped_generation, mapped = blocks.generation, map_file(blocks.path)
-            blocks.ensure(begins, ends)
-            if mapped_generation == blocks.generation:
-                break
-
-    A path that is not there while it is being mapped was removed just then, and is there again
-    after :meth:`ensure`.
-    """
-
-    @property
-    def size(self) -> int:
-        """Of the file."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """Of a local file that has the size of the real one; it stays as long as this is open."""
-        ...
-
-    @property
-    def generation(self) -> int:
-        """How often the file at ``path`` was begun again."""
-        ...
-
-    def ensure(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Wait until these ranges of bytes are there."""
-        ...
-
-    def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Forget what is cached of ranges of bytes: :meth:`ensure` fetches them again."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it. What is there stays for the next one."""
-        ...
+    """Changes whenever the file changes: an ETag, a modification time; "" if unknown."""
 
 
 class Storage(abc.ABC):
-    """A place that files are in. Can be pickled, and used by several threads, and after a fork."""
+    """File-system interface. Implementations are picklable, thread-safe and fork-safe.
+
+    Methods accept paths in any notation, and return them as :meth:`clean` does.
+    """
 
     is_remote: bool
 
     @abc.abstractmethod
     def clean(self, path: str | os.PathLike[str]) -> str:
-        """The one way to write this path; all other methods give paths like that, and take any."""
+        """Return the canonical notation of a path."""
 
     @abc.abstractmethod
     def join(self, directory: str, name: str) -> str:
-        """The path of a file or directory in a directory."""
+        """Return the path of a file or directory in a directory."""
 
     @abc.abstractmethod
     def name(self, path: str) -> str:
-        """The last part of a path."""
+        """Return the last part of a path."""
 
     @abc.abstractmethod
     def parent(self, path: str) -> str:
-        """The directory that a file or directory is in."""
+        """Return the directory of a file or directory."""
 
     @abc.abstractmethod
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory."""
+        """Return whether a directory exists."""
 
     @abc.abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
+        """Return whether a file or directory exists."""
 
     @abc.abstractmethod
     def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
-        """The state of each file, None where there is none."""
+        """Return the state of each file; None for a file that does not exist."""
 
     @abc.abstractmethod
     def list(self, directory: str, *, recursive: bool = False) -> _builtin_list[str]:
-        """The paths of all files in a directory that are not hidden, sorted.
+        """Return the sorted paths of the files in a directory that are not hidden.
 
         Raises:
-            FileNotFoundError: If there is no such directory.
+            FileNotFoundError: If the directory does not exist.
         """
 
     @abc.abstractmethod
     def address(self, path: str) -> str:
-        """Return a path with the credentials of its URL, to open another storage; never show it."""
+        """Return a path with the credentials of its URL, to open another storage.
+
+        It must not be shown.
+        """
 
     @abc.abstractmethod
     def is_pattern(self, path: str) -> bool:
-        """Return whether a path is a pattern of files; the query of a URL never is one."""
+        """Return whether a path has special characters; those in the query of a URL do not count."""
 
     @abc.abstractmethod
     def glob(self, pattern: str) -> _builtin_list[str]:
-        """The paths of all files that a pattern (``*``, ``?``, ``[...]``, ``**``) means, sorted."""
+        """Return the sorted paths of the files that match a pattern."""
 
     @abc.abstractmethod
     def read(self, path: str) -> bytes:
-        """The whole of a small file.
+        """Return the content of a small file.
 
         Raises:
-            FileNotFoundError: If there is none.
+            FileNotFoundError: If the file does not exist.
+            StorageError: If it is larger than ``covey.untrusted.MAX_METADATA_BYTES``.
         """
 
     @abc.abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole file at once: others see the old one or the new one."""
+        """Replace a file atomically; create missing directories."""
 
     def replace(self, path: str, data: bytes, expected: Stat | None) -> None:
-        """Write a whole file at once, if it is in the expected state; None if it does not exist.
+        """Replace a file atomically if it is in the expected state; None if it does not exist.
 
-        A storage that cannot compare and write in one request only writes: the caller compares
-        before.
+        A storage without conditional requests only writes: the caller compares the state before.
 
         Raises:
-            FileChangedError: If it is in another state.
+            FileChangedError: If the file is in another state.
         """
         self.write(path, data)
 
     @abc.abstractmethod
     def upload(self, local: str, path: str) -> None:
-        """Bring a local file, which nobody changes any more, to a path."""
+        """Copy or link a local file, which does not change any more, to a path."""
 
     @abc.abstractmethod
     def copy(self, source: str, target: str) -> None:
@@ -210,12 +168,12 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files, as far as they are there."""
+        """Remove files; ignore those that do not exist."""
 
     @abc.abstractmethod
     def open_stream(self, path: str) -> BinaryIO:
-        """Open a file that is to be read from front to back; it can be sought in, too."""
+        """Open a file for sequential access; it is seekable."""
 
-    @abc.abstractmethod
-    def open_blocks(self, path: str) -> LocalBlocks:
-        """Open a file that is to be read here and there."""
+    def open_cached(self, path: str) -> CachedFile:
+        """Open a remote file for random access through the cache; local storages have none."""
+        raise NotImplementedError

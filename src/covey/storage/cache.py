@@ -1,4 +1,4 @@
-"""The cache on disk: where it is, and which entries it keeps."""
+"""The cache on disk: its directory, and LRU eviction of its entries."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import shutil
 import stat
 import sys
 import tempfile
-import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey._fork import ForkAware
 from covey.errors import CoveyError, StorageError
-from covey.storage.cache_entry import DELETED_PREFIX, bytes_present, discard
+from covey.storage.cache_entry import DELETED_PREFIX, evict, stored_bytes
 from covey.storage.local import remove_stale_temporaries
 
-DEFAULT_BYTES = 16 << 30
+DEFAULT_CACHE_BYTES = 16 << 30
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-# Temporary files of the cache.
+# Names of temporary files in the cache.
 _HIDDEN = re.compile(r"\..+", re.DOTALL)
 
 
 def cache_directory() -> Path:
-    """Return the directory of the cache, which is created if it does not exist.
+    """Return the directory of the cache; create it if it does not exist.
 
-    It is ``$COVEY_CACHE``, or a directory in the user's cache, or one among the temporary files if
-    that cannot be used: it cannot be written, or belongs to another user. If ``$COVEY_CACHE`` is a
-    directory that several users can write, it is a subdirectory of the user's own,
-    ``covey-<uid>``. Only the user can write in it: its mode is set to 0700 if others can.
+    The directory is ``$COVEY_CACHE``, or a subdirectory of the user's cache directory. If it is not
+    writable or belongs to another user, a directory among the temporary files is used. If
+    ``$COVEY_CACHE`` is a directory that several users can write to, its subdirectory
+    ``covey-<uid>`` is used. If other users can write to the directory, its mode is set to 0700.
+
+    Raises:
+        StorageError: If no directory can be used.
     """
     asked = os.environ.get("COVEY_CACHE")
     directory = Path(asked).expanduser().absolute() if asked else _user_directory()
     fallback = (
         Path(tempfile.gettempdir()) / f"covey-cache-{getattr(os, 'getuid', lambda: 'user')()}"
     )
-    why = "there is no home directory"
+    reason = "there is no home directory"
     if directory is not None:
         if asked and _is_shared(directory):
             directory = directory / f"covey-{os.getuid()}"
@@ -52,24 +52,25 @@ def cache_directory() -> Path:
         else:
             found = _find_fault(directory, links=True)
         if found is None and not asked and not _is_of_user(directory.parent):
-            found = _Fault("lies in a directory of another user", is_unsafe=True)
+            found = _Fault("is in a directory of another user", is_unsafe=True)
         if found is None:
             return directory
-        why = f"{directory} {found.what}"
+        reason = f"{directory} {found.reason}"
         if asked or found.is_unsafe:
             name = "COVEY_CACHE: " if asked else ""
-            warnings.warn(f"{name}{why}; using {fallback}", stacklevel=2)
+            warnings.warn(f"{name}{reason}; using {fallback}", stacklevel=2)
     found = _find_fault(fallback, links=False)
     if found is not None:
         raise StorageError(
-            f"{why}, and {fallback} {found.what}; set COVEY_CACHE to a directory of your own that "
-            "can be written"
+            f"the cache directory {found.reason}, and {reason}",
+            path=fallback,
+            remedy="set COVEY_CACHE to a writable directory that belongs to you",
         )
     return fallback
 
 
 def cache_subdirectory(name: str) -> Path:
-    """Return a directory in the cache, which is created if it does not exist, with mode 0700.
+    """Return a subdirectory of the cache; create it with mode 0700 if it does not exist.
 
     Raises:
         StorageError: If it belongs to another user, or cannot be created.
@@ -80,24 +81,21 @@ def cache_subdirectory(name: str) -> Path:
 
 
 def cache_limit(cache_bytes: int | None = None) -> int:
-    """How many bytes may be kept: as given, or ``$COVEY_CACHE_BYTES``, or 16 GiB."""
-    text = os.environ.get("COVEY_CACHE_BYTES", "").strip()
-    name, value = "cache_bytes", cache_bytes
-    if value is None and text:
-        name, value = "COVEY_CACHE_BYTES", int(text) if text.isdecimal() else None
-        if value is None:
-            raise ValueError(f"{name} is {text!r}; must be an integer of bytes")
-    if value is None:
-        return DEFAULT_BYTES
-    if value < 1:
-        raise ValueError(f"{name} is {value}; must be 1 or more")
-    return value
+    """Return the size limit of the cache: the argument, ``$COVEY_CACHE_BYTES``, or 16 GiB."""
+    variable = os.environ.get("COVEY_CACHE_BYTES", "").strip()
+    if cache_bytes is None and not variable:
+        return DEFAULT_CACHE_BYTES
+    name = "COVEY_CACHE_BYTES" if cache_bytes is None else "cache_bytes"
+    value: int | str = variable if cache_bytes is None else cache_bytes
+    if not str(value).isdecimal() or int(value) < 1:
+        raise ValueError(f"{name} is {value!r}; must be an integer >= 1")
+    return int(value)
 
 
 def _user_directory() -> Path | None:
     try:
         home = Path.home()
-    except RuntimeError:  # the user is not known to the system
+    except RuntimeError:  # the system does not know the user
         home = None
     if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
         return Path(os.environ["LOCALAPPDATA"]) / "covey" / "cache"
@@ -112,24 +110,26 @@ def _user_directory() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Why a directory is not used."""
+    """The reason not to use a directory."""
 
-    what: str
+    reason: str
     is_unsafe: bool = False
-    """Whether other users can change what is in it."""
+    """Whether other users can change its content."""
 
 
 def _make_private(directory: Path) -> None:
-    """Create a directory in the cache, or set the mode of an existing one."""
+    """Create a subdirectory of the cache, or set the mode of an existing one."""
     found = _find_fault(directory, links=False, mask=stat.S_IRWXG | stat.S_IRWXO)
     if found is not None:
         raise StorageError(
-            f"{directory} {found.what}; remove it, or set COVEY_CACHE to another directory"
+            f"the directory {found.reason}",
+            path=directory,
+            remedy="remove it, or set COVEY_CACHE to another directory",
         )
 
 
 def _is_shared(directory: Path) -> bool:
-    """Return whether a directory is meant for several users, of which this one may write in it."""
+    """Return whether several users can write to a directory, this user among them."""
     if not hasattr(os, "getuid"):
         return False
     try:
@@ -139,33 +139,33 @@ def _is_shared(directory: Path) -> bool:
     if not stat.S_ISDIR(found.st_mode) or (stat.S_ISLNK(link.st_mode) and not _is_own(link)):
         return False
     is_writable = os.access(directory, os.W_OK | os.X_OK)
-    # A sticky directory, such as /tmp, stays shared even if it is the user's own (root's).
+    # A sticky directory, such as /tmp, is shared also if it belongs to this user (root).
     is_foreign = not _is_own(found) or bool(found.st_mode & stat.S_ISVTX)
     return is_writable and is_foreign and bool(found.st_mode & _OTHERS_WRITE)
 
 
 def _find_fault(directory: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _Fault | None:
-    """Create a directory, and return what is wrong with it.
+    """Create a directory; return the reason not to use it, or None.
 
-    If it is the user's own and has a permission of the mask, its mode is set to 0700.
+    If it belongs to the user and has a permission of the mask, its mode is set to 0700.
 
     Args:
         directory: The directory.
-        links: Whether it may be a symbolic link of the user's own.
+        links: Whether it may be a symbolic link that belongs to the user.
         mask: The permissions that it must not have.
     """
     try:
         for each in (*reversed(directory.parents), directory):
             if not each.is_dir():
-                with contextlib.suppress(FileExistsError):  # another process was faster
+                with contextlib.suppress(FileExistsError):  # another process has created it
                     os.mkdir(each, 0o700)
         link, found = os.lstat(directory), os.stat(directory)
     except OSError:
-        return _Fault("cannot be written")
+        return _Fault("is not writable")
     if stat.S_ISLNK(link.st_mode) and (not links or not _is_own(link)):
         return _Fault("is a symbolic link of another user", is_unsafe=True)
     if not stat.S_ISDIR(found.st_mode):
-        return _Fault("cannot be written")
+        return _Fault("is not writable")
     if not _is_own(found):
         return _Fault(f"belongs to user {found.st_uid}", is_unsafe=True)
     if hasattr(os, "getuid") and found.st_mode & mask:
@@ -174,7 +174,7 @@ def _find_fault(directory: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _
         except OSError:
             mode = stat.S_IMODE(found.st_mode)
             return _Fault(f"has mode {mode:04o}; must be 0700", is_unsafe=True)
-    return None if os.access(directory, os.W_OK | os.X_OK) else _Fault("cannot be written")
+    return None if os.access(directory, os.W_OK | os.X_OK) else _Fault("is not writable")
 
 
 def _is_of_user(directory: Path) -> bool:
@@ -188,119 +188,107 @@ def _is_own(found: os.stat_result) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """An entry of the cache: the blocks of a file, an unpacked shard, or an index."""
+class _Usage:
+    """The disk usage of an entry."""
 
     path: str
     used_ns: int
+    """Time of the last use."""
     bytes: int
 
 
-class _Pinned(ForkAware):
-    """The entries that this process uses, and does not remove."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paths: Counter[str] = Counter()
-
-    @property
-    def lock(self) -> threading.Lock:
-        return self._lock
-
-
-_pinned = _Pinned()
-
-
-def pin(path: str) -> None:
-    """Keep an entry from being removed by this process."""
-    with _pinned.lock:
-        _pinned.paths[path] += 1
-
-
-def unpin(path: str) -> None:
-    """Allow an entry to be removed, once it is unpinned as often as it was pinned."""
-    with _pinned.lock:
-        _pinned.paths -= Counter([path])
-
-
 class DiskCache:
-    """The directory of all that is cached, with LRU eviction above a limit.
+    """The cache directory, with LRU eviction of whole entries above a size limit.
 
     ::
 
         <cache>/blocks/<key>/       blocks of a remote file: see covey.storage.cache_entry
-        <cache>/unpacked/<key>      the data of a compressed shard
-        <cache>/indexes/<key>/      an index, as it lies beside shards
+        <cache>/unpacked/<key>      the decompressed data of a shard
+        <cache>/indexes/<key>/      the files of an index
 
-    The time of an entry's last use is its mtime. Names that begin with a dot are temporary.
+    The mtime of an entry is the time of its last use. Names that begin with a dot are temporary.
 
     Args:
-        limit: In bytes, for all entries together. Several processes that grow at once may each
-            exceed it by a sixteenth, for a moment.
+        limit: Size limit in bytes for all entries together. Processes that add entries at the same
+            time may each exceed it by a sixteenth.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.root = os.fspath(cache_directory())
-        self.directory = os.path.join(self.root, "blocks")
-        self._room = 0  # what may be added before the directory is scanned again
+        self._free = 0  # bytes that can be added before the next scan
 
-    def place(self, *identity: str) -> str:
-        """The directory of a remote file's blocks."""
-        _make_private(Path(self.directory))
-        text = "\0".join(identity).encode("utf-8", "surrogatepass")
-        return os.path.join(self.directory, hashlib.sha256(text).hexdigest()[:40])
-
-    def make_room(self, growth: int, needed: Mapping[str, int]) -> bool:
-        """Remove what was not used for longest, until so many more bytes have room.
+    def entry_path(self, kind: str, *identity: str) -> str:
+        """Return the path of an entry.
 
         Args:
-            growth: The bytes that will be added.
-            needed: Entries that are needed now, and how many bytes of those that are there. They
-                are begun again only if nothing else can go, the largest first.
+            kind: The subdirectory of the cache.
+            identity: Strings that identify the content.
+        """
+        directory = os.path.join(self.root, kind)
+        _make_private(Path(directory))
+        key = "\0".join(identity).encode("utf-8", "surrogatepass")
+        return os.path.join(directory, hashlib.sha256(key).hexdigest()[:40])
 
-        Returns:
-            Whether none of those had to go. If one had, there is more to be added.
+    def make_room(self, growth: int, needed: Mapping[str, int]) -> None:
+        """Evict entries that are not pinned, the least recently used first.
+
+        Args:
+            growth: The bytes to be added.
+            needed: Entries that are not evicted, with the bytes of each that are in use.
 
         Raises:
-            StorageError: If what is needed at the same time is more than the limit.
+            StorageError: If the bytes do not fit.
         """
-        if growth <= self._room:
-            self._room -= growth
+        if not self.try_make_room(growth, needed):
+            raise self.full_error(growth + sum(needed.values()))
+
+    def try_make_room(self, growth: int, needed: Mapping[str, int]) -> bool:
+        """Evict entries as :meth:`make_room` does; return whether the bytes fit."""
+        if growth <= self._free:
+            self._free -= growth
             return True
-        self._room = 0
-        kept = list(self._scan())
-        used = sum(each.bytes for each in kept)
-        spare = self.limit // 16
-        with _pinned.lock:
-            pinned = set(_pinned.paths)
-        others = [each for each in kept if each.path not in needed and each.path not in pinned]
-        for each in sorted(others, key=lambda each: each.used_ns):
+        self._free, spare = 0, self.limit // 16
+        entries = list(self._scan())
+        used = sum(entry.bytes for entry in entries)
+        others = [entry for entry in entries if entry.path not in needed]
+        for entry in sorted(others, key=lambda entry: entry.used_ns):
             if used + growth + spare <= self.limit:
                 break
-            if discard(each.path):
-                used -= each.bytes
-        own = [each for each in kept if each.path in needed]
-        complete = True
-        for each in sorted(own, key=lambda each: -each.bytes):
+            if evict(entry.path):
+                used -= entry.bytes
+        if used + growth > self.limit:
+            return False
+        self._free = min(spare, self.limit - used - growth)
+        return True
+
+    def drop_unneeded(self, growth: int, needed: Mapping[str, int]) -> bool:
+        """Evict entries of which only a part is needed, the largest first, until the bytes fit.
+
+        Returns:
+            Whether the bytes fit.
+        """
+        entries = list(self._scan())
+        used = sum(entry.bytes for entry in entries)
+        partial = [entry for entry in entries if needed.get(entry.path, entry.bytes) < entry.bytes]
+        for entry in sorted(partial, key=lambda entry: -entry.bytes):
             if used + growth <= self.limit:
                 break
-            if each.bytes > needed[each.path] and discard(each.path):
-                used -= each.bytes
-                growth += needed[each.path]
-                complete = False
-        if used + growth > self.limit:
-            raise StorageError(
-                f"{growth + sum(needed.values())} bytes are needed at the same time, but "
-                f"the limit is {self.limit}; raise cache_bytes= or COVEY_CACHE_BYTES",
-                path=self.directory,
-            )
-        if complete:
-            self._room = min(spare, self.limit - used - growth)
-        return complete
+            if evict(entry.path):
+                used -= entry.bytes
+                growth += needed[entry.path]
+        return used + growth <= self.limit
 
-    def _scan(self) -> Iterator[_Kept]:
-        """All entries; what killed processes left is removed."""
+    def full_error(self, size: int) -> StorageError:
+        """Return the error for bytes that do not fit."""
+        return StorageError(
+            f"{size} bytes are needed at the same time, but the limit of the cache is {self.limit}",
+            path=self.root,
+            remedy="raise cache_bytes= or COVEY_CACHE_BYTES",
+        )
+
+    def _scan(self) -> Iterator[_Usage]:
+        """Yield all entries; remove what killed processes left."""
         for kind, measure in _KINDS.items():
             directory = os.path.join(self.root, kind)
             remove_stale_temporaries(directory, _HIDDEN)
@@ -315,34 +303,35 @@ class DiskCache:
                     continue
                 try:
                     used_ns = entry.stat(follow_symlinks=False).st_mtime_ns
-                    yield _Kept(entry.path, used_ns, measure(entry.path))
+                    yield _Usage(entry.path, used_ns, measure(entry.path))
                 except OSError:  # another process has removed it
                     continue
 
     @contextmanager
     def wrap_os_errors(self) -> Iterator[None]:
-        """Say which disk fails, and what to do about it."""
+        """Raise StorageError with the path of the cache in place of an OSError."""
         try:
             yield
         except OSError as error:
             if isinstance(error, CoveyError):
                 raise
             raise StorageError(
-                f"fetched data cannot be kept there: {error.strerror or error}; make room, "
-                "lower COVEY_CACHE_BYTES, or set COVEY_CACHE to a directory elsewhere",
+                f"the cache cannot be written: {error.strerror or error}",
                 path=self.root,
+                remedy="free disk space, lower COVEY_CACHE_BYTES, or set COVEY_CACHE to another "
+                "directory",
             ) from error
 
 
-def _bytes_of_index(directory: str) -> int:
-    """The bytes of all files in a directory; what killed processes left is removed."""
+def _index_bytes(directory: str) -> int:
+    """Return the size of all files in a directory; remove what killed processes left."""
     remove_stale_temporaries(directory, _HIDDEN)
     with os.scandir(directory) as entries:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 
 _KINDS: dict[str, Callable[[str], int]] = {
-    "blocks": bytes_present,
+    "blocks": stored_bytes,
     "unpacked": lambda path: os.lstat(path).st_size,
-    "indexes": _bytes_of_index,
+    "indexes": _index_bytes,
 }

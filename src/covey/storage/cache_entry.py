@@ -1,21 +1,26 @@
-"""The blocks of one remote file on disk, as far as they were fetched.
+"""Entries of the disk cache: locks, removal, and the blocks of one remote file.
+
+An entry is a file or a directory. A process that uses an entry pins it with a shared ``flock``; eviction
+takes an exclusive lock without waiting, or skips the entry. The lock is on the ``data`` file of an entry
+with blocks, else on the entry itself. Filesystems without locks lose only that protection: an entry is
+removed by renaming it, so that open and mapped files stay valid.
 
 ::
 
-    <cache>/blocks/<key>/data     as long as the file, with holes where blocks are missing
-    <cache>/blocks/<key>/map      16 bytes of magic, 16 of a token, then 4 bytes per block
+    <cache>/blocks/<key>/data     size of the remote file, with holes for missing blocks
+    <cache>/blocks/<key>/map      16 bytes of magic, a random id of 16 bytes, 4 bytes per block
 
-The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that
-is 0. It is written after the block: whatever is interrupted, and whatever a disk loses when the
-power fails, is missing then. The two files come and go together with their directory, by renaming it,
-and the token tells one directory of a name from the next. So a file is never cut or changed under a
-process that has it mapped, and several processes need no locks: they write the same bytes.
+The map has a little-endian u32 per block: 0 if the block is missing, else its CRC-32C, or 1 if that is 0.
+It is written after the block, and a block is used only if its checksum matches: blocks that a crash
+interrupted, or a failing disk lost, count as missing. Processes that fetch the same block write the same
+bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -31,180 +36,221 @@ BLOCK_BYTES = 1 << 16
 
 DATA = "data"
 _MAP = "map"
-_MAGIC = b"covey blocks 2\n\0"
-_TOKEN_BYTES = 16
-_HEADER_BYTES = len(_MAGIC) + _TOKEN_BYTES
+_MAGIC = b"covey blocks 3\n\0"
+_HEADER_BYTES = len(_MAGIC) + 16
 _CHECKSUM = np.dtype("<u4")
-_FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
 
-# How directories are called that are not there yet, and no longer.
-NEW = ".new-"
+# Prefixes of entries that are being created and removed.
+NEW_PREFIX = ".new-"
 DELETED_PREFIX = ".gone-"
 
 
+class CorruptCacheEntryError(Exception):
+    """The files of an entry are not valid."""
+
+
+def pin(descriptor: int, path: str) -> bool:
+    """Lock an open file of the cache; return False if it was evicted before.
+
+    The entry is pinned until :func:`unpin`, or until the descriptor and its duplicates are closed.
+    """
+    with contextlib.suppress(OSError):  # the filesystem has no locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        return _is_at(descriptor, path)
+    except FileNotFoundError:
+        return False
+
+
+def open_pinned(path: str, flags: int) -> int:
+    """Open a file of the cache and pin it; return its descriptor."""
+    while True:
+        descriptor = os.open(path, flags | _BINARY)
+        try:
+            if pin(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def unpin(descriptor: int) -> None:
+    """Release the lock of :func:`pin`, also of duplicates, and close the descriptor."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def evict(path: str) -> bool:
+    """Remove an entry unless it is pinned; return whether it is removed."""
+    data = os.path.join(path, DATA)
+    target = data if os.path.isfile(data) else path
+    try:
+        descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return discard(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _is_at(descriptor, target) and discard(path)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return True
+    except OSError:  # the filesystem has no locks
+        return discard(path)
+    finally:
+        os.close(descriptor)
+
+
+def discard(path: str) -> bool:
+    """Remove an entry, pinned or not; return False if the system does not allow it."""
+    deleted = os.path.join(os.path.dirname(path), f"{DELETED_PREFIX}{uuid.uuid4().hex}")
+    try:
+        os.rename(path, deleted)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    if os.path.isdir(deleted):
+        shutil.rmtree(deleted, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):  # another process removes it, too
+            os.unlink(deleted)
+    return True
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Return whether an open file is the one at a path."""
+    return os.path.samestat(os.fstat(descriptor), os.stat(path))
+
+
 def block_count(size: int) -> int:
-    """How many blocks a file of a size has."""
+    """Return the number of blocks of a file."""
     return -(-size // BLOCK_BYTES)
 
 
-class CorruptCacheEntryError(Exception):
-    """What is in the cache is corrupt, or not covey's."""
-
-
-class CacheEntry:
-    """The files of a directory, open for a moment, so that others can remove it whenever they like.
+class BlockEntry:
+    """The blocks of one remote file, pinned. Only one thread may call its methods at a time.
 
     Raises:
-        FileNotFoundError: If they are not there.
-        UnsoundError: If they are not the blocks of a file of this size.
+        FileNotFoundError: If the entry does not exist.
+        CorruptCacheEntryError: If it is not an entry for a file of this size.
     """
 
     def __init__(self, directory: str, size: int) -> None:
-        self._blocks = block_count(size)
-        descriptor = None
-        if not os.path.isdir(directory) and os.path.lexists(directory):
-            raise CorruptCacheEntryError
-        if os.open in os.supports_dir_fd:  # both files are of one directory, even if it is replaced
-            descriptor = os.open(directory, os.O_RDONLY)
-        self._files: list[int] = []
+        self._map = os.path.join(directory, _MAP)
         try:
-            for name in (DATA, _MAP):
-                path = name if descriptor is not None else os.path.join(directory, name)
-                self._files.append(os.open(path, _FLAGS, dir_fd=descriptor))
-            self._data, self._map = self._files
-            header = os.read(self._map, _HEADER_BYTES)
-            sizes = [os.fstat(file).st_size for file in self._files]
-            if not header.startswith(_MAGIC) or sizes != [size, _map_bytes(self._blocks)]:
+            self.descriptor = open_pinned(os.path.join(directory, DATA), os.O_RDWR)
+        except NotADirectoryError:
+            raise CorruptCacheEntryError from None
+        try:
+            found = os.fstat(self.descriptor)
+            with open(self._map, "rb", buffering=0) as file:
+                header = file.read(_HEADER_BYTES)
+                sizes = found.st_size, os.fstat(file.fileno()).st_size
+            self.id = header[len(_MAGIC) :]
+            """Distinguishes the entry from earlier ones with the same path."""
+            if not header.startswith(_MAGIC) or sizes != (size, _map_offset(block_count(size))):
                 raise CorruptCacheEntryError
-            self.token = header[len(_MAGIC) :]
         except BaseException:
             self.close()
             raise
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
-
-    def __enter__(self) -> CacheEntry:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
-        """Close both files."""
-        for file in self._files:
-            os.close(file)
-        self._files = []
+        """Unpin the entry."""
+        unpin(self.descriptor)
 
-    def present(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which blocks are there and whole; the numbers are sorted."""
-        found = np.zeros(len(numbers), np.bool_)
-        if not len(numbers):
-            return found
-        first, last = int(numbers[0]), int(numbers[-1])
-        os.lseek(self._map, _map_bytes(first), os.SEEK_SET)
-        read = os.read(self._map, _map_bytes(last + 1) - _map_bytes(first))
-        marks = np.frombuffer(read, _CHECKSUM)[numbers - first]
-        for place in np.flatnonzero(marks):
-            os.lseek(self._data, int(numbers[place]) * BLOCK_BYTES, os.SEEK_SET)
-            found[place] = _check(os.read(self._data, BLOCK_BYTES)) == marks[place]
-        return found
+    def valid_blocks(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks are stored and match their checksums; `blocks` is sorted."""
+        valid = np.zeros(len(blocks), np.bool_)
+        if not len(blocks):
+            return valid
+        first, last = int(blocks[0]), int(blocks[-1])
+        try:
+            with open(self._map, "rb", buffering=0) as file:
+                file.seek(_map_offset(first))
+                content = file.read((last + 1 - first) * _CHECKSUM.itemsize)
+        except FileNotFoundError:  # the user removed the cache directory
+            return valid
+        checksums = np.frombuffer(content, _CHECKSUM)[blocks - first]
+        for row in np.flatnonzero(checksums):
+            os.lseek(self.descriptor, int(blocks[row]) * BLOCK_BYTES, os.SEEK_SET)
+            valid[row] = _checksum(os.read(self.descriptor, BLOCK_BYTES)) == checksums[row]
+        return valid
 
-    def write(self, begin: int, data: bytes) -> bytes:
-        """Write whole blocks; what :meth:`mark` takes to say that they are there."""
-        _write(self._data, begin, data)
+    def write(self, first: int, data: bytes) -> None:
+        """Write whole blocks, then their checksums."""
+        _write(self.descriptor, first * BLOCK_BYTES, data)
         view = memoryview(data)
         steps = range(0, len(data), BLOCK_BYTES)
-        checks = [_check(view[step : step + BLOCK_BYTES]) for step in steps]
-        return np.array(checks, _CHECKSUM).tobytes()
+        checksums = [_checksum(view[step : step + BLOCK_BYTES]) for step in steps]
+        self._write_map(first, np.array(checksums, _CHECKSUM).tobytes())
 
-    def mark(self, first: int, checks: bytes) -> None:
-        """Say that blocks are there."""
-        _write(self._map, _map_bytes(first), checks)
-
-    def unmark(self, number: int) -> None:
+    def invalidate(self, block: int) -> None:
         """Mark a block as missing."""
-        _write(self._map, _map_bytes(number), bytes(_CHECKSUM.itemsize))
+        self._write_map(block, bytes(_CHECKSUM.itemsize))
 
-
-def read_id(directory: str) -> bytes | None:
-    """The token of a directory; None if there is none."""
-    try:
-        with open(os.path.join(directory, _MAP), "rb", buffering=0) as file:
-            return file.read(_HEADER_BYTES)[len(_MAGIC) :]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def bytes_present(directory: str) -> int:
-    """What the blocks of a directory take, about."""
-    try:
-        with open(os.path.join(directory, _MAP), "rb", buffering=0) as file:
-            read = file.read()[_HEADER_BYTES:]
-            marks = np.frombuffer(read[: len(read) // 4 * 4], _CHECKSUM)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    return int(np.count_nonzero(marks)) * BLOCK_BYTES
+    def _write_map(self, first: int, checksums: bytes) -> None:
+        try:
+            descriptor = os.open(self._map, os.O_RDWR | _BINARY)
+        except FileNotFoundError:  # the user removed the cache directory
+            return
+        try:
+            _write(descriptor, _map_offset(first), checksums)
+        finally:
+            os.close(descriptor)
 
 
 def create(directory: str, size: int) -> None:
-    """Make a directory without any blocks; nothing happens if another process was faster."""
+    """Create an entry without blocks; do nothing if another process has created it."""
     parent = os.path.dirname(directory)
     os.makedirs(parent, mode=0o700, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=NEW, dir=parent))
+    new = Path(tempfile.mkdtemp(prefix=NEW_PREFIX, dir=parent))
     try:
-        blank = bytes(_map_bytes(block_count(size)) - _HEADER_BYTES)
         with open(new / _MAP, "wb", opener=_open_private) as file:
-            file.write(_MAGIC + uuid.uuid4().bytes + blank)
+            file.write(_MAGIC + uuid.uuid4().bytes + bytes(block_count(size) * _CHECKSUM.itemsize))
         with open(new / DATA, "wb", opener=_open_private) as file:
             file.truncate(size)
         os.rename(new, directory)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
-        # Another one was there, though it may be gone again.
-        was_there = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-        if not was_there and not os.path.isdir(directory):
+        # Another process may have created it, and a third one may have removed that.
+        is_created = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        if not is_created and not os.path.isdir(directory):
             raise
 
 
+def stored_bytes(directory: str) -> int:
+    """Return the approximate disk usage of the blocks of an entry."""
+    try:
+        with open(os.path.join(directory, _MAP), "rb", buffering=0) as file:
+            content = file.read()[_HEADER_BYTES:]
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    whole = len(content) // _CHECKSUM.itemsize * _CHECKSUM.itemsize
+    return int(np.count_nonzero(np.frombuffer(content[:whole], _CHECKSUM))) * BLOCK_BYTES
+
+
 def _open_private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, as an ``opener`` of :func:`open`."""
+    """Open a file with mode 0600, as an ``opener`` of :func:`open`."""
     return os.open(path, flags, 0o600)
 
 
-def discard(directory: str) -> bool:
-    """Remove a directory; False if that is not possible, for some systems protect what is open."""
-    gone = os.path.join(os.path.dirname(directory), f"{DELETED_PREFIX}{uuid.uuid4().hex}")
-    try:
-        os.rename(directory, gone)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    if os.path.isdir(gone):
-        shutil.rmtree(gone, ignore_errors=True)
-    else:
-        with contextlib.suppress(FileNotFoundError):  # another process has seen it, too
-            os.unlink(gone)
-    return True
+def _map_offset(block: int) -> int:
+    """Return the offset of the checksum of a block in the map."""
+    return _HEADER_BYTES + block * _CHECKSUM.itemsize
 
 
-def count_marked(checks: bytes) -> int:
-    """Return how many blocks the checksums of :meth:`CacheEntry.write` are of."""
-    return len(checks) // _CHECKSUM.itemsize
-
-
-def _map_bytes(blocks: int) -> int:
-    """Where in the map the checksum of a block is, or where it ends after so many of them."""
-    return _HEADER_BYTES + blocks * _CHECKSUM.itemsize
-
-
-def _check(block: bytes | memoryview) -> int:
+def _checksum(block: bytes | memoryview) -> int:
     return _core.crc32c(block) or 1
 
 
-def _write(file: int, begin: int, data: bytes) -> None:
-    os.lseek(file, begin, os.SEEK_SET)
+def _write(descriptor: int, offset: int, data: bytes) -> None:
+    os.lseek(descriptor, offset, os.SEEK_SET)
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(file, rest) :]
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,16 +1,18 @@
-"""What an error of some driver means, and how to say it.
+"""Classification of driver errors, and the StorageError raised in their place.
 
-Drivers (s3fs, gcsfs, aiohttp, ...) have errors of their own, which are told by status, type and
-name, for none of them can be imported here.
+The drivers of fsspec raise exceptions of their own libraries (botocore, aiohttp, google-auth), which
+are not imported here. They are classified by HTTP status, then by type; class names are used only for
+errors that have neither.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import enum
 import errno
 import http.client
+import re
+import ssl
 from collections.abc import Iterable, Iterator
 
 from covey.errors import (
@@ -23,22 +25,22 @@ from covey.urls import Url, redact, shown
 
 
 class ErrorKind(enum.Enum):
-    """What is to be done about an error."""
+    """The reaction to an error."""
 
-    MISSING = "there is no such file"
-    REFUSED = "the credentials do not do"
-    CHANGED = "the file is another now"
-    RETRY = "it may be gone next time"
-    FATAL = "nothing helps"
+    MISSING = "the file does not exist"
+    REFUSED = "access is denied"
+    CHANGED = "the file changed after it was opened"
+    RETRY = "the error may be transient"
+    FATAL = "a retry is useless"
+
+
+class TruncatedResponseError(ConnectionError):
+    """A response does not have the requested number of bytes."""
 
 
 _NOT_IMPLEMENTED = 501
 
-
-class TruncatedResponseError(ConnectionError):
-    """An answer has fewer or more bytes than were asked for."""
-
-
+# Of the statuses that are not listed, 5xx are transient and all others are ignored.
 _STATUSES = {
     404: ErrorKind.MISSING,
     410: ErrorKind.MISSING,
@@ -46,39 +48,12 @@ _STATUSES = {
     403: ErrorKind.REFUSED,
     407: ErrorKind.REFUSED,
     412: ErrorKind.CHANGED,
-    416: ErrorKind.CHANGED,  # what was asked for is past its end
+    416: ErrorKind.CHANGED,  # the range is beyond the end of the file
     408: ErrorKind.RETRY,
     425: ErrorKind.RETRY,
     429: ErrorKind.RETRY,
     _NOT_IMPLEMENTED: ErrorKind.FATAL,
     505: ErrorKind.FATAL,
-}
-
-_NAMES = {
-    ErrorKind.REFUSED: {
-        "NoCredentialsError",
-        "PartialCredentialsError",
-        "CredentialRetrievalError",
-        "TokenRetrievalError",
-        "SSOTokenLoadError",
-        "UnauthorizedSSOTokenError",
-        "ProfileNotFound",
-        "DefaultCredentialsError",
-        "RefreshError",
-        "ClientAuthenticationError",
-        "AuthenticationException",
-    },
-    ErrorKind.FATAL: {"ClientConnectorCertificateError", "SSLCertVerificationError"},
-    ErrorKind.RETRY: {
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "HTTPClientError",
-        "IncompleteReadError",
-        "ResponseParserError",
-        "FSTimeoutError",
-        "ProtocolError",
-        "SSHException",
-    },
 }
 
 _TYPES: tuple[tuple[type[BaseException], ErrorKind], ...] = (
@@ -89,16 +64,31 @@ _TYPES: tuple[tuple[type[BaseException], ErrorKind], ...] = (
     (FileExistsError, ErrorKind.FATAL),
     (IsADirectoryError, ErrorKind.FATAL),
     (NotADirectoryError, ErrorKind.FATAL),
+    (ssl.SSLCertVerificationError, ErrorKind.FATAL),
     (ConnectionError, ErrorKind.RETRY),
     (TimeoutError, ErrorKind.RETRY),
-    (asyncio.TimeoutError, ErrorKind.RETRY),
     (concurrent.futures.TimeoutError, ErrorKind.RETRY),
     (EOFError, ErrorKind.RETRY),
     (http.client.IncompleteRead, ErrorKind.RETRY),
 )
 
-# None: some drivers raise a bare OSError for whatever has gone wrong on the way.
-_PASSING = {
+# Client libraries raise these before a response exists, and derive them from Exception.
+_CLASS_NAMES = (
+    (re.compile("Certificate"), ErrorKind.FATAL),
+    (
+        re.compile(
+            "Credential|Authentication|SSOToken|TokenRetrieval|ProfileNotFound|RefreshError"
+        ),
+        ErrorKind.REFUSED,
+    ),
+    (
+        re.compile("ClientConnection|ClientPayload|HTTPClient|IncompleteRead|ResponseParser|SSHEx"),
+        ErrorKind.RETRY,
+    ),
+)
+
+# None: some drivers raise an OSError without errno for any failure of the connection.
+_TRANSIENT = {
     None,
     errno.EAGAIN,
     errno.EBUSY,
@@ -121,111 +111,113 @@ _CREDENTIALS.update(abfs=_CREDENTIALS["az"])
 
 
 def classify(error: BaseException) -> ErrorKind:
-    """What is to be done about an error of a driver."""
-    # The first cause tells most: HTTP calls a file missing, too, whose server is down.
+    """Return the kind of a driver error."""
+    # The innermost cause is the most specific: fsspec's HTTP driver raises FileNotFoundError also if
+    # the server is down.
     causes = [*_causes(error)][::-1]
-    for each in causes:
-        status = _status(each)
-        if status is not None and status in _STATUSES:
+    for cause in causes:
+        status = _status(cause)
+        if status in _STATUSES:
             return _STATUSES[status]
-        if status is not None and 500 <= status < 600:
+        if status is not None and status >= 500:
             return ErrorKind.RETRY
-    for each in causes:
-        names = {kind.__name__ for kind in type(each).__mro__}
-        for verdict, known in _NAMES.items():
-            if names & known:
-                return verdict
-        for kind, verdict in _TYPES:
-            if isinstance(each, kind):
-                return verdict
-        if isinstance(each, OSError):
-            return ErrorKind.RETRY if each.errno in _PASSING else ErrorKind.FATAL
+    for cause in causes:
+        names = " ".join(base.__name__ for base in type(cause).__mro__)
+        for pattern, kind in _CLASS_NAMES:
+            if pattern.search(names):
+                return kind
+        for base, kind in _TYPES:
+            if isinstance(cause, base):
+                return kind
+        if isinstance(cause, OSError):
+            return ErrorKind.RETRY if cause.errno in _TRANSIENT else ErrorKind.FATAL
     return ErrorKind.FATAL
 
 
-def explain(
-    error: BaseException, url: str, doing: str, tries: int, secrets: Iterable[str] = ()
+def to_storage_error(
+    error: BaseException, url: str, action: str, attempts: int, secrets: Iterable[str] = ()
 ) -> StorageError:
-    """The error to raise in place of a driver's.
+    """Return the error to raise in place of a driver error.
 
-    It has the text of the driver without secrets, and does not lead to the driver's error: raise it
-    where that is not handled, so that no traceback shows it.
+    Its message contains that of the driver without secrets. Raise it outside of the ``except`` clause:
+    a traceback shows the context of an exception, and the driver error may contain secrets.
 
     Args:
-        error: The driver's.
-        url: Of the file, with its credentials.
-        doing: What failed.
-        tries: How often it was tried.
-        secrets: Strings that are not shown.
+        error: The driver error.
+        url: The URL of the file, with credentials.
+        action: The operation that failed, as a gerund: ``"reading"``.
+        attempts: The number of attempts.
+        secrets: Strings that the message must not contain.
     """
-    verdict, name = classify(error), shown(url)
-    # What HTTP calls a missing file may be one that could not be asked for.
-    *_, first = _causes(error)
-    reason = _reason(error if verdict is ErrorKind.FATAL else first, secrets)
-    if isinstance(error, StorageError) and verdict is not ErrorKind.CHANGED:
-        return error  # it has been explained where it came from
-    if verdict is ErrorKind.MISSING:
-        return StorageNotFoundError("there is no such file or directory", path=name)
-    if verdict is ErrorKind.CHANGED:
+    kind, path = classify(error), shown(url)
+    if isinstance(error, StorageError) and kind is not ErrorKind.CHANGED:
+        return error
+    if kind is ErrorKind.MISSING:
+        return StorageNotFoundError("there is no such file or directory", path=path)
+    if kind is ErrorKind.CHANGED:
         return FileChangedError(
-            "it has changed since it was opened, so its bytes would not fit together; "
-            "open it again",
-            path=name,
+            "the file changed after it was opened", path=path, remedy="open it again"
         )
-    if verdict is ErrorKind.REFUSED:
-        known = _CREDENTIALS.get(Url.parse(url).protocol, "those of its driver")
+    *_, first = _causes(error)
+    reason = _describe(error if kind is ErrorKind.FATAL else first, secrets)
+    if kind is ErrorKind.REFUSED:
+        options = _CREDENTIALS.get(Url.parse(url).protocol, "the options of its driver")
         return StoragePermissionError(
-            f"{doing} is refused ({reason}); give credentials with storage_options= or in "
-            f"the environment ({known}). Some servers refuse in the same way what is not "
-            "there",
-            path=name,
+            f"{action} is refused ({reason})",
+            path=path,
+            remedy=f"pass credentials in storage_options= or in the environment ({options}); some "
+            "servers also refuse access to files that do not exist",
         )
-    if verdict is ErrorKind.RETRY:
+    if kind is ErrorKind.RETRY:
         return StorageError(
-            f"{doing} failed {tries} times, at last with {reason}; check the connection "
-            "and the server, and try again",
-            path=name,
+            f"{action} failed {attempts} times; the last error is {reason}",
+            path=path,
+            remedy="check the connection and the server",
         )
-    unsupported = any(_status(each) == _NOT_IMPLEMENTED for each in _causes(error))
+    unsupported = any(_status(cause) == _NOT_IMPLEMENTED for cause in _causes(error))
     if unsupported or isinstance(error, NotImplementedError):
-        protocol = Url.parse(url).protocol
-        explained = StorageError(f"{doing} is nothing that {protocol}:// can do", path=name)
-        explained.__cause__ = NotImplementedError()  # callers look for it
-        return explained
-    return StorageError(f"{doing} failed with {reason}", path=name)
+        return UnsupportedOperationError(
+            f"{Url.parse(url).protocol}:// does not support {action}", path=path
+        )
+    return StorageError(f"{action} failed with {reason}", path=path)
+
+
+class UnsupportedOperationError(StorageError, NotImplementedError):
+    """A driver or server does not implement an operation."""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that led to it."""
-    each: BaseException | None = error
+    """Yield an error and the chain of its causes."""
+    cause: BaseException | None = error
     seen: set[int] = set()
-    while each is not None and id(each) not in seen:
-        yield each
-        seen.add(id(each))
-        each = each.__cause__
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that an error carries, wherever its library puts it."""
+    """Return the HTTP status of an error, from the attribute that its library uses."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         found = [response.get("ResponseMetadata", {}).get("HTTPStatusCode")]
     else:
-        found = [_first(each, "status", "status_code", "code") for each in (error, response)]
+        found = [
+            _first_attribute(each, "status", "status_code", "code") for each in (error, response)
+        ]
     for value in found:
         if isinstance(value, (int, str)) and str(value).isdecimal() and 100 <= int(value) < 600:
             return int(value)
     return None
 
 
-def _first(holder: object, *names: str) -> object:
-    """The first attribute that there is."""
-    return next((getattr(holder, name) for name in names if name in dir(holder)), None)
+def _first_attribute(owner: object, *names: str) -> object:
+    return next((getattr(owner, name) for name in names if name in dir(owner)), None)
 
 
-def _reason(error: BaseException, secrets: Iterable[str]) -> str:
-    """A driver's words, with nothing in them that should not be in a log."""
-    status = next((found for each in _causes(error) if (found := _status(each))), None)
-    words = redact(f"{type(error).__name__}: {error}", secrets).strip(": ")
-    words = " ".join(words.split())[:300]
-    return words if status is None else f"HTTP status {status}, {words}"
+def _describe(error: BaseException, secrets: Iterable[str]) -> str:
+    """Return the message of a driver error without secrets."""
+    status = next((found for cause in _causes(error) if (found := _status(cause))), None)
+    message = redact(f"{type(error).__name__}: {error}", secrets).strip(": ")
+    message = " ".join(message.split())[:300]
+    return message if status is None else f"HTTP status {status}, {message}"

@@ -1,41 +1,41 @@
-"""The way to the filesystem behind a URL: fsspec, its drivers, and what runs their calls.
+"""The fsspec filesystem of a URL.
 
-Calls run in fsspec's event loop if the driver is made for it, and in threads if not. Either way
-there is a future to wait for.
+Operations are coroutine functions of one argument, the driver. Asynchronous drivers run them on
+fsspec's event loop; the methods of all other drivers are wrapped into coroutines that block.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from covey._fork import ForkAware
 from covey.errors import StorageError
-from covey.storage.errors import explain
+from covey.storage.errors import to_storage_error
 from covey.urls import Url, find_secrets, redact
 
-# Given the filesystem, it begins a call: a coroutine of an asynchronous driver, else the result.
-Call = Callable[[Any], Any]
+# An operation of a driver; its methods are called by the names of asynchronous ones (`_info`).
+Call = Callable[[Any], Awaitable[Any]]
 
-# As many requests as are under way at once; drivers that need threads get fewer.
 MAX_CONCURRENT_REQUESTS = 32
-_THREADS = 8
 
-# No connection may say nothing for so long. For drivers that do not watch it themselves, a whole
-# request of a few MiB gets a time that even a slow line can keep.
-_SILENT_SECONDS = 30
-_REQUEST_SECONDS = 300
+# Timeout of a connection without data. Drivers that do not have such an option get a timeout per
+# request, long enough for a few MiB on a slow connection.
+_SOCKET_TIMEOUT_S = 30
+REQUEST_TIMEOUT_S = 300
 
 
 class RemoteFilesystem(ForkAware):
-    """The filesystem that a URL lies in, made when it is first needed.
+    """The filesystem of a URL, connected when it is first used.
+
+    Args:
+        url: The URL of any file or directory in it.
+        options: fsspec's storage options.
 
     Raises:
-        StorageError: If the protocol is unknown, or fsspec or its driver is not installed.
+        StorageError: If the protocol is unknown, or fsspec or the driver is not installed.
     """
 
     def __init__(self, url: Url, options: Mapping[str, Any]) -> None:
@@ -43,82 +43,95 @@ class RemoteFilesystem(ForkAware):
         self._url = url
         self._options = dict(options)
         self._fsspec = _import_fsspec(url)
-        self._addressed = self._driver(url.protocol)
-        self._is_asynchronous: bool | None = None
+        self._driver_class = self._import_driver(url.protocol)
+        self._is_async: bool | None = None
         self._shared: Any = None
-        self._own = threading.local()
+        self._per_thread = threading.local()
 
     def _reset_after_fork(self) -> object:
-        held = self._shared, self._own
-        self._shared, self._own = None, threading.local()
-        return held
+        inherited = self._shared, self._per_thread
+        self._shared, self._per_thread = None, threading.local()
+        return inherited
 
     def path_of(self, url: str) -> str:
-        """What a URL is called in the filesystem."""
+        """Return the path of a URL in the filesystem."""
         try:
-            path: str = self._addressed._strip_protocol(Url.parse(url).address)
+            path: str = self._driver_class._strip_protocol(Url.parse(url).address)
             return path
         except (TypeError, ValueError, AttributeError, KeyError) as caught:
             error = caught
-        raise explain(error, url, "parsing", 1, self.secrets(url))
+        raise to_storage_error(error, url, "parsing", 1, self.secrets(url))
 
     def secrets(self, url: str) -> set[str]:
-        """Return what messages about a URL must not have."""
+        """Return the strings that messages about a URL must not contain."""
         return find_secrets(url, self._options) | find_secrets(str(self._url), {})
 
     @property
-    def is_asynchronous(self) -> bool:
-        """Whether calls run in an event loop."""
-        if self._is_asynchronous is None:
-            self._is_asynchronous = _is_asynchronous(self.filesystem)
-        return self._is_asynchronous
+    def is_async(self) -> bool:
+        """Whether operations run on an event loop."""
+        if self._is_async is None:
+            self._is_async = _is_async(self.filesystem)
+        return self._is_async
+
+    @property
+    def supports_conditions(self) -> bool:
+        """Whether a file can be written on the condition that it has not changed."""
+        return _is_s3(self.filesystem)
+
+    @property
+    def driver(self) -> Any:
+        """The filesystem with coroutine methods, as a :data:`Call` takes it."""
+        filesystem = self.filesystem
+        return filesystem if self.is_async else _BlockingDriver(filesystem)
 
     @property
     def filesystem(self) -> Any:
-        """The one for all threads if its driver is asynchronous, else that of this thread."""
+        """The filesystem: one for all threads if it is asynchronous, else one per thread."""
         shared = self._shared
-        if shared is None and not hasattr(self._own, "filesystem"):
+        if shared is None and not hasattr(self._per_thread, "filesystem"):
             with self._lock:
                 if self._shared is None:
-                    made = self._make()
-                    if not _is_asynchronous(made):
-                        self._own.filesystem = made
-                        return made
-                    self._shared = made
+                    connected = self._connect()
+                    if not _is_async(connected):
+                        self._per_thread.filesystem = connected
+                        return connected
+                    self._shared = connected
                 shared = self._shared
-        return self._own.filesystem if shared is None else shared
+        return self._per_thread.filesystem if shared is None else shared
 
-    def _make(self) -> Any:
-        options = {**self._options, **_settings(self._url, self._options)}
+    def _connect(self) -> Any:
+        options = {**self._options, **_default_options(self._url, self._options)}
         try:
-            # Not shared with anybody else, so that it can be set up as is needed here.
+            # Not an instance that other code shares: its settings are changed here.
             options["skip_instance_cache"] = True
             if "::" not in self._url.address:
-                made, _ = self._fsspec.core.url_to_fs(str(self._url), **options)
-            else:  # url_to_fs would split the address or the query at it
-                found = self._addressed._get_kwargs_from_urls(self._url.address)
-                made = self._fsspec.filesystem(self._url.protocol, **{**found, **options})
-            if type(made).__module__.startswith("s3fs"):
-                made.retries = 1  # tries are counted here, not there
-            return made
-        except Exception as caught:  # some drivers connect at once
+                connected, _ = self._fsspec.core.url_to_fs(str(self._url), **options)
+            else:  # url_to_fs would split the address or the query at "::"
+                found = self._driver_class._get_kwargs_from_urls(self._url.address)
+                connected = self._fsspec.filesystem(self._url.protocol, **{**found, **options})
+            if _is_s3(connected):
+                connected.retries = 1  # covey.storage.retry counts the attempts
+            return connected
+        except Exception as caught:  # some drivers connect in their constructor
             error = caught
-        # Here, and not where it was caught: tracebacks would show the driver's error.
+        # Not in the except clause: a traceback would show the driver error.
         secrets = self.secrets(str(self._url))
         if isinstance(error, (TypeError, ValueError, AttributeError, KeyError)):
             raise StorageError(
-                f"{self._url.public}: the storage options {sorted(self._options)} do not fit "
-                f"{self._url.protocol}://: {redact(str(error), secrets)}"
+                f"the storage options {sorted(self._options)} are not valid for "
+                f"{self._url.protocol}://: {redact(str(error), secrets)}",
+                path=self._url.public,
             )
-        raise explain(error, str(self._url), "connecting", 1, secrets)
+        raise to_storage_error(error, str(self._url), "connecting", 1, secrets)
 
-    def _driver(self, protocol: str) -> Any:
+    def _import_driver(self, protocol: str) -> Any:
         try:
             return self._fsspec.get_filesystem_class(protocol)
         except ValueError:
-            known = ", ".join(sorted(self._fsspec.available_protocols()))
+            supported = ", ".join(sorted(self._fsspec.available_protocols()))
             raise StorageError(
-                f"{self._url.public}: unknown protocol {protocol!r}; supported protocols: {known}"
+                f"unknown protocol {protocol!r}; supported protocols: {supported}",
+                path=self._url.public,
             ) from None
         except ImportError as error:
             known = importlib.import_module("fsspec.registry").known_implementations
@@ -127,63 +140,63 @@ class RemoteFilesystem(ForkAware):
             if protocol in ("s3", "s3a", "http", "https"):
                 remedy = "pip install 'covey[remote]'"
             raise StorageError(
-                f"{self._url.public}: the driver for {protocol}:// is not installed; {remedy}"
+                f"the driver for {protocol}:// is not installed",
+                path=self._url.public,
+                remedy=remedy,
             ) from error
 
 
-class RequestExecutor:
-    """Begins calls, and ends those that nobody waits for any more when it is closed.
+class _BlockingDriver:
+    """Coroutine methods for a driver that has none; they block until they are done."""
 
-    Args:
-        connection: What they are calls of.
-        alone: Whether there is only one at a time, which needs no thread of its own.
-    """
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
 
-    def __init__(self, connection: RemoteFilesystem, *, alone: bool = False) -> None:
-        self._connection = connection
-        self._flying: set[Future[Any]] = set()
-        needs_threads = not (connection.is_asynchronous or alone)
-        self._pool = ThreadPoolExecutor(_THREADS) if needs_threads else None
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._filesystem, name.removeprefix("_"))
+        if not name.startswith("_"):
+            return method
 
-    def start(self, call: Call, *, timed: bool = True) -> Future[Any]:
-        """Begin a call."""
-        future: Future[Any] = Future()
-        if self._connection.is_asynchronous:
-            filesystem = self._connection.filesystem
-            seconds = _REQUEST_SECONDS if timed else None
-            limited = asyncio.wait_for(call(filesystem), seconds)
-            future = asyncio.run_coroutine_threadsafe(limited, filesystem.loop)
-        elif self._pool is not None:
-            future = self._pool.submit(lambda: call(self._connection.filesystem))
-        else:
-            try:
-                future.set_result(call(self._connection.filesystem))
-            except Exception as error:
-                future.set_exception(error)
-        self._flying.add(future)
-        future.add_done_callback(self._flying.discard)
-        return future
+        async def call(*args: Any, **options: Any) -> Any:
+            return method(*args, **options)
 
-    def close(self) -> None:
-        """Cancel what is under way; threads are gone when this returns."""
-        for future in tuple(self._flying):
-            future.cancel()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        return call
 
 
-def named(method: str, *args: Any, **options: Any) -> Call:
-    """The call of one of fsspec's methods."""
+def run_blocking(operation: Awaitable[Any]) -> Any:
+    """Return the result of a coroutine of a driver that blocks."""
+    steps = operation.__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a blocking driver waits for an event loop")
 
-    def call(filesystem: Any) -> Any:
-        name = f"_{method}" if _is_asynchronous(filesystem) else method
-        return getattr(filesystem, name)(*args, **options)
+
+def method_call(method: str, *args: Any, **options: Any) -> Call:
+    """Return the call of one of fsspec's methods."""
+
+    async def call(driver: Any) -> Any:
+        return await getattr(driver, f"_{method}")(*args, **options)
 
     return call
 
 
-def _is_asynchronous(filesystem: Any) -> bool:
-    # Caches say of themselves what is true of what they cache, and directories the other way round.
+def is_http(driver: Any) -> bool:
+    """Return whether a driver is fsspec's HTTP driver."""
+    return any(
+        (base.__module__, base.__name__) == ("fsspec.implementations.http", "HTTPFileSystem")
+        for base in type(driver).__mro__
+    )
+
+
+def _is_s3(filesystem: Any) -> bool:
+    return type(filesystem).__module__.split(".")[0] == "s3fs"
+
+
+def _is_async(filesystem: Any) -> bool:
+    # fsspec's cache wrappers report the async_impl of the wrapped filesystem and DirFileSystem the
+    # opposite, so the class is checked as well.
     base = importlib.import_module("fsspec.asyn").AsyncFileSystem
     return issubclass(type(filesystem), base) and bool(filesystem.async_impl)
 
@@ -194,26 +207,31 @@ def _import_fsspec(url: Url) -> Any:
         importlib.import_module("fsspec.core")
     except ImportError as error:
         raise StorageError(
-            f"{url.public}: URLs are read with fsspec, which is not installed; "
-            "pip install 'covey[remote]'"
+            "URLs are read with fsspec, which is not installed",
+            path=url.public,
+            remedy="pip install 'covey[remote]'",
         ) from error
     return fsspec
 
 
-def _settings(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set up differently from the driver's own ways, where the caller does not say."""
+def _default_options(url: Url, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a driver that differ from its defaults; the caller's take precedence."""
     if url.head or url.tail:
         return {}
     if url.protocol in ("s3", "s3a"):
-        own = {
+        config = {
             "retries": {"total_max_attempts": 1},
             "max_pool_connections": MAX_CONCURRENT_REQUESTS,
         }
-        return {"config_kwargs": {**own, **(options.get("config_kwargs") or {})}}
-    if url.is_http and "timeout" not in options:
-        aiohttp = importlib.import_module("aiohttp")
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=_SILENT_SECONDS, sock_read=_SILENT_SECONDS
-        )
-        return {"client_kwargs": {"timeout": timeout, **(options.get("client_kwargs") or {})}}
-    return {}
+        return {"config_kwargs": {**config, **(options.get("config_kwargs") or {})}}
+    if not url.is_http:
+        return {}
+    # A range of a compressed response would not be a range of the file.
+    headers = {"Accept-Encoding": "identity", **(options.get("headers") or {})}
+    if "timeout" in options:
+        return {"headers": headers}
+    timeout = importlib.import_module("aiohttp").ClientTimeout(
+        total=None, sock_connect=_SOCKET_TIMEOUT_S, sock_read=_SOCKET_TIMEOUT_S
+    )
+    client = {"timeout": timeout, **(options.get("client_kwargs") or {})}
+    return {"headers": headers, "client_kwargs": client}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import heapq
 import io
 import os
@@ -13,16 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, cast
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-import numpy as np
-from numpy.typing import NDArray
 
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
@@ -31,36 +23,19 @@ from covey.urls import local_path, shown
 
 _builtin_list = list
 
-# The temporary files that covey puts beside others.
+# Names of covey's temporary files.
 INDEX_TEMPORARY = ".covey-index-"
 _TEMPORARY = re.compile(r"\.covey-index-.+|\..+\.[0-9a-f]{32}\.new", re.DOTALL)
 
 # The age at which a temporary file that is not locked is stale.
 STALE_SECONDS = 3600.0
 
-_held: dict[str, int] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class FileBlocks:
-    """The blocks of a local file, which are all there already."""
-
-    path: str
-    size: int
-    generation: int = 0
-
-    def ensure(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Nothing to wait for."""
-
-    def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Nothing is cached."""
-
-    def close(self) -> None:
-        """Nothing to close."""
+# Descriptors of the temporary directories that this process has locked, by path.
+_locked: dict[str, int] = {}
 
 
 class LocalStorage(Storage):
-    """The files of this machine."""
+    """The files of the local file system."""
 
     is_remote = False
 
@@ -100,40 +75,40 @@ class LocalStorage(Storage):
 
     def glob(self, pattern: str) -> _builtin_list[str]:
         path = self.clean(pattern)
-        wanted = parse_pattern(path.replace(os.sep, "/"))
-        if wanted is None:
+        parsed = parse_pattern(path.replace(os.sep, "/"))
+        if parsed is None:
             return [path] if os.path.isfile(path) else []
-        directory = os.path.normpath(wanted.directory or "/")
+        directory = os.path.normpath(parsed.directory or "/")
         if not os.path.isdir(directory):
             return []
         return sorted(
             os.path.join(directory, name)
-            for name in _walk(directory, wanted.depth, hidden=True)
-            if wanted.matches(name.replace(os.sep, "/"))
+            for name in _walk(directory, parsed.depth, hidden=True)
+            if parsed.matches(name.replace(os.sep, "/"))
         )
 
     def read(self, path: str) -> bytes:
         return read_file(self.clean(path))
 
     def write(self, path: str, data: bytes) -> None:
-        def fill(beside: str) -> None:
-            with open(beside, "xb") as file:
+        def create(temporary: str) -> None:
+            with open(temporary, "xb") as file:
                 file.write(data)
 
-        _replace(self.clean(path), fill)
+        _replace(self.clean(path), create)
 
     def upload(self, local: str, path: str) -> None:
-        def fill(beside: str) -> None:
+        def create(temporary: str) -> None:
             try:
-                os.link(local, beside)
-            except OSError:  # another disk, or one that has no links
-                shutil.copyfile(local, beside)
+                os.link(local, temporary)
+            except OSError:  # another file system, or one without hard links
+                shutil.copyfile(local, temporary)
 
-        _replace(self.clean(path), fill)
+        _replace(self.clean(path), create)
 
     def copy(self, source: str, target: str) -> None:
         source = self.clean(source)
-        _replace(self.clean(target), lambda beside: shutil.copyfile(source, beside))
+        _replace(self.clean(target), lambda temporary: shutil.copyfile(source, temporary))
 
     def remove(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -145,27 +120,22 @@ class LocalStorage(Storage):
     def open_stream(self, path: str) -> BinaryIO:
         return io.BufferedReader(cast("io.RawIOBase", open_file(self.clean(path))))
 
-    def open_blocks(self, path: str) -> FileBlocks:
-        path = self.clean(path)
-        with open_file(path) as file:
-            return FileBlocks(path, os.fstat(file.fileno()).st_size)
-
 
 def new_temporary(directory: str | os.PathLike[str]) -> str:
     """Create a temporary directory with a random name, and return its path.
 
-    It is locked as long as this process lives, or until it is removed, so that
-    :func:`remove_stale_temporaries` of another process leaves it.
+    It is locked until it is removed or this process ends, so that
+    :func:`remove_stale_temporaries` of another process does not remove it.
     """
     path = tempfile.mkdtemp(prefix=INDEX_TEMPORARY, dir=directory)
-    _hold(path)
+    _lock(path)
     return path
 
 
 def remove_temporary(path: str) -> None:
     """Remove a temporary directory of this process."""
     shutil.rmtree(path, ignore_errors=True)
-    descriptor = _held.pop(path, None)
+    descriptor = _locked.pop(path, None)
     if descriptor is not None:
         os.close(descriptor)
 
@@ -173,14 +143,14 @@ def remove_temporary(path: str) -> None:
 def remove_stale_temporaries(
     directory: str | os.PathLike[str], names: re.Pattern[str] = _TEMPORARY
 ) -> None:
-    """Remove the temporary files and directories that killed processes have left in a directory.
+    """Remove the temporary files and directories of killed processes from a directory.
 
-    Those that were changed within the last hour stay, and those of living processes. Symbolic links
-    are not followed.
+    Files that were changed within the last hour, or are locked by a process, are not removed.
+    Symbolic links are not followed.
 
     Args:
         directory: The directory, which need not exist.
-        names: What temporary files are called there.
+        names: Pattern of the names of temporary files.
     """
     try:
         entries = list(os.scandir(directory))
@@ -188,7 +158,9 @@ def remove_stale_temporaries(
         return
     for entry in entries:
         if names.fullmatch(entry.name) and _is_stale(entry):
-            with contextlib.suppress(OSError):  # another process was faster, or it may not
+            with contextlib.suppress(
+                OSError
+            ):  # another process removed it, or permission is denied
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path)
                 else:
@@ -196,7 +168,7 @@ def remove_stale_temporaries(
 
 
 def _is_stale(entry: os.DirEntry[str]) -> bool:
-    """Return whether no process works on a temporary file or directory."""
+    """Return whether no process uses a temporary file or directory."""
     try:
         newest = entry.stat(follow_symlinks=False).st_mtime
         if entry.is_dir(follow_symlinks=False):
@@ -208,17 +180,16 @@ def _is_stale(entry: os.DirEntry[str]) -> bool:
     return time.time() - newest > STALE_SECONDS and not _is_locked(entry)
 
 
-def _hold(path: str) -> None:
-    """Lock a file or directory of this process, where the system and the disk can do that."""
-    if fcntl is not None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        _held[path] = descriptor
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _lock(path: str) -> None:
+    """Lock a file or directory, if the file system supports locks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    _locked[path] = descriptor
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_locked(entry: os.DirEntry[str]) -> bool:
-    if fcntl is None or entry.is_symlink():
+    if entry.is_symlink():
         return False
     try:
         descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -228,7 +199,7 @@ def _is_locked(entry: os.DirEntry[str]) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # this disk has no locks
+    except OSError:  # the file system has no locks
         return False
     finally:
         os.close(descriptor)
@@ -238,12 +209,12 @@ def _is_locked(entry: os.DirEntry[str]) -> bool:
 def _local(path: str) -> str:
     local = local_path(path)
     if local is None:
-        raise StorageError("it is not a path of a local file", path=shown(path))
+        raise StorageError("a URL is not the path of a local file", path=shown(path))
     return local
 
 
 def _find(path: str) -> os.stat_result | None:
-    """The state of a file or directory; None if there is none."""
+    """Return the state of a file or directory; None if it does not exist."""
     try:
         with os_errors(path):
             return os.stat(path)
@@ -269,14 +240,14 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
 
     Args:
         directory: The directory.
-        depth: How many levels of directories are read. None for all of them: each directory is
-            read once, by its path without links if it has one.
+        depth: The number of directory levels. None for all of them: each directory is read once, by
+            its path without links if it has one.
         hidden: Whether names that begin with a dot are included.
     """
     visited: set[tuple[int, int]] = set()
     waiting, links = [(0, "")], list[tuple[int, str]]()
     while waiting or links:
-        # Links last, in order, so that the result does not depend on the order of a directory.
+        # Links last, in order, so that the result does not depend on the order of entries.
         level, inner = waiting.pop() if waiting else heapq.heappop(links)
         with os_errors(directory):
             found = os.stat(os.path.join(directory, inner))
@@ -289,34 +260,34 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
                     if entry.name.startswith(".") and not hidden:
                         continue
                     name = os.path.join(inner, entry.name)
-                    if _holds(entry.is_file):
+                    if _is_true(entry.is_file):
                         yield name
-                    elif level + 1 != depth and _holds(entry.is_dir):
+                    elif level + 1 != depth and _is_true(entry.is_dir):
                         if entry.is_symlink():
                             heapq.heappush(links, (level + 1, name))
                         else:
                             waiting.append((level + 1, name))
 
 
-def _replace(path: str, fill: Callable[[str], object]) -> None:
-    """Put a file, made beside, in the place of whatever is there, on disk before it is seen."""
+def _replace(path: str, create: Callable[[str], object]) -> None:
+    """Create a temporary file in the same directory, flush it to disk, and rename it to a path."""
     directory, name = os.path.split(path)
     os.makedirs(directory, exist_ok=True)
-    beside = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.new")
+    temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}.new")
     try:
-        fill(beside)
-        _sync(beside)
-        os.replace(beside, path)
+        create(temporary)
+        _sync(temporary)
+        os.replace(temporary, path)
     finally:
-        # It is left if something failed, or if both were names of the same file already.
-        if os.path.exists(beside):
-            os.unlink(beside)
+        # It remains after an error, and if both names were links to the same file.
+        if os.path.exists(temporary):
+            os.unlink(temporary)
     _sync(directory)
 
 
 def _sync(path: str) -> None:
-    """Bring a file, or the names in a directory, to disk."""
-    if os.name == "nt" and os.path.isdir(path):  # no such thing there
+    """Flush a file, or the entries of a directory, to disk."""
+    if os.name == "nt" and os.path.isdir(path):  # not supported
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
@@ -325,8 +296,8 @@ def _sync(path: str) -> None:
         os.close(descriptor)
 
 
-def _holds(check: Callable[[], bool]) -> bool:
-    """Return the result of a method of a directory entry."""
+def _is_true(check: Callable[[], bool]) -> bool:
+    """Return the result of a method of a directory entry; False if it fails."""
     try:
         return check()
     except OSError:  # a link to itself

@@ -1,256 +1,194 @@
-"""Fetching the missing blocks of many files in one go.
-
-Random access to a remote file, through blocks that are fetched once and kept on disk.
-"""
+"""Random access to remote files through blocks that are cached on disk."""
 
 from __future__ import annotations
 
 import os
+import random
+import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey._fork import ForkAware
-from covey.errors import ClosedError, FileChangedError, StorageError
+from covey.errors import ClosedError, StorageError
 from covey.storage.base import Stat
 from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import (
     BLOCK_BYTES,
     DATA,
-    CacheEntry,
+    NEW_PREFIX,
+    BlockEntry,
     CorruptCacheEntryError,
     block_count,
-    count_marked,
     create,
     discard,
-    read_id,
 )
-from covey.storage.errors import explain
 from covey.storage.filesystem import RemoteFilesystem
-from covey.storage.range_requests import Body, RangeNotSupportedError, range_call, tells_state
-from covey.storage.retry import Retry, Task, run
+from covey.storage.range_requests import download_call, range_call, unchanged_call
+from covey.storage.retry import Request, run_all, run_one
 from covey.urls import shown
 
-if TYPE_CHECKING:
-    pass
+Offsets = NDArray[np.int64]
+
+# Ranges with a gap of so many blocks are fetched by one request, and a longer range by several.
+_MAX_GAP_BLOCKS = 4
+_MAX_RANGE_BLOCKS = (8 << 20) // BLOCK_BYTES
+
+# Responses that are held in memory until the state of their files is checked.
+_MAX_BUFFERED_BYTES = 64 << 20
+
+# Time to wait for other threads and processes to unpin entries.
+_ROOM_TIMEOUT_S = 60.0
+_POLL_INTERVAL_S = 0.02
+_RANDOM = random.SystemRandom()
+
+_CHUNK_BYTES = 16 * BLOCK_BYTES
+_OPEN_ATTEMPTS = 8
 
 
-# A gap that is cheaper to fetch than another request is, and the longest range of one request.
-_GAP_BLOCKS = 4
-_RANGE_BLOCKS = (8 << 20) // BLOCK_BYTES
+class CachedFile(ForkAware):
+    """A remote file whose blocks are cached on disk, in the state in which it was opened.
 
-# Other processes may take away what was just fetched, if the limit is too low for all of them.
-_ROUNDS = 8
-
-
-@dataclass(slots=True)
-class _Need:
-    """What is needed of one file, and what of it is missing."""
-
-    blocks: RemoteBlocks
-    numbers: NDArray[np.int64]
-    missing: NDArray[np.int64]
-
-    def look(self) -> None:
-        """Find out what is missing now."""
-        self.missing = self.blocks.missing(self.numbers)
-        if len(self.missing) and self.blocks.in_one:
-            self.numbers = self.blocks.all_numbers()
-            self.missing = self.blocks.missing(self.numbers)
-
-
-def fetch(
-    wanted: Sequence[tuple[RemoteBlocks, NDArray[np.int64], NDArray[np.int64]]],
-) -> None:
-    """Wait until ranges of bytes of many files are all there, at the same time.
-
-    Raises:
-        StorageError: If they cannot be had, or have no room.
-    """
-    needs: dict[int, _Need] = {}
-    for blocks, begins, ends in wanted:
-        numbers = blocks.numbers(begins, ends)
-        if id(blocks) in needs:
-            numbers = np.union1d(numbers, needs[id(blocks)].numbers)
-        needs[id(blocks)] = _Need(blocks, numbers, numbers)
-    for _ in range(_ROUNDS):
-        for need in needs.values():
-            need.look()
-        lacking = [need for need in needs.values() if len(need.missing)]
-        if not lacking:
-            return
-        if _make_room(needs.values()):
-            _fetch_missing(lacking)
-    raise StorageError(
-        f"{lacking[0].blocks.cache.directory}: other processes remove what was fetched before it can "
-        "be used; raise cache_bytes= or COVEY_CACHE_BYTES, so that there is room for all of them"
-    )
-
-
-def _make_room(needs: Collection[_Need]) -> bool:
-    """Make room for all that is missing; False if more is missing for that."""
-    present: dict[str, int] = defaultdict(int)
-    growth: dict[int, int] = defaultdict(int)
-    caches = {id(need.blocks.cache): need.blocks.cache for need in needs}
-    for need in needs:
-        present[need.blocks.directory] += (len(need.numbers) - len(need.missing)) * BLOCK_BYTES
-        for first, last in merge(need.missing):
-            growth[id(need.blocks.cache)] += (last - first) * BLOCK_BYTES
-    return all(caches[key].make_room(more, present) for key, more in growth.items())
-
-
-def _fetch_missing(lacking: Sequence[_Need]) -> None:
-    places: dict[int, tuple[RemoteBlocks, int]] = {}
-    unmarked: dict[int, list[Receipt | None]] = defaultdict(list)
-    tasks: list[Task] = []
-    for need in lacking:
-        for first, last in merge(need.missing) if not need.blocks.in_one else ():
-            tasks.append(need.blocks.task(first, last))
-            places[id(tasks[-1])] = need.blocks, first
-
-    def receive(task: Task, data: bytes) -> None:
-        blocks, first = places[id(task)]
-        receipt = blocks.write(first, data)
-        if blocks.tells_state:
-            blocks.mark(receipt)
-        else:
-            unmarked[id(blocks)].append(receipt)
-
-    def settle(task: Task, error: Exception) -> bool:
-        if isinstance(error, RangeNotSupportedError):
-            places[id(task)][0].in_one = True  # there must be room for it first
-            return True
-        return False
-
-    complete = [need.blocks for need in lacking if need.blocks.in_one]
-    run(tasks, receive, settle)
-    for blocks in complete:
-        blocks.download()
-    _mark([need.blocks for need in lacking if id(need.blocks) in unmarked], unmarked)
-
-
-def _mark(files: Sequence[RemoteBlocks], unmarked: dict[int, list[Receipt | None]]) -> None:
-    """Say that blocks are there, once it is known that no file has changed meanwhile."""
-    storages: dict[int, list[RemoteBlocks]] = defaultdict(list)
-    for blocks in files:
-        storages[id(blocks.connection)].append(blocks)
-    for members in storages.values():
-        states = members[0].stat([blocks.url for blocks in members])
-        for blocks, state in zip(members, states, strict=True):
-            if state != blocks.state:
-                raise explain(FileChangedError(), blocks.url, "reading", 1)
-            for receipt in unmarked[id(blocks)]:
-                blocks.mark(receipt)
-
-
-def merge(numbers: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of blocks, from one up to another, that hold all of some sorted ones."""
-    if not len(numbers):
-        return
-    breaks = np.flatnonzero(np.diff(numbers) > 1 + _GAP_BLOCKS)
-    firsts = numbers[np.concatenate([[0], breaks + 1])]
-    lasts = numbers[np.concatenate([breaks, [len(numbers) - 1]])] + 1
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        for begin in range(first, last, _RANGE_BLOCKS):
-            yield begin, min(begin + _RANGE_BLOCKS, last)
-
-
-_BODY_BYTES = 16 * BLOCK_BYTES
-
-# How exactly it is known when a file was used last.
-_TOUCH_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What this process knows about the directory that has a token."""
-
-    token: bytes
-    generation: int
-    sound: NDArray[np.bool_]
-    """The blocks that are there for certain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Blocks that were written but not marked, and the token of the directory that they are in."""
-
-    token: bytes
-    first: int
-    checks: bytes
-
-
-class RemoteBlocks(ForkAware):
-    """The blocks of a remote file; see :class:`covey.storage.LocalBlocks`.
+    The cache entry is pinned by :func:`fetched`. Between two uses another process may evict it; the
+    next one creates another entry. Threads may share a file: they use the same entry as long as one
+    of them pins it, and the entry stays readable if the user removes the cache directory.
 
     Args:
-        connection: To the filesystem.
-        cache: Where blocks are kept.
-        url: Of the file.
-        state: Of the file, now.
-        where: What else tells the file from others: a server, for one.
-        stat: Says what the state of files is, for drivers whose answers do not.
+        filesystem: The filesystem of the file.
+        cache: The cache.
+        url: The URL of the file, with credentials.
+        state: The state of the file.
+        server: What identifies the file besides its URL: the address of the server.
     """
 
     def __init__(
         self,
-        connection: RemoteFilesystem,
+        filesystem: RemoteFilesystem,
         cache: DiskCache,
         url: str,
         state: Stat,
-        where: str,
-        stat: Callable[[Sequence[str]], list[Stat | None]],
+        server: str,
     ) -> None:
         super().__init__()
-        self.connection = connection
+        self.filesystem = filesystem
         self.cache = cache
         self.url = url
-        self.size = state.size
         self.state = state
-        self.stat = stat
-        self.tells_state = tells_state(connection)
-        self.in_one = False
-        """Whether the server gives the file only as a whole."""
-        self._fs_path = connection.path_of(url)
-        # What nothing tells from its next state is of no use to anybody later.
-        self._once = not state.version
-        version = uuid.uuid4().hex if self._once else state.version
-        self.directory = cache.place(where, url, version, str(state.size))
+        self.size = state.size
+        self.ignores_ranges = False
+        """Whether the server returns the whole file for any range."""
+        self.fs_path = filesystem.path_of(url)
+        # Without a version no later process can validate the blocks: they are removed on close.
+        self._is_temporary = not state.version
+        version = state.version or uuid.uuid4().hex
+        self.directory = cache.entry_path("blocks", server, url, version, str(state.size))
         self.path = os.path.join(self.directory, DATA)
         self._closed = False
-        self._touched = -_TOUCH_SECONDS
-        self._known = _Known(b"", -1, np.zeros(block_count(self.size), np.bool_))
-        self.missing(np.zeros(0, np.int64))
+        self._pins = 0
+        self._entry: BlockEntry | None = None
+        self._known_id = b""
+        self._valid = np.zeros(block_count(self.size), np.bool_)
+        """The blocks of the entry that are known to be valid."""
+
+    def _reset_after_fork(self) -> None:
+        entry, self._entry, self._pins = self._entry, None, 0
+        if entry is not None:
+            os.close(entry.descriptor)  # without unlocking it, which would unpin the parent's
 
     @property
-    def generation(self) -> int:
-        """How often the file at ``path`` was begun again."""
-        return self._known.generation
+    def descriptor(self) -> int:
+        """The open file with the blocks, while it is pinned."""
+        return self._pinned_entry.descriptor
 
-    def ensure(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Wait until these ranges of bytes are there."""
-        fetch([(self, begins, ends)])
+    @property
+    def entry_id(self) -> bytes:
+        """The id of the pinned cache entry, which differs from those of earlier entries."""
+        return self._pinned_entry.id
+
+    @property
+    def _pinned_entry(self) -> BlockEntry:
+        assert self._entry is not None
+        return self._entry
+
+    def read_at(self, begin: int, end: int) -> bytes:
+        """Return bytes that :func:`fetched` has fetched, while the file is pinned."""
+        chunks: list[bytes] = []
+        while begin < min(end, self.size):
+            if hasattr(os, "pread"):
+                chunk = os.pread(self.descriptor, end - begin, begin)  # at most 2 GiB
+            else:
+                with self._lock:
+                    os.lseek(self.descriptor, begin, os.SEEK_SET)
+                    chunk = os.read(self.descriptor, end - begin)
+            chunks.append(chunk)
+            begin += len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def discard(self, begins: Offsets, ends: Offsets) -> None:
+        """Invalidate the blocks of ranges, so that they are fetched again."""
+        blocks = self.blocks(begins, ends)
+        with self.pinned(), self._lock, self.cache.wrap_os_errors():
+            self._valid[blocks] = False
+            for block in blocks.tolist():
+                self._pinned_entry.invalidate(block)
 
     def close(self) -> None:
-        """Let go of it."""
-        if not self._closed and self._once:
+        """Close the file. Its blocks stay in the cache."""
+        if not self._closed and self._is_temporary:
             discard(self.directory)
         self._closed = True
 
-    def numbers(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The blocks that ranges lie in, sorted."""
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Pin the cache entry, and create it if it does not exist."""
+        with self._lock:
+            if self._entry is None:
+                self._entry = self._open_entry()
+                if self._entry.id != self._known_id:
+                    self._known_id = self._entry.id
+                    self._valid[:] = False
+                with suppress(OSError):
+                    os.utime(self.directory)
+            self._pins += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pins -= 1
+                if not self._pins and self._entry is not None:
+                    self._entry.close()
+                    self._entry = None
+
+    def _open_entry(self) -> BlockEntry:
+        with self.cache.wrap_os_errors():
+            for attempt in range(_OPEN_ATTEMPTS):
+                try:
+                    return BlockEntry(self.directory, self.size)
+                except (FileNotFoundError, CorruptCacheEntryError) as error:
+                    # Another process may be about to rename the directory; a file that stays
+                    # missing is lost.
+                    if isinstance(error, CorruptCacheEntryError) or attempt > 2:
+                        discard(self.directory)
+                    create(self.directory, self.size)
+        raise StorageError(
+            "the cache entry is corrupt and cannot be removed",
+            path=self.directory,
+            remedy="remove it, or set COVEY_CACHE to another directory",
+        )
+
+    def blocks(self, begins: Offsets, ends: Offsets) -> Offsets:
+        """Return the sorted blocks that contain ranges."""
         if self._closed:
-            raise ClosedError("these blocks are closed; open them again", path=shown(self.url))
+            raise ClosedError("the file is closed", path=shown(self.url), remedy="open it again")
         begins, ends = np.asarray(begins, np.int64), np.asarray(ends, np.int64)
         if begins.shape != ends.shape or begins.ndim != 1:
-            raise ValueError(f"ranges have shapes {begins.shape} and {ends.shape}; must be lists")
+            raise ValueError(f"ranges have shapes {begins.shape} and {ends.shape}; must be 1-D")
         if ((begins < 0) | (begins > ends) | (ends > self.size)).any():
             raise ValueError(f"{shown(self.url)}: a range is not within its {self.size} bytes")
         first = begins // BLOCK_BYTES
@@ -258,116 +196,149 @@ class RemoteBlocks(ForkAware):
         before = np.cumsum(counts) - counts
         return np.unique(np.repeat(first - before, counts) + np.arange(counts.sum()))
 
-    def all_numbers(self) -> NDArray[np.int64]:
-        """All blocks of the file."""
-        return np.arange(block_count(self.size))
+    def missing(self, blocks: Offsets) -> Offsets:
+        """Return the blocks that the pinned entry does not have."""
+        unknown = blocks[~self._valid[blocks]]
+        if not len(unknown):
+            return unknown
+        with self._lock, self.cache.wrap_os_errors():
+            self._valid[unknown[self._pinned_entry.valid_blocks(unknown)]] = True
+        return unknown[~self._valid[unknown]]
 
-    def missing(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some blocks that are not there, once there is a directory for them."""
-        known = self._known
-        if read_id(self.directory) != known.token or not known.sound[numbers].all():
-            known = self._look(numbers)
-        if time.monotonic() - self._touched >= _TOUCH_SECONDS:
-            self._touch()
-        return numbers[~known.sound[numbers]]
-
-    def _look(self, numbers: NDArray[np.int64]) -> _Known:
-        """Find out what is there, and begin again if that is nothing, or nothing good."""
-        for attempt in range(8):
-            with self.cache.wrap_os_errors():
-                try:
-                    entry = CacheEntry(self.directory, self.size)
-                except (FileNotFoundError, CorruptCacheEntryError) as error:
-                    # Another process may just be making the directory, or removing it; a file that is
-                    # missing from it still, is missing for good.
-                    if isinstance(error, CorruptCacheEntryError) or attempt > 2:
-                        discard(self.directory)
-                    create(self.directory, self.size)
-                    continue
-                with entry:
-                    known = self._recognise(entry.token)
-                    unsure = numbers[~known.sound[numbers]]
-                    known.sound[unsure[entry.present(unsure)]] = True
-                    return known
-        raise StorageError(
-            "it is corrupt, and cannot be removed; do that, or set COVEY_CACHE to a "
-            "directory elsewhere",
-            path=self.directory,
-        )
-
-    def _recognise(self, token: bytes) -> _Known:
-        with self._lock:
-            if token != self._known.token:
-                sound = np.zeros(len(self._known.sound), np.bool_)
-                self._known = _Known(token, self._known.generation + 1, sound)
-            return self._known
-
-    def _touch(self) -> None:
-        """Note that the file was used."""
-        self._touched = time.monotonic()
-        now = time.time_ns()
-        try:
-            os.utime(self.directory, ns=(now, now))
-        except OSError:  # removed meanwhile, or another program's
-            return
-
-    def task(self, first: int, last: int) -> Task:
-        """What fetches some blocks."""
-        begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size)
-        call = range_call(self._fs_path, begin, end, self.state)
-        attempts = Retry(self.connection, self.url, f"reading bytes {begin} to {end}")
-        return Task(self.connection, call, attempts, bytes=end - begin)
-
-    def write(self, first: int, data: bytes) -> Receipt | None:
-        """Write blocks; None if the directory is gone, which the next round sees to."""
-        with self.cache.wrap_os_errors():
-            try:
-                entry = CacheEntry(self.directory, self.size)
-            except (FileNotFoundError, CorruptCacheEntryError):
-                return None
-            with entry:
-                receipt = Receipt(entry.token, first, entry.write(first * BLOCK_BYTES, data))
-        self._touch()
-        return receipt
-
-    def mark(self, receipt: Receipt | None) -> None:
-        """Say that blocks are there, now that they are known to be right."""
-        with self.cache.wrap_os_errors():
-            try:
-                entry = CacheEntry(self.directory, self.size)
-            except (FileNotFoundError, CorruptCacheEntryError):
-                return
-            with entry:
-                if receipt is not None and entry.token == receipt.token:
-                    entry.mark(receipt.first, receipt.checks)
-                    known = self._recognise(entry.token)
-                    last = receipt.first + count_marked(receipt.checks)
-                    known.sound[receipt.first : last] = True
-
-    def discard(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Forget the blocks of ranges, so that they are fetched again."""
-        numbers = self.numbers(begins, ends)
-        with self.cache.wrap_os_errors():
-            try:
-                entry = CacheEntry(self.directory, self.size)
-            except (FileNotFoundError, CorruptCacheEntryError):
-                return
-            with entry:
-                known = self._recognise(entry.token)
-                for number in numbers.tolist():
-                    entry.unmark(number)
-                known.sound[numbers] = False
+    def store(self, first: int, data: bytes) -> None:
+        """Write blocks to the pinned entry."""
+        with self._lock, self.cache.wrap_os_errors():
+            self._pinned_entry.write(first, data)
+            self._valid[first : first + block_count(len(data))] = True
 
     def download(self) -> None:
-        """Fetch all blocks in one go."""
+        """Fetch the whole file into the pinned entry, by one request."""
+        parent = os.path.dirname(self.directory)
+        with self.cache.wrap_os_errors():
+            descriptor, target = tempfile.mkstemp(prefix=NEW_PREFIX, dir=parent)
+            os.close(descriptor)
+        try:
+            call = download_call(self.fs_path, target, self.state)
+            run_one(Request(self.filesystem, self.url, "reading", call, timeout_s=None))
+            with open(target, "rb") as file:
+                for first in range(0, block_count(self.size), _CHUNK_BYTES // BLOCK_BYTES):
+                    self.store(first, file.read(_CHUNK_BYTES))
+        finally:
+            os.unlink(target)
 
-        def action() -> None:
-            with closing(Body(self.connection, self._fs_path, self.state)) as body:
-                while (begin := body.position) < self.size:
-                    pieces = []
-                    end = min(begin + _BODY_BYTES, self.size)
-                    while body.position < end:
-                        pieces.append(body.read(end - body.position))
-                    self.mark(self.write(begin // BLOCK_BYTES, b"".join(pieces)))
 
-        Retry(self.connection, self.url, "reading").repeat(action)
+@dataclass(slots=True)
+class _Need:
+    """The blocks that are needed of one file."""
+
+    file: CachedFile
+    blocks: Offsets
+    missing: Offsets = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def find_missing(self) -> bool:
+        """Find the missing blocks; return whether there are any."""
+        self.missing = self.file.missing(self.blocks)
+        if len(self.missing) and self.file.ignores_ranges:
+            self.blocks = np.arange(block_count(self.file.size))
+            self.missing = self.file.missing(self.blocks)
+        return bool(len(self.missing))
+
+
+@contextmanager
+def fetched(requests: Sequence[tuple[CachedFile, Offsets, Offsets]]) -> Iterator[None]:
+    """Fetch ranges of bytes of files into the cache, and pin the files until the context exits.
+
+    Args:
+        requests: Tuples of a file, the begins of its ranges and their ends.
+
+    Raises:
+        FileChangedError: If a file changed after it was opened.
+        StorageError: If a range cannot be read, or the ranges exceed the limit of the cache.
+    """
+    needs: dict[int, _Need] = {}
+    for file, begins, ends in requests:
+        blocks = file.blocks(begins, ends)
+        if id(file) in needs:
+            blocks = np.union1d(blocks, needs[id(file)].blocks)
+        needs[id(file)] = _Need(file, blocks)
+    deadline = time.monotonic() + _ROOM_TIMEOUT_S
+    while True:
+        with ExitStack() as pins:
+            for need in needs.values():
+                pins.enter_context(need.file.pinned())
+            while lacking := [need for need in needs.values() if need.find_missing()]:
+                growth, stored = _sizes(needs)
+                if not all(cache.try_make_room(size, stored) for cache, size in growth.items()):
+                    break
+                _fetch_missing(lacking)
+            else:
+                yield
+                return
+        # Blocks of these files that are not needed now fill the cache: drop whole entries.
+        for cache, size in growth.items():
+            if size + sum(stored.values()) > cache.limit or time.monotonic() > deadline:
+                raise cache.full_error(size + sum(stored.values()))
+            if not cache.drop_unneeded(size, stored):  # another thread or process pins entries
+                time.sleep(_RANDOM.uniform(0, 2 * _POLL_INTERVAL_S))
+
+
+def _sizes(needs: Mapping[int, _Need]) -> tuple[dict[DiskCache, int], dict[str, int]]:
+    """Return the bytes to be added to each cache, and the bytes in use of each entry."""
+    growth: dict[DiskCache, int] = defaultdict(int)
+    stored: dict[str, int] = defaultdict(int)
+    for need in needs.values():
+        stored[need.file.directory] += (len(need.blocks) - len(need.missing)) * BLOCK_BYTES
+        for first, last in merge(need.missing):
+            growth[need.file.cache] += (last - first) * BLOCK_BYTES
+    return growth, stored
+
+
+def _fetch_missing(needs: Sequence[_Need]) -> None:
+    targets: dict[Request, tuple[CachedFile, int]] = {}
+    for need in needs:
+        file = need.file
+        if file.ignores_ranges:
+            file.download()
+            continue
+        for first, last in merge(need.missing):
+            begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, file.size)
+            call = range_call(file.fs_path, begin, end, file.state)
+            action = f"reading bytes {begin} to {end}"
+            request = Request(file.filesystem, file.url, action, call, bytes=end - begin)
+            targets[request] = file, first
+    buffered: list[tuple[CachedFile, int, bytes]] = []
+    for request, data in run_all(list(targets)):
+        file, first = targets[request]
+        if data is None:
+            file.ignores_ranges = True  # there must be room for the whole file first
+            continue
+        buffered.append((file, first, data))
+        if sum(len(data) for _, _, data in buffered) >= _MAX_BUFFERED_BYTES:
+            _store(buffered)
+    _store(buffered)
+
+
+def _store(buffered: list[tuple[CachedFile, int, bytes]]) -> None:
+    """Write responses to the cache, once it is known that their files are unchanged."""
+    files = {id(file): file for file, _, _ in buffered}
+    checks = [
+        Request(file.filesystem, file.url, "reading", unchanged_call(file.fs_path, file.state))
+        for file in files.values()
+    ]
+    for _ in run_all(checks):
+        pass
+    for file, first, data in buffered:
+        file.store(first, data)
+    buffered.clear()
+
+
+def merge(blocks: Offsets) -> Iterator[tuple[int, int]]:
+    """Yield ranges of blocks (first, last + 1) that cover sorted blocks, with small gaps."""
+    if not len(blocks):
+        return
+    breaks = np.flatnonzero(np.diff(blocks) > 1 + _MAX_GAP_BLOCKS)
+    firsts = blocks[np.concatenate([[0], breaks + 1])]
+    lasts = blocks[np.concatenate([breaks, [len(blocks) - 1]])] + 1
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        for begin in range(first, last, _MAX_RANGE_BLOCKS):
+            yield begin, min(begin + _MAX_RANGE_BLOCKS, last)

@@ -1,82 +1,80 @@
-"""Reading a remote file from front to back, some pieces ahead of a caller that reads."""
+"""Sequential access to a remote file, with prefetched ranges."""
 
 from __future__ import annotations
 
 import io
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from covey.errors import FileChangedError
+import numpy as np
+
 from covey.storage.base import Stat
-from covey.storage.errors import explain
-from covey.storage.filesystem import Call, RemoteFilesystem, RequestExecutor
-from covey.storage.range_requests import Body, RangeNotSupportedError, range_call, tells_state
-from covey.storage.retry import Retry, failure
+from covey.storage.filesystem import RemoteFilesystem
+from covey.storage.range_cache import CachedFile, fetched
+from covey.storage.range_requests import range_call
+from covey.storage.retry import Request, RequestExecutor
 from covey.urls import shown
 
-# Pieces grow up to this as more of a file is read, so that a glance at its head costs little.
-_FIRST_BYTES = 1 << 18
-_MOST_BYTES = 1 << 22
-_AHEAD = 4
-_BODY_BYTES = 1 << 20
+# The first range is short, so that reading the head of a file costs little.
+_FIRST_RANGE_BYTES = 1 << 18
+_MAX_RANGE_BYTES = 1 << 22
+_MAX_PREFETCHED = 4
 
 
 @dataclass(slots=True)
-class _Piece:
-    """A part of the file that was asked for."""
+class _Range:
+    """A requested range of the file."""
 
     begin: int
     end: int
-    call: Call
-    future: Future[bytes]
-    data: bytes | None = None
+    future: Future[bytes | None]
+    is_read: bool = False
 
 
 class RemoteStream(io.RawIOBase):
     """The bytes of a remote file, in order.
 
-    Memory is bounded by the pieces that are ahead. No thread is left when it is closed.
+    Memory is bounded by the prefetched ranges. A file on a server that ignores ranges is downloaded to
+    the cache, and read from there.
 
     Args:
-        connection: To the filesystem.
-        url: Of the file.
-        state: Of the file, when it was opened.
-        state_now: What it is now, for drivers whose answers do not say.
+        filesystem: The filesystem of the file.
+        url: The URL of the file, with credentials.
+        state: The state of the file when it was opened.
+        open_cached: Opens the same file for random access.
     """
 
     def __init__(
         self,
-        connection: RemoteFilesystem,
+        filesystem: RemoteFilesystem,
         url: str,
         state: Stat,
-        state_now: Callable[[], Stat | None],
+        open_cached: Callable[[], CachedFile],
     ) -> None:
         super().__init__()
         self.name = shown(url)
         self._url = url
-        self._connection = connection
-        self._path = connection.path_of(url)
+        self._filesystem = filesystem
+        self._path = filesystem.path_of(url)
         self._state = state
-        self._state_now = state_now
+        self._open_cached = open_cached
         self._position = 0
-        self._in_one = False
-        """Whether the server gives the file only as a whole."""
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        """Begin again where the position is, as a forked child has to."""
+    def _reset(self) -> None:
+        """Drop all requests, as a forked child must: they belong to its parent."""
         self._pid = os.getpid()
-        self._launcher: RequestExecutor | None = None
-        self._pieces: deque[_Piece] = deque()
-        self._asked = self._passed = 0
-        """How many pieces were asked for in a row, and how many of them were read."""
-        self._body: Body | None = None
+        self._executor: RequestExecutor | None = None
+        self._ranges: deque[_Range] = deque()
+        self._requested = self._consumed = 0
+        """Sequential ranges that were requested, and those of them that were read."""
+        self._downloaded: CachedFile | None = None
+        self._pin = ExitStack()
 
     def readable(self) -> bool:
         return True
@@ -95,105 +93,82 @@ class RemoteStream(io.RawIOBase):
             raise ValueError(f"whence is {whence}; must be 0, 1 or 2")
         position = bases[whence] + offset
         if position < 0:
-            raise ValueError(f"the position is {position}, must not be negative")
+            raise ValueError(f"position is {position}; must be an integer >= 0")
         self._position = position
         return position
 
     def readinto(self, buffer: Any) -> int:
         self._check_open()
         if self._pid != os.getpid():
-            self._forget()
+            self._reset()
         view = memoryview(buffer).cast("B")[: max(0, self._state.size - self._position)]
         if not view:
             return 0
-        data: bytes | memoryview = b""
-        if not self._in_one:
-            try:
-                data = self._from_pieces(len(view))
-            except RangeNotSupportedError:
-                self._stop()
-                self._in_one = True
-        if self._in_one:
-            doing = f"reading on from byte {self._position}"
-            attempts = Retry(self._connection, self._url, doing)
-            data = attempts.repeat(partial(self._from_body, len(view)))
+        data = self._read(len(view))
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Cancel the requests in flight."""
         if not self.closed and self._pid == os.getpid():
             self._stop()
         super().close()
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ValueError(f"{self.name}: this stream is closed; open another")
+            raise ValueError(f"{self.name}: the stream is closed; open it again")
 
     def _stop(self) -> None:
-        if self._body is not None:
-            self._body.close()
-        if self._launcher is not None:
-            self._launcher.close()
-        self._forget()
+        self._pin.close()
+        if self._downloaded is not None:
+            self._downloaded.close()
+        if self._executor is not None:
+            self._executor.close()
+        self._reset()
 
-    def _from_pieces(self, most: int) -> memoryview:
-        while self._pieces and self._pieces[0].end <= self._position:
-            passed = self._pieces.popleft()
-            self._passed += 1
-            if passed.data is None:
-                self._stop()  # sought past it, so nobody reads in a row
-        if self._pieces and self._pieces[0].begin > self._position:
+    def _read(self, size: int) -> bytes | memoryview:
+        """Return the next bytes, at most `size` of them."""
+        if self._downloaded is None:
+            current = self._prefetch()
+            data = current.future.result()
+            if data is not None:
+                current.is_read = True
+                begin = self._position - current.begin
+                return memoryview(data)[begin : begin + size]
             self._stop()
-        self._ask_ahead()
-        piece = self._pieces[0]
-        if piece.data is None:
-            piece.data = self._wait_for(piece)
-        begin = self._position - piece.begin
-        return memoryview(piece.data)[begin : begin + most]
+            self._download()
+        assert self._downloaded is not None
+        return self._downloaded.read_at(self._position, self._position + size)
 
-    def _ask_ahead(self) -> None:
-        """Ask for pieces, the more of them the more were read in a row."""
-        if self._launcher is None:
-            self._launcher = RequestExecutor(self._connection)
-        begin = self._pieces[-1].end if self._pieces else self._position
-        while begin < self._state.size and len(self._pieces) < min(1 + self._passed, _AHEAD):
-            length = min(_FIRST_BYTES << min(self._asked, 8), _MOST_BYTES)
+    def _prefetch(self) -> _Range:
+        """Return the range at the position, and request those that follow it.
+
+        The number of prefetched ranges grows with the number of ranges that were read in order.
+        """
+        while self._ranges and self._ranges[0].end <= self._position:
+            self._consumed += 1
+            if not self._ranges.popleft().is_read:
+                self._stop()  # the caller has skipped it: it does not read in order
+        if self._ranges and self._ranges[0].begin > self._position:
+            self._stop()
+        if self._executor is None:
+            self._executor = RequestExecutor()
+        begin = self._ranges[-1].end if self._ranges else self._position
+        prefetched = min(1 + self._consumed, _MAX_PREFETCHED)
+        while begin < self._state.size and len(self._ranges) < prefetched:
+            length = min(_FIRST_RANGE_BYTES << min(self._requested, 8), _MAX_RANGE_BYTES)
             end = min(begin + length, self._state.size)
-            call = range_call(self._path, begin, end, self._state)
-            self._pieces.append(_Piece(begin, end, call, self._launcher.start(call)))
-            self._asked += 1
+            call = range_call(self._path, begin, end, self._state, check=True)
+            action = f"reading bytes {begin} to {end}"
+            request = Request(self._filesystem, self._url, action, call)
+            self._ranges.append(_Range(begin, end, self._executor.submit(request)))
+            self._requested += 1
             begin = end
+        return self._ranges[0]
 
-    def _wait_for(self, piece: _Piece) -> bytes:
-        assert self._launcher is not None
-        doing = f"reading bytes {piece.begin} to {piece.end}"
-        attempts = Retry(self._connection, self._url, doing)
-        while True:
-            error = failure(piece.future)
-            if error is None:
-                data = piece.future.result()
-                break
-            if isinstance(error, RangeNotSupportedError):
-                raise error
-            time.sleep(attempts.failed(error))
-            piece.future = self._launcher.start(piece.call)
-        is_last = piece.end == self._state.size
-        if is_last and not tells_state(self._connection) and self._state_now() != self._state:
-            raise explain(FileChangedError(), self._url, "reading", 1)
-        return data
-
-    def _from_body(self, most: int) -> bytes:
-        """Read on in a file that is given only as a whole, from its beginning if need be."""
-        try:
-            if self._body is not None and self._body.position > self._position:
-                self._stop()
-            if self._body is None:
-                self._body = Body(self._connection, self._path, self._state)
-            while self._body.position < self._position:
-                self._body.read(min(self._position - self._body.position, _BODY_BYTES))
-            return self._body.read(min(most, _BODY_BYTES))
-        except BaseException:
-            self._stop()
-            raise
+    def _download(self) -> None:
+        self._downloaded = self._open_cached()
+        self._downloaded.ignores_ranges = True
+        everything = np.array([0]), np.array([self._state.size])
+        self._pin.enter_context(fetched([(self._downloaded, *everything)]))

@@ -1,10 +1,12 @@
-"""Files behind a URL, through fsspec."""
+"""Remote files, through fsspec."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
@@ -13,12 +15,18 @@ from urllib.parse import unquote
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
-from covey.storage.errors import ErrorKind, classify
-from covey.storage.filesystem import Call, RemoteFilesystem, named
-from covey.storage.range_cache import RemoteBlocks
-from covey.storage.range_requests import can_compare, measure, version_of, whole_call
+from covey.storage.errors import UnsupportedOperationError
+from covey.storage.filesystem import REQUEST_TIMEOUT_S, Call, RemoteFilesystem, is_http, method_call
+from covey.storage.range_cache import CachedFile
+from covey.storage.range_requests import (
+    check_size,
+    download_call,
+    info_call,
+    read_call,
+    version_of,
+)
 from covey.storage.readahead import RemoteStream
-from covey.storage.retry import Retry, Task, run, run_one
+from covey.storage.retry import Request, run_all, run_one
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, Url, shown
 
@@ -28,15 +36,15 @@ _BUFFER_BYTES = 1 << 17
 
 
 class RemoteStorage(Storage):
-    """The files that a URL leads to.
+    """The files of a server or bucket.
 
-    Paths that methods return have no user name, password or query, so that they can be shown. The
-    storage knows them and adds them to each request.
+    Paths that methods return have no user name, password and query, so that messages can show them.
+    The storage adds them to each request.
 
     Args:
-        url: Of any file or directory in it.
+        url: The URL of any file or directory in it.
         options: fsspec's storage options.
-        cache_bytes: How much of it may be kept on disk.
+        cache_bytes: Size limit of the cache on disk.
     """
 
     is_remote = True
@@ -51,10 +59,10 @@ class RemoteStorage(Storage):
         self._options = dict(options or {})
         self._cache_bytes = cache_bytes
         self._limit = cache_limit(cache_bytes)
-        self._connection = RemoteFilesystem(self._url, self._options)
+        self._filesystem = RemoteFilesystem(self._url, self._options)
         self._cache: DiskCache | None = None
         self._access: dict[str, tuple[str, str]] = {}
-        """User name and password, and query, by path, where they differ from those of the URL."""
+        """User name and password, and query, of the paths whose differ from those of the URL."""
         self.clean(url)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,17 +83,17 @@ class RemoteStorage(Storage):
         return url.public
 
     def _parse(self, path: str) -> Url:
-        """A URL with its user name, password and query, whether or not the path has them."""
+        """Parse a URL; add its user name, password and query if it has none."""
         url = Url.parse(path)
         if url.public != replace(self._url, path=url.path).public:
-            raise StorageError(f"it is not in the storage that {self!r} is", path=shown(path))
+            raise StorageError(f"the URL is not in {self!r}", path=shown(path))
         userinfo, query = self._access.get(url.path) or self._default_access(url)
         if url.userinfo or url.query:
             userinfo, query = url.userinfo or userinfo, url.query
         return replace(url, userinfo=userinfo, query=query, tail=self._url.tail)
 
     def _default_access(self, url: Url) -> tuple[str, str]:
-        # With other protocols than HTTP, a query is of one file: the version of an object.
+        # With protocols other than HTTP, a query belongs to one file: the version of an object.
         return self._url.userinfo, self._url.query if url.is_http else ""
 
     def address(self, path: str) -> str:
@@ -102,38 +110,41 @@ class RemoteStorage(Storage):
 
     def is_directory(self, path: str) -> bool:
         url = self._parse(path)
-        if url.is_http:  # where whatever has links is a directory, and a file as well
-            return bool(self._try(url, "looking", self._named("isdir", url)))
-        info = self._try(url, "looking", self._named("info", url))
+        if url.is_http:  # there, a page with links is a file and a directory
+            return bool(self._find(url, "isdir"))
+        info = self._find(url)
         return info is not None and info["type"] == "directory"
 
     def exists(self, path: str) -> bool:
-        url = self._parse(path)
-        return self._try(url, "looking", self._named("info", url)) is not None
+        return self._find(self._parse(path)) is not None
 
     def stat(self, paths: Sequence[str]) -> _builtin_list[Stat | None]:
         urls = [self._parse(path) for path in paths]
-        tasks = [self._task(url, "looking", self._named("info", url)) for url in urls]
-        found: dict[int, Mapping[str, Any]] = {}
-        run(tasks, lambda task, info: found.update({id(task): info}), _is_missing)
-        return [
-            self._state(url, found.get(id(task))) for url, task in zip(urls, tasks, strict=True)
-        ]
+        requests = [self._info_request(url) for url in urls]
+        found = dict(run_all(requests))
+        return [self._stat(url, found[each]) for url, each in zip(urls, requests, strict=True)]
 
-    def _state(self, url: Url, info: Mapping[str, Any] | None) -> Stat | None:
+    def _stat(self, url: Url, info: Mapping[str, Any] | None) -> Stat | None:
         if info is None or info["type"] == "directory":
             return None
         version = version_of(info)
         if info.get("size") is not None:
             return Stat(int(info["size"]), version)
-        path = self._connection.path_of(str(url))
-        attempts = Retry(self._connection, str(url), "reading, to know its size,")
-        return attempts.repeat(lambda: measure(self._connection, path, version))
+        # The server does not report the size: read the file.
+        with tempfile.TemporaryDirectory() as directory:
+            target = os.path.join(directory, "file")
+            call = download_call(self._fs_path(url), target, None)
+            self._run(url, "reading", call, timeout_s=None)
+            digest = hashlib.sha256()
+            with open(target, "rb") as file:
+                while chunk := file.read(_BUFFER_BYTES):
+                    digest.update(chunk)
+            return Stat(os.path.getsize(target), version or digest.hexdigest())
 
-    def _state_of(self, url: Url) -> Stat:
+    def _stat_file(self, url: Url) -> Stat:
         state = self.stat([str(url)])[0]
         if state is None:
-            raise StorageNotFoundError(f"{url.public}: there is no such file")
+            raise StorageNotFoundError("there is no such file", path=url.public)
         return state
 
     def list(self, directory: str, *, recursive: bool = False) -> _builtin_list[str]:
@@ -145,130 +156,125 @@ class RemoteStorage(Storage):
 
     def glob(self, pattern: str) -> _builtin_list[str]:
         url = self._parse(pattern)
-        wanted = _pattern(url)
-        if wanted is None:
+        parsed = _pattern(url)
+        if parsed is None:
             return [url.public] if self.stat([str(url)])[0] is not None else []
-        directory = replace(url, path=wanted.directory)
+        directory = replace(url, path=parsed.directory)
         try:
-            names = self._names(directory, wanted.is_deep, True)
+            names = self._names(directory, parsed.is_deep, True)
         except StorageNotFoundError:
             return []
-        return sorted(directory.join(name).public for name in names if wanted.matches(name))
+        return sorted(directory.join(name).public for name in names if parsed.matches(name))
 
     def _names(self, directory: Url, recursive: bool, hidden: bool) -> set[str]:
-        """The files in a directory, relative to it."""
-        if recursive:
-            found = self._one(directory, "listing", self._named("find", directory), timed=False)
-        else:
-            listing = self._named("ls", directory, detail=True)
-            infos = self._one(directory, "listing", listing, timed=False)
-            found = [info["name"] for info in infos if info["type"] == "file"]
-        base = self._connection.path_of(str(replace(directory, query=""))).strip("/")
+        """Return the files in a directory, relative to it."""
+        method, options = ("find", {}) if recursive else ("ls", {"detail": True})
+        call = info_call(self._fs_path(directory), method, **options)
+        found = self._run(directory, "listing", call, timeout_s=None)
+        if not recursive:
+            found = [info["name"] for info in found if info["type"] == "file"]
+        base = self._fs_path(replace(directory, query="")).strip("/")
         names = set()
         for path in found:
-            if not path.strip("/").startswith(base):  # a link to elsewhere
+            if not path.strip("/").startswith(base):  # a link to another site
                 continue
             name = path.strip("/")[len(base) :].lstrip("/")
-            if directory.is_http:
-                # Pages have links that sort their tables, too.
+            if directory.is_http:  # pages also have links that sort their tables
                 name = unquote(name) if not set("?#") & set(name) else ""
             if name and not path.endswith("/"):
                 names.add(name)
         if not names and not self.is_directory(str(directory)):
-            how = ", or its server does not list it" if directory.is_http else ""
-            raise StorageNotFoundError(f"{directory.public}: there is no such directory{how}")
+            hint = ", or its server does not list it" if directory.is_http else ""
+            raise StorageNotFoundError(f"there is no such directory{hint}", path=directory.public)
         return {name for name in names if hidden or not f"/{name}".count("/.")}
 
     def read(self, path: str) -> bytes:
         url = self._parse(path)
-        fs_path = self._connection.path_of(str(url))
-        call = whole_call(fs_path, url.public, MAX_METADATA_BYTES)
-        data: bytes = self._one(url, "reading", call)
+        if not is_http(self._filesystem.filesystem):
+            check_size(self._stat_file(url).size, url.public, MAX_METADATA_BYTES)
+        call = read_call(self._fs_path(url), url.public, MAX_METADATA_BYTES)
+        data: bytes = self._run(url, "reading", call)
         return data
 
     def write(self, path: str, data: bytes) -> None:
-        self._put(self._parse(path), "pipe_file", lambda fs_path: (fs_path, data))
+        url = self._parse(path)
+        self._put(url, method_call("pipe_file", self._fs_path(url), data))
 
     def replace(self, path: str, data: bytes, expected: Stat | None) -> None:
-        if not can_compare(self._connection):
-            self.write(path, data)
-            return
-        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected.version}
-        try:
-            self._put(self._parse(path), "pipe_file", lambda fs_path: (fs_path, data), **condition)
-        except StorageError as error:
-            # Some servers that are like S3 do not know conditions.
-            if not isinstance(error.__cause__, NotImplementedError):
-                raise
-            self.write(path, data)
+        url = self._parse(path)
+        if self._filesystem.supports_conditions:
+            condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected.version}
+            try:
+                self._put(url, method_call("pipe_file", self._fs_path(url), data, **condition))
+                return
+            except UnsupportedOperationError:  # by some servers with the interface of S3
+                pass
+        self.write(path, data)
 
     def upload(self, local: str, path: str) -> None:
-        os.stat(local)  # what is missing here is not to be looked for there
-        self._put(self._parse(path), "put_file", lambda fs_path: (local, fs_path))
+        os.stat(local)  # a missing local file is not an error of the server
+        url = self._parse(path)
+        self._put(url, method_call("put_file", local, self._fs_path(url)))
 
-    def _put(self, url: Url, method: str, arguments: Any, **options: Any) -> None:
-        call = named(method, *arguments(self._connection.path_of(str(url))), **options)
+    def _put(self, url: Url, call: Call) -> None:
         try:
-            self._one(url, "writing", call, timed=False)
+            self._run(url, "writing", call, timeout_s=None)
         except StorageNotFoundError:
-            # Where there are real directories, they have to be made; buckets, nobody asked for.
-            if self._connection.is_asynchronous:
+            # Create missing directories, but not buckets, which asynchronous drivers have.
+            if self._filesystem.is_async:
                 raise
-            parent = self._connection.path_of(str(url.parent))
-            self._one(url.parent, "making a directory", named("makedirs", parent, exist_ok=True))
-            self._one(url, "writing", call, timed=False)
+            makedirs = method_call("makedirs", self._fs_path(url.parent), exist_ok=True)
+            self._run(url.parent, "creating a directory", makedirs)
+            self._run(url, "writing", call, timeout_s=None)
 
     def copy(self, source: str, target: str) -> None:
-        url, other = self._parse(source), self._connection.path_of(self.address(target))
-        self._one(url, "copying", self._named("cp_file", url, other), timed=False)
+        url, other = self._parse(source), self._parse(target)
+        call = method_call("cp_file", self._fs_path(url), self._fs_path(other))
+        self._run(url, "copying", call, timeout_s=None)
 
     def remove(self, paths: Sequence[str]) -> None:
-        urls = [self._parse(path) for path in paths]
-        tasks = [self._task(url, "removing", self._named("rm_file", url)) for url in urls]
-        run(tasks, lambda task, result: None, _is_missing)
+        for _ in run_all([self._info_request(self._parse(path), "rm_file") for path in paths]):
+            pass
 
     def open_stream(self, path: str) -> BinaryIO:
         url = self._parse(path)
-        text, state = str(url), self._state_of(url)
-        stream = RemoteStream(self._connection, text, state, lambda: self.stat([text])[0])
+        state = self._stat_file(url)
+        stream = RemoteStream(
+            self._filesystem, str(url), state, lambda: self._open_cached(url, state)
+        )
         return cast(BinaryIO, io.BufferedReader(stream, _BUFFER_BYTES))
 
-    def open_blocks(self, path: str) -> RemoteBlocks:
+    def open_cached(self, path: str) -> CachedFile:
         url = self._parse(path)
+        return self._open_cached(url, self._stat_file(url))
+
+    def _open_cached(self, url: Url, state: Stat) -> CachedFile:
         if self._cache is None:
             self._cache = DiskCache(self._limit)
-        where = repr(_where(self._options))
-        state = self._state_of(url)
-        return RemoteBlocks(self._connection, self._cache, str(url), state, where, self.stat)
+        server = repr(_server(self._options))
+        return CachedFile(self._filesystem, self._cache, str(url), state, server)
 
-    def _named(self, method: str, url: Url, *args: Any, **options: Any) -> Call:
-        """A call of one of fsspec's methods that sees what is there now, and not just before."""
-        path = self._connection.path_of(str(url))
+    def _fs_path(self, url: Url) -> str:
+        return self._filesystem.path_of(str(url))
 
-        def call(filesystem: Any) -> Any:
-            filesystem.invalidate_cache()
-            return named(method, path, *args, **options)(filesystem)
+    def _find(self, url: Url, method: str = "info") -> Any:
+        """Return fsspec's info of a path; None if it does not exist."""
+        return run_one(self._info_request(url, method))
 
-        return call
+    def _info_request(self, url: Url, method: str = "info") -> Request:
+        action = "removing" if method == "rm_file" else "looking up"
+        call = info_call(self._fs_path(url), method)
+        return Request(self._filesystem, str(url), action, call, missing_ok=True)
 
-    def _task(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Task:
-        attempts = Retry(self._connection, str(url), doing)
-        return Task(self._connection, call, attempts, timed=timed)
-
-    def _one(self, url: Url, doing: str, call: Call, *, timed: bool = True) -> Any:
-        return run_one(self._task(url, doing, call, timed=timed))
-
-    def _try(self, url: Url, doing: str, call: Call) -> Any:
-        """The result of a call; None if something is missing."""
-        try:
-            return self._one(url, doing, call)
-        except StorageNotFoundError:
-            return None
+    def _run(
+        self, url: Url, action: str, call: Call, *, timeout_s: float | None = REQUEST_TIMEOUT_S
+    ) -> Any:
+        return run_one(Request(self._filesystem, str(url), action, call, timeout_s=timeout_s))
 
 
 def _pattern(url: Url) -> Pattern | None:
-    """The pattern that a path is; a query never is one."""
-    # A "?" in a URL of HTTP begins its query. The brackets of an IPv6 address match nothing.
+    """Parse the path of a URL as a pattern; the query is not part of it."""
+    # A "?" in an HTTP URL begins the query. The brackets of an IPv6 address are not a pattern.
     host = re.match(r"(\[[^\]/]*:[^\]/]*\])?", url.path)
     assert host is not None
     path = url.path[host.end() :]
@@ -276,16 +282,12 @@ def _pattern(url: Url) -> Pattern | None:
     return None if found is None else replace(found, directory=f"{host[0]}{found.directory}")
 
 
-def _is_missing(task: Task, error: Exception) -> bool:
-    return classify(error) is ErrorKind.MISSING
-
-
-def _where(options: Mapping[str, Any]) -> Any:
-    """What of the options tells one server's files from another's."""
+def _server(options: Mapping[str, Any]) -> Any:
+    """Return the storage options that identify the server."""
     found = {}
     for key, value in sorted(options.items()):
         if isinstance(value, Mapping):
-            found[key] = _where(value)
+            found[key] = _server(value)
         elif key in LOCATION_OPTIONS:
             found[key] = str(value)
     return {key: value for key, value in found.items() if value}

@@ -1,155 +1,180 @@
-"""Running many calls at once, and those that fail again, up to a bound."""
+"""Requests: their concurrency and their retries."""
 
 from __future__ import annotations
 
-import heapq
-import queue
+import asyncio
 import random
-import time
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from covey.storage.errors import ErrorKind, classify, explain
+from covey.errors import StorageNotFoundError
+from covey.storage.errors import ErrorKind, classify, to_storage_error
 from covey.storage.filesystem import (
     MAX_CONCURRENT_REQUESTS,
+    REQUEST_TIMEOUT_S,
     Call,
     RemoteFilesystem,
-    RequestExecutor,
+    run_blocking,
 )
 
 MAX_ATTEMPTS = 5
 BACKOFF_BASE_S = 0.5
-_MOST_SECONDS = 20.0
+_MAX_BACKOFF_S = 20.0
 
-# Of answers that are under way at the same time.
-_MOST_BYTES = 32 << 20
+# Limit on the bytes of all responses in flight.
+_MAX_BYTES_IN_FLIGHT = 32 << 20
 
-Result = TypeVar("Result")
+# Threads for drivers without an event loop.
+_MAX_THREADS = 8
 
-# Every process waits another time; forked ones would share the state of any other generator.
+# Forked processes share the state of any other generator, and would retry at the same moment.
 _RANDOM = random.SystemRandom()
 
 
-@dataclass(slots=True)
-class Retry:
-    """How often something was tried."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Request:
+    """An operation on a remote file, with what its errors need."""
 
-    connection: RemoteFilesystem
+    filesystem: RemoteFilesystem
     url: str
-    doing: str
-    """What is done, for messages: "reading"."""
-    failures: int = 0
+    action: str
+    """The operation for messages, as a gerund: ``"reading"``."""
+    call: Call
+    bytes: int = 0
+    """Expected size of the response."""
+    timeout_s: float | None = REQUEST_TIMEOUT_S
+    missing_ok: bool = False
+    """Whether the result is None if the file does not exist."""
 
-    def failed(self, error: BaseException) -> float:
-        """Count a failure; how long to wait until the next try.
 
-        Must not be called while the error is handled: it would be the context of the new one, and
-        tracebacks would show the text of the driver.
+class _Retry:
+    """The number of failed attempts of a request."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._failures = 0
+
+    def delay(self, error: Exception) -> float:
+        """Count a failure; return the seconds to wait before the next attempt.
+
+        Must not be called in an ``except`` clause: see :func:`to_storage_error`.
 
         Raises:
-            StorageError: If there is to be none.
+            StorageError: If the error is not transient, or the attempts are exhausted.
         """
-        self.failures += 1
-        if classify(error) is not ErrorKind.RETRY or self.failures >= MAX_ATTEMPTS:
-            secrets = self.connection.secrets(self.url)
-            raise explain(error, self.url, self.doing, self.failures, secrets)
-        longest = min(BACKOFF_BASE_S * 2**self.failures, _MOST_SECONDS)
+        self._failures += 1
+        request = self._request
+        if classify(error) is not ErrorKind.RETRY or self._failures >= MAX_ATTEMPTS:
+            secrets = request.filesystem.secrets(request.url)
+            raise to_storage_error(error, request.url, request.action, self._failures, secrets)
+        longest = min(BACKOFF_BASE_S * 2**self._failures, _MAX_BACKOFF_S)
         return _RANDOM.uniform(longest / 4, longest / 2)
 
-    def repeat(self, action: Callable[[], Result]) -> Result:
-        """Do something until it succeeds."""
-        while True:
-            try:
-                return action()
-            except Exception as caught:
-                error = caught
-            time.sleep(self.failed(error))
+
+class RequestExecutor:
+    """Runs requests on fsspec's event loop, or in threads if their driver blocks."""
+
+    def __init__(self) -> None:
+        self._in_flight: set[Future[Any]] = set()
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = threading.Event()
+
+    def submit(self, request: Request) -> Future[Any]:
+        """Start a request; the future has the result after retries, or a StorageError."""
+        filesystem = request.filesystem
+        if filesystem.is_async:
+            driver = filesystem.driver
+            future = asyncio.run_coroutine_threadsafe(_run_async(request, driver), driver.loop)
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="covey-request")
+            future = self._pool.submit(_run_blocking, request, self._closed)
+        self._in_flight.add(future)
+        future.add_done_callback(self._in_flight.discard)
+        return future
+
+    def close(self) -> None:
+        """Cancel the requests in flight, and join the threads."""
+        self._closed.set()
+        for future in tuple(self._in_flight):
+            future.cancel()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass(slots=True)
-class Task:
-    """A call that is one of many."""
-
-    connection: RemoteFilesystem
-    call: Call
-    attempts: Retry
-    bytes: int = 0
-    """Of its answer."""
-    timed: bool = True
-    """Whether it may take only so long."""
-
-
-def run(
-    tasks: Sequence[Task],
-    receive: Callable[[Task, Any], None],
-    settle: Callable[[Task, Exception], bool] = lambda task, error: False,
-) -> None:
-    """Run calls, several at a time, and hand over their results as they come.
-
-    Args:
-        tasks: The calls.
-        receive: Takes a result, in this thread.
-        settle: Takes an error, in this thread; False if it is an error indeed.
+def run_all(requests: Sequence[Request]) -> Iterator[tuple[Request, Any]]:
+    """Run requests concurrently; yield each with its result as it completes.
 
     Raises:
-        StorageError: For the first call that cannot be helped; the others are given up.
+        StorageError: That of the first request that fails; the others are cancelled.
     """
-    waiting = deque(tasks)
-    resting: list[tuple[float, int, Task]] = []
-    flying: dict[Future[Any], Task] = {}
-    landed: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
-    launchers: dict[int, RequestExecutor] = {}
-    bytes_flying = rests = 0
-    with ExitStack() as stack:
-        for task in tasks:
-            if id(task.connection) not in launchers:
-                launcher = RequestExecutor(task.connection, alone=len(tasks) == 1)
-                launchers[id(task.connection)] = stack.enter_context(closing(launcher))
-        while waiting or resting or flying:
-            while resting and resting[0][0] <= time.monotonic():
-                waiting.appendleft(heapq.heappop(resting)[2])
-            while waiting and _has_room(len(flying), bytes_flying, waiting[0].bytes):
-                task = waiting.popleft()
-                future = launchers[id(task.connection)].start(task.call, timed=task.timed)
-                flying[future] = task
-                bytes_flying += task.bytes
-                future.add_done_callback(landed.put)
-            try:
-                rest = max(0.0, resting[0][0] - time.monotonic()) if resting else None
-                future = landed.get(timeout=rest)
-            except queue.Empty:
-                continue
-            task = flying.pop(future)
-            bytes_flying -= task.bytes
-            error = failure(future)
-            if error is None:
-                receive(task, future.result())
-            elif not settle(task, error):
-                rests += 1  # breaks ties, for tasks have no order
-                heapq.heappush(
-                    resting, (time.monotonic() + task.attempts.failed(error), rests, task)
-                )
-
-
-def failure(future: Future[Any]) -> Exception | None:
-    """Wait for a call; the error that it ended with, if any."""
+    if len(requests) == 1:
+        yield requests[0], run_one(requests[0])
+        return
+    waiting = deque(requests)
+    in_flight: dict[Future[Any], Request] = {}
+    executor = RequestExecutor()
     try:
-        future.result()
-    except Exception as error:
-        return error
-    return None
+        while waiting or in_flight:
+            while waiting and _has_room(in_flight.values(), waiting[0].bytes):
+                request = waiting.popleft()
+                in_flight[executor.submit(request)] = request
+            for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
+                yield in_flight.pop(future), future.result()
+    finally:
+        executor.close()
 
 
-def run_one(task: Task) -> Any:
-    """Run one call; its result."""
-    results: list[Any] = []
-    run([task], lambda _, result: results.append(result))
-    return results[0]
+def run_one(request: Request) -> Any:
+    """Run a request; return its result. No thread is started."""
+    if not request.filesystem.is_async:
+        return _run_blocking(request, threading.Event())
+    executor = RequestExecutor()
+    try:
+        return executor.submit(request).result()
+    finally:
+        executor.close()
 
 
-def _has_room(flying: int, bytes_flying: int, bytes: int) -> bool:
-    return flying < MAX_CONCURRENT_REQUESTS and (not flying or bytes_flying + bytes <= _MOST_BYTES)
+def _has_room(in_flight: Any, size: int) -> bool:
+    if not in_flight:
+        return True
+    total = sum(request.bytes for request in in_flight)
+    return len(in_flight) < MAX_CONCURRENT_REQUESTS and total + size <= _MAX_BYTES_IN_FLIGHT
+
+
+async def _run_async(request: Request, driver: Any) -> Any:
+    retry = _Retry(request)
+    while True:
+        try:
+            return await asyncio.wait_for(request.call(driver), request.timeout_s)
+        except Exception as caught:
+            error = caught
+        try:
+            delay = retry.delay(error)
+        except StorageNotFoundError:
+            if request.missing_ok:
+                return None
+            raise
+        await asyncio.sleep(delay)
+
+
+def _run_blocking(request: Request, closed: threading.Event) -> Any:
+    retry = _Retry(request)
+    while True:
+        try:
+            return run_blocking(request.call(request.filesystem.driver))
+        except Exception as caught:
+            error = caught
+        try:
+            delay = retry.delay(error)
+        except StorageNotFoundError:
+            if request.missing_ok:
+                return None
+            raise
+        if closed.wait(delay):
+            raise error  # the caller does not read the result

@@ -52,7 +52,8 @@ def salvage(
     Args:
         source: Path, or binary file object, which is read from its current position.
         compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` detects it from the content.
-        max_record_bytes: Largest record that is accepted where the size of the file is no bound.
+        max_record_bytes: Largest record of compressed data or a file object. The size of a plain
+            file bounds its records.
         mmap: Map local files into memory; False reads them.
 
     >>> with RecordWriter("three.tfrecord") as writer:

@@ -68,7 +68,7 @@ class Segment:
     Args:
         stream: The data.
         begin: Offset of its first byte.
-        size: Size of the file if it is plain and regular; None if it is no bound.
+        size: Size of a plain regular file; None for other files, whose size is unknown.
     """
 
     def __init__(self, stream: Stream, begin: int, size: int | None) -> None:

@@ -27,7 +27,7 @@ from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import ExampleBlock
 from covey.schema.infer import Inference
-from covey.schema.ranges import integer_range, join_ranges
+from covey.schema.survey import integer_range, join_ranges
 from covey.shuffle.keys import Key
 from covey.tfrecord import Block
 from covey.tfrecord.block import join_blocks

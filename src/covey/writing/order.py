@@ -28,7 +28,7 @@ from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import Rows
 from covey.schema.infer import leaves
-from covey.schema.ranges import integer_range, join_ranges
+from covey.schema.survey import integer_range, join_ranges
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import (
     ClassSizes,

@@ -31,7 +31,6 @@ from covey.errors import (
     CoveyError,
     DatasetError,
     FileChangedError,
-    StorageError,
 )
 from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sidecar
 from covey.index import index_names
@@ -286,10 +285,8 @@ class RemoteStaging:
         """Let the server copy a file; False if the driver cannot do that."""
         try:
             self._storage.copy(self._path(source), self._path(target))
-        except StorageError as error:
-            if isinstance(error.__cause__, NotImplementedError):
-                return False
-            raise
+        except NotImplementedError:
+            return False
         return True
 
     def _take_back(self, names: list[str]) -> None:

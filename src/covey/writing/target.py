@@ -32,7 +32,8 @@ from covey.index import (
 )
 from covey.index.format import Shard
 from covey.labels import Classes, find_label, is_string, read_strings
-from covey.schema import ClassLabel, Feature, Features
+from covey.schema import Features
+from covey.schema.merge import add_classes
 from covey.schema.tfds import features_from_tfds
 from covey.storage import LocalStorage
 from covey.tfrecord import RecordReader
@@ -192,7 +193,7 @@ class TargetSplit:
         # a later split has brought.
         features = abouts[0].features
         for other in (*(about.features for about in abouts[1:]), known):
-            features = features.replace(_grown(features, other))
+            features = add_classes(features, other)
         return features, abouts[0].label
 
     def old_texts(self, features: Features, label: str | None) -> tuple[str, ...]:
@@ -225,17 +226,3 @@ class TargetSplit:
         labeller = None if classes.label is None else KnownLabels(classes)
         index = Indexing(classes.features, labeller, progress=False).build(files)
         return [replace(shard, version="") for shard in index.metadata.shards], index.rows
-
-
-def _grown(features: Features, known: Features) -> dict[str, Feature]:
-    """The labels of features that got more classes in the meantime."""
-    grown: dict[str, Feature] = {}
-    for name, kind in features.items():
-        now = known.get(name)
-        if isinstance(kind, ClassLabel) and isinstance(now, ClassLabel):
-            more = now.num_classes or 0, len(now.names or ())
-            # A file that a killed writer left behind may be of other classes.
-            same = (now.names or ())[: len(kind.names or ())] == (kind.names or ())
-            if same and more > (kind.num_classes or 0, len(kind.names or ())):
-                grown[name] = now
-    return grown

@@ -21,6 +21,7 @@ from covey.labels import Classes, find_label, is_string, number_column
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import count_rows
+from covey.schema.merge import describe, extends
 from covey.shuffle.keys import OrderedRecords, RecordOrder
 from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
@@ -293,10 +294,11 @@ class _Job:
             # A source that names its classes: they find each other by name.
             return replace(job, rules=replace(job.rules, features=as_text), numbers_texts=True)
         for each in sorted(differing):
-            if not _agrees(base.get(each), declared.get(each)):
+            a, b = base.get(each), declared.get(each)
+            if not extends(a, b) and not extends(b, a):
                 raise DatasetError(
-                    f"feature {each!r} is {_brief(declared.get(each))}, but "
-                    f"{_brief(base.get(each))} in the splits that are there; leave features out to "
+                    f"feature {each!r} is {describe(b)}, but "
+                    f"{describe(a)} in the splits that are there; leave features out to "
                     "use theirs, or write another dataset"
                 )
         return job
@@ -363,19 +365,3 @@ def _by_name(features: Features | None, label: str, column: Any) -> Any:
         if not isinstance(number, str) and not 0 <= number < len(names):
             raise FeatureError(f"example {row}: feature {label!r}: class {number} has no name")
     return [each if isinstance(each, str) else names[each] for each in column]
-
-
-def _agrees(base: Any, declared: Any) -> bool:
-    """Whether a feature may be declared so in a dataset that has it already."""
-    if isinstance(base, ClassLabel) and isinstance(declared, ClassLabel):
-        if base.names is None or declared.names is None:
-            return base.names is declared.names
-        common = min(len(base.names), len(declared.names))
-        return base.names[:common] == declared.names[:common]
-    return bool(base == declared)
-
-
-def _brief(kind: Any) -> str:
-    """A feature in few words, however many classes it has."""
-    text = str(kind)
-    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"

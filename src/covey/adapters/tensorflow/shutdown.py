@@ -1,8 +1,8 @@
-"""Functions of Python that TensorFlow's threads call, until the interpreter ends.
+"""Calls of Python functions from threads of TensorFlow, until the interpreter exits.
 
-When it does, such a thread cannot run Python any more and never comes back; and TensorFlow, whose
-iterators are freed last, would wait for it for ever. So before that, calls become errors, which
-fill the buffers that the threads work for, and the end waits until nobody calls any more.
+A thread that enters Python during finalization never returns, and TensorFlow, whose iterators are
+freed last, would wait for it for ever. Therefore calls raise an error as soon as the exit begins,
+which fills the buffers of the threads, and the exit waits until no call is made.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from covey.errors import ClosedError
 
 Result = TypeVar("Result")
 
-# How long the end waits for what is under way, and how long it must be quiet then.
-_MOST_SECONDS = 10.0
-_QUIET_SECONDS = 0.05
+# Time to wait at exit for running calls, and interval without a call that ends the wait.
+EXIT_TIMEOUT_S = 10.0
+QUIET_INTERVAL_S = 0.05
 
 
 class _Calls:
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._under_way = 0
-        self._refused = 0
-        self._is_over = False
+        self._running = 0
+        self._rejected = 0
+        self._is_exiting = False
         self._process = os.getpid()
 
     def begin(self) -> None:
         with self._condition:
-            if self._is_over:
-                self._refused += 1
-                raise ClosedError("the interpreter ends")
-            self._under_way += 1
+            if self._is_exiting:
+                self._rejected += 1
+                raise ClosedError("the interpreter is exiting")
+            self._running += 1
 
     def end(self) -> None:
         with self._condition:
-            self._under_way -= 1
-            if self._is_over:
+            self._running -= 1
+            if self._is_exiting:
                 self._condition.notify_all()
 
     def finish(self) -> None:
-        """Refuse all calls from now on, and wait until there are none."""
-        if self._process != os.getpid():  # the threads are the parent's
+        """Reject all further calls, and wait until there are none."""
+        if self._process != os.getpid():  # the threads belong to the parent process
             return
-        until = time.monotonic() + _MOST_SECONDS
+        until = time.monotonic() + EXIT_TIMEOUT_S
         with self._condition:
-            self._is_over = True
-            self._condition.wait_for(lambda: self._under_way == 0, _MOST_SECONDS)
-        refused = -1
-        while refused != self._refused and time.monotonic() < until:
-            refused = self._refused
-            time.sleep(_QUIET_SECONDS)
+            self._is_exiting = True
+            self._condition.wait_for(lambda: self._running == 0, EXIT_TIMEOUT_S)
+        rejected = -1
+        while rejected != self._rejected and time.monotonic() < until:
+            rejected = self._rejected
+            time.sleep(QUIET_INTERVAL_S)
 
 
 _CALLS = _Calls()
@@ -63,7 +63,7 @@ atexit.register(_CALLS.finish)
 
 
 def stop_at_exit(function: Callable[..., Result]) -> Callable[..., Result]:
-    """The same function, for TensorFlow to call."""
+    """Return a function that raises ClosedError as soon as the interpreter exits."""
 
     def call(*arguments: Any) -> Result:
         _CALLS.begin()

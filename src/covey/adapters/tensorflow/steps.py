@@ -1,4 +1,4 @@
-"""A dataset of what a function of Python gives for each step of a plan."""
+"""A ``tf.data.Dataset`` over the results of a Python function of the step."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.tensors import no_autograph, tf
 from covey.plan import Plan
 
-# Memory that begins at a multiple of this is taken over by TensorFlow as it is, other is copied.
+# TensorFlow uses memory with this alignment, and copies other memory.
 _ALIGNMENT = 64
 
 
 def from_steps(
-    batch: Callable[[int], Any], plan: Plan, first: int, form: BatchSpec, at_once: int = 1
+    batch: Callable[[int], Any], plan: Plan, first: int, spec: BatchSpec, group: int = 1
 ) -> Any:
-    """A dataset of what a function gives for each step of a plan; an iteration is an epoch.
+    """Return a dataset whose iterations are epochs of a plan.
+
+    Its elements are the results of `batch` for the steps ``[start, stop)`` of an epoch, which
+    ``begin`` returns when an iteration starts. The last element of the inner dataset is a filter
+    without result: it calls ``end`` when an epoch is exhausted, also in an iterator that was
+    restored from a checkpoint, so that the next iteration is the epoch that follows.
 
     Args:
-        batch: Gives the batch of a step.
-        plan: Says how many steps an epoch has.
-        first: The step that is the first.
-        form: What a batch is.
-        at_once: How many steps are asked for in one call, if all batches have one shape.
+        batch: Function from a step to its batch.
+        plan: The plan, which determines the steps of an epoch.
+        first: First step.
+        spec: The type of a batch.
+        group: Number of steps per call, if all batches have the same shape.
     """
-    at_once = at_once if form.is_fixed else 1
+    group = group if spec.is_fixed else 1
     epochs = _Epochs(plan, first)
-    make = stop_at_exit(partial(_make, batch, form, at_once > 1))
+    make = stop_at_exit(partial(_make, batch, spec, group > 1))
     begin_epoch, end_epoch = stop_at_exit(epochs.begin), stop_at_exit(epochs.end)
-    dtypes = form.dtypes
+    dtypes = spec.dtypes
 
     @no_autograph  # type: ignore[untyped-decorator]
     def begin(number: Any) -> Any:
@@ -51,22 +56,20 @@ def from_steps(
     def steps(start: Any, stop: Any, following: Any) -> Any:
         @no_autograph  # type: ignore[untyped-decorator]
         def get(step: Any) -> Any:
-            until = tf.minimum(step + at_once, stop)
-            # Not stateful: else TensorFlow would save no iterator over it.
+            until = tf.minimum(step + group, stop)
+            # Stateless, so that iterators can be saved in a checkpoint.
             parts = tf.numpy_function(make, [step, until], dtypes, stateful=False)
-            return form.unpack(parts, several=at_once > 1)
+            return spec.unpack(parts, several=group > 1)
 
         made = [
-            tf.data.Dataset.range(start, stop, at_once).map(get),
-            # Nothing, but asked for when an epoch is over: also by an iterator that was restored
-            # just there, whose next epoch nobody has counted.
+            tf.data.Dataset.range(start, stop, group).map(get),
             tf.data.Dataset.from_tensors(following).filter(end).map(get),
         ]
-        first, last = (each.unbatch() if at_once > 1 else each for each in made)
+        first, last = (each.unbatch() if group > 1 else each for each in made)
         return first.concatenate(last)
 
     dataset = tf.data.Dataset.range(1).map(begin).flat_map(steps)
-    if plan.batch_at(first) % plan.batches_per_epoch:  # the first epoch is shorter than others
+    if plan.batch_at(first) % plan.batches_per_epoch:  # the first epoch is incomplete
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(plan.steps_per_epoch))
 
@@ -78,7 +81,7 @@ def _scalars(tensors: Sequence[Any]) -> tuple[Any, ...]:
 
 
 class _Epochs:
-    """Which steps the next iteration has. TensorFlow asks, in threads of its own."""
+    """The steps of the next iteration, for the threads of TensorFlow."""
 
     def __init__(self, plan: Plan, first: int) -> None:
         self._plan = plan
@@ -86,7 +89,7 @@ class _Epochs:
         self._lock = threading.Lock()
 
     def begin(self, _: Any) -> tuple[int, int, int]:
-        """The first step of the next epoch, the one behind its last, and that of the one after."""
+        """Begin an epoch; return its first step, its end, and the first step of the next one."""
         plan = self._plan
         with self._lock:
             start = self._next
@@ -95,31 +98,31 @@ class _Epochs:
             return start, start + plan.steps_left(batch), self._next
 
     def end(self, following: Any) -> bool:
-        """Have the epoch follow that follows the one which was just gone through."""
+        """Continue with the epoch that begins with `following`."""
         with self._lock:
             self._next = int(following)
         return False
 
 
 def _make(
-    batch: Callable[[int], Any], form: BatchSpec, several: bool, step: Any, until: Any
+    batch: Callable[[int], Any], spec: BatchSpec, several: bool, step: Any, until: Any
 ) -> list[NDArray[Any]]:
-    """What TensorFlow gets of the batches of some steps."""
+    """Return the arrays of the batches of the steps ``[step, until)``."""
     if not several:
-        return form.pack(batch(int(step)))
+        return spec.pack(batch(int(step)))
     steps = range(int(step), int(until))
     stacked: list[NDArray[Any]] = []
-    for row, each in enumerate(steps):
-        packed = form.pack(batch(each))
+    for row, number in enumerate(steps):
+        packed = spec.pack(batch(number))
         if not stacked:
             stacked = [_aligned((len(steps), *part.shape), part.dtype) for part in packed]
-        for complete, part in zip(stacked, packed, strict=True):
-            complete[row] = part
+        for stack, part in zip(stacked, packed, strict=True):
+            stack[row] = part
     return stacked
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An array that TensorFlow takes over without a copy."""
+    """Return an array that TensorFlow uses without a copy."""
     if dtype.kind == "O":
         return np.empty(shape, dtype)
     size = int(np.prod(shape)) * dtype.itemsize

@@ -1,4 +1,4 @@
-"""Columns: the arrays that each is taken apart into, and the tensors that are made of them."""
+"""The arrays of a column, and the tensor that they compose."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from covey.errors import FeatureError
 from covey.schema import Image, RaggedArray, SparseArray, SparseBatch, StringArray
 
 try:
-    tf: Any = importlib.import_module("tensorflow")  # whatever its types are, if it has any
+    tf: Any = importlib.import_module("tensorflow")
 except ImportError as error:
     raise ImportError(
-        "tensors of TensorFlow need it, and it is not installed; run: "
-        "pip install 'covey[tensorflow]'"
+        "covey.adapters.tensorflow requires TensorFlow; install it with "
+        "`pip install 'covey[tensorflow]'`",
+        name="tensorflow",
     ) from error
 
 no_autograph: Any = tf.autograph.experimental.do_not_convert
-"""For functions that build graphs themselves: TensorFlow need not look at their source."""
+"""Decorator of functions that build a graph, whose source must not be converted."""
 
 
 def tensor(value: Any) -> Any:
-    """A tensor: ragged or sparse if the array is, of strings if it has strings.
+    """Return the tensor of an array: ragged, sparse, or of strings, like the array.
 
     Raises:
-        FeatureError: If TensorFlow has nothing like it.
+        FeatureError: If TensorFlow has no such tensors.
 
     >>> tensor(np.arange(3)).dtype, tensor(RaggedArray.of([[1, 2], []])).shape
     (tf.int64, TensorShape([2, None]))
@@ -45,7 +46,12 @@ def tensor(value: Any) -> Any:
 
 
 def spec_of(value: Any, relaxed: Mapping[int, Image] | None = None) -> Any:
-    """What a column is, as TensorFlow says it."""
+    """Return the ``tf.TypeSpec`` of a column.
+
+    Args:
+        value: The column.
+        relaxed: Image features of variable size, by the identity of their columns.
+    """
     if tf.is_tensor(value):
         return tf.type_spec_from_value(value)
     parts = parts_of(value)
@@ -63,7 +69,7 @@ def spec_of(value: Any, relaxed: Mapping[int, Image] | None = None) -> Any:
 
 
 def part_dtypes(spec: Any) -> list[Any]:
-    """The types of the arrays of a column."""
+    """Return the types of the arrays of a column."""
     if isinstance(spec, tf.RaggedTensorSpec):
         return [spec.dtype, *[tf.int64] * spec.ragged_rank]
     if isinstance(spec, tf.SparseTensorSpec):
@@ -72,10 +78,10 @@ def part_dtypes(spec: Any) -> list[Any]:
 
 
 def parts_of(value: Any) -> list[NDArray[Any]]:
-    """The arrays of a column."""
+    """Return the arrays of a column."""
     if type(value) is np.ndarray and value.dtype.kind in "biufc":
         return [value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))]
-    if isinstance(value, StringArray):  # as bytes: strings are stored so
+    if isinstance(value, StringArray):  # TensorFlow stores strings as bytes
         return [replace(value, text=False).to_numpy()]
     if isinstance(value, RaggedArray):
         return _ragged_parts(value)
@@ -89,33 +95,36 @@ def parts_of(value: Any) -> list[NDArray[Any]]:
     array = np.asarray(value)
     if array.dtype.kind in "US":
         array = array.astype(object)
-    texts = array.dtype == object and all(isinstance(each, (str, bytes)) for each in array.flat)
-    if array.dtype.kind not in "biufc" and not texts:
+    has_strings = array.dtype == object and all(
+        isinstance(item, (str, bytes)) for item in array.flat
+    )
+    if array.dtype.kind not in "biufc" and not has_strings:
         raise FeatureError(
-            f"a batch has a {type(value).__name__} of {array.dtype}, for which TensorFlow has no "
-            "tensor; have batch_transform=, or an augmenter, make one of it"
+            f"TensorFlow has no tensor for a {type(value).__name__} of {array.dtype}",
+            remedy="convert it in batch_transform= or an augmenter",
         )
     return [array]
 
 
 def _ragged_parts(value: RaggedArray) -> list[NDArray[Any]]:
-    """The values of all rows, and where rows begin, from the outside in."""
+    """Return the values of all rows, and the row splits of each level, outermost first."""
     splits: list[NDArray[Any]] = []
     inner: Any = value
     while isinstance(inner, RaggedArray):
         if inner.row_shapes is not None:
             raise FeatureError(
-                "a batch has rows of different shapes, which differ not only in their first "
-                "dimension; TensorFlow has no such ragged tensors: have batch_transform= pad them"
+                "the shapes of rows differ in more than the first dimension, for which TensorFlow "
+                "has no ragged tensor",
+                remedy="pad them in batch_transform=",
             )
-        # A stretch of a column begins anywhere in its values.
+        # The rows of a slice begin anywhere in the values.
         splits.append(inner.row_splits - inner.row_splits[0])
         inner = inner.values[int(inner.row_splits[0]) : int(inner.row_splits[-1])]
     return [*parts_of(inner), *splits]
 
 
 def _sparse_parts(value: SparseBatch | SparseArray) -> list[NDArray[Any]]:
-    """Where values are, in the order of rows; the values; and the shape."""
+    """Return the indices in row-major order, the values, and the shape."""
     if isinstance(value, SparseArray):
         indices, values, shape = value.indices, value.values, value.shape
     else:
@@ -131,7 +140,7 @@ def _join_ragged(parts: Sequence[Any]) -> Any:
 
 
 def join(spec: Any, parts: Sequence[Any], several: bool) -> Any:
-    """The tensor of a column, in a graph, where shapes must be told."""
+    """Return the tensor of a column in a graph, with its static shape."""
     if isinstance(spec, tf.SparseTensorSpec):
         indices, values, shape = parts
         indices.set_shape([None, spec.shape.rank])

@@ -1,4 +1,4 @@
-"""PyTorch: batches for a ``DataLoader``, and samplers for a dataset of one's own."""
+"""PyTorch: a ``DataLoader`` over the batches of a loader, and samplers for other datasets."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ try:
     import torch  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "covey.adapters.torch needs PyTorch, which cannot be imported; install it with "
-        "`pip install 'covey[torch]'`",
+        "covey.adapters.torch requires PyTorch; install it with `pip install 'covey[torch]'`",
         name="torch",
     ) from error
 
-from covey.adapters.torch.batches import Batches, to_torch
-from covey.adapters.torch.m_per_class import MPerClassError, MPerClassSampler
-from covey.adapters.torch.samplers import BalancedBatchSampler, PlanBatchSampler
+from covey.adapters.torch.dataloader import BatchDataLoader, StepDataset, StepSampler, to_torch
+from covey.adapters.torch.samplers import (
+    BalancedBatchSampler,
+    MPerClassError,
+    MPerClassSampler,
+    PlanBatchSampler,
+)
 from covey.adapters.torch.tensors import tensor
 
 __all__ = [
     "BalancedBatchSampler",
-    "Batches",
+    "BatchDataLoader",
     "MPerClassError",
     "MPerClassSampler",
     "PlanBatchSampler",
+    "StepDataset",
+    "StepSampler",
     "tensor",
     "to_torch",
 ]

@@ -1,4 +1,4 @@
-"""Tensors of what batches are made of."""
+"""PyTorch tensors of the arrays of a batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from covey.schema.arrays import RaggedArray, StringArray
 
 
 def tensor(value: Any) -> Any:
-    """A tensor with the memory of an array, which is copied only if PyTorch cannot use it.
+    """Return a tensor that shares the memory of an array, unless PyTorch cannot use it.
 
-    Strings and byte strings become lists, and ragged arrays lists of tensors, as they would be with
-    PyTorch's own collating. What PyTorch has no tensors for stays as it is.
+    Strings and byte strings become lists, and ragged arrays lists of tensors, as in the collate
+    functions of PyTorch. Values without a tensor type are returned unchanged.
 
     >>> tensor(np.arange(3))
     tensor([0, 1, 2])
@@ -32,13 +32,13 @@ def tensor(value: Any) -> Any:
 
 
 def _of_array(array: np.ndarray[Any, Any]) -> Any:
-    if not array.flags.writeable:  # of a tensor, a caller that has it may write into it
+    if not array.flags.writeable:  # tensors are always writable
         array = array.copy()
     try:
         return torch.from_numpy(array)
-    except TypeError:  # there is no such dtype
+    except TypeError:  # PyTorch has no such dtype
         return array
-    except ValueError:  # strides, or an order of bytes, that tensors cannot have
+    except ValueError:  # strides or byte order that tensors cannot have
         return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
 
 
@@ -48,7 +48,7 @@ def _rows(ragged: RaggedArray) -> list[Any]:
         return ragged.tolist()
     if not isinstance(values, torch.Tensor):
         return [tensor(row) for row in ragged]
-    # All in one memory: a worker hands it over as one file, and not as one for each row.
+    # Views of one tensor: a worker sends them as one file instead of one per row.
     rows = [values[first:end] for first, end in pairwise(ragged.row_splits.tolist())]
     shapes = ragged.row_shapes
     if shapes is None:
@@ -57,20 +57,20 @@ def _rows(ragged: RaggedArray) -> list[Any]:
     return [row.reshape(tuple(shape)) for row, shape in zip(rows, listed, strict=True)]
 
 
-# Up to this, an array is sent from a worker through a pipe. PyTorch would make a file for it in
-# shared memory, and a connection to hand that over: for small ones that takes four times as long.
-_SMALL = 1 << 20
+# A worker sends smaller arrays through a pipe. PyTorch would create a file in shared memory, and a
+# connection to pass it on, which takes four times as long for small arrays.
+_MAX_PIPED_BYTES = 1 << 20
 
 
-def sent(value: Any) -> Any:
-    """What a worker returns: it becomes a tensor in the process that gets it."""
-    made = tensor(value)
-    is_small = isinstance(made, torch.Tensor) and made.nbytes <= _SMALL
-    return _Sent(np.asarray(value)) if is_small and isinstance(value, np.ndarray) else made
+def send(value: Any) -> Any:
+    """Return what a worker sends for a value: it arrives as the tensor of the value."""
+    converted = tensor(value)
+    is_small = isinstance(converted, torch.Tensor) and converted.nbytes <= _MAX_PIPED_BYTES
+    return _Piped(value) if is_small and isinstance(value, np.ndarray) else converted
 
 
-class _Sent:
-    """An array that arrives as a tensor."""
+class _Piped:
+    """An array that is unpickled as a tensor."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from loaded import make
 
+from covey.adapters.step_reader import StepReader
 from covey.errors import PlanError
-from covey.loader import StepReader
 
 
 @pytest.fixture
@@ -44,23 +44,23 @@ def test_a_copy_goes_its_own_way(loader):
 
 
 @pytest.mark.parametrize("steps", [[0, 1, 2, 3], [5, 6, 0, 1, 7, 2], [9, 8, 7], [3, 3, 3]])
-def test_a_follower_goes_where_it_is_asked_to(loader, steps):
-    follower = StepReader(loader)
+def test_a_reader_goes_where_it_is_asked_to(loader, steps):
+    reader = StepReader(loader)
     for step in steps:
-        assert same(follower[step], loader.batch(step))
+        assert same(reader[step], loader.batch(step))
 
 
-def test_a_follower_goes_over_the_end_of_an_epoch(tmp_path):
+def test_a_reader_goes_over_the_end_of_an_epoch(tmp_path):
     with make(tmp_path / "data", "numbers") as dataset:
         loader = dataset.shuffled(70, seed=1)  # 70, 70, 40
-        follower = StepReader(loader)
-        found = [follower[step] for step in range(7)]
+        reader = StepReader(loader)
+        found = [reader[step] for step in range(7)]
         assert [len(y) for _, y in found] == [70, 70, 40, 70, 70, 40, 70]
         assert all(same(batch, loader.batch(step)) for step, batch in enumerate(found))
 
 
 def test_many_loops_at_once_are_followed(loader):
-    follower = StepReader(loader)
+    reader = StepReader(loader)
     for step in range(3):
         for begin in range(0, 60, 10):
-            assert same(follower[begin + step], loader.batch(begin + step))
+            assert same(reader[begin + step], loader.batch(begin + step))

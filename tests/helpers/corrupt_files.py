@@ -1,8 +1,8 @@
-"""Corrupt TFRecord files of every kind, each with what can be had of it.
+"""Corrupt TFRecord files, each with the records that can be recovered from it.
 
-What is expected does not come from covey. A record survives if its frame, byte for byte, is still
-in the file's data, which for a corrupt GZIP or ZLIB file is whatever zlib gives for each of its
-members, byte by byte, before it fails. Damage is where no surviving frame is.
+The expectations do not come from covey. A record survives if its frame is still in the file's data,
+byte for byte. The data of a corrupt GZIP or ZLIB file is what zlib yields for each of its members,
+byte by byte, before it fails. A range without a surviving frame is corrupt.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class Case:
-    """One file, corrupt or not."""
+    """A file, corrupt or valid."""
 
     kind: str
-    """What was done to it, with words of letters and dashes: ``"plain-flip-length"``."""
+    """Format and corruption: ``"plain-flip-length"``."""
     path: Path
     compression: str | None
     """None, "GZIP" or "ZLIB"."""
     survivors: list[bytes]
-    """The records that are still sound, in their order."""
+    """The valid records, in order."""
     first: tuple[int, int] | None
-    """The record and the byte (of the decompressed data) of the first damage; None if sound."""
+    """Record id and offset (in the decompressed data) of the first corruption; None if valid."""
     damages: list[tuple[int, int]] | None
-    """The same of every damage, or None where more than the first is not determined."""
+    """Record id and offset of every corruption; None if only the first is determined."""
     before: int
-    """How many records an ordinary reader gets before it must stop: those before ``first``."""
+    """Number of records before ``first``, which an ordinary reader yields."""
 
 
 @dataclass
 class _Directory:
     path: Path
+    make: Callable[[int, int, Sequence[int]], list[bytes]]
     cases: list[Case] = field(default_factory=list)
 
     def add(
@@ -59,7 +60,7 @@ class _Directory:
         self.cases.append(Case(kind, path, compression, survivors, first, damages, before))
 
 
-# The format, written down once more.
+# The format, independent of covey.
 
 
 def _crc32c_table() -> list[int]:
@@ -92,7 +93,7 @@ def frame(record: bytes) -> bytes:
 
 
 def make_records(seed: int, count: int, sizes: Sequence[int]) -> list[bytes]:
-    """Records that differ from each other, of sizes from a list, half of them compressible."""
+    """Different records of sizes from a list; half of each is compressible."""
     rng = random.Random(seed)
     records = []
     for number in range(count):
@@ -102,11 +103,34 @@ def make_records(seed: int, count: int, sizes: Sequence[int]) -> list[bytes]:
     return records
 
 
-# What is expected.
+def example(**features: Sequence[int] | Sequence[float] | Sequence[bytes]) -> bytes:
+    """A tf.train.Example, serialized without protobuf."""
+    entries = b""
+    for name, values in features.items():
+        if isinstance(values[0], bytes):
+            kind, content = 1, b"".join(_field(1, value) for value in values)
+        elif isinstance(values[0], float):
+            kind, content = 2, _field(1, struct.pack(f"<{len(values)}f", *values))
+        else:
+            kind, content = 3, _field(1, b"".join(_varint(value % 2**64) for value in values))
+        entries += _field(1, _field(1, name.encode()) + _field(2, _field(kind, content)))
+    return _field(1, entries)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    low = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
+    return bytes([each | 0x80 for each in low[:-1]] + low[-1:])
+
+
+# Expectations.
 
 
 def _surviving(data: bytes, frames: Sequence[bytes]) -> list[tuple[int, int]]:
-    """(begin, end) of all whole frames that are in some bytes, but for what is in corrupt ones."""
+    """(begin, end) of all frames in some data, except those within corrupt records."""
     found = {}
     for each in set(frames):
         at = data.find(each)
@@ -114,7 +138,7 @@ def _surviving(data: bytes, frames: Sequence[bytes]) -> list[tuple[int, int]]:
             found[at] = at + len(each)
             at = data.find(each, at + 1)
     kept = []
-    covered = inside = 0  # where the frames end that were kept, and where a corrupt record does
+    covered = inside = 0  # end of the last kept frame, and of a corrupt record
     for begin in sorted(found):
         if begin > covered:
             inside = max(inside, _claimed_end(data, covered))
@@ -129,7 +153,7 @@ def _surviving(data: bytes, frames: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def _claimed_end(data: bytes, begin: int) -> int:
-    """Where a record says that it ends, if the checksum of its length is right."""
+    """End of a record by its length, if the checksum of the length is valid; else 0."""
     if len(data) < begin + 12 or header(length := _length(data, begin)) != data[begin : begin + 12]:
         return 0
     return 0 if length > 1 << 28 else begin + length + 16
@@ -142,12 +166,12 @@ def _length(data: bytes, begin: int) -> int:
 def _expect(
     data: bytes, frames: Sequence[bytes], breaks: Sequence[tuple[int, bool]] = ()
 ) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """The records that survive in some data, and (record, offset) of each stretch without one.
+    """The records that survive in some data, and (record, offset) of each range without one.
 
     Args:
-        data: All that can be had.
-        frames: Those of the valid file.
-        breaks: Where in the data something is missing, and whether that can be records.
+        data: The decompressed data.
+        frames: The frames of the valid file.
+        breaks: Offsets at which data is missing, and whether records may be lost there.
     """
     survivors: list[bytes] = []
     damages: list[tuple[int, int]] = []
@@ -167,7 +191,7 @@ def _expect(
 
 
 def _inflate(data: bytes, window: int) -> tuple[bytes, str | None]:
-    """What zlib gives of a stream, byte by byte, and why it stopped."""
+    """The data that zlib yields for a stream, byte by byte, and its error."""
     inflate = zlib.decompressobj(window)
     given = []
     for at in range(len(data)):
@@ -184,18 +208,18 @@ def _inflate(data: bytes, window: int) -> tuple[bytes, str | None]:
 
 
 class _Plain:
-    """A valid file, and what is done to it."""
+    """A valid plain file and its corruptions."""
 
     def __init__(self, directory: _Directory, seed: int, count: int, sizes: Sequence[int]) -> None:
         self.directory = directory
         self.rng = random.Random(seed)
-        self.records = make_records(seed, count, sizes)
+        self.records = directory.make(seed, count, sizes)
         self.frames = [frame(record) for record in self.records]
         self.begins = [sum(map(len, self.frames[:i])) for i in range(count + 1)]
         self.data = b"".join(self.frames)
 
     def add(self, kind: str, data: bytes, *, several: bool = False) -> None:
-        """Add a corrupt file; ``several`` if one stretch of it may be several damages."""
+        """Add a corrupt file; ``several`` if one range of it may be several corruptions."""
         survivors, damages = _expect(data, self.frames)
         kind = f"plain-{kind}"
         if several and damages:
@@ -233,7 +257,7 @@ def _add_flips(plain: _Plain) -> None:
                 plain.flip(f"flip-{part}", bits[0])
                 plain.flip(f"flips-{part}", *bits)
     for _ in range(8):
-        # Records that are not neighbours: between two that are, nothing survives.
+        # Not adjacent: no frame survives between adjacent records.
         numbers = plain.rng.sample(range(0, last, 3), 3)
         bits = [8 * plain.begins[n] + plain.rng.randrange(8 * 16) for n in numbers]
         plain.flip("flips-in-three-records", *bits)
@@ -287,7 +311,7 @@ def _add_pages(plain: _Plain) -> None:
 
 
 def _add_whole_frames(plain: _Plain) -> None:
-    """Whole frames that are somewhere else, or not there: nothing can tell."""
+    """Frames that are moved or removed as a whole, which cannot be detected."""
     for number in (0, 6, len(plain.records) - 2):
         low, middle, high = plain.begins[number : number + 3]
         frames = plain.data[low:high]
@@ -298,7 +322,7 @@ def _add_whole_frames(plain: _Plain) -> None:
 
 
 def _add_large(directory: _Directory) -> None:
-    """Damage within records that are larger than pages."""
+    """Corruption within records that are larger than pages."""
     plain = _Plain(directory, 3, 6, [2 * PAGE + 100, 3 * PAGE, 30])
     for page in range(len(plain.data) // PAGE):
         plain.patch("zero-page-of-large", page * PAGE, (page + 1) * PAGE, bytes(PAGE))
@@ -306,7 +330,7 @@ def _add_large(directory: _Directory) -> None:
 
 
 def _add_neighbours(directory: _Directory) -> None:
-    """Corrupt records one after the other, which lengths tell apart."""
+    """Adjacent corrupt records, which their lengths separate."""
     plain = _Plain(directory, 4, 12, [20, 40, 80])
     begins = plain.begins
     for numbers in ((0, 1), (4, 5, 6), (10, 11), tuple(range(12))):
@@ -315,15 +339,15 @@ def _add_neighbours(directory: _Directory) -> None:
         damages = [(n, begins[n]) for n in numbers]
         directory.add("plain-neighbours-data", data, None, survivors, damages)
         if numbers[1:] != (1,):
-            # A wrong length before them: that a frame follows is all that is known of the others.
+            # After a corrupt length the number of records is unknown.
             data = flip(data, 8 * begins[numbers[0]])
             first = (numbers[0], begins[numbers[0]])
             directory.add("plain-neighbours-length", data, None, survivors, None, first)
 
 
 def _add_nested(directory: _Directory) -> None:
-    """Records that hold TFRecord files: what they hold are no records of the file."""
-    inner = b"".join(map(frame, [*make_records(5, 9, [8, 30, 100]), b"eight by"]))
+    """Records that contain TFRecord files, whose frames are not records of the outer file."""
+    inner = b"".join(map(frame, [*directory.make(5, 9, [8, 30, 100]), b"eight by"]))
     payloads = {"bare": inner, "wrapped": b"\x0a\x7f" + inner + b"tail", "empty": frame(b"")}
     for name, payload in payloads.items():
         records = [b"first", payload, b"third", payload + b"!", b"last"]
@@ -348,8 +372,8 @@ def _add_nested(directory: _Directory) -> None:
 
 
 def _add_claims(directory: _Directory) -> None:
-    """Lengths that cannot be, with their right checksums."""
-    records = make_records(6, 8, [10, 50, 200])
+    """Impossible lengths with valid checksums."""
+    records = directory.make(6, 8, [10, 50, 200])
     frames = [frame(record) for record in records]
     for claim in (1 << 29, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 16, (1 << 64) - 1):
         for number in (0, 4, 8):
@@ -359,13 +383,13 @@ def _add_claims(directory: _Directory) -> None:
             directory.add("plain-claim", data, None, records, damages)
     many = b"".join(header(n) for n in range(500, 4000))
     data = frames[0] + many + frames[1]
-    directory.add("plain-nothing-but-headers", data, None, records[:2], None, (1, len(frames[0])))
+    directory.add("plain-headers-only", data, None, records[:2], None, (1, len(frames[0])))
 
 
 def _add_others(directory: _Directory) -> None:
-    """Files that are no TFRecords, or hardly."""
+    """Files that are not TFRecord files, or are empty."""
     rng = random.Random(7)
-    texts = {
+    contents = {
         "text": b"label,file\n" * 300,
         "random": rng.randbytes(5000),
         "zeros": bytes(PAGE),
@@ -377,12 +401,12 @@ def _add_others(directory: _Directory) -> None:
         "zlib-magic": b"\x78\x9c",
         "header": header(5),
     }
-    for name, data in texts.items():
+    for name, data in contents.items():
         directory.add(f"plain-no-records-{name}", data, None, [], [(0, 0)])
     for name, compression in (("plain", None), ("gzip", "GZIP"), ("zlib", "ZLIB")):
         directory.add(f"{name}-sound-empty", b"", compression, [], [])
     for name, compress in (("gzip", _gzip), ("zlib", zlib.compress)):
-        directory.add(f"{name}-no-records", compress(texts["text"]), name.upper(), [], [(0, 0)])
+        directory.add(f"{name}-no-records", compress(contents["text"]), name.upper(), [], [(0, 0)])
         directory.add(f"{name}-sound-nothing", compress(b""), name.upper(), [], [])
 
 
@@ -394,7 +418,7 @@ def _gzip(data: bytes) -> bytes:
 
 
 class _Compressed:
-    """A valid file of compressed parts, and what is done to it."""
+    """A valid file of compressed parts and its corruptions."""
 
     def __init__(
         self, directory: _Directory, name: str, parts: int, compress: Callable[[bytes], bytes]
@@ -403,7 +427,7 @@ class _Compressed:
         self.name = name
         self.compression = "ZLIB" if name == "zlib" else "GZIP"
         self.rng = random.Random(len(name))
-        records = make_records(8, 48, [0, 8, 60, 300, 500])
+        records = directory.make(8, 48, [0, 8, 60, 300, 500])
         self.frames = [frame(record) for record in records]
         each = len(records) // parts
         self.parts = [
@@ -411,12 +435,12 @@ class _Compressed:
         ]
 
     def add(self, kind: str, *parts: bytes, garbage: bool = False) -> None:
-        """Add a file of these parts; the last of them is none if it is ``garbage``."""
+        """Add a file of these parts; if ``garbage``, the last one is not a member."""
         data = b"".join(parts)
         had = b""
         breaks: list[tuple[int, bool]] = []
         for number, part in enumerate(parts):
-            # A part that has lost its end goes on into the next.
+            # A part without its end continues with the next one.
             rest = part + b"".join(parts[number + 1 :])
             given, error = _inflate(rest, 31 if self.compression == "GZIP" else 15)
             had += given
@@ -428,7 +452,7 @@ class _Compressed:
                     break
         survivors, damages = _expect(had, self.frames, breaks)
         kind = f"{self.name}-{kind}"
-        # What zlib gives after a damage, before it notices, is its own affair.
+        # The data after a corruption that zlib has not detected yet is not determined.
         first = damages[0] if damages else None
         only = damages if len(damages) == 0 or garbage else None
         self.directory.add(kind, data, self.compression, survivors, only, first)
@@ -464,7 +488,7 @@ def _add_compressed(directory: _Directory, file: _Compressed) -> None:
 
 
 def _add_members(file: _Compressed) -> None:
-    """Damage to whole members, or to the way they follow each other."""
+    """Corruption of whole members, or of their order."""
     rng, parts = file.rng, file.parts
     for number in range(len(parts)):
         part = parts[number]
@@ -486,9 +510,16 @@ def _add_members(file: _Compressed) -> None:
         file.add("trailer-and-next", *before, two[0][:-4] + bytes(4), bytes(len(two[1])), *after)
 
 
-def damaged_files(directory: Path) -> list[Case]:
-    """Write some hundred small files into a directory, the same in every run."""
-    made = _Directory(Path(directory))
+def corrupt_files(
+    directory: Path, make: Callable[[int, int, Sequence[int]], list[bytes]] = make_records
+) -> list[Case]:
+    """Write several hundred small files to a directory, the same in every run.
+
+    Args:
+        directory: The directory.
+        make: Function of a seed, a count and a list of sizes that returns the records.
+    """
+    made = _Directory(Path(directory), make)
     plain = _Plain(made, 1, 120, [0, 8, 30, 100, 250, 400])
     plain.add("sound", plain.data)
     for add in (_add_flips, _add_cuts, _add_shifts, _add_pages, _add_whole_frames):

@@ -1,0 +1,105 @@
+"""Options of a loader: which rank it serves, what a batch contains, and how it is prefetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from covey._threads import cpu_count
+from covey.errors import FeatureError
+from covey.plan import Mode, Plan
+from covey.plan.base import check_int
+from covey.schema.images import parse_size
+
+MAX_THREADS = 1024
+MAX_PREFETCH = 2**20
+
+
+class LoadKeywords(TypedDict, total=False):
+    """Keyword arguments of :class:`LoadOptions`, for the signatures that accept all of them."""
+
+    rank: int | None
+    world_size: int | None
+    mode: Mode
+    select: str | Sequence[str] | None
+    as_dict: bool
+    transform: Callable[..., Any] | None
+    batch_transform: Callable[..., Any] | None
+    augmenter: Callable[..., Any] | None
+    decode_images: bool
+    image_size: int | tuple[int, int] | None
+    threads: int | None
+    prefetch: int | None
+    reuse_buffers: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Options of :meth:`covey.Dataset.batches`, ``shuffled`` and ``sequential``.
+
+    Args:
+        rank: Index of this process, as for :meth:`covey.plan.Plan.for_rank` (default: 0).
+            ``to_torch`` takes `rank` and `world_size` from ``torch.distributed`` if neither is
+            given.
+        world_size: Number of processes (default: 1).
+        mode: ``"split"`` divides every batch among the ranks; ``"independent"`` gives every rank
+            batches of its own.
+        select: Name of the feature that is x, or a list of names, for a dict of them (default: all
+            features except the label). y is the class id.
+        as_dict: Return one dict of features and label instead of ``(x, y)``.
+        transform: Function of one example, a dict of the selected features and the label; returns
+            the example to use. It is called in several threads, as are the next two.
+        batch_transform: Function of x and y, or of the dict; returns the batch.
+        augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns ``(x, y)``,
+            called before `batch_transform`; a :class:`covey.augmenters.Augmenter`, for instance.
+        decode_images: Decode images to pixels.
+        image_size: ``(height, width)`` of decoded images, or one integer for both (default: as
+            stored).
+        threads: Number of threads that prefetch batches (default: one per CPU core). 0 disables
+            prefetching.
+        prefetch: Maximum number of prefetched batches (default: depends on their size).
+        reuse_buffers: Overwrite the arrays of a batch when the next one is requested.
+
+    A `transform`, `batch_transform` or `augmenter` with a parameter named ``rng``, ``step`` or
+    ``row`` receives it as a keyword argument: a numpy Generator that is a function of (seed, step)
+    and, for `transform`, of the row; the index of the batch; the index of the row in the batch of
+    all ranks, which is the first row of this rank for the other two. Results depend neither on
+    threads and workers nor on the number of ranks.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    mode: Mode = "split"
+    select: str | Sequence[str] | None = None
+    as_dict: bool = False
+    transform: Callable[..., Any] | None = None
+    batch_transform: Callable[..., Any] | None = None
+    augmenter: Callable[..., Any] | None = None
+    decode_images: bool = True
+    image_size: int | tuple[int, int] | None = None
+    threads: int | None = None
+    prefetch: int | None = None
+    reuse_buffers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            check_int("threads", self.threads, 0, MAX_THREADS)
+        if self.prefetch is not None:
+            check_int("prefetch", self.prefetch, 1, MAX_PREFETCH)
+        if self.image_size is not None:
+            object.__setattr__(self, "image_size", parse_size(self.image_size))
+        if self.select is not None and not isinstance(self.select, Iterable):
+            raise FeatureError(
+                option="select", found=self.select, allowed="a name or a list of names"
+            )
+
+    @property
+    def thread_count(self) -> int:
+        """Number of threads that prefetch batches."""
+        return cpu_count() if self.threads is None else self.threads
+
+    def share(self, plan: Plan) -> Plan:
+        """Return the part of `plan` for this rank."""
+        rank = 0 if self.rank is None else self.rank
+        return plan.for_rank(rank, 1 if self.world_size is None else self.world_size, self.mode)

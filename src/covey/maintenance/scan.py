@@ -1,0 +1,365 @@
+"""Scan of a shard: the valid records, the corrupt ranges, and the records that are not examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey import _core
+from covey._threads import ordered_map
+from covey.errors import CorruptRecordError, CoveyError, FileChangedError
+from covey.filenames import strip_record_suffixes
+from covey.index import BY_FILE, ShardFiles
+from covey.index.format import fingerprint_of
+from covey.labels import decode_strings, is_string
+from covey.maintenance.report import Problems, reason_of
+from covey.results import SkippedRecord
+from covey.schema import Features
+from covey.schema.survey import survey_block
+from covey.storage import Stat, Storage
+from covey.storage.local import local_stat
+from covey.tfrecord import Block, RecordReader
+from covey.tfrecord.block import HEADER_BYTES
+from covey.tfrecord.locations import Members, RecordLocations
+from covey.tfrecord.recovery import salvage
+from covey.tfrecord.segments import CorruptFile
+from covey.tfrecord.streams import RegularFile
+
+# Blocks of one shard that are in flight.
+_MAX_BLOCKS_IN_FLIGHT = 4
+
+
+class OpenShard:
+    """A shard that is opened once, so that every pass reads the same file. To be closed.
+
+    Args:
+        storage: Storage of the shard.
+        path: Path of the shard.
+        mmap: Map a local shard into memory; False reads it.
+
+    Raises:
+        StorageError: If a local shard is not a regular file.
+    """
+
+    def __init__(self, storage: Storage, path: str, *, mmap: bool = True) -> None:
+        self._storage = storage
+        self._path = path
+        self._mmap = mmap
+        self._file = None if storage.is_remote else RegularFile(path)
+        with self.source() as source, closing(CorruptFile(source)) as file:
+            self.compression = file.compression
+            """Compression, which is also detected if the first bytes are corrupt."""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def stat(self) -> Stat | None:
+        """Return the state of the open file; None if it is remote: each request validates it."""
+        return None if self._file is None else local_stat(self._file.stat())
+
+    def fingerprint(self, size: int) -> int:
+        """Return the fingerprint that an index stores."""
+        with self.source() as stream:
+            return fingerprint_of(stream, size)
+
+    @contextmanager
+    def source(self) -> Iterator[BinaryIO]:
+        """Open the content from its beginning."""
+        if self._file is not None:
+            self._file.seek(0)
+            yield self._file
+            return
+        with self._storage.open_stream(self._path) as stream:
+            yield stream
+
+    def read(self, members: Members | None = None) -> Iterator[Block | SkippedRecord]:
+        """Yield the valid records in order, and the corrupt ranges between them.
+
+        Args:
+            members: List that is filled with the members of a compressed shard, up to the first
+                corrupt one.
+        """
+        done = 0
+        if self.compression is not None and members is not None:
+            # The recovery does not track members: they are read first, as far as they are valid.
+            try:
+                with (
+                    self.source() as source,
+                    RecordReader(source, compression=self.compression) as reader,
+                ):
+                    for block in reader.blocks(members=members):
+                        yield block
+                        done = block.first + len(block)
+                return
+            except CorruptRecordError:
+                pass
+        with self.source() as source:
+            for found in salvage(source, compression=self.compression, mmap=self._mmap):
+                if isinstance(found, SkippedRecord) or found.first >= done:
+                    yield found
+                elif found.first + len(found) > done:
+                    yield found[done - found.first :]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBlock:
+    """The records of a block, compared with the features."""
+
+    block: Block
+    labels: NDArray[np.int64] | None
+    """Class id of every row, if there is a label; 0 for invalid rows."""
+    invalid: list[tuple[int, str]] = field(default_factory=list)
+    """Rows that are not examples or do not match the features, in order, with the reason."""
+    strings: set[str] = field(default_factory=set)
+    """Class names of the valid rows, if the label is a string."""
+    surveys: list[_core.Survey] = field(default_factory=list)
+    """Surveys of the valid rows, if the features are unknown."""
+
+    def offset(self, row: int) -> int:
+        """Return the offset of a record's frame in the (decompressed) file."""
+        return self.block.position + int(self.block.offsets[row]) - HEADER_BYTES
+
+
+class ExampleCheck:
+    """Compares records with features, and reads their classes.
+
+    Args:
+        features: Features that the records must match; None if they must only be Examples.
+        label: Label feature, or ``"@file"``; None reads no classes.
+        class_names: Class names in the order of their ids, if the label is a string.
+    """
+
+    def __init__(
+        self,
+        features: Features | None,
+        label: str | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self._features = features
+        self._by_file = label == BY_FILE
+        self._path: tuple[str, ...] | None = None
+        self._is_string = False
+        if features is not None and label is not None and not self._by_file:
+            self._path = tuple(features.path_of(label))
+            self._is_string = is_string(features[label])
+        self._ids = {name: number for number, name in enumerate(class_names or ())}
+
+    def check(self, block: Block, file: str) -> CheckedBlock:
+        """Check the records of a block, whose checksums are valid, of a file."""
+        found = CheckedBlock(block, self._no_labels(len(block), file))
+        for row, result in self._divide(block, 0):
+            if isinstance(result, str):
+                found.invalid.append((row, result))
+            elif isinstance(result, _core.Survey):
+                found.surveys.append(result)
+            elif result is not None and found.labels is not None:
+                if isinstance(result, list):
+                    found.strings.update(result)
+                    result = [self._ids.get(name, -1) for name in result]
+                found.labels[row : row + len(result)] = result
+        return found
+
+    def _no_labels(self, rows: int, file: str) -> NDArray[np.int64] | None:
+        if self._by_file:
+            return np.full(rows, self._ids.get(strip_record_suffixes(file), -1), np.int64)
+        return None if self._path is None else np.zeros(rows, np.int64)
+
+    def _divide(self, block: Block, row: int) -> Iterator[tuple[int, Any]]:
+        """Bisect a block into ranges of valid records and single invalid records.
+
+        Yields:
+            The first row of each range, and the reason why the record is invalid, or a survey, or
+            the classes of the range.
+        """
+        try:
+            yield row, self._decode(block)
+        except FileChangedError:  # the record may be valid
+            raise
+        except CoveyError as error:
+            if len(block) == 1:
+                yield row, reason_of(error)
+                return
+            half = len(block) // 2
+            yield from self._divide(block[:half], row)
+            yield from self._divide(block[half:], row + half)
+
+    def _decode(self, block: Block) -> _core.Survey | list[str] | NDArray[np.int64] | None:
+        if self._features is None:
+            survey = _core.Survey()
+            survey_block(survey, block)
+            return survey
+        column: Any = self._features.decode_batch(block)
+        if self._path is None:
+            return None
+        for key in self._path:
+            column = column[key]
+        return decode_strings(column) if self._is_string else np.asarray(column).astype(np.int64)
+
+
+@dataclass
+class ScannedShard:
+    """Result of the scan of a shard."""
+
+    name: str
+    problems: Problems
+    stat: Stat | None = None
+    """State of the file when it was opened; None if it is missing or cannot be read."""
+    compression: str | None = None
+    records: int = 0
+    """Number of records with valid checksums."""
+    record_ids: int = 0
+    """Number of record ids: the records, and the corrupt ranges."""
+    data_bytes: int = 0
+    """Size of the records without their frames."""
+    is_corrupt: bool = False
+    invalid: list[int] = field(default_factory=list)
+    """Ids of the records that are not examples or do not match the features."""
+    invalid_bytes: int = 0
+    """Size of these records without their frames."""
+    strings: set[str] = field(default_factory=set)
+    """Class names, if the label is a string."""
+    surveys: list[_core.Survey] = field(default_factory=list)
+    """Surveys of the valid records, if the features are unknown."""
+    rows: ScannedRows | None = None
+    """Rows of an index of the shard, if they were requested."""
+    fingerprint: int | None = None
+    """Fingerprint of the file, if the rows were requested."""
+
+
+class ScannedRows:
+    """Locations and classes of the records of a shard, from which the index builder fills rows."""
+
+    def __init__(self, compression: str | None, *, by_member: bool) -> None:
+        self.locations = RecordLocations(compression)
+        self.runs: list[tuple[int, int]] = [(0, 0)]
+        """Position and record id of the first record of each run without a lost record."""
+        self._by_member = by_member
+        self._ended = False
+        self._labels = [np.zeros(0, np.int64)]
+        self._known = [np.zeros(0, bool)]
+
+    def add(self, found: CheckedBlock | SkippedRecord) -> None:
+        """Add the records of a block, or note a corrupt range."""
+        if isinstance(found, SkippedRecord):
+            # The members after a corrupt one are not tracked.
+            self._ended = self._ended or self._by_member
+            if found.lost:
+                self.runs.append((len(self.locations), found.record + 1))
+        elif not self._ended:
+            self.locations.add(found.block)
+            if found.labels is not None:
+                self._labels.append(found.labels)
+                known = np.ones(len(found.block), bool)
+                known[[row for row, _ in found.invalid]] = False
+                self._known.append(known)
+
+    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
+        """Return the class ids, and which of them are known; None without a label."""
+        labels = np.concatenate(self._labels)
+        return (labels, np.concatenate(self._known)) if len(labels) else None
+
+
+@dataclass(frozen=True)
+class ShardScanner:
+    """Scans the shards of a split.
+
+    Args:
+        split: Name of the split.
+        files: Shards of the split.
+        examples: Check of the records.
+        progress: Function that is called with the number of records and bytes that were scanned.
+        expected: Number of records of each shard by the metadata of the dataset, if it is known.
+        mmap: Map local shards into memory; False reads them.
+        only_lost: Report only what is lost, without a limit of problems per file.
+    """
+
+    split: str
+    files: ShardFiles
+    examples: ExampleCheck
+    progress: Callable[[int, int], None]
+    expected: Sequence[int] | None = None
+    mmap: bool = True
+    only_lost: bool = False
+
+    def scan(
+        self, number: int, executor: Executor | None = None, *, by_member: bool | None = None
+    ) -> ScannedShard:
+        """Scan a shard.
+
+        Args:
+            number: Index of the shard.
+            executor: Executor that checks the blocks; None checks them in this thread.
+            by_member: Whether the rows of an index are collected that addresses the members of
+                GZIP files; False for one that does not; None collects no rows.
+        """
+        name, path, storage = self.files.names[number], self.files.paths[number], self.files.storage
+        found = self._new(name)
+        try:
+            (stat,) = storage.stat([path])
+            if stat is None:
+                known = "" if self.expected is None else f", with {self.expected[number]:,} records"
+                found.problems.add(name, f"the shard is missing{known}")
+                return found
+            with closing(OpenShard(storage, path, mmap=self.mmap)) as shard:
+                found.stat, found.compression = shard.stat() or stat, shard.compression
+                if by_member is not None:
+                    found.rows = ScannedRows(shard.compression, by_member=by_member)
+                    found.fingerprint = shard.fingerprint(found.stat.size)
+                self._read(shard, found, executor)
+                if shard.stat() not in (None, found.stat):
+                    found.problems.add(name, "the shard was changed while it was read")
+                    found.is_corrupt = True
+        except OSError as error:
+            # Records that were read before the error are not used: another pass may not find them.
+            found = self._new(name)
+            found.problems.add(name, f"the shard cannot be read: {reason_of(error)}")
+        return found
+
+    def _new(self, name: str) -> ScannedShard:
+        problems = Problems(self.split, None) if self.only_lost else Problems(self.split)
+        return ScannedShard(name, problems)
+
+    def _read(self, shard: OpenShard, found: ScannedShard, executor: Executor | None) -> None:
+        rows = found.rows
+        blocks = shard.read(None if rows is None else rows.locations.members)
+        tasks = (partial(self._check, each, found.name) for each in blocks)
+        with closing(ordered_map(tasks, executor, _MAX_BLOCKS_IN_FLIGHT)) as checked:
+            for each in checked:
+                if rows is not None:
+                    rows.add(each)
+                if isinstance(each, SkippedRecord):
+                    found.is_corrupt = True
+                    found.record_ids += each.lost
+                    if each.lost or not self.only_lost:
+                        found.problems.add(
+                            found.name, each.reason, record=each.record, offset=each.offset
+                        )
+                else:
+                    self._count(found, each)
+
+    def _check(self, found: Block | SkippedRecord, name: str) -> CheckedBlock | SkippedRecord:
+        return found if isinstance(found, SkippedRecord) else self.examples.check(found, name)
+
+    def _count(self, found: ScannedShard, checked: CheckedBlock) -> None:
+        block = checked.block
+        for row, reason in checked.invalid:
+            record = block.first + row
+            found.problems.add(found.name, reason, record=record, offset=checked.offset(row))
+            found.invalid.append(record)
+            found.invalid_bytes += int(block.lengths[row])
+        size = int(block.lengths.sum())
+        found.records += len(block)
+        found.record_ids += len(block)
+        found.data_bytes += size
+        found.strings |= checked.strings
+        found.surveys += checked.surveys
+        self.progress(len(block), size)

@@ -1,0 +1,227 @@
+"""The contract of all adapters: the batches of a loader, epochs, states, ranks, hooks, errors."""
+
+import itertools
+import subprocess
+import sys
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from loaded import NATIVE, OTHERS, numbers_of
+
+from covey.augmenters import ContrastiveAugmenter
+from covey.errors import PlanError
+
+STEPS = 7
+ADAPTERS = {
+    "tensorflow": lambda loader: loader.to_tf(),
+    "torch": lambda loader: loader.to_torch(),
+    "jax": lambda loader: loader.to_jax(),
+}
+
+
+class Epochs:
+    """Epochs of the batches of an adapter, one per call."""
+
+    def __init__(self, adapter, loader):
+        self._adapter, self._loader = adapter, loader
+        self._batches = None if adapter == "jax" else ADAPTERS[adapter](loader)
+
+    def __call__(self, count=None):
+        # An iterator of JAX is one epoch of its loader.
+        batches = self._loader.to_jax() if self._batches is None else self._batches
+        return [plain(batch) for batch in itertools.islice(batches, count)]
+
+
+def plain(value):
+    """The values of a batch of any framework, in lists."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    if isinstance(value, (tf.Tensor, torch.Tensor, jax.Array)):
+        value = np.asarray(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapter(request):
+    return request.param
+
+
+def load(ds, **options):
+    return ds.batches(4, 2, **{"seed": 9, "steps_per_epoch": STEPS, **options})
+
+
+@pytest.mark.parametrize("kind", [*NATIVE, *OTHERS])
+def test_batches_are_those_of_the_loader(made, adapter, kind):
+    if (adapter, kind) == ("jax", "ragged"):
+        pytest.skip("JAX has no ragged arrays")
+    for options in ({}, {"as_dict": True}):
+        expected = [plain(batch) for batch in made(kind).batches(3, 2, seed=1, **options)]
+        assert Epochs(adapter, made(kind).batches(3, 2, seed=1, **options))() == expected
+
+
+@pytest.mark.parametrize("kind", ["balanced", "shuffled", "fill"])
+def test_each_iteration_is_the_next_epoch(ds, adapter, kind):
+    make = {
+        "balanced": lambda: load(ds),
+        "shuffled": lambda: ds.shuffled(50, seed=1),
+        "fill": lambda: ds.shuffled(50, seed=1, remainder="fill"),
+    }[kind]
+    loader, epochs = make(), Epochs(adapter, make())
+    for _ in range(3):
+        assert epochs() == [plain(batch) for batch in loader]
+
+
+def test_the_first_iteration_begins_at_the_position_of_the_loader(ds, adapter):
+    loader, other = load(ds), load(ds)
+    for each in (loader, other):
+        each.seek(STEPS + 3)
+    epochs = Epochs(adapter, loader)
+    for _ in range(2):
+        assert epochs() == [plain(batch) for batch in other]
+
+
+@pytest.mark.parametrize("stop", [0, 3, STEPS])
+def test_a_state_resumes_exactly(ds, adapter, stop):
+    if adapter == "tensorflow":
+        pytest.skip("the state is that of a tf.train.Checkpoint")
+    batches, again = ADAPTERS[adapter](load(ds)), ADAPTERS[adapter](load(ds))
+    found = [plain(batch) for batch in itertools.islice(batches, stop)]
+    again.load_state_dict(batches.state_dict())
+    if stop < STEPS:  # after the last batch, the state is that of the end of the epoch
+        found += map(plain, again)
+    assert found == [plain(batch) for batch in load(ds)]
+
+
+@pytest.mark.parametrize("mode", ["split", "independent"])
+def test_ranks_together_have_the_batches_of_one(ds, adapter, mode):
+    plan = load(ds).plan
+    parts = [
+        [numbers_of(x) for x, _ in Epochs(adapter, load(ds, rank=r, world_size=2, mode=mode))()]
+        for r in range(2)
+    ]
+    steps = list(zip(*parts, strict=True))
+    if mode == "split":
+        assert [first + second for first, second in steps] == plan.batches(0, STEPS).tolist()
+    else:
+        assert [ids for step in steps for ids in step] == plan.batches(0, 2 * STEPS).tolist()
+
+
+def test_batches_that_are_kept_never_change(ds, adapter):
+    kept = list(ADAPTERS[adapter](load(ds, steps_per_epoch=100, threads=2, prefetch=2)))
+    assert list(map(plain, kept)) == list(map(plain, load(ds, steps_per_epoch=100)))
+
+
+def test_reused_buffers_are_copied_or_rejected(ds, adapter):
+    loader = load(ds, reuse_buffers=True)
+    if adapter == "jax":
+        assert list(map(plain, list(loader.to_jax()))) == list(map(plain, load(ds)))
+        return
+    with pytest.raises(PlanError) as caught:
+        ADAPTERS[adapter](loader)
+    assert (caught.value.option, caught.value.found) == ("reuse_buffers", True)
+
+
+def fail(x, y):
+    if 95 in numbers_of(x):
+        raise ValueError("that is 95")
+    return x, y
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_of_a_hook_is_raised(ds, adapter, threads):
+    loader = ds.sequential(10, batch_transform=fail, threads=threads)
+    with pytest.raises((ValueError, tf.errors.OpError), match="that is 95"):
+        Epochs(adapter, loader)()
+
+
+# Hooks with random choices: the same batches in any arrangement.
+
+
+def jitter(example, rng, step, row):
+    return {**example, "x": example["x"] + rng.random((2, 3)).astype(np.float32) + step + row / 64}
+
+
+def mix(x, y, rng, step):
+    return x * rng.random() + step, y
+
+
+def flip(x, y, examples_per_class, is_warmup, *, step, row):
+    assert (examples_per_class, is_warmup) == (2, False)
+    signs = [(-1) ** ((step + row + index) % 3) for index in range(len(x))]
+    return x * np.array(signs, x.dtype)[:, None, None], y
+
+
+HOOKS = {"transform": jitter, "batch_transform": mix, "augmenter": flip}
+HOOKED = [*({name: hook} for name, hook in HOOKS.items()), HOOKS]
+
+
+@pytest.mark.parametrize("hooks", HOOKED, ids="+".join)
+def test_seeded_hooks_give_the_same_batches_everywhere(ds, hooks):
+    expected = [plain(load(ds, threads=0, **hooks).batch(step)) for step in range(2 * STEPS)]
+    assert len({str(batch) for batch in expected}) == 2 * STEPS
+    assert expected[0] != plain(load(ds, threads=0, **{**hooks, "seed": 8}).batch(0))
+    for threads in (0, 1, 4):
+        assert list(map(plain, load(ds, threads=threads, **hooks))) == expected[:STEPS]
+    for name in ADAPTERS:
+        epochs = Epochs(name, load(ds, **hooks))
+        assert [*epochs(), *epochs()] == expected
+    loader = load(ds, **hooks)
+    loader.load_state_dict({**loader.state_dict(), "batch": 5})
+    assert list(map(plain, loader)) == expected[5:STEPS]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_seeded_hooks_do_not_depend_on_the_number_of_ranks(ds, world_size):
+    def ranked(mode, **hooks):
+        options = {"world_size": world_size, "mode": mode, **hooks}
+        loaders = [load(ds, rank=rank, **options) for rank in range(world_size)]
+        return list(zip(*loaders, strict=True))
+
+    alone = load(ds, **HOOKS)
+    for step, parts in enumerate(ranked("split", **HOOKS)):
+        x, y = (np.concatenate(each) for each in zip(*parts, strict=True))
+        assert plain((x, y)) == plain(alone.batch(step))
+    flat = [batch for parts in ranked("independent", **HOOKS) for batch in parts]
+    assert plain(flat) == [plain(alone.batch(step)) for step in range(len(flat))]
+    short = ds.sequential(50, transform=jitter)
+    parts = [ds.sequential(50, transform=jitter, rank=r, world_size=3) for r in range(3)]
+    for x, own in zip(short, zip(*parts, strict=True), strict=True):
+        assert plain(x[0]) == plain(np.concatenate([each[0] for each in own]))
+
+
+def as_image(example):
+    return {**example, "x": np.full((8, 8, 3), int(example["x"][0, 0]) % 255, np.uint8)}
+
+
+def test_a_contrastive_augmenter_in_a_loader(ds):
+    augmenter = ContrastiveAugmenter(seed=3, views=2)
+    options = {"transform": as_image, "augmenter": augmenter}
+    x, y = load(ds, **options).batch(4)
+    assert (x.shape, y.shape) == ((16, 8, 8, 3), (16,))
+    plain_x, plain_y = load(ds, transform=as_image).batch(4)
+    assert np.array_equal(x, augmenter(plain_x, plain_y, 2, step=4)[0])
+    parts = [load(ds, rank=rank, world_size=2, **options).batch(4)[0] for rank in range(2)]
+    assert np.array_equal(np.concatenate(parts), x)
+    (x, y), *_ = ds.shuffled(8, augmenter=augmenter, transform=as_image)
+    assert (x.shape, y.shape) == ((16, 8, 8, 3), (16,))
+
+
+@cache
+def import_without(framework):
+    module = f"covey.adapters.{framework}"
+    code = f"import sys; sys.modules['{framework}'] = None; import {module}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+
+
+def test_a_missing_framework_is_named_with_its_extra(adapter):
+    last = import_without(adapter).splitlines()[-1]
+    assert last.startswith("ImportError")
+    assert f"pip install 'covey[{adapter}]'" in last

@@ -1,0 +1,478 @@
+"""The cache of remote blocks, with a real HTTP server."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import content, memory_location, ranges, read_ranges
+from servers import range_server, stand_alone
+
+from covey._core import crc32c
+from covey.errors import ClosedError, StorageError
+from covey.storage import cache_directory, open_storage
+from covey.storage.cache import DiskCache
+from covey.storage.cache_entry import BLOCK_BYTES, evict, stored_bytes
+from covey.storage.range_cache import fetched
+
+BLOCK = BLOCK_BYTES
+NAMES = "abcd"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    stand_alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def web():
+    with range_server() as (url, objects):
+        yield url, objects
+
+
+def open_all(web, names, size, **options):
+    """Put files on a server, and open them."""
+    url, objects = web
+    storage = open_storage(url, **options)
+    for name in names:
+        objects.files[f"/{name}"] = content(size, seed=ord(name))
+    return [storage.open_cached(f"{url}/{name}") for name in names]
+
+
+def entries():
+    return sorted((cache_directory() / "blocks").iterdir())
+
+
+def cached_bytes():
+    return sum(stored_bytes(str(path)) for path in entries())
+
+
+# Fetching.
+
+
+@settings(max_examples=25)
+@given(
+    pairs=st.lists(
+        st.tuples(st.integers(0, 40 * BLOCK + 77), st.integers(0, 3 * BLOCK)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_any_ranges(tmp_path_factory, pairs):
+    with pytest.MonkeyPatch.context() as patch, range_server() as web:
+        stand_alone(patch, tmp_path_factory.mktemp("cache"))
+        (opened,) = open_all(web, "a", 40 * BLOCK + 77)
+        data = web[1].files["/a"]
+        web[1].fault = lambda method, path, attempt: ["drop", "500", ""][min(attempt, 2)]
+        pairs = [(begin, min(begin + size, len(data))) for begin, size in pairs]
+        assert read_ranges(opened, pairs) == [data[begin:end] for begin, end in pairs]
+
+
+def test_near_ranges_are_coalesced(web):
+    (opened,) = open_all(web, "a", 400 * BLOCK)
+    pairs = [(0, 1), (BLOCK, BLOCK + 1), (5 * BLOCK, 6 * BLOCK), (20 * BLOCK, 21 * BLOCK)]
+    read_ranges(opened, pairs)
+    read_ranges(opened, pairs)
+    assert sorted(web[1].reads()) == [
+        f"bytes=0-{6 * BLOCK - 1}",
+        f"bytes={20 * BLOCK}-{21 * BLOCK - 1}",
+    ]
+
+
+def test_long_ranges_are_split(web):
+    (opened,) = open_all(web, "a", 300 * BLOCK)
+    assert read_ranges(opened, [(0, 300 * BLOCK)]) == [web[1].files["/a"]]
+    assert len(web[1].reads()) == 3
+
+
+def test_files_are_fetched_concurrently_and_checked_once(web):
+    files = open_all(web, NAMES, 20 * BLOCK)
+    web[1].asked.clear()
+    together = threading.Barrier(8, timeout=20)
+
+    def fault(method, path, attempt):
+        if method == "GET":
+            together.wait()
+        return ""
+
+    web[1].fault = fault
+    with fetched([(file, *ranges((1, BLOCK), (15 * BLOCK, 16 * BLOCK))) for file in files]):
+        for name, file in zip(NAMES, files, strict=True):
+            assert file.read_at(1, BLOCK) == web[1].files[f"/{name}"][1:BLOCK]
+    assert sum(method == "HEAD" for method, _, _ in web[1].asked) == 4
+
+
+@pytest.mark.parametrize("pair", [(-1, 5), (5, 4), (0, 11)])
+def test_invalid_ranges(pair):
+    place = memory_location()
+    place.put("x", b"0123456789")
+    opened = place.storage.open_cached(place.at("x"))
+    with pytest.raises(ValueError, match="not within its 10 bytes"):
+        read_ranges(opened, [pair])
+
+
+def test_a_closed_file():
+    place = memory_location()
+    place.put("x", b"0123456789")
+    opened = place.storage.open_cached(place.at("x"))
+    opened.close()
+    with pytest.raises(ClosedError) as caught:
+        read_ranges(opened, [(0, 1)])
+    assert caught.value.path == place.at("x")
+
+
+def test_files_without_a_version_are_removed_from_the_cache(monkeypatch):
+    monkeypatch.setattr("covey.storage.remote.version_of", lambda info: "")
+    place = memory_location()
+    place.put("x", b"0123456789")
+    opened = place.storage.open_cached(place.at("x"))
+    read_ranges(opened, [(0, 10)])
+    assert cached_bytes() == BLOCK
+    opened.close()
+    assert cached_bytes() == 0
+
+
+def test_another_storage_finds_the_blocks(web):
+    read_ranges(open_all(web, "a", 3 * BLOCK)[0], [(0, BLOCK)])
+    (again,) = open_all(web, "a", 3 * BLOCK)
+    assert read_ranges(again, [(0, BLOCK)]) == [web[1].files["/a"][:BLOCK]]
+    assert len(web[1].reads()) == 1
+
+
+def test_entries_of_different_servers_differ(web):
+    directories = set()
+    with range_server() as other:
+        for url, objects in (web, other, web):
+            objects.files["/birds/x"] = content(100)
+            options = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": url}}
+            opened = open_storage("s3://birds", options).open_cached("s3://birds/x")
+            directories.add(opened.directory)
+    assert len(directories) == 2
+
+
+# Servers without ranges, or without sizes.
+
+
+def test_a_server_that_ignores_ranges_is_asked_once(web):
+    (opened,) = open_all(web, "a", 50 * BLOCK + 3)
+    data = web[1].files["/a"]
+    web[1].fault = lambda method, path, attempt: "whole"
+    pairs = [(5, 9), (40 * BLOCK, 41 * BLOCK)]
+    assert read_ranges(opened, pairs) == [data[begin:end] for begin, end in pairs]
+    assert web[1].reads().count("") == 1
+    asked = len(web[1].asked)
+    assert read_ranges(opened, [(0, len(data))]) == [data]
+    assert len(web[1].asked) == asked
+
+
+def test_a_server_that_ignores_ranges_and_fails(web):
+    (opened,) = open_all(web, "a", 3_000_000)
+    data = web[1].files["/a"]
+    faults = ["whole drop", "500", "whole"]
+    web[1].fault = lambda method, path, attempt: faults[min(attempt, 2)]
+    assert read_ranges(opened, [(2_000_000, 2_000_009)]) == [data[2_000_000:2_000_009]]
+    web[1].fault = lambda method, path, attempt: "whole drop" if attempt % 2 else "whole"
+    shutil.rmtree(cache_directory())
+    with open_storage(web[0]).open_stream(f"{web[0]}/a") as stream:
+        assert stream.read() == data
+        assert stream.seek(5) == 5
+        assert stream.read(4) == data[5:9]
+
+
+def test_a_whole_file_must_fit_into_the_cache(web):
+    (opened,) = open_all(web, "a", 9 * BLOCK, cache_bytes=8 * BLOCK)
+    web[1].fault = lambda method, path, attempt: "whole"
+    with pytest.raises(StorageError, match="COVEY_CACHE_BYTES"):
+        read_ranges(opened, [(0, 1)])
+
+
+def test_a_server_that_does_not_report_sizes(web):
+    web[1].has_length = False
+    (opened,) = open_all(web, "a", 200_000)
+    assert opened.size == 200_000
+    assert read_ranges(opened, [(5, 100_000)]) == [web[1].files["/a"][5:100_000]]
+
+
+def test_a_server_that_compresses(web):
+    web[1].compresses = True
+    (opened,) = open_all(web, "a", 200_000)
+    assert open_storage(web[0]).read(f"{web[0]}/a") == web[1].files["/a"]
+    assert read_ranges(opened, [(5, 9)]) == [web[1].files["/a"][5:9]]
+
+
+# Eviction.
+
+
+def test_the_least_recently_used_entry_is_evicted(web):
+    first, second, third = open_all(web, "abc", 3 * BLOCK, cache_bytes=8 * BLOCK)
+    everything = [(0, 3 * BLOCK)]
+    for opened in (first, second, first, third):
+        read_ranges(opened, everything)
+        assert cached_bytes() <= 8 * BLOCK
+    assert len(web[1].reads()) == 3
+    read_ranges(first, everything)
+    assert len(web[1].reads()) == 3
+    read_ranges(second, everything)
+    assert len(web[1].reads()) == 4
+
+
+def test_a_pinned_entry_is_not_evicted(web):
+    first, second = open_all(web, "ab", 3 * BLOCK, cache_bytes=4 * BLOCK)
+    everything = ranges((0, 3 * BLOCK))
+    with fetched([(first, *everything)]):
+        assert not evict(first.directory)
+        cache = DiskCache(4 * BLOCK)
+        assert not cache.try_make_room(3 * BLOCK, {})
+        with pytest.raises(StorageError, match="COVEY_CACHE_BYTES"):
+            cache.make_room(3 * BLOCK, {})
+        assert first.read_at(0, 3 * BLOCK) == web[1].files["/a"]
+    read_ranges(second, [(0, 3 * BLOCK)])
+    assert not os.path.exists(first.directory)
+    assert read_ranges(first, [(0, 3 * BLOCK)]) == [web[1].files["/a"]]
+
+
+def test_a_thread_waits_for_pinned_entries(web):
+    first, second = open_all(web, "ab", 3 * BLOCK, cache_bytes=4 * BLOCK)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(read_ranges(second, [(0, 3 * BLOCK)])))
+    with fetched([(first, *ranges((0, 3 * BLOCK)))]):
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+    thread.join(20)
+    assert found == [web[1].files["/b"]]
+
+
+def test_an_entry_of_another_process_is_pinned(web):
+    (opened,) = open_all(web, "a", 3 * BLOCK)
+    read_ranges(opened, [(0, BLOCK)])
+    code = """
+import sys
+from covey.storage.cache_entry import open_pinned
+open_pinned(sys.argv[1], 0)
+print("pinned", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code, opened.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"pinned\n"
+        assert not evict(opened.directory)
+    assert evict(opened.directory)
+
+
+def test_a_file_larger_than_the_cache(web):
+    (opened,) = open_all(web, "a", 64 * BLOCK, cache_bytes=8 * BLOCK)
+    data = web[1].files["/a"]
+    for block in np.random.default_rng(3).permutation(64).tolist():
+        pair = (block * BLOCK, (block + 1) * BLOCK)
+        assert read_ranges(opened, [pair]) == [data[slice(*pair)]]
+        assert cached_bytes() <= 8 * BLOCK
+
+
+def test_many_files_larger_than_the_cache(web):
+    files = open_all(web, NAMES, 16 * BLOCK, cache_bytes=20 * BLOCK)
+    for block in range(16):
+        pair = (block * BLOCK, (block + 1) * BLOCK)
+        with fetched([(file, *ranges(pair)) for file in files]):
+            for name, file in zip(NAMES, files, strict=True):
+                assert file.read_at(*pair) == web[1].files[f"/{name}"][slice(*pair)]
+        assert cached_bytes() <= 20 * BLOCK
+    # One entry at a time is dropped, not all of them.
+    assert len(web[1].reads()) < 16 * 4 + 16
+
+
+def test_ranges_that_exceed_the_cache(web):
+    (opened,) = open_all(web, "a", 9 * BLOCK, cache_bytes=8 * BLOCK)
+    with pytest.raises(StorageError, match=r"589824 bytes.* 524288; raise .*COVEY_CACHE_BYTES"):
+        read_ranges(opened, [(0, 9 * BLOCK)])
+    read_ranges(opened, [(0, 8 * BLOCK)])
+
+
+# Corruption.
+
+
+def corrupt_data(entry):
+    with open(entry / "data", "r+b") as file:
+        file.seek(BLOCK + 7)
+        file.write(b"damaged")
+
+
+def corrupt_checksum_modulo_255(entry):
+    with open(entry / "data", "r+b") as file:
+        block = bytearray(file.read(BLOCK))
+        before = crc32c(block)
+        while crc32c(block) == before or crc32c(block) % 255 != before % 255:
+            block[7] = (block[7] + 1) % 256
+            block[8] = (block[8] + (block[7] == 0)) % 256
+        file.seek(0)
+        file.write(block)
+
+
+def corrupt_directory(entry):
+    entry.rename(entry.parent / "elsewhere")
+    entry.write_bytes(b"a file")
+
+
+CORRUPTIONS = {
+    "data": corrupt_data,
+    "modulo 255": corrupt_checksum_modulo_255,
+    "size": lambda entry: os.truncate(entry / "data", 5),
+    "map": lambda entry: os.truncate(entry / "map", 33),
+    "magic": lambda entry: (entry / "map").write_bytes(b"\1" * 44),
+    "missing": lambda entry: (entry / "data").unlink(),
+    "directory": corrupt_directory,
+}
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS)
+def test_corrupt_blocks_are_fetched_again(web, corrupt):
+    read_ranges(open_all(web, "a", 3 * BLOCK)[0], [(0, 3 * BLOCK)])
+    corrupt(entries()[0])
+    (again,) = open_all(web, "a", 3 * BLOCK)
+    assert read_ranges(again, [(0, 3 * BLOCK)]) == [web[1].files["/a"]]
+    assert len(web[1].reads()) == 2
+
+
+def test_discarded_blocks_are_fetched_again(web):
+    (opened,) = open_all(web, "a", 3 * BLOCK)
+    read_ranges(opened, [(0, 3 * BLOCK)])
+    corrupt_data(Path(opened.directory))
+    opened.discard(*ranges((BLOCK + 5, BLOCK + 9)))
+    assert read_ranges(opened, [(0, 3 * BLOCK)]) == [web[1].files["/a"]]
+    assert web[1].reads()[1:] == [f"bytes={BLOCK}-{2 * BLOCK - 1}"]
+
+
+def test_the_cache_directory_can_be_removed_at_any_time(web):
+    (opened,) = open_all(web, "a", 3 * BLOCK)
+    with fetched([(opened, *ranges((0, BLOCK)))]):
+        shutil.rmtree(cache_directory())
+        assert opened.read_at(0, 9) == web[1].files["/a"][:9]
+        assert read_ranges(opened, [(BLOCK, BLOCK + 9)]) == [web[1].files["/a"][BLOCK : BLOCK + 9]]
+    assert read_ranges(opened, [(0, 9)]) == [web[1].files["/a"][:9]]
+
+
+def test_temporary_entries_are_removed(web):
+    (opened,) = open_all(web, "a", 3 * BLOCK)
+    directory = Path(opened.directory).parent
+    for name in [".gone-1", ".new-1", ".new-2"]:
+        (directory / name).mkdir()
+        (directory / name / "data").write_bytes(b"1")
+    for path in (directory / ".new-1" / "data", directory / ".new-1"):
+        os.utime(path, (0, 0))
+    read_ranges(opened, [(0, BLOCK)])
+    assert [path.name for path in entries() if path.name.startswith(".")] == [".new-2"]
+
+
+def test_a_full_disk(web, monkeypatch):
+    (opened,) = open_all(web, "a", 3 * BLOCK)
+
+    def write(file, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(StorageError, match=r"No space left.*COVEY_CACHE ") as caught:
+        read_ranges(opened, [(0, BLOCK)])
+    assert caught.value.path == str(cache_directory())
+
+
+def test_corruption_that_cannot_be_removed(web, monkeypatch):
+    (opened,) = open_all(web, "a", 3 * BLOCK)
+    read_ranges(opened, [(0, BLOCK)])
+    os.truncate(opened.path, 5)
+    monkeypatch.setattr("covey.storage.range_cache.discard", lambda directory: False)
+    with pytest.raises(StorageError) as caught:
+        read_ranges(opened, [(0, BLOCK)])
+    assert caught.value.path == opened.directory
+
+
+# Threads and processes.
+
+
+def read_at_random(files, seed, times=20):
+    rng = np.random.default_rng(seed)
+    for _ in range(times):
+        opened, data = files[int(rng.integers(len(files)))]
+        begin = int(rng.integers(len(data) - BLOCK))
+        pair = (begin, begin + BLOCK)
+        assert read_ranges(opened, [pair]) == [data[slice(*pair)]]
+
+
+def test_threads_share_files(web):
+    opened = open_all(web, NAMES, 16 * BLOCK, cache_bytes=40 * BLOCK)
+    files = [(file, web[1].files[f"/{name}"]) for name, file in zip(NAMES, opened, strict=True)]
+    failures = []
+
+    def work(seed):
+        try:
+            read_at_random(files, seed)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def run_script(code, *arguments):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment)
+
+
+def test_processes_share_the_cache(web):
+    open_all(web, NAMES, 8 * BLOCK)
+    code = """
+import sys
+from test_range_cache import BLOCK, NAMES, content, open_storage, read_at_random
+
+url, seed = sys.argv[1:]
+storage = open_storage(url, cache_bytes=20 * BLOCK)
+files = [(storage.open_cached(f"{url}/{n}"), content(8 * BLOCK, ord(n))) for n in NAMES]
+read_at_random(files, int(seed), 40)
+"""
+    processes = [run_script(code, web[0], str(seed)) for seed in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+
+
+def test_a_forked_child_continues_to_read(web):
+    open_all(web, "a", 8 * BLOCK)
+    code = """
+import os, sys
+from places import ranges
+from test_range_cache import BLOCK, content, fetched, open_storage, read_ranges
+
+url, data = sys.argv[1], content(8 * BLOCK, ord("a"))
+storage = open_storage(url)
+opened = storage.open_cached(f"{url}/a")
+stream = storage.open_stream(f"{url}/a")
+
+def check(number):
+    begin = number * BLOCK
+    assert read_ranges(opened, [(begin, begin + 9)]) == [data[begin : begin + 9]]
+    assert stream.read(9) == data[number * 9 : number * 9 + 9]
+    assert storage.read(f"{url}/a") == data
+
+check(0)
+with fetched([(opened, *ranges((0, 9)))]):
+    child = os.fork()
+    if not child:
+        try:
+            check(1)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert opened.read_at(0, 9) == data[:9]
+check(1)
+"""
+    assert run_script(code, web[0]).wait(60) == 0

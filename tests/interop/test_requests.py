@@ -1,0 +1,323 @@
+"""Requests that fail, retries, and sequential reads, with a real server for HTTP and S3."""
+
+import asyncio
+import errno
+import sys
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+import servers
+from aiobotocore.session import AioSession
+from places import Location, content, memory_location, read_ranges
+from servers import range_server, stand_alone
+
+from covey.errors import (
+    FileChangedError,
+    StorageError,
+    StorageNotFoundError,
+    StoragePermissionError,
+)
+from covey.storage import filesystem, open_storage, remote, retry
+from covey.storage.errors import ErrorKind, classify
+from covey.storage.filesystem import RemoteFilesystem
+from covey.urls import Url
+
+SESSION = AioSession()
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    stand_alone(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def web():
+    with range_server() as (url, objects):
+        yield url, objects
+
+
+@pytest.fixture(params=["http", "s3"])
+def faulty(request, web):
+    """A file server with faults; it implements as much of S3 as reading needs."""
+    url, objects = web
+    options, root = None, f"{url}/birds"
+    if request.param == "s3":
+        options = {
+            "key": "a",
+            "secret": "b",
+            "client_kwargs": {"endpoint_url": url},
+            "session": SESSION,
+        }
+        root = "s3://birds"
+
+    def put(name, data):
+        objects.files[f"/birds/{name}"] = data
+
+    put.objects = objects
+    return Location(open_storage(root, options), root, put)
+
+
+READ = {
+    "read": lambda place: place.storage.read(place.at("x")),
+    "stat": lambda place: place.storage.stat([place.at("x")]),
+    "stream": lambda place: place.storage.open_stream(place.at("x")).read(),
+    "cached": lambda place: read_ranges(place.storage.open_cached(place.at("x")), [(5, 9)]),
+}
+
+
+@pytest.mark.parametrize("fault", ["drop", "short", "shift", "500", "503", "429"])
+def test_failed_ranges_are_retried(faulty, fault):
+    data = content(5_000_000)
+    faulty.put("x", data)
+    faulty.put.objects.fault = lambda method, path, attempt: (
+        fault if attempt < 3 and method == "GET" else ""
+    )
+    if fault == "shift" and faulty.root.startswith("s3"):
+        pytest.skip("s3fs does not return the Content-Range")
+    opened = faulty.storage.open_cached(faulty.at("x"))
+    pairs = [(100_000, 100_009), (2_000_000, 3_000_000), (4_999_999, 5_000_000)]
+    assert read_ranges(opened, pairs) == [data[begin:end] for begin, end in pairs]
+    if fault != "shift":  # the stream begins at byte 0
+        with faulty.storage.open_stream(faulty.at("x")) as stream:
+            assert stream.read() == data
+
+
+@pytest.mark.parametrize("how", READ)
+def test_all_requests_are_retried(faulty, how):
+    faulty.put("x", content(100_000))
+    faults = ["500", "503", "500", "429", ""]
+    faulty.put.objects.fault = lambda method, path, attempt: faults[min(attempt, 4)]
+    assert READ[how](faulty)
+
+
+def test_a_silent_server_is_a_failure(faulty, monkeypatch):
+    monkeypatch.setattr(filesystem, "_SOCKET_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(remote, "REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(type(faulty.storage)._run, "__kwdefaults__", {"timeout_s": 0.5})
+    faulty.put("x", content(100_000))
+    over = threading.Event()
+
+    def fault(method, path, attempt):
+        if method == "GET" and attempt == 0:
+            over.wait(timeout=20)
+        return ""
+
+    faulty.put.objects.fault = fault
+    assert faulty.storage.read(faulty.at("x")) == content(100_000)
+    over.set()
+
+
+# aiohttp repeats a request by itself if the server closes the connection without a response.
+@pytest.mark.parametrize(
+    ("fault", "times", "reason"), [("503", 5, "503"), ("mute", 10, "closed|disconnected")]
+)
+@pytest.mark.parametrize("how", READ)
+def test_attempts_are_limited(faulty, how, fault, times, reason):
+    faulty.put("x", content(100_000))
+    faulty.put.objects.fault = lambda method, path, attempt: fault
+    with pytest.raises(StorageError, match=f"failed 5 times.*({reason})") as caught:
+        READ[how](faulty)
+    assert type(caught.value) is StorageError
+    assert caught.value.path == faulty.at("x")
+    assert set(Counter(faulty.put.objects.asked).values()) == {times}
+
+
+@pytest.mark.parametrize("how", READ)
+def test_refused_requests_are_not_retried(faulty, how):
+    faulty.put("x", content(100_000))
+    faulty.put.objects.fault = lambda method, path, attempt: "403"
+    with pytest.raises(StoragePermissionError, match="403") as caught:
+        READ[how](faulty)
+    assert caught.value.path == faulty.at("x")
+    assert "storage_options=" in caught.value.remedy
+    assert len(faulty.put.objects.asked) <= 2
+
+
+def test_access_that_is_refused_later(faulty):
+    faulty.put("x", content(100_000))
+    opened = faulty.storage.open_cached(faulty.at("x"))
+    faulty.put.objects.fault = lambda method, path, attempt: "401"
+    with pytest.raises(StoragePermissionError):
+        read_ranges(opened, [(0, 1)])
+
+
+def test_no_credentials(web):
+    storage = open_storage("s3://birds", {"client_kwargs": {"endpoint_url": web[0]}})
+    with pytest.raises(StoragePermissionError) as caught:
+        storage.read("s3://birds/x")
+    assert "AWS_ACCESS_KEY_ID" in caught.value.remedy
+    assert web[1].asked == []
+
+
+@pytest.mark.parametrize("how", ["read", "stream", "cached"])
+def test_missing_files_are_not_retried(faulty, how):
+    with pytest.raises(StorageNotFoundError) as caught:
+        READ[how](faulty)
+    assert caught.value.path == faulty.at("x")
+    assert len(faulty.put.objects.asked) <= 3
+
+
+def test_a_port_without_a_server():
+    with range_server() as (url, _):
+        pass
+    with pytest.raises(StorageError, match=r"failed 5 times.*Connect"):
+        open_storage(url).read(f"{url}/x")
+
+
+def test_a_body_without_an_end_is_not_read(monkeypatch):
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            for _ in range(64):
+                self.wfile.write(bytes(1 << 20))
+            complete.append(True)
+
+    complete = []
+    monkeypatch.setattr(remote, "MAX_METADATA_BYTES", 1 << 20)
+    with servers.serving(Handler) as url, pytest.raises(StorageError, match="at most 1,048,576"):
+        open_storage(url).read(f"{url}/x")
+    assert not complete
+
+
+def test_the_number_of_requests_in_flight_is_limited(monkeypatch):
+    monkeypatch.setattr(retry, "_MAX_BYTES_IN_FLIGHT", 20)
+    monkeypatch.setattr(retry, "MAX_CONCURRENT_REQUESTS", 3)
+    in_flight, most = 0, []
+
+    async def call(_):
+        nonlocal in_flight
+        in_flight += 1
+        most.append(in_flight)
+        await asyncio.sleep(0.01)
+        in_flight -= 1
+
+    files = RemoteFilesystem(Url.parse("asynchronous://x"), {})
+    for size, limit in [(10, 2), (90, 1), (0, 3)]:
+        most.clear()
+        requests = [
+            retry.Request(files, "asynchronous://x", "waiting", call, bytes=size) for _ in range(10)
+        ]
+        assert len(list(retry.run_all(requests))) == len(most) == 10
+        assert max(most) <= limit
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(), ErrorKind.RETRY),
+        (OSError(errno.EBUSY, "SlowDown"), ErrorKind.RETRY),
+        (TimeoutError(), ErrorKind.RETRY),
+        (EOFError(), ErrorKind.RETRY),
+        (OSError(errno.EINVAL, "no"), ErrorKind.FATAL),
+        (OSError(errno.ENOSPC, "full"), ErrorKind.FATAL),
+        (StorageError("explained"), ErrorKind.FATAL),
+        (NotImplementedError(), ErrorKind.FATAL),
+        (KeyError("x"), ErrorKind.FATAL),
+        (IsADirectoryError(), ErrorKind.FATAL),
+        (FileNotFoundError(), ErrorKind.MISSING),
+        (PermissionError(), ErrorKind.REFUSED),
+        (FileChangedError(), ErrorKind.CHANGED),
+        (type("RefreshError", (Exception,), {})(), ErrorKind.REFUSED),
+        (type("ClientPayloadError", (Exception,), {})(), ErrorKind.RETRY),
+        (type("HTTPError", (Exception,), {"code": 412})(), ErrorKind.CHANGED),
+        (type("HTTPError", (Exception,), {"status": 502})(), ErrorKind.RETRY),
+    ],
+    ids=repr,
+)
+def test_errors_are_classified(error, kind):
+    assert classify(error) is kind
+
+
+# Drivers.
+
+
+def test_fsspec_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(StorageError) as caught:
+        open_storage("s3://b/x")
+    assert (caught.value.path, caught.value.remedy) == ("s3://b/x", "pip install 'covey[remote]'")
+
+
+def test_a_driver_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(StorageError) as caught:
+        open_storage("gs://b/x")
+    assert caught.value.remedy == "pip install gcsfs"
+
+
+def test_an_unknown_protocol():
+    with pytest.raises(StorageError, match=r"unknown protocol 'owl'; supported .*memory.*s3"):
+        open_storage("owl://nest")
+
+
+def test_invalid_storage_options():
+    storage = open_storage("dir://x")
+    with pytest.raises(StorageError, match=r"the storage options \[\] are not valid") as caught:
+        storage.read("dir://x")
+    assert caught.value.path == "dir://x"
+
+
+# Sequential access.
+
+
+def test_the_head_of_a_file_is_one_short_request(web):
+    url, objects = web
+    objects.files["/x"] = content(5_000_000)
+    with open_storage(url).open_stream(f"{url}/x") as stream:
+        assert stream.read(10) == objects.files["/x"][:10]
+    assert objects.reads() == ["bytes=0-262143"]
+
+
+def test_ranges_are_prefetched(web):
+    url, objects = web
+    objects.files["/x"] = content(20_000_000)
+    sixth, in_time = threading.Event(), []
+
+    def fault(method, path, attempt):
+        if len(objects.reads()) == 6:
+            sixth.set()
+        if method == "GET" and len(objects.reads()) == 4:  # wait until two more are requested
+            in_time.append(sixth.wait(timeout=20))
+        return ""
+
+    objects.fault = fault
+    with open_storage(url).open_stream(f"{url}/x") as stream:
+        assert stream.read() == objects.files["/x"]
+    assert in_time == [True]
+
+
+def test_closing_a_stream_joins_its_threads():
+    place = memory_location()
+    place.put("x", content(10_000_000))
+    place.storage.read(place.at("x"))
+    before = set(threading.enumerate())
+    stream = place.storage.open_stream(place.at("x"))
+    assert len(stream.read(600_000)) == 600_000
+    assert set(threading.enumerate()) != before
+    stream.close()
+    assert set(threading.enumerate()) == before
+
+
+def test_a_small_buffer():
+    place, data = memory_location(), content(1_000_000)
+    place.put("x", data)
+    with place.storage.open_stream(place.at("x")) as stream:
+        chunks = [stream.raw.read(70_001) for _ in range(20)]
+    assert b"".join(chunks) == data
+
+
+@pytest.mark.parametrize(("offset", "whence"), [(-1, 0), (-11, 2), (0, 9)])
+def test_invalid_positions(offset, whence):
+    place = memory_location()
+    place.put("x", b"0123456789")
+    with (
+        place.storage.open_stream(place.at("x")) as stream,
+        pytest.raises(ValueError, match=r">= 0|whence"),
+    ):
+        stream.raw.seek(offset, whence)
