@@ -99,7 +99,7 @@ def test_arrays_of_splits(npz):
         ({"x": np.zeros((0, 3))}, "the arrays have no rows"),
         ({"x": np.float64(3)}, "there is no array with rows"),
         ({"x": np.zeros(3, complex)}, "feature 'x'.* dtype complex128"),
-        ({"y": np.zeros(2, int), "names": np.array(["a", "a", "b"])}, "two classes have the name"),
+        ({"y": np.zeros(2, int), "names": np.array(["a", "a", "b"])}, "the name 'a' occurs twice"),
     ],
 )
 def test_invalid_arrays(npz, arrays, what):
