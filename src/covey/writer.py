@@ -1,4 +1,4 @@
-"""datum's writer, under the name of its module: ``from covey.writer import TFRecordWriter``."""
+"""datum's writer: ``from covey.writer import TFRecordWriter``."""
 
 from covey.compat.datum import CountWarning, Serializer, TFRecordWriter
 

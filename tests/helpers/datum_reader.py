@@ -1,15 +1,15 @@
-"""A judge for directories written in datum's form: it reads them by the rules of datum's own reader.
+"""A reader of datum directories that follows the rules of datum's own reader.
 
-Two files say everything, and nothing else in the directory is looked at:
+It uses two files of the directory, and the shards:
 
 - `shard_info.json`, `{split: {file name: number of records}}`. Only the files named there are
   opened, whatever they are called; they are not compressed; the counts must add up.
 - `datum_to_type_and_shape_mapping.json`, `{feature: {"type", "shape", "dense"}}`, one for all
   splits. `type` is `int`, `float` or `string`, and nothing else is known.
 
-Where datum's reader fails, this one fails: a dense feature that is missing or has another number
-of values, a dense list of strings, a file with more or fewer records than it is said to have.
-datum interleaves (and by default shuffles) the files; here they come one after another.
+It fails where datum's reader fails: a dense feature that is missing or has another number of
+values, a dense list of strings, a file with another number of records. datum interleaves (and by
+default shuffles) the files; this reader reads them in order.
 """
 
 import json

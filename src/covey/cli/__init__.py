@@ -1,7 +1,7 @@
 """The command line: ``covey write``, ``covey verify`` and the others.
 
-A command is a function that adds its options to a parser, one that runs, and a line in the table
-below. Nothing heavy is imported before a command runs, so that help comes at once.
+A command is a module with a summary, a function that adds options to a parser, and a function that
+runs. Heavy modules are imported when a command runs, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from typing import Any, NoReturn
 
 import covey
 from covey.cli import index, info, repair, sample, verify, write
-from covey.cli.formatting import in_terms_of_options, tell
+from covey.cli.formatting import error_message, print_message
 from covey.errors import CoveyError, escape
 
-INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
 @dataclass(frozen=True)
 class Command:
-    """One thing to do."""
+    """A command."""
 
     name: str
-    what: str
+    summary: str
     configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int | None]
-    """Gives the status to end with; 0 if it gives none."""
+    """Returns the exit status; None is 0."""
 
 
 COMMANDS = (
-    Command("write", write.WHAT, write.configure, write.run),
-    Command("info", info.WHAT, info.configure, info.run),
-    Command("sample", sample.WHAT, sample.configure, sample.run),
-    Command("verify", verify.WHAT, verify.configure, verify.run),
-    Command("repair", repair.WHAT, repair.configure, repair.run),
-    Command("index", index.WHAT, index.configure, index.run),
+    Command("write", write.SUMMARY, write.configure, write.run),
+    Command("info", info.SUMMARY, info.configure, info.run),
+    Command("sample", sample.SUMMARY, sample.configure, sample.run),
+    Command("verify", verify.SUMMARY, verify.configure, verify.run),
+    Command("repair", repair.SUMMARY, repair.configure, repair.run),
+    Command("index", index.SUMMARY, index.configure, index.run),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
+    """Run a command.
 
     Args:
-        arguments: What follows the name of the program; by default that of this process.
+        arguments: Arguments of the program (default: those of this process).
 
     Returns:
-        0 if all went well, 1 after an error, or if there is something wrong with what was verified,
-        130 after Ctrl-C. What is not a valid command ends the program with 2, as argparse does.
+        The exit status: 0 after success, 1 after an error or if `verify` found problems, 130 after
+        Ctrl-C. argparse exits with 2 if the arguments are invalid.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser(given).parse_args(given)
@@ -67,27 +67,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status: int = options.run(options) or 0
         sys.stdout.flush()
     except KeyboardInterrupt as interrupt:
-        tell(str(interrupt) or "interrupted")
+        print_message(str(interrupt) or "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # A caller that read our output has gone, `head` for instance; Python must not find out again.
+        # The reader of the output has exited, `head` for instance. Python would fail at exit too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (CoveyError, OSError) as error:
-        tell(f"error: {in_terms_of_options(str(error))}", *getattr(error, "remedies", ()))
+        print_message(f"error: {error_message(error)}")
         return 1
     except MemoryError:
-        tell("error: there is not enough memory")
+        print_message("error: not enough memory")
         return 1
     return status
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    tell(f"warning: {in_terms_of_options(str(message))}")
+    print_message(f"warning: {message}")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages repeat arguments without control characters and credentials."""
+    """A parser whose messages have no control characters and no credentials."""
 
     def __init__(self, *, given: Sequence[str], **options: Any) -> None:
         super().__init__(**options)
@@ -103,7 +103,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """What the output cannot have, as JSON writes it: names of classes may be any text."""
+    """Escape characters that the encoding of the output lacks, as JSON does."""
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
@@ -116,15 +116,15 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         given=given,
         prog="covey",
-        description="Labelled data to TFRecord datasets that any reader understands.",
+        description="Write, inspect, verify and index TFRecord datasets.",
     )
     parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for command in COMMANDS:
         each = commands.add_parser(
             command.name,
-            help=command.what,
-            description=f"{command.what[0].upper()}{command.what[1:]}.",
+            help=command.summary,
+            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             given=given,
         )

@@ -1,10 +1,10 @@
-"""A contact sheet: the images of a batch in one picture, a row for each class.
+"""A contact sheet: the images of a batch in one picture, with a row for each class.
 
-What is an image, in this order: an :class:`covey.Image`, or bytes that begin like a PNG, JPEG, GIF
-or WebP file; a uint8 tensor of shape (h, w) or (h, w, 1 | 3 | 4); and a flat one of 64 values or
-more, if a square of grey pixels, or of colours, has as many.
+These features are images, in this order: a :class:`covey.Image`, or bytes with the signature of a
+PNG, JPEG, GIF or WebP file; a uint8 tensor of shape (h, w) or (h, w, 1 | 3 | 4); a flat uint8
+tensor of at least 64 values that are a square of grey or RGB pixels.
 
-Pillow is imported only when an image is really decoded or drawn.
+Pillow is imported when an image is decoded or drawn.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from covey.urls import shown
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-MOST_ROWS = 64
-MOST_COLUMNS = 32
-"""A sheet of more would be too large to look at, and for some viewers to open."""
+MAX_ROWS = 64
+MAX_COLUMNS = 32
 
 SIDE = 128
-"""Of a thumbnail, at the most: 32 pixels are enlarged four times, photos are made smaller."""
+"""Maximum side of a thumbnail in pixels."""
 GAP = 4
 
 _BACKGROUND = (236, 236, 236)
@@ -41,30 +40,30 @@ _INK = (0, 0, 0)
 _TEXT_SIZE = 14
 _LINE = 18
 _NAME_WIDTH = 180
-_NAME_LENGTH = 80  # longer names are cut before anybody measures them
+_MAX_NAME_CHARACTERS = 80
 
 _ENCODED = re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8|RIFF....WEBP", re.DOTALL)
-_LEAST_FLAT = 64
+_MIN_FLAT_VALUES = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """A class, and thumbnails of its examples; None for those that have no pixels."""
+class SheetRow:
+    """A class and the thumbnails of its examples; None for an image without pixels."""
 
     name: str
     label: int
     thumbnails: Sequence[Picture | None]
 
 
-# Which features are images, and their thumbnails.
+# Image features and thumbnails.
 
 
 def image_features(dataset: Dataset, number: int) -> list[str]:
-    """The features that are images, the likeliest first.
+    """Return the features that are images, in the order of the module docstring.
 
     Args:
-        dataset: Which has the features.
-        number: An example, in which is looked whether bytes are images.
+        dataset: Dataset with the features.
+        number: Id of the example in which bytes are inspected.
     """
     kinds = dataset.features
     encoded = [
@@ -77,10 +76,10 @@ def image_features(dataset: Dataset, number: int) -> list[str]:
 
 
 def thumbnails(dataset: Dataset, feature: str, ids: Iterable[int]) -> list[Picture | None]:
-    """Examples as pictures of :data:`SIDE` pixels at the most, enlarged by whole factors only.
+    """Return pictures of at most :data:`SIDE` pixels per side, enlarged by integers only.
 
     Raises:
-        ExampleError: If one cannot be decoded, saying which.
+        ExampleError: If an image cannot be decoded.
     """
     numbers = list(ids)
     kind = dataset.features[feature]
@@ -109,13 +108,13 @@ def _is_flat(kind: Feature) -> bool:
 
 
 def _pixels_shape(kind: Feature) -> tuple[int | None, ...] | None:
-    """The shape that a tensor has as an image; None if it is not an image."""
+    """Return the shape of a tensor as an image; None if it is not an image."""
     if not isinstance(kind, Tensor) or kind.dtype != "uint8":
         return None
     match kind.shape:
         case (_, _) | (_, _, 1 | 3 | 4):
             return kind.shape
-        case (int(size),) if size >= _LEAST_FLAT:
+        case (int(size),) if size >= _MIN_FLAT_VALUES:
             for channels in (1, 3):
                 side = math.isqrt(size // channels)
                 if side * side * channels == size:
@@ -124,7 +123,7 @@ def _pixels_shape(kind: Feature) -> tuple[int | None, ...] | None:
 
 
 def _stored(dataset: Dataset, name: str, numbers: Sequence[int]) -> Any:
-    """A feature of some examples; images are not decoded."""
+    """Return the values of a feature of some examples; images stay encoded."""
     features = dataset.features.select([name])
     found: Any = dataset.decode(features, np.array(numbers, np.int64))
     return features.find(found, name)
@@ -160,16 +159,16 @@ def _thumbnail(pixels: NDArray[Any]) -> Picture:
 # The sheet.
 
 
-def draw_sheet(rows: Sequence[Row]) -> Picture:
-    """One picture of all: the names at the left, and the thumbnails in cells of one size."""
+def draw_sheet(rows: Sequence[SheetRow]) -> Picture:
+    """Return the sheet: the class names at the left, and the thumbnails in cells of equal size."""
     from PIL import ImageDraw
 
     pillow = import_pillow()
-    writing = _Writing()
-    captions = [writing.caption(row) for row in rows]
+    font = _CaptionFont()
+    captions = [font.caption(row) for row in rows]
     sides = [max(each.size) for row in rows for each in row.thumbnails if each is not None]
     cell = max([*sides, 2 * _LINE])
-    left = GAP + max(writing.width(line) for lines in captions for line in lines) + 2 * GAP
+    left = GAP + max(font.width(line) for lines in captions for line in lines) + 2 * GAP
     columns = max(len(row.thumbnails) for row in rows)
     size = (left + columns * (cell + GAP), GAP + len(rows) * (cell + GAP))
     sheet: Picture = pillow.new("RGB", size, _BACKGROUND)
@@ -178,7 +177,7 @@ def draw_sheet(rows: Sequence[Row]) -> Picture:
         top = GAP + number * (cell + GAP)
         middle = top + (cell - len(lines) * _LINE) // 2
         for below, line in enumerate(lines):
-            draw.text((GAP, middle + below * _LINE), line, fill=_INK, font=writing.font)
+            draw.text((GAP, middle + below * _LINE), line, fill=_INK, font=font.font)
         for column, picture in enumerate(row.thumbnails):
             if picture is not None:
                 x = left + column * (cell + GAP) + (cell - picture.width) // 2
@@ -188,21 +187,21 @@ def draw_sheet(rows: Sequence[Row]) -> Picture:
 
 
 def save_sheet(sheet: Picture, path: str) -> None:
-    """Save a sheet in the format that the name of the file says.
+    """Save a sheet in the format of the extension.
 
     Raises:
-        DatasetError: If that cannot be.
+        DatasetError: If the file cannot be written.
     """
     try:
         sheet.save(path)
     except OSError as error:
         raise DatasetError(
-            f"the contact sheet cannot be saved there: {error.strerror or error}", path=shown(path)
+            f"the contact sheet cannot be saved: {error.strerror or error}", path=shown(path)
         ) from None
 
 
-class _Writing:
-    """Strings in Pillow's own font, which has little more than ASCII, and is there everywhere."""
+class _CaptionFont:
+    """The default font of Pillow, which has little more than ASCII."""
 
     def __init__(self) -> None:
         from PIL import ImageFont
@@ -211,40 +210,36 @@ class _Writing:
             self.font = ImageFont.load_default(_TEXT_SIZE)
         except (ImportError, TypeError):  # without FreeType, or before Pillow 10.1
             self.font = ImageFont.load_default()
-        self._missing = self._look("\uffff")
 
-    def caption(self, row: Row) -> list[str]:
-        """The lines beside a row: the name of the class, and its label if that is not its name."""
-        name = self._cut(row.name)
-        return [name] if row.name == str(row.label) else [name, self._cut(f"label {row.label}")]
+    def caption(self, row: SheetRow) -> list[str]:
+        """Return the class name of a row, and its class id if that is not the name."""
+        name = self._fit(row.name)
+        return [name] if row.name == str(row.label) else [name, self._fit(f"label {row.label}")]
 
     def width(self, text: str) -> int:
-        """In pixels."""
+        """Return the width of a text in pixels."""
         return math.ceil(self.font.getlength(text))
 
-    def _cut(self, name: str) -> str:
-        """As much of a name as there is room for, in characters that the font has."""
-        text = "".join(map(self._drawable, name[:_NAME_LENGTH]))
-        if len(name) <= _NAME_LENGTH and self.width(text) <= _NAME_WIDTH:
+    def _fit(self, name: str) -> str:
+        """Return a name in characters of the font, truncated to the width of the column."""
+        text = "".join(map(drawable, name[:_MAX_NAME_CHARACTERS]))
+        if len(name) <= _MAX_NAME_CHARACTERS and self.width(text) <= _NAME_WIDTH:
             return text
         while self.width(f"{text}...") > _NAME_WIDTH:
             text = text[:-1]
         return f"{text}..."
 
-    def _drawable(self, character: str) -> str:
-        r"""The character itself; a letter without its accents; or its number, such as \u0436."""
-        if self._has(character):
-            return character
-        if unicodedata.combining(character):
-            return ""
-        plain = [each for each in unicodedata.normalize("NFKD", character) if self._has(each)]
-        return "".join(plain) or character.encode("unicode_escape").decode()
 
-    def _has(self, character: str) -> bool:
-        return character.isprintable() and self._look(character) not in (self._missing, None)
+def drawable(character: str) -> str:
+    r"""Return a character of ASCII, its base letters if it is accented, or its escape.
 
-    def _look(self, character: str) -> bytes | None:
-        try:
-            return bytes(self.font.getmask(character))
-        except UnicodeEncodeError:  # of a font that has only so many characters
-            return None
+    >>> drawable("a"), drawable("é"), drawable("ж")
+    ('a', 'e', '\\u0436')
+    """
+    if character.isascii() and character.isprintable():
+        return character
+    if unicodedata.combining(character):
+        return ""
+    decomposed = unicodedata.normalize("NFKD", character)
+    plain = "".join(each for each in decomposed if each.isascii() and each.isprintable())
+    return plain or character.encode("unicode_escape").decode()

@@ -1,8 +1,7 @@
-"""What the command line says, and how."""
+"""Output of the command line: lines, tables, messages."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,72 +11,48 @@ from covey.errors import CoveyError, escape
 if TYPE_CHECKING:
     from covey import Feature
 
-# Of a terminal.
-WIDTH = 80
+TERMINAL_WIDTH = 80
 
-# In messages for those who call functions: `mode='append'`, `pass label=`.
-_ARGUMENT = re.compile(
-    r"\b(split|label|kind|mode|key|name|workers|shards|memory|on_error|records_per_shard|max_pixels)="
-    r"(?:'([\w-]+)'|(\d+)|(?![\w'\"(]))"
-)
-
-
-class RemediedError(CoveyError):
-    """An error with what can be done about it, on lines of its own.
-
-    Attributes:
-        remedies: The lines.
-    """
-
-    def __init__(self, message: str, *remedies: str) -> None:
-        super().__init__(message)
-        self.remedies = remedies
+# Arguments whose option does not have the same name.
+_OPTIONS = {
+    "fraction": "--val-fraction",
+    "classes": "--held-out-classes",
+    "class_fraction": "--held-out-classes",
+    "defaults": "--default",
+    "storage_options": "--storage-option",
+}
 
 
-def say(*lines: str) -> None:
-    """Print lines of output. A line break inside of one is escaped, as other controls are."""
-    print("\n".join(map(escape, lines)))
+def print_lines(*lines: str) -> None:
+    """Print lines of output. Control characters in a line are escaped, line breaks too."""
+    for line in lines:
+        print(escape(line))
 
 
-def tell(*lines: str) -> None:
-    """Print a message to stderr: a first line, and those that belong to it."""
+def print_message(*lines: str) -> None:
+    """Print a message to stderr."""
     first, *others = map(escape, lines)
     print("\n".join((f"covey: {first}", *others)), file=sys.stderr, flush=True)
 
 
-def in_terms_of_options(message: str) -> str:
-    """A message of a function, for somebody who has options instead of arguments.
+def option_name(argument: str) -> str:
+    """Return the option of an argument of Python.
 
-    >>> in_terms_of_options("pass mode='overwrite' to replace it, or label=")
-    'pass --mode overwrite to replace it, or --label'
+    >>> option_name("memory_limit"), option_name("class_fraction")
+    ('--memory-limit', '--held-out-classes')
     """
-
-    def option(found: re.Match[str]) -> str:
-        value = found[2] or found[3]
-        name = f"--{found[1].replace('_', '-')}"
-        return f"{name} {value}" if value else name
-
-    message = message.replace("storage_options=", "--storage-option NAME=VALUE")
-    message = message.replace("give it a default", "give it one with --default NAME=VALUE")
-    return _ARGUMENT.sub(option, message)
+    return _OPTIONS.get(argument) or f"--{argument.replace('_', '-')}"
 
 
-def with_article(kind: str) -> str:
-    """A kind of source, as one speaks of it.
-
-    >>> with_article("image directory"), with_article("NPZ"), with_article("TFRecords")
-    ('an image directory', 'an NPZ file', 'TFRecords')
-    """
-    if kind == "TFRecords":
-        return kind
-    noun = kind if " " in kind and kind != "JSON Lines" else f"{kind} file"
-    return f"{'an' if kind[0] in 'aeio' or kind == 'NPZ' else 'a'} {noun}"
+def error_message(error: BaseException) -> str:
+    """Return the message of an error, with the names of options."""
+    return error.message(option_name) if isinstance(error, CoveyError) else str(error)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table: its first column is flush left, the others flush right.
+    """Return the lines of a table. The first column is aligned left, the others right.
 
-    >>> say(*table(["split", "examples"], [["train", "90"], ["val", "1,000"]]))
+    >>> print_lines(*table(["split", "examples"], [["train", "90"], ["val", "1,000"]]))
       split  examples
       train        90
       val       1,000
@@ -92,20 +67,32 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
+def class_cells(counts: Sequence[int]) -> list[str]:
+    """Return the cells of a table for the number of classes and the examples of each.
+
+    >>> class_cells([3, 5, 4]), class_cells([])
+    (['3', '3 to 5'], ['-', '-'])
+    """
+    if not counts:
+        return ["-", "-"]
+    few, many = min(counts), max(counts)
+    return [f"{len(counts):,}", f"{few:,}" if few == many else f"{few:,} to {many:,}"]
+
+
 def shorten(name: str, width: int = 40) -> str:
-    """A name, as it fits a line."""
+    """Return a name of at most `width` characters."""
     escaped = escape(name[: width + 1])
     return escaped if len(escaped) <= width else f"{escaped[: width - 3]}..."
 
 
-def describe_kind(kind: Feature) -> str:
-    """A feature in few words."""
+def describe_feature(feature: Feature) -> str:
+    """Return a short description of a feature."""
     from covey import ClassLabel, Tensor
 
-    if isinstance(kind, ClassLabel):
-        return f"ClassLabel of {kind.num_classes:,} classes" if kind.num_classes else "ClassLabel"
-    if isinstance(kind, Tensor):
-        shape = f" {kind.shape}" if kind.shape else ""
-        return f"{kind.dtype}{shape}".replace("None", "any")
-    text = str(kind)
-    return text if len(text) <= WIDTH - 20 else f"{text[: WIDTH - 23]}..."
+    if isinstance(feature, ClassLabel):
+        count = feature.num_classes
+        return f"ClassLabel of {count:,} classes" if count else "ClassLabel"
+    if isinstance(feature, Tensor):
+        shape = f" {feature.shape}" if feature.shape else ""
+        return f"{feature.dtype}{shape}".replace("None", "any")
+    return shorten(str(feature), TERMINAL_WIDTH - 20)

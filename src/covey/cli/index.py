@@ -1,4 +1,4 @@
-"""``covey index``: the index of shards, a caller that wrote them."""
+"""``covey index``: build the index of TFRecord files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import RemediedError, say, table, tell
-from covey.cli.options import add_path, add_running, print_json, shows, storage_options
+from covey.cli.formatting import class_cells, print_lines, print_message, table
+from covey.cli.options import add_path, add_running, print_json, shows_progress, storage_options
 from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
     from covey.results import IndexResult
 
-WHAT = "make the index of a dataset, or of any TFRecord files, beside the shards"
+SUMMARY = "build the index of a dataset, or of any TFRecord files, beside the shards"
 
 EXAMPLES = """\
-an index that is there, and right, is left as it is
+A valid index is kept.
 
 examples:
   covey index photos --label species
@@ -27,23 +27,23 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Say what there is to choose."""
+    """Add the options of the command."""
     parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument(
         "--label",
-        metavar="KEY",
-        help="the feature that tells the class, or @file (default: as before, or what is called "
-        "so)",
+        metavar="NAME",
+        help="label feature, or @file (default: that of the old index, or a feature with a common "
+        "name)",
     )
-    parser.add_argument("--force", action="store_true", help="rebuild it in any case")
+    parser.add_argument("--force", action="store_true", help="rebuild a valid index too")
     parser.add_argument(
         "--export-dali",
         metavar="DIR",
         nargs="?",
         const=True,
         default=False,
-        help="write DALI's index files, beside the shards or into DIR",
+        help="write index files for DALI beside the shards, or to DIR",
     )
     parser.add_argument(
         "--import-dali",
@@ -51,13 +51,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=True,
         default=False,
-        help="make the index of DALI's index files, those beside the shards or in DIR",
+        help="build the index from the DALI index files beside the shards, or in DIR",
     )
     add_running(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do it."""
+    """Run the command."""
     from covey.maintenance.build_index import build_index
     from covey.urls import shown
 
@@ -72,71 +72,65 @@ def run(options: argparse.Namespace) -> None:
             to_dali=options.export_dali,
             storage_options=storage_options(options),
             threads=options.threads,
-            progress=shows(options),
+            progress=shows_progress(options),
         )
     except (CorruptRecordError, ExampleError) as error:
-        raise RemediedError(
-            str(error),
-            f"  `covey verify {path}` lists all that is wrong, and `covey repair "
-            f"{path} --output NEW` saves what is valid",
-        ) from error
+        error.remedy = (
+            f"`covey verify {path}` lists all problems, `covey repair {path} --output NEW` copies "
+            "the valid records"
+        )
+        raise
     if options.json:
         print_json({"path": path, "splits": {each.split: _to_dict(each) for each in made}})
     elif not options.quiet:
-        say(*_summary(path, made))
+        print_lines(*_summary(path, made))
     for each in made:
         if each.differences:
             count = len(each.differences)
             more = f" (and {count - 1:,} more shards)" if count > 1 else ""
-            tell(f"{each.differences[0]}{more}; `covey repair` writes a dataset that agrees")
+            print_message(f"{each.differences[0]}{more}; `covey repair` writes a valid dataset")
 
 
 def _summary(path: str, made: tuple[IndexResult, ...]) -> list[str]:
-    """The lines of a table with a row for each split."""
+    """Return the lines of a table with a row for each split."""
     from covey._progress import format_bytes
 
     rows = []
     for each in made:
-        about, classes = each.index.metadata, each.index.classes
-        counts = sorted([] if classes is None else classes["records"].tolist())
-        few, many = (counts[0], counts[-1]) if counts else (0, 0)
-        per_class = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        metadata, classes = each.index.metadata, each.index.classes
         rows.append(
             [
                 each.split,
-                f"{about.records:,}",
-                f"{len(counts):,}" if counts else "-",
-                per_class if counts else "-",
-                f"{len(about.shards):,}",
-                format_bytes(sum(shard.bytes for shard in about.shards)),
-                "made" if each.is_new else "was there",
+                f"{metadata.records:,}",
+                *class_cells([] if classes is None else classes["records"].tolist()),
+                f"{len(metadata.shards):,}",
+                format_bytes(sum(shard.bytes for shard in metadata.shards)),
+                "built" if each.is_new else "kept",
                 f"{each.seconds:.2f} s",
             ]
         )
     header = ["split", "examples", "classes", "per class", "shards", "size", "index", "time"]
     labels = {each.index.metadata.label for each in made}
     (label,) = labels if len(labels) == 1 else (None,)
-    told = "nothing tells the class"
-    if label is not None:
-        told = "each file is a class" if label == "@file" else f"{label!r} tells the class"
+    described = "no label" if label is None else f"label {label!r}"
     exported = sum(len(each.exported) for each in made)
-    lines = [f"{path}: {told}", *table(header, rows)]
+    lines = [f"{path}: {described}", *table(header, rows)]
     if exported:
         first = next(each.exported[0] for each in made if each.exported)
         files = "file" if exported == 1 else "files"
-        lines.append(f"{exported:,} {files} for DALI written, such as {os.path.basename(first)}")
+        lines.append(f"{exported:,} DALI index {files} written, such as {os.path.basename(first)}")
     return lines
 
 
 def _to_dict(made: IndexResult) -> dict[str, Any]:
-    about, classes = made.index.metadata, made.index.classes
+    metadata, classes = made.index.metadata, made.index.classes
     return {
-        "records": about.records,
-        "shards": [shard.name for shard in about.shards],
-        "label": about.label,
+        "records": metadata.records,
+        "shards": [shard.name for shard in metadata.shards],
+        "label": metadata.label,
         "classes": None if classes is None else len(classes),
-        "compression": about.compression,
-        "made": made.is_new,
+        "compression": metadata.compression,
+        "built": made.is_new,
         "exported": list(made.exported),
         "differences": list(made.differences),
     }

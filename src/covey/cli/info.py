@@ -1,4 +1,4 @@
-"""``covey info``: what a dataset holds."""
+"""``covey info``: show the content of a dataset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import WIDTH, describe_kind, say, shorten, table
+from covey.cli.formatting import TERMINAL_WIDTH, describe_feature, print_lines, shorten, table
 from covey.cli.options import add_output, add_path, print_json, storage_options
 from covey.errors import escape
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from covey.classes import ClassTable
     from covey.results import Info, SplitOverview
 
-WHAT = "show the features, splits, sizes and classes of a dataset"
+SUMMARY = "show the features, splits, sizes and classes of a dataset"
 
 EXAMPLES = """\
 examples:
@@ -22,43 +22,43 @@ examples:
   covey info 'photos/*.tfrec'
 """
 
-_KINDS = {
+_LAYOUTS = {
     "dataset": "a dataset in the layout of TFDS",
-    "datum": "a dataset of datum",
+    "datum": "a dataset in the layout of datum",
     "TFRecords": "TFRecord files",
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Say what there is to choose."""
+    """Add the options of the command."""
     parser.epilog = EXAMPLES
     add_path(parser)
     add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do it."""
+    """Run the command."""
     from covey.maintenance.info import info
 
     found = info(options.path, split=options.split, storage_options=storage_options(options))
     if options.json:
         print_json(_to_dict(found))
         return
-    say(f"{found.path}: {_KINDS[found.kind]}", *_lines(found))
+    print_lines(f"{found.path}: {_LAYOUTS[found.kind]}", *_lines(found))
 
 
 def _lines(found: Info) -> Iterator[str]:
     if found.features:
         kinds = [
-            [shorten(name, WIDTH), escape(describe_kind(kind))]
+            [shorten(name, TERMINAL_WIDTH), escape(describe_feature(kind))]
             for name, kind in found.features.items()
         ]
         width = max(len("feature"), *(len(name) for name, _ in kinds))
-        yield f"  {'feature':{width}}  kind{' (of the first record)' if found.is_guess else ''}"
+        yield f"  {'feature':{width}}  type{' (of the first record)' if found.is_guess else ''}"
         yield from (f"  {name:{width}}  {kind}" for name, kind in kinds)
     yield from _splits(found)
     for split in found.splits:
-        yield from _about_split(split, found)
+        yield from _split_details(split, found)
 
 
 def _splits(found: Info) -> list[str]:
@@ -66,7 +66,7 @@ def _splits(found: Info) -> list[str]:
 
     rows = [
         [
-            shorten(split.name, WIDTH),
+            shorten(split.name, TERMINAL_WIDTH),
             "?" if split.records is None else f"{split.records:,}",
             f"{split.shards:,}",
             format_bytes(split.bytes),
@@ -78,32 +78,31 @@ def _splits(found: Info) -> list[str]:
     return table(["split", "examples", "shards", "size", "compression", "index"], rows)
 
 
-def _about_split(split: SplitOverview, found: Info) -> Iterator[str]:
+def _split_details(split: SplitOverview, found: Info) -> Iterator[str]:
     if split.missing:
         more = f" and {len(split.missing) - 1:,} more" if len(split.missing) > 1 else ""
         yield f"{split.name}: {split.missing[0]}{more}: missing; `covey verify` lists all of them"
     if split.index == "missing":
         yield (
-            f"{split.name}: no index, so that its classes are not known; "
-            f"`covey index {found.path} --label KEY` makes one"
+            f"{split.name}: no index, so its classes are unknown; "
+            f"`covey index {found.path} --label NAME` builds one"
         )
     elif split.index != "fresh":
         yield f"{split.name}: the index is {split.index}: {split.reason}"
     elif split.classes is None:
         yield (
-            f"{split.name}: nothing tells the class of an example; "
-            f"`covey index {found.path} --label KEY` names a feature that does"
+            f"{split.name}: no label feature; `covey index {found.path} --label NAME` specifies one"
         )
     else:
         yield from _classes(split.name, split.label, split.classes)
 
 
 def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]:
-    """How large classes are, and a histogram of it."""
+    """Yield the lines of the class sizes and their histogram."""
     from covey.maintenance.info import histogram
 
-    told = "told by the files" if label == "@file" else f"of {label!r}"
-    yield f"{name}: {len(classes):,} {'class' if len(classes) == 1 else 'classes'} {told}"
+    of = "by file" if label == "@file" else f"of {label!r}"
+    yield f"{name}: {len(classes):,} {'class' if len(classes) == 1 else 'classes'} {of}"
     bins = histogram(classes.counts)
     if not bins:
         return
@@ -116,7 +115,7 @@ def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]
     width = max(len("examples"), *map(len, names))
     counts = [f"{count:,}" for *_, count in bins]
     count_width = max(len("classes"), *map(len, counts))
-    room = WIDTH - width - count_width - 6
+    room = TERMINAL_WIDTH - width - count_width - 6
     most = max(count for *_, count in bins)
     yield f"  {'examples':>{width}}  {'classes':>{count_width}}"
     for text, count, (*_, many) in zip(names, counts, bins, strict=True):
@@ -125,7 +124,7 @@ def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]
 
 
 def _balance(classes: ClassTable) -> dict[str, tuple[str, int]]:
-    """The smallest class, the one in the middle, and the largest: their names and sizes."""
+    """Return the names and sizes of the smallest, the median and the largest class."""
     import numpy as np
 
     if not len(classes):
@@ -144,7 +143,7 @@ def _to_dict(found: Info) -> dict[str, Any]:
     return {
         "path": found.path,
         "kind": found.kind,
-        "features": {name: describe_kind(kind) for name, kind in (found.features or {}).items()},
+        "features": {name: describe_feature(kind) for name, kind in (found.features or {}).items()},
         "features_of_first_record_only": found.is_guess,
         "splits": {split.name: _split_to_dict(split) for split in found.splits},
     }

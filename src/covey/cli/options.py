@@ -1,75 +1,69 @@
-"""What people write on a command line, as values: sizes, shares, numbers.
-
-What the commands have in common that read a dataset.
-"""
+"""Types of option values, and options that several commands have."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from typing import Any
 
-from covey.errors import escape
+from covey.errors import DatasetError, escape
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 _POWERS = "kmgt"
 
 
 def size(text: str) -> int:
-    """A number of bytes. K, M, G and T are powers of 1024, as are KiB and so on; KB is 1000.
+    """Parse a number of bytes. K, M, G, T, KiB, ... are powers of 1024; KB, ... are powers of 1000.
 
     >>> size("512M"), size("1.5 GiB"), size("64MB"), size("4096")
     (536870912, 1610612736, 64000000, 4096)
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512M, 1.5G or 64MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid size; examples: 512M, 1.5G")
     unit = 1000 if (found[3] or "").lower() == "b" else 1024
     power = 0 if found[2] is None else _POWERS.index(found[2].lower()) + 1
     number = int(float(found[1]) * unit**power)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than a byte")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid size; must be at least 1 byte")
     return number
 
 
 def fraction(text: str) -> float:
-    """A share that is neither nothing nor all.
+    """Parse a fraction between 0 and 1.
 
     >>> fraction("0.1"), fraction("10%")
     (0.1, 0.1)
     """
     try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        share = -1.0
-    if not 0 < share < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a share of the whole; write a number between 0 and 1, or 10%"
-        )
-    return share
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be between 0 and 1, or 0% and 100%")
+    return value
 
 
-def count_or_share(text: str) -> int | float:
-    """How many of something: a number, or a share with a percent sign.
+def count_or_fraction(text: str) -> int | float:
+    """Parse an integer, or a percentage.
 
-    >>> count_or_share("100"), count_or_share("10%")
+    >>> count_or_fraction("100"), count_or_fraction("10%")
     (100, 0.1)
     """
-    if text.endswith("%"):
-        return fraction(text)
-    return positive(text)
+    return fraction(text) if text.endswith("%") else positive(text)
 
 
 def positive(text: str) -> int:
-    """A integer from 1."""
+    """Parse an integer >= 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be an integer, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
     return int(text)
 
 
 def default(text: str) -> tuple[str, Any]:
-    """A name and a value, which is JSON or else a string.
+    """Parse ``NAME=VALUE``, where the value is JSON or a string.
 
     >>> default("eggs=2"), default("nest=[]"), default("colour=red")
     (('eggs', 2), ('nest', []), ('colour', 'red'))
@@ -84,71 +78,98 @@ def default(text: str) -> tuple[str, Any]:
 
 
 def storage_option(text: str) -> tuple[str, Any]:
-    """A name and a value, like :func:`default`; the value may be a secret and is not repeated."""
+    """Parse ``NAME=VALUE`` like :func:`default`. The value may be secret: errors do not show it."""
     if not text.partition("=")[0] or "=" not in text:
-        raise argparse.ArgumentTypeError("it must be NAME=VALUE")
+        raise argparse.ArgumentTypeError("must be NAME=VALUE")
     return default(text)
 
 
 def kind(text: str) -> str:
-    """A kind of source that is known.
+    """Parse the name of a source format.
 
     >>> kind("image-directory")
     'image directory'
     """
-    from covey.sources import KINDS
+    from covey.errors import SourceError
+    from covey.sources.registry import find_kind
 
-    plain = text.lower().replace("-", " ").replace("_", " ")
-    for name in KINDS:
-        if name.lower() == plain:
-            return name
-    raise argparse.ArgumentTypeError(f"{text!r} is not a known kind; they are {', '.join(KINDS)}")
+    try:
+        return find_kind(text).name
+    except SourceError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be {error.allowed}") from None
 
 
 def add_path(parser: argparse.ArgumentParser) -> None:
-    """What is read, and where."""
+    """Add the options of the dataset to read."""
     parser.add_argument(
         "path",
         metavar="PATH",
-        help="the directory of a dataset; a directory, a file or a quoted pattern of TFRecords; or a URL",
+        help="directory of a dataset; directory, file or quoted pattern of TFRecords; or URL",
     )
-    parser.add_argument("--split", help="only this one, or several: train+test (default: all)")
+    parser.add_argument("--split", help="split, or several: train+test (default: all)")
+    add_storage_option(parser)
+
+
+def add_storage_option(parser: Any) -> None:
+    """Add the options of fsspec."""
     parser.add_argument(
         "--storage-option",
         metavar="NAME=VALUE",
         type=storage_option,
         action="append",
         default=[],
-        help="what fsspec needs for a URL, such as anon=true; may be repeated",
+        help="option of fsspec for a URL, such as anon=true; may be repeated",
     )
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
-    """How it runs."""
+    """Add the options of a command that runs for long."""
     parser.add_argument(
-        "--threads", metavar="N", type=positive, help="how many work (default: all CPU cores)"
+        "--threads", metavar="N", type=positive, help="number of threads (default: all CPU cores)"
     )
-    parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
+    add_progress(parser)
     add_output(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
+
+
+def add_progress(parser: Any) -> None:
+    """Add the options of progress bars and messages."""
+    parser.add_argument("--no-progress", action="store_true", help="hide the progress bar")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors and warnings")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """What is printed."""
-    parser.add_argument("--json", action="store_true", help="print all of it as one JSON object")
+    """Add the options of the output."""
+    parser.add_argument("--json", action="store_true", help="print the result as a JSON object")
 
 
-def shows(options: argparse.Namespace) -> bool | None:
-    """Whether to show progress; None leaves it to where the output goes."""
+def shows_progress(options: argparse.Namespace) -> bool | None:
+    """Return whether to show a progress bar; None if that depends on stderr."""
     return False if options.quiet or options.no_progress else None
 
 
 def storage_options(options: argparse.Namespace) -> dict[str, Any] | None:
-    """What fsspec is told."""
+    """Return the options of fsspec."""
     return dict(options.storage_option) or None
 
 
+def check_report(path: str | None) -> None:
+    """Raise DatasetError if a report cannot be written to a file."""
+    if path is None:
+        return
+    directory = os.path.dirname(path) or "."
+    if not os.access(directory, os.W_OK) or os.path.isdir(path):
+        raise DatasetError("the report cannot be written", path=path, option="report")
+
+
+def write_report(path: str | None, rows: list[dict[str, Any]]) -> None:
+    """Write a report as JSON Lines, if a path is given."""
+    if path is None:
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(escape(json.dumps(row, ensure_ascii=False)) + "\n")
+
+
 def print_json(content: Any) -> None:
-    """Print one JSON object."""
-    # The escapes of JSON itself, for the control characters that it leaves as they are.
+    """Print a JSON object. Control characters that JSON allows are escaped."""
     print(escape(json.dumps(content, indent=1, ensure_ascii=False), keep="\n"))

@@ -1,4 +1,4 @@
-"""``covey sample``: a balanced batch of a dataset, to look at."""
+"""``covey sample``: draw a balanced batch and save its images."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import describe_kind, say, shorten, table, tell
-from covey.cli.options import add_path, add_running, positive, print_json, shows, storage_options
+from covey.cli.formatting import describe_feature, print_lines, print_message, shorten, table
+from covey.cli.options import (
+    add_path,
+    add_running,
+    positive,
+    print_json,
+    shows_progress,
+    storage_options,
+)
 from covey.errors import FeatureError
 
 if TYPE_CHECKING:
     from covey import Dataset
 
-WHAT = "draw a batch of P classes with K examples of each, list it, and save its images"
+SUMMARY = "draw a batch of P classes with K examples of each, list it, and save its images"
 
 EXAMPLES = """\
-the batch is that of ds.batches(P, K, seed=SEED) at STEP, and the numbers of its examples are
-those of covey.open(PATH, split=SPLIT)
+The batch is that of ds.batches(P, K, seed=SEED) at STEP. The ids are those of
+covey.open(PATH, split=SPLIT).
 
-if examples have images, a contact sheet is saved, with a row for each class. Images are, in this
-order: encoded ones (PNG, JPEG and others); uint8 tensors of shape (h, w) or (h, w, 1, 3 or 4); and
-flat ones of 64 values or more, if a square of grey or of RGB pixels has so many
+A contact sheet of the images is saved, with a row for each class. These features are images, in
+this order: encoded images (PNG, JPEG, ...); uint8 tensors of shape (h, w) or (h, w, 1, 3 or 4);
+flat uint8 tensors of at least 64 values that are a square of grey or RGB pixels.
 
 examples:
   covey sample data/birds -p 8 -k 4
@@ -36,7 +43,7 @@ EXAMPLES_PER_CLASS = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Say what there is to choose."""
+    """Add the options of the command."""
     parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument(
@@ -44,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--classes-per-batch",
         metavar="P",
         type=positive,
-        help=f"how many classes (default: {CLASSES_PER_BATCH}, or all if there are fewer)",
+        help=f"number of classes (default: {CLASSES_PER_BATCH}, or all if there are fewer)",
     )
     parser.add_argument(
         "-k",
@@ -52,40 +59,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         type=positive,
         default=EXAMPLES_PER_CLASS,
-        help="how many examples of each (default: %(default)s)",
+        help="number of examples of each class (default: %(default)s)",
     )
     parser.add_argument(
         "--label",
-        metavar="KEY",
-        help="the feature that tells the class, or @file (default: as indexed, or what is called "
-        "so)",
+        metavar="NAME",
+        help="label feature, or @file (default: that of the index, or a feature with a common "
+        "name)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the batches (default: 0)")
-    parser.add_argument("--step", type=int, default=0, help="which batch (default: 0, the first)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the batches (default: 0)")
+    parser.add_argument("--step", type=int, default=0, help="step of the batch (default: 0)")
     parser.add_argument(
         "--class-weights",
         choices=("sqrt", "size"),
-        help="draw classes as often as they are large, or as the root of it (default: all as "
+        help="draw classes in proportion to their size, or to its square root (default: equally "
         "often)",
     )
     parser.add_argument(
-        "--feature", metavar="NAME", help="the images of the sheet (default: the first that are)"
+        "--select", metavar="NAME", help="image feature of the sheet (default: the first)"
     )
     parser.add_argument(
         "--max-pixels",
         metavar="N",
         type=positive,
-        help="refuse images of more pixels (default: 64,000,000)",
+        help="limit of the pixels of an image (default: 64,000,000)",
     )
     saving = parser.add_mutually_exclusive_group()
     saving.add_argument(
         "--save",
         metavar="FILE",
         type=_picture,
-        help="where the sheet goes, a .png or .jpg (default: <name of the dataset>-sample.png, "
-        "here)",
+        help="path of the sheet, .png or .jpg (default: <name of the dataset>-sample.png)",
     )
-    saving.add_argument("--no-save", action="store_true", help="save no sheet")
+    saving.add_argument("--no-save", action="store_true", help="do not save a sheet")
     add_running(parser)
 
 
@@ -96,7 +102,7 @@ def _picture(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do it."""
+    """Run the command."""
     import covey
 
     with covey.open(
@@ -106,22 +112,22 @@ def run(options: argparse.Namespace) -> None:
         storage_options=storage_options(options),
         max_pixels=options.max_pixels,
         threads=options.threads,
-        progress=shows(options),
+        progress=shows_progress(options),
     ) as dataset:
-        if options.feature is not None:
-            dataset.features.select([options.feature])  # says which there are
+        if options.select is not None:
+            dataset.features.select([options.select])  # raises if it does not exist
         batch = _draw(dataset, options)
         try:
             batch["sheet"] = _save(dataset, batch["classes"], options)
-        finally:  # what was drawn is told whatever becomes of the sheet
+        finally:  # the batch is printed even if the sheet fails
             if options.json:
                 print_json(batch)
             elif not options.quiet:
-                say(*_describe(batch))
+                print_lines(*_describe(batch))
 
 
 def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
-    """The batch, as it is printed."""
+    """Return the batch, as values of JSON."""
     import numpy as np
 
     from covey.loader.batch import check_classes
@@ -129,15 +135,15 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     from covey.urls import shown
 
     classes, per_class = dataset.classes, options.examples_per_class
-    many = options.classes_per_batch or max(1, min(CLASSES_PER_BATCH, len(classes)))
-    with warnings.catch_warnings(record=True) as said:
+    count = options.classes_per_batch or max(1, min(CLASSES_PER_BATCH, len(classes)))
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan = BalancedPlan(
-            classes, many, per_class, options.seed, class_weights=options.class_weights
+            classes, count, per_class, options.seed, class_weights=options.class_weights
         )
-    for each in said:
-        tell(str(each.message))
-    ids = plan.batch(options.step).reshape(many, per_class).tolist()
+    for each in caught:
+        print_message(str(each.message))
+    ids = plan.batch(options.step).reshape(count, per_class).tolist()
     drawn = plan.classes(options.step)
     check_classes(dataset, plan.batch(options.step).reshape(-1), np.repeat(drawn, per_class))
     labels = drawn.tolist()
@@ -156,7 +162,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _describe(batch: dict[str, Any]) -> list[str]:
-    """A line for each class, and where the sheet is."""
+    """Return a line for each class, and the path of the sheet."""
     width = max(len(str(number)) for each in batch["classes"] for number in each["ids"])
     rows = [
         [
@@ -174,18 +180,18 @@ def _describe(batch: dict[str, Any]) -> list[str]:
         *table(["class", "label", "examples"], rows),
     ]
     if batch["sheet"] is not None:
-        lines.append(f"the images of {batch['sheet']['feature']!r} are in {batch['sheet']['file']}")
+        lines.append(f"images of {batch['sheet']['feature']!r}: {batch['sheet']['file']}")
     return lines
 
 
 def _save(
     dataset: Dataset, classes: list[dict[str, Any]], options: argparse.Namespace
 ) -> dict[str, str] | None:
-    """Save the sheet, if there are images; gives the file and the feature."""
+    """Save the sheet, if there are images; return the file and the feature."""
     from covey.cli.contact_sheet import (
-        MOST_COLUMNS,
-        MOST_ROWS,
-        Row,
+        MAX_COLUMNS,
+        MAX_ROWS,
+        SheetRow,
         draw_sheet,
         image_features,
         save_sheet,
@@ -204,37 +210,40 @@ def _save(
     except FeatureError as error:
         if options.save is not None:
             raise
-        tell(f"no contact sheet is saved: {error}")
+        print_message(f"no contact sheet is saved: {error}")
         return None
     rows = [
-        Row(each["name"], each["label"], thumbnails(dataset, feature, each["ids"][:MOST_COLUMNS]))
-        for each in classes[:MOST_ROWS]
+        SheetRow(
+            each["name"], each["label"], thumbnails(dataset, feature, each["ids"][:MAX_COLUMNS])
+        )
+        for each in classes[:MAX_ROWS]
     ]
     path = check_local(options.save or _default_file(options.path))
     save_sheet(draw_sheet(rows), path)
-    if len(classes) > MOST_ROWS or len(classes[0]["ids"]) > MOST_COLUMNS:
-        tell(f"{path} has the first {MOST_ROWS} classes, and {MOST_COLUMNS} examples of each")
+    if len(classes) > MAX_ROWS or len(classes[0]["ids"]) > MAX_COLUMNS:
+        print_message(f"{path} has the first {MAX_ROWS} classes and {MAX_COLUMNS} examples of each")
     return {"file": path, "feature": feature}
 
 
 def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) -> str | None:
-    """The feature that is shown; None if there is none, and nobody asked for one."""
-    if options.feature is not None and options.feature not in images:
-        kind = describe_kind(dataset.features[options.feature])
-        there = f"images are {', '.join(images)}" if images else "and no other is one"
-        raise FeatureError(f"feature {options.feature!r} is not an image but {kind}; {there}")
+    """Return the image feature of the sheet; None if there is none."""
+    if options.select is not None and options.select not in images:
+        kind = describe_feature(dataset.features[options.select])
+        others = f"images: {', '.join(images)}" if images else "there are no images"
+        raise FeatureError(f"is {kind}, not an image; {others}", feature=options.select)
     if not images and options.save is not None:
         from covey.urls import shown
 
         raise FeatureError(
-            f"none of the features {', '.join(dataset.features)} is an image, so that there is "
-            f"nothing to save in {shown(options.save)}"
+            f"{shown(options.save)} is not written: none of the features "
+            f"{', '.join(dataset.features)} is an image",
+            option="save",
         )
-    return options.feature or next(iter(images), None)
+    return options.select or next(iter(images), None)
 
 
 def _default_file(path: str) -> str:
-    """A file in this directory, named after the directory or the file of a dataset.
+    """Return a file name after the directory or file of a dataset.
 
     >>> _default_file("s3://bucket/birds/1.0.0"), _default_file("owls/*.tfrec")
     ('birds-sample.png', 'owls-sample.png')
@@ -244,10 +253,10 @@ def _default_file(path: str) -> str:
     from covey.urls import Url, local_path
 
     local = local_path(path)
-    place = Url.parse(path).path if local is None else os.path.abspath(local)
+    full = Url.parse(path).path if local is None else os.path.abspath(local)
     names = [
         part
-        for part in re.split(r"[/\\]", place)
+        for part in re.split(r"[/\\]", full)
         if not re.search(r"[*?\[]", part) and part != INFO_FILE and parse_version(part) is None
     ]
     name = names[-1].partition(".tfrec")[0] if names else ""

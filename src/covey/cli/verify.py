@@ -1,16 +1,16 @@
-"""``covey verify``: everything that is wrong with a dataset."""
+"""``covey verify``: find the problems of a dataset."""
 
 from __future__ import annotations
 
 import argparse
 
-from covey.cli.formatting import say
-from covey.cli.options import add_path, add_running, print_json, shows, storage_options
+from covey.cli.formatting import print_lines
+from covey.cli.options import add_path, add_running, print_json, shows_progress, storage_options
 
-WHAT = "check every checksum, example and index row of a dataset, and list all that is wrong"
+SUMMARY = "check every checksum, example and index row of a dataset, and list all problems"
 
 EXAMPLES = """\
-ends with 0 if nothing is wrong, and with 1 if anything is
+The exit status is 0 if there are no problems, and 1 if there are.
 
 examples:
   covey verify data/birds
@@ -20,14 +20,14 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Say what there is to choose."""
+    """Add the options of the command."""
     parser.epilog = EXAMPLES
     add_path(parser)
     add_running(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     from covey.maintenance.verify import verify
 
     report = verify(
@@ -35,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
         split=options.split,
         storage_options=storage_options(options),
         threads=options.threads,
-        progress=shows(options),
+        progress=shows_progress(options),
     )
     if options.json:
         print_json(report.to_dict())
     elif not (options.quiet and report.is_valid):
-        say(*report.describe("--json lists them all").split("\n"))
+        print_lines(*report.describe("--json lists them all").split("\n"))
     return 0 if report.is_valid else 1

@@ -1,44 +1,37 @@
-"""The options of ``covey write``.
-
-``covey write``: from any source to a dataset.
-"""
+"""``covey write``: write a source as a split of a dataset."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import (
-    RemediedError,
-    in_terms_of_options,
-    say,
-    table,
-    tell,
-    with_article,
-)
+from covey.cli.formatting import class_cells, print_lines, print_message, table
 from covey.cli.options import (
-    count_or_share,
+    add_progress,
+    add_storage_option,
+    check_report,
+    count_or_fraction,
     default,
     fraction,
     kind,
     positive,
+    shows_progress,
     size,
-    storage_option,
+    write_report,
 )
-from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError, escape
+from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
 
 if TYPE_CHECKING:
     from covey.results import SkippedRecord, WriteResult
     from covey.sources import Source
 
+SUMMARY = "write labelled data as a split of a TFRecord dataset, shuffled, sharded and indexed"
 
-# As covey.sources has them; asking it would take longer than the rest of the help.
+# The names of covey.sources.KINDS, which is slow to import.
 KINDS = (
     "image directory, image table, CSV, JSON Lines, JSON, Parquet, NPZ, TFRecords, TFDS directory"
 )
@@ -53,25 +46,25 @@ examples:
   covey write photos s3://bucket/birds --storage-option profile=mine
 """
 
+_MAX_LISTED = 20
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Say what there is to choose."""
+    """Add the options of the command."""
     parser.epilog = EXAMPLES
-    parser.add_argument("source", metavar="SOURCE", help="a file, a directory, or a quoted pattern")
-    parser.add_argument("target", metavar="TARGET", help="the directory of the dataset, or a URL")
+    parser.add_argument("source", metavar="SOURCE", help="file, directory, or quoted pattern")
+    parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
 
-    reading = parser.add_argument_group("what is read")
+    reading = parser.add_argument_group("source")
     reading.add_argument(
-        "--kind", type=kind, help=f"what SOURCE is, if that is not clear from its contents: {KINDS}"
+        "--kind", type=kind, help=f"format of SOURCE (default: detected from its content): {KINDS}"
+    )
+    reading.add_argument("--label", help="label feature (default: a feature with a common name)")
+    reading.add_argument(
+        "--key", help="feature that is unique to an example (default: its file, id or position)"
     )
     reading.add_argument(
-        "--label", help="the feature that tells the class (default: what is called so, or similar)"
-    )
-    reading.add_argument(
-        "--key", help="the feature that is unique to an example (default: its file, id or number)"
-    )
-    reading.add_argument(
-        "--source-split", metavar="NAME", help="of a SOURCE with splits (default: as --split)"
+        "--source-split", metavar="NAME", help="split of SOURCE to read (default: that of --split)"
     )
     reading.add_argument(
         "--default",
@@ -79,52 +72,52 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=default,
         action="append",
         default=[],
-        help="what JSON objects get that lack a feature; may be repeated",
+        help="value of a feature that JSON objects lack; may be repeated",
     )
     reading.add_argument(
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
-        help="skip leaves out what cannot be read, and lists it (default: raise)",
+        help="skip: skip and list examples that cannot be read (default: raise)",
     )
     reading.add_argument(
-        "--report", metavar="FILE", help="write all that was left out to FILE, as JSON Lines"
+        "--report", metavar="FILE", help="write the skipped examples to FILE, as JSON Lines"
     )
 
     splits = parser.add_argument_group("splits")
-    splits.add_argument("--split", default="train", help="what to write (default: train)")
+    splits.add_argument("--split", default="train", help="split to write (default: train)")
     held_out = splits.add_mutually_exclusive_group()
     held_out.add_argument(
         "--val-fraction",
-        metavar="SHARE",
+        metavar="FRACTION",
         type=fraction,
-        help="write about this share of the examples as a second split; the hash of an example's "
-        "key decides, so that it stays where it is when others are added",
+        help="write about this fraction of the examples as a second split; the hash of the key "
+        "decides, so the side of an example does not depend on the others",
     )
     held_out.add_argument(
         "--held-out-classes",
         metavar="N",
-        type=count_or_share,
-        help="write this many classes (or 10%% of them) as a second split, to judge a model by "
-        "classes it has never seen; the hashes of their names decide",
+        type=count_or_fraction,
+        help="write this number (or percentage) of the classes as a second split, to evaluate on "
+        "unseen classes; the hashes of the class names decide",
     )
-    splits.add_argument("--val-split", metavar="NAME", help="the second split (default: val)")
+    splits.add_argument("--val-split", metavar="NAME", help="second split (default: val)")
     splits.add_argument(
         "--val-seed",
         metavar="N",
         type=int,
         default=0,
-        help="divide otherwise (default: 0); --seed does not change who is held out",
+        help="seed of the division (default: 0); --seed does not change it",
     )
     splits.add_argument(
         "--mode",
         choices=("error", "overwrite", "append"),
         default="error",
-        help="what to do if a split is there already (default: error)",
+        help="what to do if a split exists (default: error)",
     )
 
     order = parser.add_argument_group("order")
-    order.add_argument("--seed", type=int, default=0, help="of the shuffled order (default: 0)")
+    order.add_argument("--seed", type=int, default=0, help="seed of the order (default: 0)")
     order.add_argument("--no-shuffle", action="store_true", help="keep the order of SOURCE")
     order.add_argument(
         "--sort-by-class",
@@ -134,7 +127,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     files = parser.add_argument_group("files")
     shards = files.add_mutually_exclusive_group()
-    shards.add_argument("--shards", metavar="N", type=positive, help="how many, of each split")
+    shards.add_argument("--shards", metavar="N", type=positive, help="shards of each split")
     shards.add_argument("--records-per-shard", metavar="N", type=positive)
     shards.add_argument(
         "--shard-bytes", metavar="SIZE", type=size, default=256 << 20, help="(default: 256M)"
@@ -143,72 +136,51 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--compression",
         choices=("none", "gzip", "zlib"),
         default="none",
-        help="gzip can still be read at random; TFDS reads only none (default: none)",
+        help="gzip keeps random access; TFDS reads only none (default: none)",
     )
     files.add_argument(
-        "--compression-level",
-        type=int,
-        choices=range(10),
-        default=6,
-        help="of compression (default: 6)",
+        "--compression-level", type=int, choices=range(10), default=6, help="(default: 6)"
     )
-    files.add_argument(
-        "--storage-option",
-        metavar="NAME=VALUE",
-        type=storage_option,
-        action="append",
-        default=[],
-        help="what fsspec needs if TARGET is a URL, such as profile=mine; may be repeated",
-    )
-    files.add_argument("--name", help="of the dataset (default: that of its directory)")
-    files.add_argument("--description", default="", help="of the dataset, for people")
+    add_storage_option(files)
+    files.add_argument("--name", help="name of the dataset (default: that of its directory)")
+    files.add_argument("--description", default="", help="description of the dataset")
 
     running = parser.add_argument_group("running")
     running.add_argument(
-        "--workers", metavar="N", type=positive, help="how many threads or processes work"
+        "--workers", metavar="N", type=positive, help="number of threads or processes"
     )
     running.add_argument(
         "--memory-limit",
         metavar="SIZE",
         type=size,
         default=512 << 20,
-        help="hold about so much, and put the rest aside on disk (default: 512M)",
+        help="approximate size of the examples in memory; more are spilled to disk (default: 512M)",
     )
-    running.add_argument("--no-progress", action="store_true", help="show no progress bar")
-    running.add_argument(
-        "-q", "--quiet", action="store_true", help="say only what went wrong or was left out"
-    )
-
-
-WHAT = "write labelled data as a split of a TFRecord dataset, shuffled, sharded and indexed"
-
-# What is left out is listed up to here; --report has the rest.
-_LISTED = 20
+    add_progress(running)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do it."""
+    """Run the command."""
     _check(options)
     source = _open(options)
-    parts = _divide(source, options)
-    left_out: list[tuple[str, SkippedRecord]] = []
-    done: list[WriteResult] = []
+    skipped: list[tuple[str, SkippedRecord, int]] = []
+    written: list[WriteResult] = []
     try:
-        for split, part in parts:
-            written = _write(part, split, options)
-            left_out += [(split, each) for each in _numbered(written, part)]
-            done.append(written)
+        for split, part in _divide(source, options):
+            result = _write(part, split, options)
+            skipped += [(split, each, _position(part, each.record)) for each in result.skipped]
+            written.append(result)
     except BaseException:
-        if done:
-            tell(f"split {done[0].split!r} was written before what follows, and stays")
+        if written:
+            print_message(f"split {written[0].split!r} is written; the following error is later")
         raise
     if not options.quiet:
-        say(*summarise(done))
-    _report(left_out, source, options)
+        print_lines(*summary(written))
+    _report(skipped, source, options)
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Find out beforehand what would be wrong in the end."""
+    """Raise the errors that are known before the source is read."""
     from covey.dataset_info import check_split_name
     from covey.urls import shown
 
@@ -216,16 +188,13 @@ def _check(options: argparse.Namespace) -> None:
     if options.val_split is not None and len(splits) == 1:
         options.refuse("--val-split needs --val-fraction or --held-out-classes")
     if len(set(splits)) < len(splits):
-        options.refuse(f"--split and the split that is held out are both {options.split!r}")
+        options.refuse(f"--split and --val-split are both {options.split!r}")
     for split in splits:
         check_split_name(split)
-    _look(options)
+    _check_target(options)
     if os.path.realpath(options.source) == os.path.realpath(options.target):
-        raise DatasetError("this is SOURCE and TARGET; write elsewhere", path=shown(options.target))
-    if options.report is not None:
-        directory = os.path.dirname(options.report) or "."
-        if not os.access(directory, os.W_OK) or os.path.isdir(options.report):
-            raise DatasetError(f"{options.report}: the report cannot be written there")
+        raise DatasetError("SOURCE and TARGET are the same", path=shown(options.target))
+    check_report(options.report)
 
 
 def _splits(options: argparse.Namespace) -> list[str]:
@@ -233,8 +202,12 @@ def _splits(options: argparse.Namespace) -> list[str]:
     return [options.split, options.val_split or "val"] if divides else [options.split]
 
 
-def _look(options: argparse.Namespace) -> bool:
-    """Whether nothing that stays decides about features; an error if a split may not be written."""
+def _check_target(options: argparse.Namespace) -> bool:
+    """Return whether the dataset has no schema that the splits must have.
+
+    Raises:
+        DatasetError: If a split cannot be written.
+    """
     from covey.urls import shown
     from covey.writing.target import TargetSplit
 
@@ -246,14 +219,12 @@ def _look(options: argparse.Namespace) -> bool:
             ]
             return all(each.known_schema()[0] is None for each in found)
     except NotADirectoryError:
-        raise DatasetError(
-            "it is a file; must be a directory", path=shown(options.target)
-        ) from None
+        raise DatasetError("must be a directory, is a file", path=shown(options.target)) from None
 
 
 @contextmanager
 def _directory(options: argparse.Namespace) -> Iterator[Path]:
-    """The directory of the dataset, or one that stands for a URL."""
+    """Yield the directory of the dataset, or a local copy of the metadata of a URL."""
     from covey.storage import is_remote
     from covey.writing.publish import RemoteStaging
 
@@ -266,7 +237,7 @@ def _directory(options: argparse.Namespace) -> Iterator[Path]:
 
 
 def _open(options: argparse.Namespace) -> Source:
-    """Open the source, and say what it is."""
+    """Open the source, and print its description."""
     from covey.sources import open_source
 
     source = open_source(
@@ -276,21 +247,17 @@ def _open(options: argparse.Namespace) -> Source:
         split=options.source_split or options.split,
     )
     if not options.quiet:
-        seen = "looks like" if options.kind is None else "is read as"
-        what = ", ".join(_describe(source))
-        say(f"{source.path} {seen} {with_article(source.kind)}{': ' if what else ''}{what}")
-        if source.label is None:
-            say("  no feature tells the class of an example; --label names one that does")
+        print_lines(f"{source.path}: {', '.join([source.kind, *_describe(source)])}")
     return source
 
 
 def _describe(source: Source) -> Iterator[str]:
-    """What is known about a source before it is read."""
     from covey import ClassLabel
 
     if source.length is not None:
         yield f"{source.length:,} {'images' if source.kind.startswith('image') else 'examples'}"
     if source.label is None:
+        yield "no label (--label specifies one)"
         return
     kind = None if source.features is None else source.features.get(source.label)
     column: Any = (source.columns or {}).get(source.label)
@@ -299,11 +266,11 @@ def _describe(source: Source) -> Iterator[str]:
     elif hasattr(column, "tolist"):
         yield f"{len(set(column.tolist())):,} classes of {source.label!r}"
     else:
-        yield f"classes told by {source.label!r}"
+        yield f"label {source.label!r}"
 
 
 def _divide(source: Source, options: argparse.Namespace) -> list[tuple[str, Source]]:
-    """The splits to write, and what goes into each."""
+    """Return the splits to write with their sources."""
     splits = _splits(options)
     if len(splits) == 1:
         return [(options.split, source)]
@@ -311,9 +278,9 @@ def _divide(source: Source, options: argparse.Namespace) -> list[tuple[str, Sour
     from covey.sources.hold_out import hold_out
 
     classes = options.held_out_classes
-    # Splits that are there already decide about features: what does not know them adapts.
-    is_first = _look(options)
-    with Progress(_shows(options), source.length, "dividing") as shown, _Blaming(source):
+    # An existing split determines the schema; without one, both parts must have the same.
+    infers = _check_target(options)
+    with Progress(shows_progress(options), source.length, "dividing") as bar, _named(source):
         parts = hold_out(
             source,
             fraction=options.val_fraction,
@@ -322,23 +289,18 @@ def _divide(source: Source, options: argparse.Namespace) -> list[tuple[str, Sour
             key=options.key,
             label=options.label,
             seed=options.val_seed,
-            infer=is_first,
+            infer=infers,
             defaults=dict(options.default),
             on_error=options.on_error,
-            progress=shown.add,
+            progress=bar.add,
         )
     return list(zip(splits, parts, strict=True))
-
-
-def _shows(options: argparse.Namespace) -> bool | None:
-    """Whether to show progress; None leaves it to where the output goes."""
-    return False if options.quiet or options.no_progress else None
 
 
 def _write(source: Source, split: str, options: argparse.Namespace) -> WriteResult:
     import covey
 
-    with _Blaming(source):
+    with _named(source):
         return covey.write(
             source,
             options.target,
@@ -360,65 +322,50 @@ def _write(source: Source, split: str, options: argparse.Namespace) -> WriteResu
             memory_limit=options.memory_limit,
             workers=options.workers,
             on_error=options.on_error,
-            progress=_shows(options),
+            progress=shows_progress(options),
             storage_options=dict(options.storage_option),
         )
 
 
-class _Blaming:
-    """Errors about examples say which file they are from, and what can be done about them."""
-
-    def __init__(self, source: Source) -> None:
-        self._path = source.path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, (SourceError, FeatureError)):
-            return
-        message = str(error)
-        about_one = isinstance(error, SourceError) or message.startswith("example ")
-        if isinstance(error, FeatureError):
-            message = f"{self._path}: {message}"
-        remedies = ["  --on-error skip leaves out what cannot be read, and lists it"]
-        if not about_one or isinstance(error, DuplicateKeyError):
-            remedies = []
-        raise RemediedError(message, *remedies) from error
+@contextmanager
+def _named(source: Source) -> Iterator[None]:
+    """Add the path of the source to errors of its examples, and the option that skips them."""
+    try:
+        yield
+    except (SourceError, FeatureError) as error:
+        if error.path is None:
+            error.path = source.path
+        is_item = isinstance(error, SourceError) or error.example is not None
+        if is_item and not error.remedy and not isinstance(error, DuplicateKeyError):
+            error.remedy = "--on-error skip skips and lists examples that cannot be read"
+        raise
 
 
-def _numbered(written: WriteResult, source: Source) -> Iterator[SkippedRecord]:
-    """What was left out, by its number in the whole source."""
+def _position(source: Source, example: int) -> int:
+    """Return the position of an example in the source that was divided."""
     from covey.sources.hold_out import HeldOutPart
 
-    for each in written.skipped:
-        number = source.number(each.record) if isinstance(source, HeldOutPart) else each.record
-        yield replace(each, record=number)
+    return source.position(example) if isinstance(source, HeldOutPart) else example
 
 
-def summarise(written: list[WriteResult]) -> list[str]:
-    """The lines of a table of what was written, with a row for each split."""
+def summary(written: list[WriteResult]) -> list[str]:
+    """Return the lines of a table with a row for each split."""
     from covey._progress import format_bytes
 
-    rows = []
-    for each in written:
-        counts = sorted(each.classes.values())
-        few, many = (counts[0], counts[-1]) if counts else (0, 0)
-        per_class = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-        rows.append(
-            [
-                each.split,
-                f"{each.records:,}",
-                f"{len(counts):,}" if counts else "-",
-                per_class if counts else "-",
-                f"{len(each.shards):,}",
-                format_bytes(each.bytes),
-                f"{each.seconds:.2f} s",
-            ]
-        )
+    rows = [
+        [
+            each.split,
+            f"{each.records:,}",
+            *class_cells(list(each.classes.values())),
+            f"{len(each.shards):,}",
+            format_bytes(each.bytes),
+            f"{each.seconds:.2f} s",
+        ]
+        for each in written
+    ]
     header = ["split", "examples", "classes", "per class", "shards", "size", "time"]
     features = ", ".join(written[0].features)
-    label = "" if written[0].label is None else f"; {written[0].label!r} tells the class"
+    label = "" if written[0].label is None else f"; label {written[0].label!r}"
     lines = [f"{written[0].path}: {features}{label}", *table(header, rows)]
     replaced = sum(len(each.replaced) for each in written)
     if replaced:
@@ -430,20 +377,20 @@ def summarise(written: list[WriteResult]) -> list[str]:
 
 
 def _report(
-    left_out: list[tuple[str, SkippedRecord]], source: Source, options: argparse.Namespace
+    skipped: list[tuple[str, SkippedRecord, int]], source: Source, options: argparse.Namespace
 ) -> None:
-    """Tell of what was left out."""
-    if options.report is not None:
-        with open(options.report, "w", encoding="utf-8") as file:
-            for split, each in left_out:
-                fields = {"split": split, "example": each.record, "reason": each.reason}
-                file.write(escape(json.dumps(fields, ensure_ascii=False)) + "\n")
-    if not left_out:
+    """Write and print the skipped examples."""
+    rows: list[dict[str, Any]] = [
+        {"split": split, "example": position, "reason": each.reason}
+        for split, each, position in skipped
+    ]
+    write_report(options.report, rows)
+    if not rows:
         return
-    left_out.sort(key=lambda each: each[1].record)
-    lines = [f"left out {len(left_out):,} of the examples of {source.path}:"]
-    lines += [f"  example {each.record}: {each.reason}" for _, each in left_out[:_LISTED]]
-    if len(left_out) > _LISTED:
-        where = f"see {options.report}" if options.report else "--report FILE lists them all"
-        lines.append(f"  and {len(left_out) - _LISTED:,} more: {where}")
-    tell(*map(in_terms_of_options, lines))
+    rows.sort(key=lambda row: row["example"])
+    lines = [f"skipped {len(rows):,} examples of {source.path}:"]
+    lines += [f"  example {row['example']}: {row['reason']}" for row in rows[:_MAX_LISTED]]
+    if len(rows) > _MAX_LISTED:
+        where = f"see {options.report}" if options.report else "--report FILE lists all"
+        lines.append(f"  and {len(rows) - _MAX_LISTED:,} more: {where}")
+    print_message(*lines)

@@ -1,4 +1,4 @@
-"""Records that another program encoded, into a split: the other way into a dataset."""
+"""Records that a serializer has encoded, written as a split."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ from covey.writing.options import WriteOptions
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
 
-# Records are handed on when there are so many bytes of them, or so many.
 _BLOCK_BYTES = 1 << 20
 _BLOCK_RECORDS = 1024
 
 
-class RawSplit:
-    """Takes in records with their keys, and writes them as a split, in place of the old one.
+class RecordCache:
+    """Records and their keys, sorted, and written as a split in place of the old one.
 
     Args:
-        directory: Of the dataset; made if there is none.
+        directory: Directory of the dataset; created if it does not exist.
         options: Options of the write.
-        progress: Is told of the records and bytes that were taken in.
+        progress: Function that is called with numbers of records and bytes.
     """
 
     def __init__(
@@ -43,19 +42,19 @@ class RawSplit:
         directory: Path,
         options: WriteOptions,
         *,
-        progress: Callable[[int, int], None] = lambda records, size: None,
+        progress: Callable[[int, int], None],
     ) -> None:
-        self.directory = directory
-        self.split = options.split
         self.records = 0
         self.bytes = 0
-        """Of the records alone, without their frames."""
+        """Size of the records, without their frames."""
+        self._directory = directory
+        self._split = options.split
         self._options = options
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
         self._staging = Staging(directory, options.split)
-        with reporting_failures(self.directory, self.split):
+        with reporting_failures(directory, options.split):
             self._staging.open()
         self._spool = Spool(
             self._staging.path,
@@ -65,56 +64,52 @@ class RawSplit:
         )
 
     def add(self, key: Key, record: bytes) -> None:
-        """Take in one record."""
-        held = self._frames.append(record)
+        """Add a record."""
+        size = self._frames.append(record)
         self._keys.append(key)
         self.records += 1
         self.bytes += len(record)
-        if held >= _BLOCK_BYTES or len(self._keys) >= _BLOCK_RECORDS:
+        if size >= _BLOCK_BYTES or len(self._keys) >= _BLOCK_RECORDS:
             self.flush()
 
     def flush(self) -> None:
-        """Put what was taken in into its order."""
+        """Move the added records to the spool."""
         if not self._keys:
             return
         block, keys = Block(*self._frames.take()), self._keys
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
         rows = make_rows(positions, block.lengths, keys, self._options.seed)
-        with reporting_failures(self.directory, self.split):
+        with reporting_failures(self._directory, self._split):
             self._spool.add(block, rows, keys)
         self._progress(len(block), block.data.nbytes)
 
     def write(
-        self,
-        features: Features,
-        label: str | None,
-        progress: Progress,
-        texts: Mapping[str, str],
+        self, features: Features, label: str | None, progress: Progress, sidecars: Mapping[str, str]
     ) -> tuple[Shard, ...]:
-        """Write and commit all that was taken in.
+        """Write and commit the records.
 
         Args:
-            features: What fits the records.
-            label: The feature that tells their class, if one was asked for.
-            progress: Is told.
-            strings: More small files to be committed, by name.
+            features: Features of the records.
+            label: Label feature, if it is specified.
+            progress: Progress bar.
+            sidecars: Other files to commit, by name.
 
         Raises:
             DuplicateKeyError: If two records have the same key.
-            DatasetError: If features do not go together with those of the other splits.
+            DatasetError: If the features differ from those of the other splits.
         """
-        self.flush()
-        with reporting_failures(self.directory, self.split, lambda: self._staging.committed):
-            with locked(self.directory):  # no other process changes it while it is looked at
-                existing = TargetSplit.inspect(
-                    self.directory, self.split, "overwrite", None, unique=not self._staging.can_link
+        with reporting_failures(self._directory, self._split, lambda: self._staging.committed):
+            with locked(self._directory):
+                unique = not self._staging.can_link
+                target = TargetSplit.inspect(
+                    self._directory, self._split, "overwrite", None, unique=unique
                 )
-            features = _agree(existing, features)
+            features = _unify_splits(target, features)
             classes = self._classes(features, label)
-            writer = SplitWriter(self._options, existing, self._staging, progress)
+            writer = SplitWriter(self._options, target, self._staging, progress)
             shards, _ = writer.write(
-                self._spool, features, classes, sidecars=texts, list_shards=True
+                self._spool, features, classes, sidecars=sidecars, list_shards=True
             )
         return shards
 
@@ -122,31 +117,31 @@ class RawSplit:
         label = find_label(features, label)
         if label is None or not is_string(features[label]):
             return Classes(features, label)
-        texts: set[str] = set()
+        names: set[str] = set()
         for block, _ in self._spool.blocks():
-            texts.update(read_strings(features, label, block))
-        return Classes(features, label, sorted(texts))
+            names.update(read_strings(features, label, block))
+        return Classes(features, label, sorted(names))
 
     def abort(self) -> None:
-        """Remove all traces of what was not committed."""
+        """Delete the records that are not committed."""
         self._staging.abort()
 
 
-def _agree(existing: TargetSplit, features: Features) -> Features:
-    """The features that fit these records and those of all other splits."""
-    splits = () if existing.info is None else existing.info.splits
+def _unify_splits(target: TargetSplit, features: Features) -> Features:
+    """Return the features that fit the records and those of the other splits."""
+    splits = () if target.info is None else target.info.splits
     for split in splits:
-        if split.name == existing.split:
+        if split.name == target.split:
             continue
-        about = existing.index_metadata(split.name)
-        known = features_from_tfds(existing.directory) if about is None else about.features
+        metadata = target.index_metadata(split.name)
+        known = features_from_tfds(target.directory) if metadata is None else metadata.features
         try:
             features = unify(known, features, allow_missing=True)
         except FeatureError as error:
             raise DatasetError(
-                f"{error.reason} in split {split.name!r} and in these records",
-                path=existing.directory,
+                f"{error.reason}; all splits of a dataset must have the same features",
+                path=target.directory,
                 feature=error.feature,
-                remedy="splits of one dataset have the same features: write another dataset",
+                remedy="write to another directory",
             ) from None
     return features

@@ -147,6 +147,8 @@ class IndexBuilder:
         self, files: ShardFiles, stats: Sequence[Stat], known: Features, label: Label | LabelReader
     ) -> Index:
         features = self.features
+        if features is None and self.on_error == "skip":
+            features = self.declared  # no survey: records that are not Examples fail on access
         if callable(label) and self.declared is None and features is None:
             # The function takes complete examples, so all features must be known first.
             scanned = self._scan(files, stats, None, surveys=True)

@@ -1,13 +1,21 @@
-"""Labelled data as it lies about, read as (key, example) pairs.
+"""Labelled data in other formats, read as (key, example) pairs.
 
-A source is opened with :func:`open_source`, which finds out what it is. Each module here registers
-the kinds that it reads.
+:func:`open_source` detects the format of a file or directory by its content. Each module of this
+package registers the formats that it reads.
 """
 
-from covey.sources import csv, image_folder, image_table, json, npz, parquet, tfrecord  # noqa: F401
+from covey.sources import (  # noqa: F401
+    csv,
+    image_directory,
+    image_table,
+    json,
+    npz,
+    parquet,
+    tfrecord,
+)
 from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, register
 from covey.sources.source import Item, LazyItems, Source
-from covey.sources.tfds import from_tfds_builder
+from covey.sources.tfrecord import from_tfds_builder
 
 __all__ = [
     "KINDS",

@@ -1,24 +1,22 @@
-"""Telling encoded images by their bytes, and whole ones from those that are cut off.
-
-Nothing is decoded, so that this costs next to nothing and needs no library.
-"""
+"""Detection of encoded images by their signatures, and of truncated ones."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
-# What people name images; a file with such a name that is not an image is an error, not ignored.
-_KNOWN = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp")
-_UNKNOWN = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2")
-EXTENSIONS = frozenset((*_KNOWN, *_UNKNOWN))
+# A file with one of these extensions that is not an image is an error; other files are ignored.
+_SUPPORTED = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp")
+_UNSUPPORTED = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2")
+EXTENSIONS = frozenset((*_SUPPORTED, *_UNSUPPORTED))
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP")
 
-_OTHERS = {b"II*\x00": "TIFF", b"MM\x00*": "TIFF"}
-_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
+_MAX_GIF_TRAILING_BYTES = 1024
+_BMP_HEADER_BYTES = (12, 16, 40, 52, 56, 64, 108, 124)
 
 
 def image_format(head: bytes) -> str | None:
-    """The format of an image, from the first bytes of it; None if it is none of FORMATS.
+    """Return the format of an image by its first bytes; None if it is not one of FORMATS.
 
     >>> image_format(b"GIF89a")
     'GIF'
@@ -31,92 +29,55 @@ def image_format(head: bytes) -> str | None:
         return "GIF"
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "WebP"
-    # Two letters prove nothing; the size of the header that follows them does.
-    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
+    # The signature has only two bytes, so the size of the header is checked too.
+    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADER_BYTES:
         return "BMP"
     return None
 
 
 def image_fault(data: bytes) -> str | None:
-    """What keeps bytes from being a whole image; None if nothing does.
+    """Return the reason why bytes are not a complete image; None if they are.
+
+    Only the signature and the end are checked. Data after the end is allowed, because many programs
+    append metadata or padding.
 
     >>> image_fault(b"GIF89a")
-    'it is a GIF that is cut off after 6 bytes'
+    'truncated GIF of 6 bytes'
     """
     if not data:
         return "it is empty"
     found = image_format(data[:32])
     if found is None:
-        other = next((name for magic, name in _OTHERS.items() if data.startswith(magic)), None)
-        seen = f"it is a {other}" if other else f"it begins with {data[:8]!r}"
-        return f"{seen}, which is none of the images that are known: {', '.join(FORMATS)}"
-    try:
-        complete = _IS_WHOLE[found](data)
-    except (struct.error, IndexError):
-        complete = False
-    return None if complete else f"it is a {found} that is cut off after {len(data)} bytes"
+        return f"it begins with {data[:8]!r}; supported formats: {', '.join(FORMATS)}"
+    return None if _has_end(found, data) else f"truncated {found} of {len(data)} bytes"
 
 
-def _whole_jpeg(data: bytes) -> bool:
-    """Whether an end mark follows the first scan; a thumbnail before it has one of its own."""
+def _has_end(found: str, data: bytes) -> bool:
+    match found:
+        case "JPEG":  # a thumbnail in the header has an end marker of its own
+            scans = [offset for marker, offset in jpeg_segments(data) if marker == 0xDA]
+            return bool(scans) and data.find(b"\xff\xd9", scans[0]) > 0
+        case "PNG":
+            return b"IEND\xaeB`\x82" in data
+        case "GIF":
+            # The end of a block and the trailer. Two bytes may also occur in compressed data.
+            return data.rfind(b"\0\x3b", 13) >= max(13, len(data) - _MAX_GIF_TRAILING_BYTES)
+        case "BMP":
+            return int.from_bytes(data[2:6], "little") <= len(data)
+    return int.from_bytes(data[4:8], "little") + 8 <= len(data)
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the marker and the payload offset of each segment, up to the start of the scan."""
     at = 2
-    while True:
-        mark, kind = data[at], data[at + 1]
-        if mark != 0xFF:
-            return False
-        if kind == 0xFF:  # padding
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
             at += 1
-        elif kind == 0xDA:
-            return data.rfind(b"\xff\xd9", at) > 0
-        elif kind == 0x01 or 0xD0 <= kind <= 0xD8:  # marks without a length
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
             at += 2
         else:
+            yield marker, at + 4
+            if marker == 0xDA:
+                return
             at += 2 + int(struct.unpack_from(">H", data, at + 2)[0])
-
-
-def _whole_png(data: bytes) -> bool:
-    """Whether chunks follow one another up to IEND."""
-    at = 8
-    while True:
-        length, kind = struct.unpack_from(">I4s", data, at)
-        at += 12 + length
-        if kind == b"IEND":
-            return bool(at <= len(data))
-
-
-def _whole_gif(data: bytes) -> bool:
-    """Whether blocks follow one another up to the trailer."""
-    at = 13 + _colours(data[10])
-    while data[at] != 0x3B:
-        if data[at] == 0x21:  # an extension
-            at += 2
-        elif data[at] == 0x2C:  # a picture
-            at += 11 + _colours(data[at + 9])
-        else:
-            return False
-        while data[at]:
-            at += 1 + data[at]
-        at += 1
-    return True
-
-
-def _colours(flags: int) -> int:
-    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
-
-
-def _whole_bmp(data: bytes) -> bool:
-    size, pixels = struct.unpack_from("<2xI4xI", data)
-    return bool(size <= len(data) and 14 < pixels < len(data))
-
-
-def _whole_webp(data: bytes) -> bool:
-    return bool(struct.unpack_from("<4xI", data)[0] + 8 <= len(data))
-
-
-_IS_WHOLE = {
-    "JPEG": _whole_jpeg,
-    "PNG": _whole_png,
-    "GIF": _whole_gif,
-    "BMP": _whole_bmp,
-    "WebP": _whole_webp,
-}

@@ -1,4 +1,4 @@
-"""Images that are listed in a table, which says more about each: its label, for one."""
+"""Images that are listed in a CSV or TSV file, with their labels and other features."""
 
 from __future__ import annotations
 
@@ -10,37 +10,44 @@ from itertools import islice
 
 from covey.errors import FormatError, SourceError
 from covey.schema import Features, Image
-from covey.sources.csv import Row, Table, TypedTable, looks_like_table
-from covey.sources.image_folder import is_image, read_image
+from covey.sources.csv import CsvRow, CsvTable, TypedTable, looks_like_table
+from covey.sources.image_directory import is_image, read_image
 from covey.sources.image_formats import EXTENSIONS
 from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
     Item,
     LazyItems,
     Source,
+    as_source_error,
     check_label,
-    enumerate_names,
-    fault,
-    find_label,
+    find_label_name,
+    list_names,
+    source_error,
 )
 from covey.untrusted import check_path
 
-# Rows that are looked at to find the column that holds the paths.
-_LOOKED_AT = 20
+# Rows that are inspected to find the column of paths.
+_INSPECTED_ROWS = 20
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """A table, the column of it that holds paths, and the directory that they are relative to."""
+    """A table with a column of paths."""
 
-    table: Table
+    table: CsvTable
     column: int
+    """Index of the column of paths."""
     directory: str
+    """Directory that the paths are relative to."""
     confined: bool
-    """Whether images outside of the directory are refused."""
+    """Whether paths outside of the directory are errors."""
 
     def find(self, path: str) -> str:
-        """The file of an image."""
+        """Return the path of an image file.
+
+        Raises:
+            FormatError: If it is outside of the directory.
+        """
         if self.confined:
             check_path(os.path.normpath(path).replace(os.sep, "/"), "the path of an image")
         return os.path.join(self.directory, path)
@@ -51,77 +58,81 @@ class _ListedImages(LazyItems):
     typed: TypedTable
     listing: _Listing
     offsets: array[int]
-    """Where every row begins,"""
+    """Byte offset of every row."""
     lines: array[int]
-    """and on which line."""
+    """First line of every row."""
     path_feature: str
     repeated: bool
-    """Whether a path comes more than once, so that it is not a key by itself."""
+    """Whether a path occurs more than once, so that it is not a unique key."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def read(self, number: int) -> Item:
+    def read(self, position: int) -> Item:
         table = self.listing.table
-        row = table.row_at(self.offsets[number], self.lines[number])
-        example = self.typed.example(row)
-        path = _path_of(row, self.listing.column)
-        if isinstance(example, SourceError):
-            return example
-        del example[table.names[self.listing.column]]
-        if path is None:
-            return fault(table.path, "this row names no image", row.line)
+        row = table.row_at(self.offsets[position], self.lines[position])
         try:
+            example = self.typed.example(row)
+            del example[table.names[self.listing.column]]
+            path = _path_of(row, self.listing.column)
+            if path is None:
+                raise source_error(table.path, "the row has no path of an image")
             file = self.listing.find(path)
-        except FormatError as error:
-            return fault(table.path, str(error), row.line)
-        if not os.path.isfile(file):
-            return fault(table.path, f"there is no file {file!r}, which this row names", row.line)
-        data = read_image(file)
-        if isinstance(data, SourceError):
-            return fault(table.path, str(data), row.line)
+            if not os.path.isfile(file):
+                raise source_error(file, "no such file")
+            data = read_image(file)
+        except (SourceError, FormatError) as error:
+            return self._with_line(error, row.line)
         key = f"{path}:{row.line}" if self.repeated else path
         return key, {"image": data, self.path_feature: path, **example}
 
+    def _with_line(self, error: SourceError | FormatError, line: int) -> SourceError:
+        """Return the error of a row, or of the image that it lists."""
+        table = self.listing.table.path
+        if error.path in (None, table):
+            error.line = line
+            return as_source_error(error, table)
+        return source_error(table, f"{error.path}: {error.reason}", line)
 
-def _tables(place: ProbedPath) -> list[str]:
-    """The tables that something is or holds."""
-    if place.is_file:
-        return [place.path] if looks_like_table(place.head) else []
-    if not os.path.isdir(place.path):
+
+def _tables(probed: ProbedPath) -> list[str]:
+    """Return the tables at a path."""
+    if probed.is_file:
+        return [probed.path] if looks_like_table(probed.head) else []
+    if not os.path.isdir(probed.path):
         return []
     return [
         file
-        for file in place.files
+        for file in probed.files
         if os.path.splitext(file)[1].lower() not in EXTENSIONS and looks_like_table(read_head(file))
     ]
 
 
 def _listing(path: str, confined: bool) -> _Listing | None:
-    """Find the column whose values name images, and the directory that has them.
+    """Return a table with the column whose values are paths of images; None if it has none.
 
     Args:
-        path: The table.
-        confined: Whether images outside of the directory are refused.
+        path: Path of the table.
+        confined: Whether images outside of the directory are errors.
     """
     try:
-        table = Table.open(path)
+        table = CsvTable.open(path)
     except SourceError:
         return None
-    rows = [row.cells for row in islice(table.rows(), _LOOKED_AT)]
-    sound = [cells for cells in rows if not isinstance(cells, SourceError)]
+    rows = [row.cells for row in islice(table.rows(), _INSPECTED_ROWS)]
+    valid = [cells for cells in rows if not isinstance(cells, SourceError)]
     home = os.path.dirname(path)
     best, found = 0, None
-    for directory in [home, *ProbedPath.look(home or ".").directories]:
+    for directory in [home, *ProbedPath.probe(home or ".").directories]:
         for column in range(len(table.names)):
             listing = _Listing(table, column, directory, confined)
-            hits = sum(_is_hit(listing, cells[column]) for cells in sound if cells[column])
-            if hits > best:
-                best, found = hits, listing
+            count = sum(_is_listed(listing, cells[column]) for cells in valid if cells[column])
+            if count > best:
+                best, found = count, listing
     return found
 
 
-def _is_hit(listing: _Listing, path: str) -> bool:
+def _is_listed(listing: _Listing, path: str) -> bool:
     try:
         file = listing.find(path)
     except FormatError:
@@ -129,14 +140,14 @@ def _is_hit(listing: _Listing, path: str) -> bool:
     return os.path.isfile(file) and is_image(file)
 
 
-def _listings(place: ProbedPath) -> Iterator[_Listing]:
-    # A table that was chosen by itself may list images anywhere. One that was found in a directory may
-    # have come with it: then only the directory is read.
-    return filter(None, (_listing(each, not place.is_file) for each in _tables(place)))
+def _listings(probed: ProbedPath) -> Iterator[_Listing]:
+    # A table that the caller named may list images anywhere. A table in a directory that the caller
+    # named is not trusted: it may list images in that directory only.
+    return filter(None, (_listing(each, not probed.is_file) for each in _tables(probed)))
 
 
-def _is_image_table(place: ProbedPath) -> bool:
-    return next(_listings(place), None) is not None
+def _is_image_table(probed: ProbedPath) -> bool:
+    return next(_listings(probed), None) is not None
 
 
 @register(
@@ -145,28 +156,30 @@ def _is_image_table(place: ProbedPath) -> bool:
     recognise=_is_image_table,
     rank=1,
 )
-def open_image_table(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
-    """Images that a table lists by their path; its other columns are features too."""
-    listings = list(_listings(place))
+def open_image_table(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+    """Open the images whose paths a table lists. The other columns of the table are features."""
+    listings = list(_listings(probed))
     if not listings:
-        raise fault(
-            place.path,
-            f"found {place.describe()}, but no CSV or TSV file with a column of paths of images; "
-            "paths are relative to the file, or to a directory beside it",
+        raise source_error(
+            probed.path,
+            f"found {probed.describe()}, but no CSV or TSV file with a column of image paths, "
+            "relative to the file or to a directory beside it",
         )
     if len(listings) > 1:
-        tables = enumerate_names(os.path.basename(each.table.path) for each in listings)
-        raise fault(place.path, f"several tables list images: {tables}; give the path of one")
+        tables = list_names(os.path.basename(each.table.path) for each in listings)
+        raise source_error(
+            probed.path, f"several tables list images: {tables}", remedy="open one of them"
+        )
     (listing,) = listings
     table = listing.table
     others = [name for i, name in enumerate(table.names) if i != listing.column]
-    check_label(label, others, table.path, "column")
-    label = label or find_label(others) or (others[0] if len(others) == 1 else None)
+    check_label(label, others, table.path)
+    label = label or find_label_name(others) or (others[0] if len(others) == 1 else None)
     own = table.names[listing.column]
     path_feature = "filename" if own == "image" else own
     if "image" in others or path_feature in others:
         taken = "image" if "image" in others else path_feature
-        raise fault(table.path, f"a column beside the paths is called {taken!r}; rename it", 1)
+        raise source_error(table.path, f"another column has the reserved name {taken!r}", 1)
     typed = TypedTable.survey(table, label)
     offsets, lines = array("q"), array("q")
     seen: set[str] = set()
@@ -189,5 +202,5 @@ def open_image_table(place: ProbedPath, *, label: str | None, split: str | None)
     )
 
 
-def _path_of(row: Row, column: int) -> str | None:
+def _path_of(row: CsvRow, column: int) -> str | None:
     return None if isinstance(row.cells, SourceError) else row.cells[column] or None

@@ -1,4 +1,4 @@
-"""JSON: one object per line, objects by their id, or a list of objects."""
+"""JSON files: one object per line, an object of objects by id, or a list of objects."""
 
 from __future__ import annotations
 
@@ -8,224 +8,182 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import SourceError
-from covey.sources.registry import ProbedPath, one_file, register
-from covey.sources.source import Item, Key, Source, enumerate_names, fault, find_label
+from covey.sources.registry import ProbedPath, check_file, register
+from covey.sources.source import (
+    Item,
+    Source,
+    check_label,
+    find_label_name,
+    list_names,
+    source_error,
+)
 
 _BOM = b"\xef\xbb\xbf"
-_KEYED = re.compile(rb'\{\s*("([^"\\]|\\.)*"\s*:\s*\{|\}|$)')
-_SPACE = re.compile(r"[ \t\r\n]*")
+_OBJECT_OF_OBJECTS = re.compile(rb'\{\s*("([^"\\]|\\.)*"\s*:\s*\{|\}|$)')
 
 
-def _beginning(place: ProbedPath) -> bytes:
-    return place.head.removeprefix(_BOM).lstrip() if place.is_file else b""
+def _head(probed: ProbedPath) -> bytes:
+    return probed.head.removeprefix(_BOM).lstrip() if probed.is_file else b""
 
 
-def _is_lines(place: ProbedPath) -> bool:
-    """Whether the second line begins an object too, or the only one is a plain object."""
-    begin = _beginning(place)
-    if begin[:1] != b"{":
+def _is_lines(probed: ProbedPath) -> bool:
+    """Return whether two lines begin an object, or the only line is not an object of objects."""
+    head = _head(probed)
+    if head[:1] != b"{":
         return False
-    _, _, rest = begin.partition(b"\n")
+    _, _, rest = head.partition(b"\n")
     if rest.lstrip()[:1] == b"{":
         return True
-    return not rest.strip() and not _KEYED.match(begin)
+    return not rest.strip() and not _OBJECT_OF_OBJECTS.match(head)
 
 
-def _is_json(place: ProbedPath) -> bool:
-    begin = _beginning(place)
-    return bool(begin[:1] == b"{" or (begin[:1] == b"[" and begin[1:].lstrip()[:1] in b"{]"))
+def _is_json(probed: ProbedPath) -> bool:
+    head = _head(probed)
+    return bool(head[:1] == b"{" or (head[:1] == b"[" and head[1:].lstrip()[:1] in b"{]"))
 
 
-def _example(value: Any, path: str, line: int, label: str | None, who: str = "") -> Any:
-    """The example that an object is, or what is wrong with it; null is the same as missing."""
-    if not isinstance(value, dict):
-        kind = {list: "a list", str: "a string", type(None): "null"}.get(type(value), "a value")
-        return fault(path, f"{who}this is {kind}; must be an object of names and values", line)
-    example = {name: each for name, each in value.items() if each is not None}
-    if label is not None and example.get(label, "") == "":
-        has = f"this object has {enumerate_names(example)}"
-        return fault(path, f"{who}the label is missing: no {label!r}; {has}", line)
-    return example
-
-
-def _parse(text: str, at: int = 0) -> tuple[Any, int]:
-    """Parse the value at a place of a string; where it ends comes with it.
+def _parse(raw: bytes, path: str, line: int, hook: Any = None) -> Any:
+    """Parse JSON that begins at a line of a file.
 
     Raises:
-        JSONDecodeError: Whatever is wrong with it; it knows the line and the column.
+        SourceError: If it is not valid JSON, with the line.
     """
     import json
 
     try:
-        return json.JSONDecoder().raw_decode(text, at)
-    except json.JSONDecodeError:
-        raise
+        return json.loads(raw.decode(), object_pairs_hook=hook)
+    except UnicodeDecodeError as error:
+        line += raw.count(b"\n", 0, error.start)
+        reason = f"byte {raw[error.start]:#04x} is not valid UTF-8"
+    except json.JSONDecodeError as error:
+        line += error.lineno - 1
+        reason = f"is not valid JSON: {error.msg} at column {error.colno}"
     except RecursionError:
-        raise _broken("it is nested too deeply", text, at) from None
-    except ValueError as error:  # a number of too many digits
-        raise _broken(str(error), text, at) from None
+        reason = "is nested too deeply"
+    except ValueError as error:  # an integer with too many digits
+        reason = f"is not valid JSON: {error}"
+    raise source_error(path, reason, line)
 
 
-def _broken(what: str, text: str, at: int) -> ValueError:
-    import json
+def _example(value: Any, label: str | None, path: str, **where: Any) -> dict[str, Any]:
+    """Return the example of an object. Null is the same as a missing name.
 
-    return json.JSONDecodeError(what, text, at)
+    Raises:
+        SourceError: If the value is not an object, or has no label.
+    """
+    if not isinstance(value, dict):
+        kind = {list: "a list", str: "a string", type(None): "null"}.get(type(value), "a number")
+        raise source_error(path, f"found {kind}; must be an object", **where)
+    example = {name: each for name, each in value.items() if each is not None}
+    if label is not None and example.get(label, "") == "":
+        found = f"the label is missing; the object has {list_names(example)}"
+        raise source_error(path, found, feature=label, **where)
+    return example
 
 
-def _reason(error: ValueError) -> str:
-    return f"{getattr(error, 'msg', error)} at column {getattr(error, 'colno', 1)}"
-
-
-def _settle_label(items: Iterator[Item], label: str | None, path: str) -> str | None:
-    """The label that was asked for, or that the first example has; it must be somewhere."""
+def _find_label(items: Iterator[Item], label: str | None, path: str) -> str | None:
+    """Return the requested label, or that of the first example; it must exist in one example."""
     names: dict[str, None] = {}
-    wrong: SourceError | None = None
+    first_error: SourceError | None = None
     for item in items:
         if isinstance(item, SourceError):
-            wrong = wrong or item
+            first_error = first_error or item
             continue
         example = item[1]
         if label is None:
-            return find_label(example)
+            return find_label_name(example)
         if label in example:
             return label
         names.update(dict.fromkeys(example))
     if not names:
-        raise wrong or fault(path, "there is no example in this file")
-    raise fault(
-        path,
-        f"no object has {label!r} to take the label from; there are {enumerate_names(names)}",
-    )
+        raise first_error or source_error(path, "there is no example in this file")
+    check_label(label, names, path)
+    return label
 
 
 @dataclass(frozen=True, eq=False)
-class _Lines:
-    """The objects of a file with one on each line, streamed in every pass."""
+class _JsonLines:
+    """The objects of a JSON Lines file, read in every pass."""
 
     path: str
     label: str | None = None
 
     def __iter__(self) -> Iterator[Item]:
-        number = 0
+        position = 0
         with open(self.path, "rb") as file:
             for line, raw in enumerate(file, 1):
-                raw = raw.removeprefix(_BOM) if line == 1 else raw
-                if raw.strip():
-                    yield self._item(number, line, raw)
-                    number += 1
-
-    def _item(self, number: int, line: int, raw: bytes) -> Item:
-        try:
-            text = raw.decode().strip()
-            value, end = _parse(text)
-            if end < len(text):
-                raise _broken("more follows after the object's end", text, end)
-        except UnicodeDecodeError as error:
-            byte = raw[error.start]
-            return fault(
-                self.path, f"byte {byte:#04x} is not an UTF-8; save the file as UTF-8", line
-            )
-        except ValueError as error:
-            return fault(self.path, f"this is no JSON: {_reason(error)}", line)
-        example = _example(value, self.path, line, self.label)
-        return example if isinstance(example, SourceError) else (number, example)
+                raw = raw.removeprefix(_BOM).strip()
+                if not raw:
+                    continue
+                try:
+                    value = _parse(raw, self.path, line)
+                    yield position, _example(value, self.label, self.path, line=line)
+                except SourceError as error:
+                    yield error
+                position += 1
 
 
 @register("JSON Lines", "a file with one JSON object per line", recognise=_is_lines, rank=4)
-def open_json_lines(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
-    """The objects of a file, keyed by their number from 0."""
-    path = one_file(place, "JSON Lines")
-    label = _settle_label(iter(_Lines(path)), label, path)
-    return Source("JSON Lines", path, _Lines(path, label), label=label)
+def open_json_lines(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+    """Open a file of objects, keyed by their position."""
+    path = check_file(probed, "JSON Lines")
+    label = _find_label(iter(_JsonLines(path)), label, path)
+    return Source("JSON Lines", path, _JsonLines(path, label), label=label)
 
 
 @dataclass(frozen=True, eq=False)
-class _Whole:
-    """The objects of one JSON value. Its text is held, but only one object at a time."""
+class _JsonObjects:
+    """The objects of one JSON value, which every pass parses as a whole."""
 
     path: str
     label: str | None = None
 
-    def _text(self) -> str:
+    def __iter__(self) -> Iterator[Item]:
         with open(self.path, "rb") as file:
             raw = file.read().removeprefix(_BOM)
         try:
-            return raw.decode()
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            what = f"byte {raw[error.start]:#04x} is not an UTF-8; save the file as UTF-8"
-            raise fault(self.path, what, line) from None
-
-    def __iter__(self) -> Iterator[Item]:
-        text = self._text()
-        seen: dict[Key, int] = {}
-        line, counted = 1, 0
-        members = _members(text)
-        while True:
-            try:
-                at, key, value = next(members)
-            except StopIteration:
-                return
-            except ValueError as error:
-                what = f"this is no JSON, and ends here: {_reason(error)}"
-                yield fault(self.path, what, getattr(error, "lineno", None))
-                return
-            line, counted = line + text.count("\n", counted, at), at
-            who = f"id {key!r}: " if isinstance(key, str) else ""
+            content = _parse(raw, self.path, 1, _object)
+        except SourceError as error:
+            yield error
+            return
+        del raw
+        members: Any = enumerate(content) if isinstance(content, list) else None
+        if isinstance(content, dict):
+            members = content.pairs if isinstance(content, _RepeatedNames) else content.items()
+        if members is None:
+            yield source_error(self.path, "must be an object or a list of objects")
+            return
+        seen = set()
+        for position, (key, value) in enumerate(members):
             if key in seen:
-                yield fault(self.path, f"{who}line {seen[key]} has the same id; rename one", line)
+                yield source_error(self.path, f"the id {key!r} occurs twice", record=position)
                 continue
-            if isinstance(key, str):
-                seen[key] = line
-            example = _example(value, self.path, line, self.label, who)
-            yield example if isinstance(example, SourceError) else (key, example)
+            seen.add(key)
+            try:
+                yield key, _example(value, self.label, self.path, record=position)
+            except SourceError as error:
+                yield error
 
 
-def _members(text: str) -> Iterator[tuple[int, Key, Any]]:
-    """The members of a JSON object or list: (place, id or number, value)."""
-    at = _space(text, 0)
-    closing = {"{": "}", "[": "]"}.get(text[at : at + 1])
-    if closing is None:
-        raise _broken("neither an object nor a list of them", text, at)
-    at = _space(text, at + 1)
-    number = 0
-    while number or text[at : at + 1] != closing:
-        begin = at
-        key: Key = number
-        if closing == "}":
-            key, at = _parse(text, at)
-            at = _space(text, at)
-            if not isinstance(key, str) or text[at : at + 1] != ":":
-                raise _broken("expected an id and a colon", text, at)
-            at = _space(text, at + 1)
-        value, at = _parse(text, at)
-        yield begin, key, value
-        number += 1
-        at = _space(text, at)
-        if text[at : at + 1] == closing:
-            break
-        if text[at : at + 1] != ",":
-            raise _broken(f"expected a comma or {closing!r}", text, at)
-        at = _space(text, at + 1)
-    at = _space(text, at + 1)
-    if at < len(text):
-        raise _broken(f"more follows after the last {closing!r}", text, at)
+class _RepeatedNames(dict[str, Any]):
+    """A JSON object in which a name occurs more than once."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
 
 
-def _space(text: str, at: int) -> int:
-    """Where the white space that begins at a place ends."""
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else _RepeatedNames(pairs)
 
 
-@register(
-    "JSON", "a JSON file of objects by their id, or a list of objects", recognise=_is_json, rank=5
-)
-def open_json(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
-    """The objects of a file, keyed by their id, or by their number in a list.
+@register("JSON", "a JSON file of objects by id, or a list of objects", recognise=_is_json, rank=5)
+def open_json(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+    """Open a file of objects, keyed by their id, or by their position in a list.
 
-    The text of the file is held in memory while it is read; JSON Lines is not.
+    The whole file is parsed in memory; JSON Lines files are streamed.
     """
-    path = one_file(place, "JSON")
-    label = _settle_label(iter(_Whole(path)), label, path)
-    return Source("JSON", path, _Whole(path, label), label=label)
+    path = check_file(probed, "JSON")
+    label = _find_label(iter(_JsonObjects(path)), label, path)
+    return Source("JSON", path, _JsonObjects(path, label), label=label)

@@ -1,4 +1,4 @@
-"""NPZ files: arrays with one row per example."""
+"""NPZ files of arrays with one row per example."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.schema import ClassLabel, Features
-from covey.sources.registry import ProbedPath, one_file, register
-from covey.sources.source import Item, LazyItems, Source, check_label, fault, find_label
-from covey.sources.splits import choose_split
+from covey.sources.registry import ProbedPath, check_file, register
+from covey.sources.source import (
+    Item,
+    LazyItems,
+    Source,
+    as_source_error,
+    check_label,
+    choose_split,
+    find_label_name,
+    source_error,
+)
 from covey.splits import SPLIT_NAMES
 
 Arrays = dict[str, NDArray[Any]]
@@ -22,11 +30,15 @@ Arrays = dict[str, NDArray[Any]]
 _ZIP = b"PK\x03\x04"
 _SPLIT = re.compile(rf"(.+)_({'|'.join(sorted(SPLIT_NAMES))})", re.IGNORECASE)
 _NAMES = re.compile(r"_?names?$", re.IGNORECASE)
-_OF_THE_LABEL = ("", "class", "classes", "label", "labels", "target")
+_LABEL_STEMS = ("", "class", "classes", "label", "labels", "target")
 
 
 def _load(path: str) -> Arrays:
-    """All arrays of a file; those that would need pickle are refused."""
+    """Return the arrays of a file.
+
+    Raises:
+        SourceError: If the file is corrupt, or an array needs pickle.
+    """
     import zipfile
     import zlib
 
@@ -37,21 +49,16 @@ def _load(path: str) -> Arrays:
             for member in archive.files:
                 value = archive[member]
                 if not isinstance(value, np.ndarray):
-                    raise fault(path, f"member {member!r} is not an array in NumPy's format")
+                    raise source_error(path, f"member {member!r} is not a NumPy array")
                 arrays[member] = value
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, ValueError) and "Object arrays" in str(error):
-            what = (
-                f"array {member!r} is of objects, which only pickle can read; save it by its type"
-            )
-            raise fault(path, what) from None
-        where = f"array {member!r}" if member else "it"
-        raise fault(path, f"{where} cannot be read: {error}") from None
+        where = f"array {member!r}" if member else "the archive"
+        raise source_error(path, f"{where} cannot be read: {error}") from None
     return arrays
 
 
-class _Rows(LazyItems):
-    """The rows of a file's arrays; pickled, only where to find them."""
+class _NpzItems(LazyItems):
+    """The rows of the arrays of a file. The pickle contains the path, not the arrays."""
 
     def __init__(self, path: str, members: Mapping[str, str], columns: Arrays) -> None:
         self._path = path
@@ -65,61 +72,63 @@ class _Rows(LazyItems):
     def __len__(self) -> int:
         return self._length
 
-    def read(self, number: int) -> Item:
+    def read(self, position: int) -> Item:
         if self._columns is None:
             arrays = _load(self._path)
             self._columns = {name: arrays[member] for name, member in self._members.items()}
-        return number, {name: _plain(column[number]) for name, column in self._columns.items()}
+        return position, {
+            name: _as_python(column[position]) for name, column in self._columns.items()
+        }
 
 
-def _plain(value: Any) -> Any:
-    """A row as it is, but NumPy's strings as Python's."""
+def _as_python(value: Any) -> Any:
+    """Return a row; a string of NumPy is converted to a Python string."""
     return value.item() if isinstance(value, (np.str_, np.bytes_)) else value
 
 
-def _is_npz(place: ProbedPath) -> bool:
+def _is_npz(probed: ProbedPath) -> bool:
     import zipfile
 
-    if not place.is_file or not place.head.startswith(_ZIP):
+    if not probed.is_file or not probed.head.startswith(_ZIP):
         return False
     try:
-        with zipfile.ZipFile(place.path) as archive:
+        with zipfile.ZipFile(probed.path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile):
-        return b".npy" in place.head[:512]  # a corrupt one: say so when it is opened
+        return b".npy" in probed.head[:512]  # a corrupt archive is an error, not another format
 
 
 @register("NPZ", "an NPZ file of arrays with a row per example", recognise=_is_npz)
-def open_npz(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
-    """The rows of arrays, keyed by their number from 0; the arrays are held in memory.
+def open_npz(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+    """Open arrays, whose rows are keyed by their position. The arrays are held in memory.
 
-    Strings of another length that name the classes of an array become its names; single values are
-    left out. Names such as ``x_train`` and ``x_test`` tell splits apart.
+    An array of strings with another length may contain the class names of another array. Scalars
+    are ignored. Arrays with names such as ``x_train`` and ``x_test`` are those of several splits.
     """
-    path = one_file(place, "NPZ")
+    path = check_file(probed, "NPZ")
     arrays = {member: array for member, array in _load(path).items() if array.ndim}
     members = _of_split(arrays, split, path)
     given = {name: arrays[member] for name, member in members.items()}
     if not given:
-        raise fault(path, "there is no array with rows in this file")
-    check_label(label, given, path, "array")
-    label = label or find_label(given, ("y",))
-    columns, names = _tell_apart(given, label, path)
+        raise source_error(path, "there is no array with rows in this file")
+    check_label(label, given, path)
+    label = label or find_label_name(given, ("y",))
+    columns, names = _separate_names(given, label, path)
     members = {name: members[name] for name in columns}
-    rows = _Rows(path, members, columns)
+    rows = _NpzItems(path, members, columns)
     if not len(rows):
-        raise fault(path, "the arrays have no rows")
+        raise source_error(path, "the arrays have no rows")
     try:
         features = Features(_kinds(columns, names, label))
     except FeatureError as error:
-        raise fault(path, str(error)) from None
+        raise as_source_error(error, path) from None
     return Source(
         "NPZ", path, rows, length=len(rows), features=features, label=label, columns=columns
     )
 
 
 def _of_split(arrays: Arrays, split: str | None, path: str) -> dict[str, str]:
-    """For every name the member that holds it, in the split that was asked for."""
+    """Return the member that stores each array of the requested split."""
     found = {member: _SPLIT.fullmatch(member) for member in arrays}
     splits = {match[2] for match in found.values() if match}
     if not all(found.values()) or not splits:
@@ -128,15 +137,15 @@ def _of_split(arrays: Arrays, split: str | None, path: str) -> dict[str, str]:
     return {match[1]: member for member, match in found.items() if match and match[2] == chosen}
 
 
-def _tell_apart(
+def _separate_names(
     arrays: Arrays, label: str | None, path: str
 ) -> tuple[Arrays, dict[str, tuple[str, ...]]]:
-    """The arrays that have a row per example, and the names of classes, by the array they name."""
+    """Return the arrays with a row per example, and the class names of some of them."""
     if label in arrays:
         rows = len(arrays[label])
     else:
-        # Most arrays have a row per example; of strings, those that do not may be names.
-        lengths = Counter(len(array) for array in arrays.values() if not _is_text(array))
+        # Most arrays have a row per example; the others may be class names.
+        lengths = Counter(len(array) for array in arrays.values() if not _is_strings(array))
         rows = (lengths or Counter(map(len, arrays.values()))).most_common(1)[0][0]
     columns = {name: array for name, array in arrays.items() if len(array) == rows}
     names: dict[str, tuple[str, ...]] = {}
@@ -146,28 +155,28 @@ def _tell_apart(
         named = _named_by(name, array, columns, label)
         if named is None:
             listed = ", ".join(f"{each!r} {len(array)}" for each, array in arrays.items())
-            raise fault(
+            raise source_error(
                 path,
-                f"arrays have different numbers of rows: {listed}; {name!r} does not name the "
-                "classes of another array either. Save it apart",
+                f"arrays have different numbers of rows ({listed}), and {name!r} does not contain "
+                "the class names of another array",
             )
         names[named] = tuple(array.tolist())
     return columns, names
 
 
-def _is_text(array: NDArray[Any]) -> bool:
+def _is_strings(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and array.dtype.kind == "U"
 
 
 def _named_by(name: str, array: NDArray[Any], columns: Arrays, label: str | None) -> str | None:
-    """The column whose classes these strings name: by what they are called, and by their number."""
-    if not _is_text(array):
+    """Return the column whose classes these strings name, by its name and its class ids."""
+    if not _is_strings(array):
         return None
     stem = _NAMES.sub("", name)
-    wanted = [stem, f"{stem}s", f"{stem}es", stem.removesuffix("s")]
-    if stem.lower() in _OF_THE_LABEL and label is not None:
-        wanted.append(label)
-    for each in wanted:
+    candidates = [stem, f"{stem}s", f"{stem}es", stem.removesuffix("s")]
+    if stem.lower() in _LABEL_STEMS and label is not None:
+        candidates.append(label)
+    for each in candidates:
         column = columns.get(each)
         if column is None or column.ndim != 1 or column.dtype.kind not in "iu" or not column.size:
             continue
@@ -179,11 +188,11 @@ def _named_by(name: str, array: NDArray[Any], columns: Arrays, label: str | None
 def _kinds(
     columns: Arrays, names: Mapping[str, tuple[str, ...]], label: str | None
 ) -> dict[str, Any]:
-    """What the arrays are: an array's rows are all alike, so the first tells."""
+    """Return the features of the arrays, from their first rows."""
     first = {name: np.asarray(column[0]) for name, column in columns.items()}
     kinds: dict[str, Any] = dict(Features.infer([first]))
     for name, classes in names.items():
         kinds[name] = ClassLabel(names=classes)
-    if label is not None and _is_text(columns[label]):
+    if label is not None and _is_strings(columns[label]):
         kinds[label] = ClassLabel(names=tuple(np.unique(columns[label]).tolist()))
     return kinds

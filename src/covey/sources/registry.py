@@ -1,11 +1,10 @@
-"""The kinds of sources, and finding out which of them something is.
+"""The source formats, and the detection of the format of a path.
 
-A kind is one function with a decorator that says what it is called, what it is, and how to
-recognise it by its contents::
+A format is a function with a decorator that names and describes it, and recognises its content::
 
-    @register("sound directory", "a directory of WAV files", recognise=holds_sounds)
-    def open_sounds(place, *, label, split):
-        return Source("sound directory", place.path, examples)
+    @register("sound directory", "a directory of WAV files", recognise=has_sounds)
+    def open_sounds(probed, *, label, split):
+        return Source("sound directory", probed.path, examples)
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from covey.errors import CoveyError, SourceError
-from covey.sources.source import Source, enumerate_names, fault
+from covey.sources.source import Source, as_source_error, list_names, source_error
 from covey.untrusted import RegularFile
 
 HEAD_BYTES = 1 << 16
@@ -25,20 +24,24 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ProbedPath:
-    """Something that may be a source, as far as a first look goes."""
+    """A path, and what is needed to detect its format."""
 
     path: str
     head: bytes = b""
-    """How a file begins; nothing for a directory."""
+    """First bytes of a file; empty for a directory."""
     files: tuple[str, ...] = ()
-    """The paths of the visible files directly in a directory, or those that a pattern matches."""
+    """Paths of the visible files in a directory, or of those that match a pattern."""
     directories: tuple[str, ...] = ()
-    """The paths of the visible directories directly in it."""
+    """Paths of the visible subdirectories of a directory."""
     is_file: bool = True
 
     @classmethod
-    def look(cls, path: str) -> ProbedPath:
-        """Look at a file, a directory, or what matches a pattern."""
+    def probe(cls, path: str) -> ProbedPath:
+        """Inspect a file, a directory, or the files that match a pattern.
+
+        Raises:
+            SourceError: If nothing exists at the path, or it cannot be read.
+        """
         try:
             if os.path.isdir(path):
                 with os.scandir(path) as entries:
@@ -49,21 +52,20 @@ class ProbedPath:
             if os.path.exists(path):
                 return cls(path, read_head(path), files=(path,))
         except OSError as error:
-            reason = error.strerror or str(error).removeprefix(f"{path}: ")
-            raise fault(path, f"it cannot be read: {reason}") from None
+            raise _unreadable(error, path) from None
         matching = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
         if not matching:
-            what = "no file matches it" if glob.has_magic(path) else "there is no file or directory"
-            raise fault(path, f"{what}; give the path of what holds the data")
+            pattern = glob.has_magic(path)
+            raise source_error(path, "no file matches" if pattern else "no such file or directory")
         return cls(path, files=tuple(matching), is_file=False)
 
     def describe(self) -> str:
-        """Say what was seen, for a message."""
+        """Return a description of the content, for messages."""
         if not self.is_file:
             if not self.files and not self.directories:
                 return "an empty directory"
             parts = [
-                f"{len(paths)} {what} ({enumerate_names(map(os.path.basename, paths), 3)})"
+                f"{len(paths)} {what} ({list_names(map(os.path.basename, paths), 3)})"
                 for what, paths in (("files", self.files), ("directories", self.directories))
                 if paths
             ]
@@ -74,43 +76,42 @@ class ProbedPath:
 
 
 class OpenKind(Protocol):
-    """What opens a source of one kind."""
+    """Type of the functions that open a source."""
 
-    def __call__(self, place: ProbedPath, *, label: str | None, split: str | None) -> Source: ...
+    def __call__(self, probed: ProbedPath, *, label: str | None, split: str | None) -> Source: ...
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of source."""
+    """A source format."""
 
     name: str
-    what: str
-    """What it is, in a few words."""
+    description: str
     recognise: Callable[[ProbedPath], bool]
-    """Whether something is of this kind, by what is in it."""
+    """Returns whether a path has this format."""
     open: OpenKind
     rank: int = 0
-    """Those of a lower rank are tried first."""
+    """Formats are tried in ascending order of rank."""
 
 
 KINDS: dict[str, Kind] = {}
-"""All kinds by their name, in the order in which they are tried."""
+"""The formats by name, in the order in which they are tried."""
 
 
 def register(
-    name: str, what: str, *, recognise: Callable[[ProbedPath], bool], rank: int = 0
+    name: str, description: str, *, recognise: Callable[[ProbedPath], bool], rank: int = 0
 ) -> Callable[[OpenKind], OpenKind]:
-    """Make a function that opens a source known as a kind.
+    """Return a decorator that registers a function as the opener of a format.
 
     Args:
-        name: What the kind is called.
-        what: What it is, in a few words.
-        recognise: Whether something is of this kind, by what is in it.
-        rank: Kinds of a lower rank are tried first; those that many things could be come last.
+        name: Name of the format.
+        description: Description of the format, as a noun phrase.
+        recognise: Function that returns whether a path has the format.
+        rank: Position in the order of detection. Formats that match many files have a high rank.
     """
 
     def add(function: OpenKind) -> OpenKind:
-        kinds = [*KINDS.values(), Kind(name, what, recognise, function, rank)]
+        kinds = [*KINDS.values(), Kind(name, description, recognise, function, rank)]
         KINDS.clear()
         KINDS.update((kind.name, kind) for kind in sorted(kinds, key=lambda kind: kind.rank))
         return function
@@ -125,61 +126,72 @@ def open_source(
     label: str | None = None,
     split: str | None = None,
 ) -> Source:
-    r"""Open labelled data, whatever its kind.
+    r"""Open labelled data of any registered format.
 
     Args:
-        path: A file, a directory, or a pattern such as ``"birds/*.tfrecord"``.
-        kind: One of :data:`KINDS`; found out from the contents if not given.
-        label: The feature that holds the class; the natural one of the source if not given.
-        split: Which split to read, of a source that holds several; others do not ask.
+        path: File, directory, or pattern such as ``"birds/*.tfrecord"``.
+        kind: Name of the format, one of :data:`KINDS` (default: detected from the content).
+        label: Label feature (default: that of the format, or a feature with a common name).
+        split: Split to read if the source has several; other sources ignore it.
 
     Raises:
-        SourceError: If there is nothing, or nothing that is of a known kind.
+        SourceError: If the path cannot be read, or no format matches.
 
     >>> with open("birds.csv", "w") as file:
     ...     _ = file.write("name,label\nhedwig,owl\n")
     >>> list(open_source("birds.csv").examples)
     [(0, {'name': 'hedwig', 'label': 'owl'})]
     """
-    named = None if kind is None else _named(kind)
-    place = ProbedPath.look(os.fspath(path))
+    named = None if kind is None else find_kind(kind)
+    probed = ProbedPath.probe(os.fspath(path))
     try:
-        found = named or next((each for each in KINDS.values() if each.recognise(place)), None)
+        found = named or next((each for each in KINDS.values() if each.recognise(probed)), None)
         if found is not None:
-            return found.open(place, label=label, split=split)
-    except OSError as error:
-        if isinstance(error, CoveyError):  # which names the file
-            raise SourceError(str(error), path=place.path) from None
-        what = f"it cannot be read: {error.strerror or error}"
-        raise fault(str(error.filename or place.path), what) from None
+            return found.open(probed, label=label, split=split)
+    except SourceError:
+        raise
+    except (CoveyError, OSError) as error:
+        raise _unreadable(error, probed.path) from None
     except MemoryError:
-        raise fault(place.path, "there is not enough memory to read it") from None
-    known = "; ".join(f"{each.name}: {each.what}" for each in KINDS.values())
-    raise fault(
-        place.path,
-        f"found {place.describe()}, which is not a kind of source that is known. They are {known}. "
-        "If it is one of them, pass kind=",
+        raise source_error(probed.path, "not enough memory to read it") from None
+    supported = "; ".join(f"{each.name}: {each.description}" for each in KINDS.values())
+    raise source_error(
+        probed.path,
+        f"found {probed.describe()}, which has no supported format ({supported})",
+        remedy="specify kind if it has one of them",
     )
 
 
-def _named(kind: str) -> Kind:
-    def plain(name: str) -> str:
-        return name.lower().replace("-", " ").replace("_", " ")
+def find_kind(name: str) -> Kind:
+    """Return the format of a name; case, ``-`` and ``_`` are ignored.
 
-    for each in KINDS.values():
-        if plain(each.name) == plain(kind):
-            return each
-    raise ValueError(f"kind is {kind!r}; must be one of {', '.join(map(repr, KINDS))}")
+    Raises:
+        SourceError: If there is no such format.
+    """
+
+    def fold(text: str) -> str:
+        return text.lower().replace("-", " ").replace("_", " ")
+
+    for kind in KINDS.values():
+        if fold(kind.name) == fold(name):
+            return kind
+    raise SourceError(option="kind", found=name, allowed=f"one of {list_names(KINDS, 99)}")
 
 
-def one_file(place: ProbedPath, kind: str) -> str:
-    """The path of a place that must be a single file."""
-    if not place.is_file:
-        raise fault(place.path, f"found {place.describe()}, but {kind} is read from one file")
-    return place.path
+def check_file(probed: ProbedPath, kind: str) -> str:
+    """Return the path of a source that must be one file."""
+    if not probed.is_file:
+        raise source_error(probed.path, f"found {probed.describe()}; {kind} must be one file")
+    return probed.path
 
 
 def read_head(path: str, size: int = HEAD_BYTES) -> bytes:
-    """How a file begins."""
+    """Return the first bytes of a file."""
     with RegularFile(path) as file:
         return file.read(size)
+
+
+def _unreadable(error: CoveyError | OSError, path: str) -> SourceError:
+    if isinstance(error, CoveyError):
+        return as_source_error(error, path)
+    return source_error(str(error.filename or path), f"cannot be read: {error.strerror or error}")

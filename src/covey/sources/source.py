@@ -1,4 +1,4 @@
-"""What a source is: (key, example) pairs, and what is known about them beforehand."""
+"""The Source class, and functions that several formats use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, overload
 
-from covey.errors import SourceError
+from covey.errors import CoveyError, SourceError
 from covey.labels import LABEL_NAMES
 from covey.schema import Features
+from covey.splits import SPLIT_ALIASES, split_of_file
 from covey.urls import shown
 
 Key = str | int
@@ -18,35 +19,40 @@ Item = tuple[Key, dict[str, Any]] | SourceError
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Labelled data that was found somewhere, ready to be written.
+    """Labelled data in a file or directory.
 
-    Every pass over ``examples`` gives the same items in the same order: (key, example) pairs whose
-    keys are unique, and a :class:`SourceError` in the place of an item that cannot be read. A caller that
-    reads decides whether to raise it or to leave the item out.
+    Every pass over ``examples`` yields the same items in the same order: (key, example) pairs with
+    unique keys, and a :class:`SourceError` in place of an item that cannot be read. The consumer
+    raises the error or skips the item.
     """
 
     kind: str
-    """What it is, as people say it: ``"image directory"``, ``"CSV"``."""
+    """Name of the format: ``"image directory"``, ``"CSV"``."""
     path: str
+    """Path of the file or directory."""
     examples: Iterable[Item]
-    """A sequence that can be pickled, if every item can be read by its number."""
+    """The items; a picklable sequence if they can be read by position."""
     _: KW_ONLY
     length: int | None = None
-    """How many items there are, the bad ones included; None if finding out is not cheap."""
+    """Number of items, unreadable ones included; None if counting them is expensive."""
     features: Features | None = None
-    """The schema, if the source is sure of it; None leaves it to be inferred."""
+    """Schema of the examples; None if it must be inferred."""
     label: str | None = None
-    """The feature that holds the class, if there is a natural one."""
+    """Label feature; None if the format does not define one."""
     columns: Mapping[str, Any] | None = None
-    """The same data by column, if the source has it that way."""
+    """The same data by column, if the format stores columns."""
 
 
 class LazyItems(Sequence[Item], abc.ABC):
-    """Items that are read when they are asked for; pickled, they are a recipe and no data."""
+    """Items that are read on access. The pickle of an instance contains no examples.
+
+    A subclass may define ``peek(position)``, which returns the key and the label of an item
+    without reading the rest of it, or None if the item is unreadable.
+    """
 
     @abc.abstractmethod
-    def read(self, number: int) -> Item:
-        """The item with this number, from 0 to below the length."""
+    def read(self, position: int) -> Item:
+        """Return the item at a position in ``range(len(self))``."""
 
     @overload
     def __getitem__(self, key: int) -> Item: ...
@@ -56,27 +62,42 @@ class LazyItems(Sequence[Item], abc.ABC):
 
     def __getitem__(self, key: int | slice) -> Item | list[Item]:
         if isinstance(key, slice):
-            return [self.read(number) for number in range(*key.indices(len(self)))]
+            return [self.read(position) for position in range(*key.indices(len(self)))]
         if not -len(self) <= key < len(self):
             raise IndexError(f"item {key} of a source of {len(self)}")
         return self.read(key % len(self))
 
 
-def fault(name: str, what: str, line: int | None = None) -> SourceError:
-    """An error about a file, or a line of it, with where it is in front.
+def source_error(path: str, reason: str, line: int | None = None, **fields: Any) -> SourceError:
+    """Return the error of a file, or of a line of it, without the credentials of a URL.
 
-    >>> fault("birds.csv", "the label is empty", 7)
-    SourceError('the label is empty')
+    >>> str(source_error("birds.csv", "the label is empty", 7))
+    'birds.csv:7: the label is empty'
     """
-    # File systems allow what UTF-8 does not.
-    name = shown(name).encode(errors="backslashreplace").decode()
-    return SourceError(what, path=name, line=line)
+    return SourceError(reason, path=shown(path), line=line, **fields)
 
 
-def find_label(names: Iterable[str], also: Sequence[str] = ()) -> str | None:
-    """The name that is most likely that of the class, if any is.
+def as_source_error(error: CoveyError, path: str) -> SourceError:
+    """Return a SourceError with the fields of another error; `path` is used if it has none."""
+    names = (
+        "line",
+        "example",
+        "record",
+        "offset",
+        "feature",
+        "option",
+        "found",
+        "allowed",
+        "remedy",
+    )
+    fields = {name: getattr(error, name) for name in names}
+    return source_error(error.path or path, error.reason, **fields)
 
-    >>> find_label(["Image", "Class", "weight"])
+
+def find_label_name(names: Iterable[str], also: Sequence[str] = ()) -> str | None:
+    """Return the first name that is a common name of a label, or None.
+
+    >>> find_label_name(["Image", "Class", "weight"])
     'Class'
     """
     lowered = {name.lower(): name for name in names}
@@ -84,24 +105,56 @@ def find_label(names: Iterable[str], also: Sequence[str] = ()) -> str | None:
     return next(found, None)
 
 
-def check_label(label: str | None, names: Iterable[str], path: str, what: str) -> None:
-    """Make sure that a label which was asked for is there at all."""
+def check_label(label: str | None, names: Iterable[str], path: str) -> None:
+    """Raise SourceError if the requested label is not one of the features."""
     listed = list(names)
     if label is not None and label not in listed:
-        raise fault(
-            path,
-            f"there is no {what} {label!r} to take the label from; "
-            f"there are {enumerate_names(listed)}",
+        raise source_error(
+            path, "", option="label", found=label, allowed=f"one of {list_names(listed)}"
         )
 
 
-def enumerate_names(names: Iterable[str], most: int = 8) -> str:
-    """Names for a message; not all if they are many.
+def list_names(names: Iterable[str], limit: int = 8) -> str:
+    """Return names for a message, at most `limit` of them.
 
-    >>> enumerate_names("abcd", most=2)
+    >>> list_names("abcd", limit=2)
     "'a', 'b' and 2 more"
     """
     listed = [repr(name) for name in names]
-    if len(listed) > most:
-        return f"{', '.join(listed[:most])} and {len(listed) - most} more"
+    if len(listed) > limit:
+        return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
     return ", ".join(listed) or "none"
+
+
+def choose_split(names: Iterable[str], split: str | None, path: str) -> str:
+    """Return the requested split, under its name in the source; or the only split.
+
+    >>> choose_split(["train", "val"], "validation", "birds")
+    'val'
+    """
+    listed = sorted(names)
+    if split is None and len(listed) == 1:
+        return listed[0]
+    if split in listed:
+        return split
+    for synonyms in SPLIT_ALIASES:
+        found = [name for name in listed if name.lower() in synonyms]
+        if split in synonyms and len(found) == 1:
+            return found[0]
+    raise source_error(
+        path, "", option="split", found=split, allowed=f"one of {list_names(listed)}"
+    )
+
+
+def files_of_split(files: Sequence[str], split: str | None, path: str) -> list[str]:
+    """Return the files of the requested split; all files if their names do not contain splits.
+
+    >>> files_of_split(["train-0.parquet", "train-1.parquet", "test-0.parquet"], "test", "birds")
+    ['test-0.parquet']
+    """
+    by_split: dict[str, list[str]] = {}
+    for file in files:
+        by_split.setdefault(split_of_file(file) or "", []).append(file)
+    if len(by_split) < 2 or "" in by_split:
+        return list(files)
+    return by_split[choose_split(by_split, split, path)]

@@ -1,59 +1,136 @@
-"""TFRecord files that another program wrote."""
+"""TFRecord files and TFDS directories, read through :func:`covey.open`."""
 
 from __future__ import annotations
 
 import os
 import warnings
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covey import _core
+from covey.dataset.dataset import Dataset
+from covey.dataset.layout import find_layout
+from covey.dataset.open import open as open_dataset
 from covey.dataset_info import ALL_REPLACED, drop_replaced
 from covey.errors import (
     CorruptRecordError,
     ExampleError,
-    FeatureError,
     SkippedRecordsWarning,
     SourceError,
 )
-from covey.filenames import INFO_FILE, is_record_file
-from covey.schema import Feature, Features, Ragged, Steps, Tensor
+from covey.filenames import FEATURES_FILE, INFO_FILE, is_record_file
+from covey.schema import ClassLabel, Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of
+from covey.schema.merge import add_classes
 from covey.schema.types import REQUIRED
-from covey.sources.registry import ProbedPath, read_head, register
-from covey.sources.source import Item, Source, check_label, fault, find_label
-from covey.sources.splits import files_of_split
-from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.block import starts_with_frame
+from covey.sources.registry import ProbedPath, open_source, read_head, register
+from covey.sources.source import (
+    Item,
+    Source,
+    as_source_error,
+    check_label,
+    choose_split,
+    files_of_split,
+    find_label_name,
+    source_error,
+)
+from covey.tfrecord import RecordReader
+from covey.tfrecord.compression import begins_like_records
 from covey.untrusted import read_file
 
-# Rows that are decoded at once.
-_ROWS = 256
+# Records that are decoded together.
+_BATCH = 256
 
 
-def begins_like_records(head: bytes) -> bool:
-    """Whether a file that begins so holds records: a length, and the checksum of it."""
-    if head[:2] == b"\x1f\x8b" or head[:1] == b"\x78":
+@dataclass(frozen=True, eq=False)
+class _DatasetItems:
+    """The examples of a dataset, keyed by file and record, after the errors of corrupt parts.
+
+    Every pass reads them in order, in batches.
+    """
+
+    dataset: Dataset
+    root: str
+    """Directory that the file names in keys are relative to."""
+    errors: Sequence[SourceError] = field(default=(), repr=False)
+
+    def __len__(self) -> int:
+        return len(self.errors) + len(self.dataset)
+
+    def __iter__(self) -> Iterator[Item]:
+        yield from self.errors
+        corrupt = self._corrupt_records()
+        for begin in range(0, len(self.dataset), _BATCH):
+            ids = range(begin, min(begin + _BATCH, len(self.dataset)))
+            keys = self._keys(ids, corrupt)
+            try:
+                columns = self.dataset[ids.start : ids.stop]
+            except (CorruptRecordError, ExampleError):
+                yield from map(self._read, ids, keys)
+                continue
+            for row, key in enumerate(keys):
+                yield key, row_of(columns, row)
+
+    def _read(self, position: int, key: str) -> Item:
         try:
-            head = zlib.decompressobj(47).decompress(head, 12)
-        except zlib.error:
-            return False
-    return starts_with_frame(head)
+            return key, self.dataset[position]
+        except (CorruptRecordError, ExampleError) as error:
+            return as_source_error(error, self.root)
+
+    def _corrupt_records(self) -> dict[str, NDArray[np.int64]]:
+        """The ids of the corrupt records of each file."""
+        found: dict[str, list[int]] = {}
+        for error in self.errors:
+            if error.record is not None:
+                found.setdefault(error.path or "", []).append(error.record)
+        return {path: np.array(sorted(ids), np.int64) for path, ids in found.items()}
+
+    def _keys(self, ids: range, corrupt: Mapping[str, NDArray[np.int64]]) -> list[str]:
+        """The keys of consecutive examples; corrupt records are counted too."""
+        first, last = self.dataset.place(ids[0]), self.dataset.place(ids[-1])
+        if first.name != last.name:
+            middle = len(ids) // 2
+            return self._keys(ids[:middle], corrupt) + self._keys(ids[middle:], corrupt)
+        records = first.record + np.arange(len(ids))
+        skipped = corrupt.get(first.name)
+        if skipped is not None:
+            records += np.searchsorted(skipped - np.arange(len(skipped)), records, side="right")
+        name = os.path.relpath(first.name, self.root)
+        return [f"{name}:{record}" for record in records.tolist()]
 
 
-def _record_files(place: ProbedPath) -> list[str]:
-    """The files with records that something is or holds."""
-    if place.is_file:
-        return [place.path] if begins_like_records(place.head) else []
-    files = drop_replaced(place.files, _read_info)
-    if place.files and not files:
-        raise fault(place.files[0], ALL_REPLACED)
+def _open(path: str | Sequence[str], **options: Any) -> tuple[Dataset, list[SourceError]]:
+    """Open records; return the dataset of the valid ones, and the errors of the others."""
+    with warnings.catch_warnings():  # the errors are items of the source
+        warnings.simplefilter("ignore", SkippedRecordsWarning)
+        dataset = open_dataset(path, on_error="skip", progress=False, **options)
+    errors = []
+    for part in dataset.skipped:
+        rest = "the rest of the file is lost" if part.bytes is None else "the next record is valid"
+        reason = f"{part.reason}; {rest}"
+        errors.append(source_error(part.path or "", reason, record=part.record, offset=part.offset))
+    return dataset, errors
+
+
+# TFRecord files.
+
+
+def _record_files(probed: ProbedPath) -> list[str]:
+    """Return the TFRecord files at a path."""
+    if probed.is_file:
+        return [probed.path] if begins_like_records(probed.head) else []
+    files = drop_replaced(probed.files, _read_info)
+    if probed.files and not files:
+        raise source_error(probed.files[0], ALL_REPLACED)
     found = {file for file in files if begins_like_records(read_head(file, 4096))}
     if not found:
         return []
-    # One of them that is corrupt from the start is not passed over in silence.
+    # A shard whose first record is corrupt is an error, not another format.
     return [f for f in files if f in found or (is_record_file(f) and os.path.getsize(f))]
 
 
@@ -64,134 +141,141 @@ def _read_info(directory: str) -> bytes | None:
         return None
 
 
-def read_blocks(path: str) -> Iterator[Block | SourceError]:
-    """The records of a file, with an error in the place of what is corrupt."""
-    given = 0
-    try:
-        with RecordReader(path, mmap=False) as reader:
-            for block in reader.blocks():
-                yield block
-                given += len(block)
-        return
-    except CorruptRecordError:
-        pass
-    with RecordReader(path, on_error="skip", mmap=False) as reader:
-        blocks = reader.blocks()
-        told = 0
-        while True:
-            with warnings.catch_warnings():  # every corrupt part is told below
-                warnings.simplefilter("ignore", SkippedRecordsWarning)
-                found = next(blocks, None)
-            for each in reader.skipped[told:]:
-                rest = "all that follows is lost" if each.bytes is None else "the next one is valid"
-                where = f"record {each.record} at byte {each.offset}"
-                yield fault(path, f"{where}: {each.reason}; {rest}")
-            told = len(reader.skipped)
-            if found is None:
-                return
-            if found.first + len(found) > given:
-                yield found[max(0, given - found.first) :]
-
-
-@dataclass(frozen=True, eq=False)
-class RecordItems:
-    """The examples of TFRecord files, decoded with one schema, streamed in every pass."""
-
-    files: tuple[str, ...]
-    features: Features
-    lengths: tuple[int, ...] | None = None
-    """How many records each file should have, if that is known."""
-
-    def __iter__(self) -> Iterator[Item]:
-        home = os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in self.files])
-        for number, file in enumerate(self.files):
-            name = os.path.relpath(file, home)
-            found, damaged = 0, False
-            for block in read_blocks(file):
-                if isinstance(block, SourceError):
-                    damaged = True
-                    yield block
-                    continue
-                found += len(block)
-                for start in range(0, len(block), _ROWS):
-                    yield from self._items(name, block[start : start + _ROWS])
-            expected = found if damaged or self.lengths is None else self.lengths[number]
-            if found != expected:
-                what = f"there are {found} records, but the dataset says {expected}"
-                yield fault(file, f"{what}; some are lost, or the file was changed")
-
-    def _items(self, name: str, block: Block) -> Iterator[Item]:
-        try:
-            columns = self.features.decode_batch(block)
-        except ExampleError as error:
-            if len(block) == 1:
-                yield fault(block.name, str(error).removeprefix(f"{block.name}: "))
-                return
-            for row in range(len(block)):
-                yield from self._items(name, block[row : row + 1])
-            return
-        for row in range(len(block)):
-            yield f"{name}:{block.first + row}", row_of(columns, row)
-
-
-def _survey(files: Sequence[str], path: str) -> tuple[Features, int]:
-    """The features that fit all records which are Examples, and the number of all items."""
-    count = 0
-
-    def records() -> Iterator[bytes]:
-        nonlocal count
-        probe = _core.Survey()
-        for file in files:
-            for block in read_blocks(file):
-                count += 1 if isinstance(block, SourceError) else len(block)
-                for record in () if isinstance(block, SourceError) else block:
-                    try:
-                        probe.add(record)
-                    except _core.Fault:
-                        continue  # is told when the examples are read
-                    yield record
-
-    try:
-        return Features.infer_records(records()), count
-    except FeatureError as error:
-        several = f" (records are counted through all {len(files)} files)" if files[1:] else ""
-        what = str(error) if count else "there are no records"
-        raise fault(path, what + several) from None
-
-
-def _writable(feature: Feature) -> Feature:
-    """What the steps of a SequenceExample are in an Example."""
-    if not isinstance(feature, Steps):
-        return feature
-    default = REQUIRED if feature.default is REQUIRED else []
-    if None in feature.shape:
-        return Ragged(feature.dtype, default=default)
-    return Tensor(feature.dtype, (None, *feature.shape), default=default)
-
-
 @register(
     "TFRecords",
     "a TFRecord file of Examples, a directory or a pattern of them",
-    recognise=lambda place: bool(_record_files(place)),
+    recognise=lambda probed: bool(_record_files(probed)),
     rank=3,
 )
-def open_tfrecords(place: ProbedPath, *, label: str | None, split: str | None) -> Source:
-    """The examples of records, keyed by file and number; read once to find their features."""
-    found = _record_files(place) or list(place.files if not place.directories else ())
+def open_tfrecords(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+    """Open TFRecord files. All records are read once to infer their features."""
+    found = _record_files(probed) or list(probed.files if not probed.directories else ())
     if not found:
-        raise fault(place.path, f"found {place.describe()}, but no TFRecord file")
-    files = tuple(files_of_split(found, split, place.path))
-    features, length = _survey(files, place.path)
-    check_label(label, features, place.path, "feature")
+        raise source_error(probed.path, f"found {probed.describe()}, but no TFRecord file")
+    files = [os.path.abspath(file) for file in files_of_split(found, split, probed.path)]
     try:
-        kinds = Features({name: _writable(feature) for name, feature in features.items()})
-    except FeatureError as error:
-        raise fault(place.path, str(error)) from None
+        dataset, errors = _open(files, split="all")
+    except ExampleError:  # this record is an unreadable item, not an unreadable source
+        dataset, errors = _open(files, split="all", features=_infer_valid(files))
+    if not len(dataset) and not errors:
+        raise source_error(probed.path, "there are no records")
+    features = Features({name: _writable(kind) for name, kind in dataset.features.items()})
+    check_label(label, features, probed.path)
+    root = os.path.commonpath([os.path.dirname(file) for file in files])
+    items = _DatasetItems(dataset, root, errors)
     return Source(
         "TFRecords",
-        place.path,
-        RecordItems(files, features),
-        length=length,
-        features=kinds,
-        label=label or find_label(features),
+        probed.path,
+        items,
+        length=len(items),
+        features=features,
+        label=label or find_label_name(features),
     )
+
+
+def _infer_valid(files: Sequence[str]) -> Features:
+    """Infer features from the records that are Examples."""
+
+    def records() -> Iterator[bytes]:
+        probe = _core.Survey()
+        for file in files:
+            with RecordReader(file, on_error="skip", mmap=False) as reader:
+                for record in reader:
+                    try:
+                        probe.add(record)
+                    except _core.Fault:
+                        continue
+                    yield record
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedRecordsWarning)
+        return Features.infer_records(records())
+
+
+def _writable(kind: Feature) -> Feature:
+    """Return the feature of an Example that stores the steps of a SequenceExample."""
+    if not isinstance(kind, Steps):
+        return kind
+    default = REQUIRED if kind.default is REQUIRED else []
+    if None in kind.shape:
+        return Ragged(kind.dtype, default=default)
+    return Tensor(kind.dtype, (None, *kind.shape), default=default)
+
+
+# TFDS directories.
+
+
+def _is_prepared(probed: ProbedPath) -> bool:
+    return {INFO_FILE, FEATURES_FILE} <= {os.path.basename(file) for file in probed.files}
+
+
+@register("TFDS directory", "a directory that TFDS or covey wrote", recognise=_is_prepared)
+def open_tfds(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+    """Open one split of a TFDS directory. Images stay encoded."""
+    directory = probed.path
+    if not _is_prepared(probed):
+        raise source_error(
+            directory, f"found {probed.describe()}, but not {INFO_FILE} and {FEATURES_FILE}"
+        )
+    layout = find_layout(directory)
+    chosen = choose_split(layout.splits, split, directory)
+    dataset, errors = _open(directory, split=chosen)
+    expected = sum(layout.splits[chosen].records or ())
+    if not errors and len(dataset) != expected:
+        reason = f"split {chosen!r} has {len(dataset)} records; {INFO_FILE} lists {expected}"
+        errors.append(source_error(directory, reason))
+    features = dataset.features
+    if layout.features is not None:  # which may have classes of other splits
+        features = add_classes(features, layout.features)
+    check_label(label, features, directory)
+    items = _DatasetItems(dataset, layout.path, errors)
+    return Source(
+        "TFDS directory",
+        directory,
+        items,
+        length=len(items),
+        features=features,
+        label=label or _supervised_label(layout.info, features) or _class_feature(features),
+    )
+
+
+def _supervised_label(info: Any, features: Features) -> str | None:
+    """Return the second of the supervised keys, if it is a feature."""
+    extra: Mapping[str, Any] = {} if info is None else info.extra
+    keys: Any = extra.get("supervisedKeys", extra.get("supervised_keys"))
+    try:
+        second = keys["tuple"]["items"][1]
+        name = second.get("featureKey", second.get("feature_key"))
+    except (TypeError, KeyError, IndexError, AttributeError):
+        return None
+    return name if isinstance(name, str) and name in features else None
+
+
+def _class_feature(features: Features) -> str | None:
+    classes = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+    return classes[0] if len(classes) == 1 else find_label_name(features)
+
+
+def from_tfds_builder(
+    builder: Any, split: str | None = None, *, label: str | None = None
+) -> Source:
+    """Open a split that a TFDS builder prepared, without TFDS.
+
+    Args:
+        builder: Result of ``tfds.builder("mnist")``, after ``download_and_prepare()``.
+        split: Name of the split (default: the only one).
+        label: Label feature (default: that of the dataset).
+    """
+    directory = getattr(builder, "data_dir", None)
+    if not isinstance(directory, (str, os.PathLike)):
+        raise TypeError(
+            f"builder is of type {type(builder).__name__}; must be a TFDS builder with a data_dir"
+        )
+    directory = os.fspath(directory)
+    if not os.path.isfile(os.path.join(directory, INFO_FILE)):
+        raise source_error(
+            directory,
+            "the dataset is not prepared",
+            remedy="call download_and_prepare() of the builder first",
+        )
+    return open_source(directory, kind="TFDS directory", label=label, split=split)

@@ -78,6 +78,16 @@ def read_head(file: BinaryIO, *, is_pipe: bool) -> bytes:
     return head
 
 
+def begins_like_records(head: bytes) -> bool:
+    """Return whether `head` is the beginning of a TFRecord file, plain or compressed."""
+    if head[:2] == b"\x1f\x8b" or head[:1] == b"\x78":
+        try:
+            head = zlib.decompressobj(47).decompress(head, 12)
+        except zlib.error:
+            return False
+    return starts_with_frame(head)
+
+
 class Inflater:
     """Stream of the decompressed bytes of a file.
 
@@ -178,16 +188,3 @@ def gzip_member(data: bytes | bytearray | memoryview, level: int) -> bytes:
     deflate = zlib.compressobj(level, zlib.DEFLATED, -15)
     tail = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
     return b"".join((_GZIP_HEADER, deflate.compress(data), deflate.flush(), tail))
-
-
-def begins_like_records(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is a TFRecord file, compressed or not.
-
-    The length of the first record must match its checksum.
-    """
-    if head[:2] == b"\x1f\x8b" or head[:1] == b"\x78":
-        try:
-            head = zlib.decompressobj(47).decompress(head, 12)
-        except zlib.error:
-            return False
-    return len(head) >= HEADER_BYTES and starts_with_frame(head)
