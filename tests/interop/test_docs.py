@@ -20,7 +20,12 @@ import reference  # noqa: E402
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROSE = [
     path
-    for path in [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", ROOT / "benchmarks/RESULTS.md"]
+    for path in [
+        *PAGES,
+        ROOT / "CHANGELOG.md",
+        ROOT / "SECURITY.md",
+        ROOT / "benchmarks/RESULTS.md",
+    ]
     if path.name != "reference.md"
 ]
 
@@ -146,7 +151,7 @@ def test_every_command_line_option_is_described():
 
 def test_readme_commands_are_targets_of_make():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    commands = re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text())
+    commands = re.findall(r"`make ([a-z]+)`", (ROOT / "README.md").read_text())
     assert commands
     assert set(commands) <= set(targets)
 
