@@ -305,6 +305,14 @@ def _rows(value: Any, arguments: dict[str, str]) -> list[Row]:
         if parameter.kind is parameter.VAR_POSITIONAL:
             name, star = f"*{name}", True
         elif parameter.kind is parameter.VAR_KEYWORD:
+            options = _options_class(arguments.get(name, ""), value)
+            if options is not None:
+                described = _parse(inspect.getdoc(options))[1]
+                rows += [
+                    dataclasses.replace(row, name="=" + row.name.lstrip("="))
+                    for row in _rows(options, described)
+                ]
+                continue
             name = f"**{name}"
         elif star:
             name = f"={name}"  # keyword-only
@@ -329,6 +337,13 @@ def _follow(meaning: str, argument: str, owner: Any) -> str:
     return meaning
 
 
+def _options_class(meaning: str, owner: Any) -> Any:
+    """Return the class that the entry of ``**options`` refers to as "options of X", or None."""
+    found = re.match(r"[Oo]ptions of :class:`~?([\w.]+)`", meaning)
+    target = found and _lookup(found[1], owner)
+    return target if inspect.isclass(target) else None
+
+
 def _lookup(name: str, owner: Any) -> Any:
     """Return the object that a cross-reference in the docstring of `owner` names, or None."""
     plain = inspect.unwrap(owner)
@@ -336,7 +351,14 @@ def _lookup(name: str, owner: Any) -> Any:
     if "." in getattr(plain, "__qualname__", ""):
         scopes.insert(0, getattr(scopes[0], plain.__qualname__.partition(".")[0], None))
     if name.startswith("covey."):
-        scopes, name = [importlib.import_module("covey")], name.removeprefix("covey.")
+        parts = name.split(".")
+        for length in range(len(parts) - 1, 0, -1):
+            try:
+                module = importlib.import_module(".".join(parts[:length]))
+            except ImportError:
+                continue
+            scopes, name = [module], ".".join(parts[length:])
+            break
     for scope in scopes:
         found = scope
         for part in name.split("."):
