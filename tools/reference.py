@@ -43,6 +43,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
         "covey",
         ["Features", "Feature", "Tensor", "ClassLabel", "Image", "Ragged", "Sparse", "Steps"],
     ),
+    ("Classes", "covey.classes", ["ClassTable"]),
     ("Record files", "covey", ["RecordReader", "RecordWriter"]),
     ("Batches of columns", "covey.reading", ["read_batches"]),
     ("Sources", "covey.sources", ["open_source", "from_tfds_builder", "register", "Source"]),
@@ -62,7 +63,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
 # Methods that other parts of covey call and that are not part of the public interface. Methods of
 # feature types are internal except these.
 FEATURE_METHODS = {"index", "encode", "decode"}
-FACTORY_MADE = {"Dataset", "Loader"}  # returned by covey.open and ds.batches
+FACTORY_MADE = {"Dataset", "Loader", "ClassTable"}  # made by covey.open, ds.batches, ds.classes
 INTERNAL = {
     "Dataset": {"decode", "labels_of", "place", "location", "native_source", "image_limit"},
     "Features": {
@@ -201,16 +202,18 @@ def _describe(value: Any, name: str) -> list[Entry]:
     if issubclass(value, BaseException):
         return [_exception(value, name)]
     text, arguments, _ = _parse(inspect.getdoc(value) if "__doc__" in vars(value) else "")
-    for base in reversed(value.__mro__[1:]):  # entries of a base class hold for its subclasses
+    for base in value.__mro__[1:]:  # entries of a base class hold for its subclasses
         if base.__module__.startswith("covey"):
             arguments = {**_parse(base.__doc__ and inspect.cleandoc(base.__doc__))[1], **arguments}
     arguments = {**_field_texts(value), **arguments}
-    short = name.rpartition(".")[2]
     is_record = dataclasses.is_dataclass(value)
     short = name.rpartition(".")[2]
-    if (is_record and not _parse(inspect.getdoc(value))[1]) or inspect.isabstract(value):
+    module = getattr(value.__init__, "__module__", "covey")
+    if short in FACTORY_MADE or not module.startswith("covey"):
+        made = Entry(name, "", text, [])
+    elif (is_record and not _parse(inspect.getdoc(value))[1]) or inspect.isabstract(value):
         fields = [
-            Row(each.name, _type_of(each.type), "", arguments.get(each.name, ""))
+            Row(each.name, _type_of(each.type, value), "", arguments.get(each.name, ""))
             for each in (dataclasses.fields(value) if is_record else ())
             if not each.name.startswith("_")
         ]
@@ -317,20 +320,20 @@ def _rows(value: Any, arguments: dict[str, str]) -> list[Row]:
         elif star:
             name = f"={name}"  # keyword-only
         default = "" if parameter.default is parameter.empty else _default(parameter.default)
-        hint = _type_of(parameter.annotation)
+        hint = _type_of(parameter.annotation, value)
         meaning = _follow(arguments.get(parameter.name, ""), parameter.name, value)
         rows.append(Row(name, hint, default, meaning))
     return rows
 
 
 def _follow(meaning: str, argument: str, owner: Any) -> str:
-    """Replace "as for X" by the entry of the same argument of X, if X describes it."""
+    """Replace "As for X" by the entry of the same argument of X, if X describes it."""
     for _ in range(4):
-        found = re.search(r"[Aa]s (?:for|in) :\w+:`~?([\w.]+)`", meaning)
+        found = re.match(r"As for :\w+:`~?([\w.]+)`", meaning)
         target = found and _lookup(found[1], owner)
         if not target:
             break
-        documented = {**_parse(inspect.getdoc(target))[1]}
+        documented = _parse(inspect.getdoc(target))[1]
         if not documented.get(argument):
             break
         meaning, owner = documented[argument], target
@@ -463,16 +466,18 @@ def _field_texts(value: type) -> dict[str, str]:
 def _return_type(function: Any) -> str:
     if function is None:
         return ""
-    return _type_of(inspect.signature(function).return_annotation)
+    return _type_of(inspect.signature(function).return_annotation, function)
 
 
-def _type_of(annotation: Any) -> str:
+def _type_of(annotation: Any, owner: Any) -> str:
     if annotation is inspect.Parameter.empty:
         return ""
     shown = annotation if isinstance(annotation, str) else _type_name(annotation)
 
+    module = inspect.unwrap(owner).__module__
+
     def expand(found: re.Match[str]) -> str:
-        return _aliases().get(found[0], found[0])
+        return _alias(found[0], module) or found[0]
 
     shown = re.sub(r"(?<![\w.])[A-Z]\w+\b(?!\[)", expand, shown)
     shown = re.sub(r"Literal\[([^\]]*)\]", lambda m: m[1].replace(", ", " | "), shown)
@@ -482,18 +487,21 @@ def _type_of(annotation: Any) -> str:
 
 
 @functools.cache
-def _aliases() -> dict[str, str]:
-    """Return the type aliases of covey: unions, literals and callables, by name."""
-    found = {}
-    for path in sorted((PAGE.parent.parent / "src/covey").rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                text = ast.unparse(node.value)
-                if re.match(r"[A-Z][a-z]", node.targets[0].id) and re.match(
-                    r"(Literal|Callable)\[|[\w.\[\], ]+ \| ", text
-                ):
-                    found[node.targets[0].id] = text
-    return found
+def _alias(name: str, module: str) -> str | None:
+    """Return the definition of a type alias (union, literal or callable) that a module uses."""
+    if not module.startswith("covey"):
+        return None
+    for node in ast.walk(ast.parse(inspect.getsource(importlib.import_module(module)))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if any((each.asname or each.name) == name for each in node.names):
+                return _alias(name, node.module)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            text = ast.unparse(node.value)
+            if node.targets[0].id == name and re.match(
+                r"(Literal|Callable)\[|[\w.\[\], ]+ \| ", text
+            ):
+                return text
+    return None
 
 
 def _type_name(annotation: Any) -> str:

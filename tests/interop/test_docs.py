@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import covey
 from covey.cli import main
 from covey.sources import KINDS
 
@@ -124,6 +125,11 @@ def test_reference_is_up_to_date():
     assert (ROOT / "docs/reference.md").read_text() == reference.page(), (
         "run python tools/reference.py"
     )
+
+
+def test_reference_has_every_public_name():
+    text = reference.PAGE.read_text()
+    assert [name for name in covey.__all__ if f"`covey.{name}`" not in text] == []
 
 
 def test_every_argument_is_described():
