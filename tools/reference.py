@@ -47,6 +47,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     ("Record files", "covey", ["RecordReader", "RecordWriter"]),
     ("Batches of columns", "covey.reading", ["read_batches"]),
     ("Sources", "covey.sources", ["open_source", "from_tfds_builder", "register", "Source"]),
+    ("Held-out examples and classes", "covey.sources.hold_out", ["hold_out"]),
     ("Plans", "covey.plan", ["*"]),
     ("Samplers", "covey.samplers", ["*"]),
     ("Augmenters", "covey.augmenters", ["*"]),
@@ -221,6 +222,12 @@ def _describe(value: Any, name: str) -> list[Entry]:
     else:
         rows = _rows(value, arguments)
         made = Entry(name, _signature(short, rows), text, rows)
+    if not is_record:
+        made.attributes += [
+            Row(field, _type_of(hint, value), "", _field_texts(value)[field])
+            for field, hint in vars(value).get("__annotations__", {}).items()
+            if field in _field_texts(value) and not field.startswith("_")
+        ]
     methods = []
     bases = [base for base in value.__mro__[1:-1] if base.__name__ in _documented()]
     inherited = {name for base in bases for name, _ in _members(base)}
