@@ -108,6 +108,12 @@ def test_lines_wrap_at_100(path):
     assert [line for line in text.splitlines() if len(line) > 100 and line[0] != "|"] == []
 
 
+@pytest.mark.parametrize("path", [*PROSE, reference.PAGE], ids=lambda path: path.name)
+def test_words_are_plain(path):
+    words = r"nobody|somebody|whoever|anybody|anew|whole number|folder|tells? the class|looks? at"
+    assert re.findall(rf"(?i)^.*\b(?:{words})\b.*$", path.read_text(), re.MULTILINE) == []
+
+
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: path.name)
 def test_other_projects_are_introduced(path):
     text = path.read_text()
