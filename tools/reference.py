@@ -28,7 +28,7 @@ PROLOGUE = """\
 # Reference
 
 Every argument of every public function and class, and every command-line option. This page is
-generated from the source by `python tools/reference.py`; edit the docstrings, not the page.
+generated from the source by `make reference`; edit the docstrings, not the page.
 Arguments after `*` are keyword-only. A default of `-` means that the argument is required.
 """
 
@@ -561,7 +561,7 @@ def main() -> int:
         return 0
     if PAGE.read_text() == text:
         return 0
-    print("docs/reference.md is out of date: run python tools/reference.py", file=sys.stderr)
+    print("docs/reference.md is out of date: run make reference", file=sys.stderr)
     return 1
 
 

@@ -128,9 +128,7 @@ def test_other_projects_are_introduced(path):
 
 
 def test_reference_is_up_to_date():
-    assert (ROOT / "docs/reference.md").read_text() == reference.page(), (
-        "run python tools/reference.py"
-    )
+    assert (ROOT / "docs/reference.md").read_text() == reference.page(), "run make reference"
 
 
 def test_reference_has_every_public_name():
