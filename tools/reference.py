@@ -295,7 +295,7 @@ def _exception(value: type, name: str) -> Entry:
 def _function(value: Any, name: str, level: int) -> Entry:
     text, arguments, returns = _parse(inspect.getdoc(value))
     rows = _rows(value, arguments)
-    is_brief = level > 3 and not any(row.meaning for row in rows)
+    is_brief = (level > 3 or len(rows) == 1) and not any(row.meaning for row in rows)
     signature = _signature(name.rpartition(".")[2], rows, types=is_brief)
     hint = _return_type(value)
     if hint and hint != "None":
