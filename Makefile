@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test lint format bench sanitize fuzz stubs clean
+.PHONY: help demo check test lint format bench sanitize fuzz stubs reference clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -49,6 +49,9 @@ fuzz: build/fuzz/fuzz_decode ## Fuzz the native reader and decoder under ASan (n
 
 stubs: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Regenerate src/covey/_core.pyi.
 	$(BIN)/python tools/stubs.py
+
+reference: $(VENV)/test.stamp $(VENV)/covey.stamp ## Write docs/reference.md from the docstrings.
+	$(BIN)/python tools/reference.py
 
 clean: ## Remove .venv and everything that was built.
 	rm -rf $(VENV) build dist demo

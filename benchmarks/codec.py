@@ -212,7 +212,7 @@ def decoding(data: Data, table: Table, rounds: int) -> None:
     }
     seconds = in_turn(sides, rounds)
     work = "read + decode into batches of 128 columns, two threads"
-    for name, what in (("covey", work), ("mapped", f"{work}, files mapped before")):
+    for name, what in (("covey", work), ("mapped", f"{work}, files already mapped")):
         table.add(
             what,
             data.name.upper(),

@@ -70,7 +70,7 @@ def against_memory(data: Data, table: Table, rounds: int, count: int) -> None:
     for name, loader in loaders.items():
         sides[name] = use(loader.take(10**12), count)
     recycled = ds.batches(P, K, seed=1, threads=2, reuse_buffers=True)
-    sides["two threads, recycled buffers"] = use(recycled.take(10**12), count)
+    sides["two threads, `reuse_buffers=True`"] = use(recycled.take(10**12), count)
     for run in sides.values():
         run()
     seconds = in_turn(sides, rounds)

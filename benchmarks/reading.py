@@ -55,7 +55,7 @@ def indexing(data: Data, table: Table, rounds: int) -> None:
         },
         rounds,
     )
-    for side, what in (("known", "features known"), ("unknown", "features found out")):
+    for side, what in (("known", "features known"), ("unknown", "features inferred")):
         table.add(
             f"build the index with full checksums and classes, two threads, {what}",
             rate(data.rows, seconds[side]),

@@ -265,7 +265,7 @@ def jax(data: Data, table: Table, rounds: int) -> None:
 
 
 def run(small: Data, rounds: int) -> Table:
-    header = ["work", "data", "covey", "other", "ratio", "asked for"]
+    header = ["work", "data", "covey", "other", "ratio", "target"]
     table = Table(f"Samplers and adapters (covey {covey.__version__}, {versions()})", header)
     table.begin()
     FOLDER.mkdir(exist_ok=True)

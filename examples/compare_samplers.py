@@ -1,7 +1,7 @@
-"""How much the way to make batches matters: recall@1 of the same net, over several seeds.
+"""Compare ways to make batches: recall@1 of the same network, over several seeds.
 
-Runs similarity_keras.py and similarity_torch.py, each in a process of its own, and writes what they
-say as JSON, with a picture beside it. What is in the JSON already is not run again.
+Runs similarity_keras.py and similarity_torch.py in processes of their own, and writes their results
+as JSON and as a picture. Runs whose results are in the JSON file are not repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PACKAGES = {"keras": ["keras", "tensorflow-cpu"], "torch": ["torch"]}
 
 
 def run(framework: str, arguments: list[str]) -> dict[str, float]:
-    """What one program says."""
+    """Run one program and return its results."""
     command = [sys.executable, str(HERE / f"similarity_{framework}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -47,8 +47,8 @@ def run(framework: str, arguments: list[str]) -> dict[str, float]:
     return {"untrained": float(before), "recall": float(after)}
 
 
-def look_at(arguments: list[str]) -> dict[str, float]:
-    """What all batches of a run have, on average, and how many different pairs are partners."""
+def measure_batches(arguments: list[str]) -> dict[str, float]:
+    """Return the mean composition of the batches of a run, and its number of different pairs."""
     import similarity_keras
 
     options = drawings.parse("", arguments)
@@ -75,7 +75,7 @@ def look_at(arguments: list[str]) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run all that is missing, and write the results after each."""
+    """Run the combinations without results, and write the results after each run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--eval", type=Path)
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("recall.json"))
     options = parser.parse_args(arguments)
     if options.seeds < 2:
-        parser.error(f"--seeds is {options.seeds}; must be 2 or more: a spread is to be shown")
+        parser.error(f"--seeds is {options.seeds}; must be an integer >= 2")
 
     given = ["--steps", str(options.steps)]
     for name in ("data", "eval"):
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
         given += [f"--{name}", str(path)] if path else []
     train, test = drawings.load(drawings.parse("", given))
     names = [package for name in options.frameworks for package in PACKAGES[name]]
-    about = {
+    settings = {
         "steps": options.steps,
         "batch": drawings.BATCH_SIZE,
         "train": {"classes": train.classes, "drawings": len(train)},
@@ -104,11 +104,11 @@ def main(arguments: list[str] | None = None) -> None:
             **{name: importlib.metadata.version(name) for name in names},
         },
     }
-    results: dict[str, Any] = {**about, "arms": {}, "runs": []}
+    results: dict[str, Any] = {**settings, "arms": {}, "runs": []}
     if options.output.exists():
         results = json.loads(options.output.read_text())
-        if {name: results[name] for name in about} != about:
-            raise SystemExit(f"{options.output} has results of something else; move it away")
+        if {name: results[name] for name in settings} != settings:
+            raise SystemExit(f"{options.output} has results of other settings; move it away")
 
     known = {(each["arm"], each["framework"], each["seed"]) for each in results["runs"]}
     for seed, framework, arm in product(range(options.seeds), options.frameworks, ARMS):
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
             results["runs"].append({"arm": arm, "framework": framework, "seed": seed, **found})
             options.output.write_text(json.dumps(results, indent=1) + "\n")
             print(f"{arm}, {framework}, seed {seed}: {found}", flush=True)
-    results["arms"] = {arm: look_at([*given, *ARMS[arm]]) for arm in ARMS}
+    results["arms"] = {arm: measure_batches([*given, *ARMS[arm]]) for arm in ARMS}
     options.output.write_text(json.dumps(results, indent=1) + "\n")
     options.output.with_suffix(".svg").write_text(recall_plot.draw(results))
     print(recall_plot.table(results))

@@ -1,7 +1,7 @@
-"""What the examples of similarity learning share: drawings, the settings, and recall@1.
+"""Data, options and metric of the similarity-learning examples.
 
-Classes are never shared between training and evaluation: what is measured is whether drawings of
-something new lie together.
+Training and evaluation have different classes: recall@1 measures whether drawings of unseen classes
+are embedded close together.
 """
 
 from __future__ import annotations
@@ -26,43 +26,51 @@ GLYPHS_PER_CLASS = 20
 
 @dataclass(frozen=True)
 class Drawings:
-    """Images (n, height, width) of bytes, and the number of the class of each."""
+    """Images, uint8 (n, height, width), and their class ids (n,)."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(np.unique(self.labels))
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def parse(about: str, arguments: list[str] | None = None) -> argparse.Namespace:
-    """The settings of a program."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--data", type=Path, help="NPZ with images and labels; else glyphs")
-    parser.add_argument("--eval", type=Path, help="NPZ with other classes; else some of --data")
-    parser.add_argument("--classes", type=int, default=600, help="how many glyphs, if no --data")
+def parse(description: str | None, arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line of a program."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--data", type=Path, help="NPZ file with images and labels (default: glyphs)"
+    )
+    parser.add_argument(
+        "--eval",
+        type=Path,
+        help="NPZ file with other classes (default: a quarter of those of --data)",
+    )
+    parser.add_argument("--classes", type=int, default=600, help="number of glyphs without --data")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sampler", choices=["exact", "streaming", "random"], default="exact")
-    parser.add_argument("--shards", type=int, default=8, help="to stream from")
     parser.add_argument(
-        "--shuffled", action="store_true", help="shards to stream from have no order"
+        "--shards", type=int, default=8, help="number of shards of the streaming sampler"
+    )
+    parser.add_argument(
+        "--shuffled", action="store_true", help="shuffle the shards of the streaming sampler"
     )
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(arguments)
     if options.eval and not options.data:
-        parser.error("--eval goes with --data")
+        parser.error("--eval needs --data")
     return options
 
 
 def load(options: argparse.Namespace) -> tuple[Drawings, Drawings]:
-    """Drawings to train with, and drawings of other classes."""
+    """Return the drawings for training and those for evaluation, which have other classes."""
     if options.data is None:
         return hold_out(draw_glyphs(options.classes))
     if options.eval is None:
@@ -71,12 +79,12 @@ def load(options: argparse.Namespace) -> tuple[Drawings, Drawings]:
 
 
 def read(path: Path) -> Drawings:
-    """The drawings in an NPZ file."""
+    """Return the drawings of an NPZ file."""
     with np.load(path) as file:
         missing = {"images", "labels"} - set(file)
         if missing:
             raise SystemExit(
-                f"{path}: has {', '.join(file) or 'nothing'}, but no {' or '.join(sorted(missing))}"
+                f"{path}: arrays {', '.join(sorted(missing))} are missing; it has {list(file)}"
             )
         images, labels = file["images"], file["labels"]
     if images.dtype != np.uint8 or images.ndim != 3 or labels.shape != images.shape[:1]:
@@ -88,8 +96,8 @@ def read(path: Path) -> Drawings:
 
 
 def draw_glyphs(classes: int) -> Drawings:
-    """Characters of a font, each a little turned, scaled and shifted in every drawing."""
-    import glyphs  # which needs a font, and Pillow
+    """Draw characters of a font, rotated, scaled and shifted at random."""
+    import glyphs  # needs a font and Pillow
     from font_roboto import RobotoMedium
     from PIL import ImageFont
 
@@ -101,7 +109,7 @@ def draw_glyphs(classes: int) -> Drawings:
 
 
 def hold_out(drawings: Drawings, share: float = HELD_OUT) -> tuple[Drawings, Drawings]:
-    """Divide drawings by their classes, always in the same way: most, and a share of them."""
+    """Divide drawings by class: return those of most classes, and those of a share of them."""
     classes = np.random.default_rng(0).permutation(np.unique(drawings.labels))
     held_out = np.isin(drawings.labels, classes[: round(share * len(classes))])
     train, test = (Drawings(drawings.images[i], drawings.labels[i]) for i in (~held_out, held_out))
@@ -109,10 +117,10 @@ def hold_out(drawings: Drawings, share: float = HELD_OUT) -> tuple[Drawings, Dra
 
 
 def stream(drawings: Drawings, directory: str, options: argparse.Namespace) -> Any:
-    """A ``tf.data.Dataset`` of batches as TensorFlow Similarity's TFRecordDatasetSampler has them.
+    """Return the batches of TensorFlow Similarity's TFRecordDatasetSampler as a tf.data.Dataset.
 
-    Shards are read side by side, a block of K records from each in turn. That needs classes which
-    lie together, and neither index nor label.
+    Shards are interleaved in blocks of K records. This needs no index and no label, but shards in
+    which the examples of a class are adjacent.
     """
     import tensorflow as tf
 
@@ -139,9 +147,9 @@ def stream(drawings: Drawings, directory: str, options: argparse.Namespace) -> A
 
 
 def write_shards(drawings: Drawings, directory: str, options: argparse.Namespace) -> None:
-    """Shards as the streaming sampler wants them: whole classes in each, one after the other.
+    """Write shards for the streaming sampler: complete classes, one after another.
 
-    If they are to be shuffled, they are as it does not want them.
+    With ``--shuffled``, records are in random order instead.
     """
     shape = drawings.images.shape[1:]
     features = covey.Features(
@@ -162,13 +170,13 @@ def write_shards(drawings: Drawings, directory: str, options: argparse.Namespace
 
 
 def recall_at_1(embeddings: Any, labels: NDArray[np.int64], block: int = 1024) -> float:
-    """How many find one of their own class nearest, by cosine, among all the others."""
+    """Return the fraction of rows whose nearest other row, by cosine, has the same label."""
     vectors = np.asarray(embeddings, np.float32)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     hits = 0
     for begin in range(0, len(vectors), block):
-        near = vectors[begin : begin + block] @ vectors.T
-        row = np.arange(len(near))
-        near[row, begin + row] = -np.inf  # itself
-        hits += int((labels[near.argmax(axis=1)] == labels[begin + row]).sum())
+        cosines = vectors[begin : begin + block] @ vectors.T
+        row = np.arange(len(cosines))
+        cosines[row, begin + row] = -np.inf  # not itself
+        hits += int((labels[cosines.argmax(axis=1)] == labels[begin + row]).sum())
     return hits / len(vectors)

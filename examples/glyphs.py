@@ -1,8 +1,7 @@
-"""Draw a dataset of many classes, write it, read it back, and draw balanced batches of it.
+"""Draw a dataset of many classes, write it, read it back, and draw balanced batches from it.
 
-Every class is a character of a font, every example that character a little rotated, scaled and
-shifted: hundreds of classes with a handful of examples each, which is what similarity learning is
-about. Nothing is downloaded; the font comes with a Python package.
+Every class is a character of a font; every example is that character, rotated, scaled and shifted
+at random. Nothing is downloaded; the font is part of a Python package.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ RANGES = [(0x21, 0x7F), (0xC0, 0x250), (0x370, 0x400), (0x400, 0x530), (0x1E00, 
 
 
 def characters(font: ImageFont.FreeTypeFont) -> list[str]:
-    """The letters, digits and signs that the font can draw, each unlike the others."""
+    """Return the letters, digits and signs of the font that have different glyphs."""
     missing = font.getmask("\uffff").getbbox(), bytes(font.getmask("\uffff"))
     seen = {missing}
     found = []
     for begin, end in RANGES:
         for character in map(chr, range(begin, end)):
             mask = font.getmask(character)
-            look = mask.getbbox(), bytes(mask)
-            if unicodedata.category(character)[0] in "LNPS" and look not in seen and any(look[1]):
-                seen.add(look)
+            glyph = mask.getbbox(), bytes(mask)
+            if unicodedata.category(character)[0] in "LNPS" and glyph not in seen and any(glyph[1]):
+                seen.add(glyph)
                 found.append(character)
     return found
 
@@ -44,7 +43,7 @@ def characters(font: ImageFont.FreeTypeFont) -> list[str]:
 def draw(
     character: str, font: ImageFont.FreeTypeFont, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """One example of a character, drawn large, turned, and scaled down."""
+    """Return an image of a character: drawn large, rotated, and scaled down."""
     canvas = Image.new("L", (4 * SIDE, 4 * SIDE))
     ImageDraw.Draw(canvas).text((2 * SIDE, 2 * SIDE), character, fill=255, font=font, anchor="mm")
     angle, scale = rng.uniform(-15, 15), rng.uniform(0.85, 1.15)
@@ -60,7 +59,7 @@ def draw(
 def examples(
     classes: list[str], font: ImageFont.FreeTypeFont, per_class: int, seed: int
 ) -> Iterator[dict[str, object]]:
-    """All examples, class by class."""
+    """Yield all examples, class by class."""
     for label, character in enumerate(classes):
         for number in range(per_class):
             rng = np.random.default_rng((seed, label, number))
@@ -68,7 +67,7 @@ def examples(
 
 
 def read_back(ds: covey.Dataset, drawn: list[dict[str, object]], per_class: int) -> None:
-    """Read all examples in random order, and compare them with those that were written."""
+    """Read all examples in random order and compare them with those that were written."""
     order = np.random.default_rng(0).permutation(len(ds))
     counts = np.zeros(len(ds.classes), int)
     ink = 0.0
@@ -83,32 +82,32 @@ def read_back(ds: covey.Dataset, drawn: list[dict[str, object]], per_class: int)
         f"({counts.sum() / seconds:,.0f} examples/s)."
     )
     if not (counts == per_class).all():
-        raise SystemExit("Some examples were lost: this is a bug in covey.")
+        raise SystemExit("Examples are missing. This is a bug in covey.")
     expected = float(np.mean([example["image"] for example in drawn]))
     if abs(ink / len(drawn) - expected) > 1e-9:
-        raise SystemExit("Some pixels changed: this is a bug in covey.")
+        raise SystemExit("Pixels differ. This is a bug in covey.")
     print(
-        f"All {counts.size} classes have their {per_class} examples, "
-        f"and the pixels are the same (mean {expected:.3f})."
+        f"{counts.size} classes with {per_class} examples each, "
+        f"and the same pixels as written (mean {expected:.3f})."
     )
 
 
 def show_class(ds: covey.Dataset, name: str) -> None:
-    """Draw three examples of one class."""
+    """Print three examples of one class."""
     chosen = ds.where(label=name)
-    print(f"Of the {len(chosen)} examples of '{name}' the first three:")
+    print(f"The first three of the {len(chosen)} examples of '{name}':")
     for lines in np.hstack(chosen[:3]["image"])[::2]:
         print("    " + "".join(" .:*#"[pixel // 52] for pixel in lines))
 
 
 def draw_batches(ds: covey.Dataset, classes: int, examples: int) -> None:
-    """Draw balanced batches: all of them are exact, and stopping changes nothing."""
+    """Draw an epoch of balanced batches, check each, and resume from the saved state."""
     loader = ds.batches(classes, examples, seed=0)
     start = time.perf_counter()
-    for _, labels in loader:  # to the end of the epoch: every example is seen
+    for _, labels in loader:  # one epoch, which uses every example
         _, counts = np.unique(labels, return_counts=True)
         if len(counts) != classes or (counts != examples).any():
-            raise SystemExit("A batch is not balanced: this is a bug in covey.")
+            raise SystemExit("A batch is not balanced. This is a bug in covey.")
     seconds = time.perf_counter() - start
     print(
         f"Each of the {len(loader)} batches of an epoch has exactly {classes} classes with "
@@ -116,16 +115,16 @@ def draw_batches(ds: covey.Dataset, classes: int, examples: int) -> None:
     )
 
     saved = json.dumps(loader.state_dict())
-    resumed = ds.batches(classes, examples, seed=0)  # in another process, as a rule
+    resumed = ds.batches(classes, examples, seed=0)  # usually in another process
     resumed.load_state_dict(json.loads(saved))
     for (x, y), (same_x, same_y) in zip(loader.take(10), resumed.take(10), strict=True):
         if not (np.array_equal(x, same_x) and np.array_equal(y, same_y)):
-            raise SystemExit("A batch has changed: this is a bug in covey.")
-    print(f"Resumed from {saved}, the next 10 are the same.")
+            raise SystemExit("A batch differs. This is a bug in covey.")
+    print(f"The next 10 batches after resuming from {saved} are the same.")
 
 
 def main() -> None:
-    """Do it, and say what happened."""
+    """Run all steps and print their results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo"))
     parser.add_argument("--classes", type=int, default=600)
@@ -135,14 +134,14 @@ def main() -> None:
 
     font = ImageFont.truetype(RobotoMedium, 3 * SIDE)
     classes = characters(font)[: options.classes]
-    print(f"Drawing {len(classes)} characters of Roboto, {options.per_class} times each.")
+    print(f"Drawing {len(classes)} characters of Roboto, {options.per_class} examples of each.")
     drawn = list(examples(classes, font, options.per_class, seed=0))
 
     directory = options.output / "glyphs"
     written = covey.write(
         drawn, directory, split="train", label="label", shards=options.shards, mode="overwrite"
     )
-    print("Written, shuffled, in the layout of TFDS, with an index:")
+    print("Written, shuffled and indexed, in the layout of TFDS (TensorFlow Datasets):")
     print(written)
     for path in sorted(directory.iterdir()):
         print(f"    {path.stat().st_size:>12,}  {path.name}")

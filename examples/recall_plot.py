@@ -1,4 +1,4 @@
-"""Results of compare_samplers.py as a table and as a picture, without a library to draw."""
+"""Results of compare_samplers.py as a Markdown table and as an SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 NAMES = {"keras": "Keras", "torch": "PyTorch"}
 
-# Colours and greys that can be seen on white and on black; shapes, for who cannot tell colours.
+# Visible on white and on black. Shapes differ too, for readers who cannot distinguish the colours.
 COLORS = {"keras": "#c2572f", "torch": "#3a7fc1"}
 GREY = "#787878"
 
@@ -16,36 +16,41 @@ LEFT, RIGHT, TOP, ROW, WIDTH = 230, 30, 64, 58, 760
 
 
 def by_arm(results: dict[str, Any]) -> dict[tuple[str, str], list[float]]:
-    """The recall@1 of all seeds, by arm and framework."""
+    """Return recall@1 of all seeds, by arm and framework."""
     found: dict[tuple[str, str], list[float]] = {}
     for run in results["runs"]:
         found.setdefault((run["arm"], run["framework"]), []).append(run["recall"])
     return found
 
 
-def said(values: list[float]) -> str:
-    """Mean and standard deviation, in percent."""
+def format_percent(values: list[float]) -> str:
+    """Return mean and standard deviation in percent."""
     return f"{100 * mean(values):.1f} ± {100 * stdev(values):.1f}"
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results in Markdown."""
+    """Return the results as a Markdown table."""
     found = by_arm(results)
     frameworks = [name for name in NAMES if any(name == each for _, each in found)]
     titles = ["batches", "classes", "with a partner", "pairs"]
     titles += [NAMES[name] for name in frameworks]
     lines = [titles, ["---"] + ["---:"] * (len(titles) - 1)]
-    for arm, about in results["arms"].items():
-        cells = [arm, f"{about['classes']:.1f}", f"{about['partnered']:.1f}", f"{about['pairs']:,}"]
-        lines.append(cells + [said(found[arm, name]) for name in frameworks])
+    for arm, batches in results["arms"].items():
+        cells = [
+            arm,
+            f"{batches['classes']:.1f}",
+            f"{batches['partnered']:.1f}",
+            f"{batches['pairs']:,}",
+        ]
+        lines.append(cells + [format_percent(found[arm, name]) for name in frameworks])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def describe(results: dict[str, Any]) -> str:
-    """The results in a sentence, for a caller that cannot see them."""
+    """Return the results as a sentence, for screen readers."""
     found = by_arm(results)
     parts = [
-        f"{arm}, {NAMES[framework]}: {said(found[arm, framework])}"
+        f"{arm}, {NAMES[framework]}: {format_percent(found[arm, framework])}"
         for arm in results["arms"]
         for framework in NAMES
         if (arm, framework) in found
@@ -54,7 +59,7 @@ def describe(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any]) -> str:
-    """The results as an SVG: a point for each seed, the mean, and a standard deviation around."""
+    """Return the results as an SVG: a point per seed, mean and standard deviation."""
     found = by_arm(results)
     arms = list(results["arms"])
     seeds = len({run["seed"] for run in results["runs"]})
@@ -74,15 +79,15 @@ def draw(results: dict[str, Any]) -> str:
         f'<desc id="desc">{escape(describe(results))}</desc>',
         f'<text x="{LEFT}" y="22" font-size="16" font-weight="600">{escape(title)}</text>',
     ]
-    place = LEFT
+    left = LEFT
     for framework, name in NAMES.items():
         if any(framework == each for _, each in found):
             out += [
-                _point(framework, place + 6, 42),
-                f'<text x="{place + 18}" y="47">{name}</text>',
+                _point(framework, left + 6, 42),
+                f'<text x="{left + 18}" y="47">{name}</text>',
             ]
-            place += 100
-    out.append(f'<text x="{place}" y="47">| mean, with a standard deviation to either side</text>')
+            left += 100
+    out.append(f'<text x="{left}" y="47">| mean, with a standard deviation to either side</text>')
     for tick in range(low, high + 1):
         at = x(tick / 20)
         out += [

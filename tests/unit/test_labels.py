@@ -174,7 +174,9 @@ def test_no_label_feature(directory):
     ds = opened(directory)
     assert ds.label is None
     for use in (lambda: ds.labels, lambda: ds.classes, lambda: ds.where(label=1)):
-        with pytest.raises(DatasetError, match=r"the dataset has no label; .*label=.*feature \(x\)"):
+        with pytest.raises(
+            DatasetError, match=r"the dataset has no label; .*label=.*feature \(x\)"
+        ):
             use()
     assert repr(ds) == "<covey.Dataset: 1 examples of x>"
 

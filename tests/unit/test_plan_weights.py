@@ -367,9 +367,7 @@ def test_changes_are_enough_to_make_it_again(case, seed, batch):
 def test_changes_of_other_plans_are_refused():
     plan = BalancedPlan(classes_of([5] * 6), 2, 2)
     other = BalancedPlan(classes_of([5] * 7), 2, 2, class_weights="size")
-    with pytest.raises(
-        PlanError, match="batch 0 on: one quota per class"
-    ):
+    with pytest.raises(PlanError, match="batch 0 on: one quota per class"):
         plan.with_changes(other.changes)
 
 

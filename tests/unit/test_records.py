@@ -417,7 +417,10 @@ class TestWriter:
         with RecordReader(path) as reader:
             (block,) = reader.blocks()
         holes = Block(block.data, block.offsets[::2].copy(), block.lengths[::2].copy())
-        with RecordWriter(tmp_path / "y") as writer, pytest.raises(ValueError, match="not consecutive"):
+        with (
+            RecordWriter(tmp_path / "y") as writer,
+            pytest.raises(ValueError, match="not consecutive"),
+        ):
             writer.write_block(holes)
 
     @pytest.mark.parametrize(
