@@ -23,7 +23,13 @@ import covey
 from covey import CoveyError, _core, untrusted
 from covey._progress import Progress
 from covey.cli import main
-from covey.errors import DatasetError, FeatureError, FormatError, StorageError, StorageNotFoundError
+from covey.errors import (
+    DatasetError,
+    FeatureError,
+    FormatError,
+    StorageError,
+    StorageNotFoundError,
+)
 from covey.index import IndexMetadata, index_names
 from covey.samplers import load_image
 from covey.untrusted import MAX_SHARDS, check_path, parse_json, read_file

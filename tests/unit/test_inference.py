@@ -14,7 +14,7 @@ from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import FeatureError
 from covey.schema.infer import Inference
-from covey.writing.encode import ExampleEncoder
+from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
 
 
@@ -341,7 +341,7 @@ class Chunks(list):
 def test_features_found_while_encoding_are_those_of_all(mixture):
     examples, defaults = mixture
     options = WriteOptions(split="train", defaults=defaults)
-    encoder = ExampleEncoder(options, WriteSchema(), Chunks())
+    encoder = ItemEncoder(options, WriteSchema(), Chunks())
     try:
         encoder.encode(examples)
         found = encoder.final_features()

@@ -17,7 +17,13 @@ from written import records, shard_paths, tidy, write
 import covey
 from covey import CoveyError, Features, Image, Ragged, Sparse, Tensor
 from covey.arrays import RaggedArray, SparseArray
-from covey.errors import CorruptRecordError, DatasetError, ExampleError, FeatureError, FormatError
+from covey.errors import (
+    CorruptRecordError,
+    DatasetError,
+    ExampleError,
+    FeatureError,
+    FormatError,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -141,12 +141,20 @@ def map_of_contributing() -> list[str]:
     return [line.split()[0] for line in block.splitlines()]
 
 
+def run_time_nodes(tree):
+    """Yield the nodes of a module without those for type checkers."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from run_time_nodes(node)
+
+
 def import_graph() -> dict[str, set[str]]:
-    """Return the top-level modules and packages that each of them imports."""
+    """Return the top-level modules and packages that each of them imports at run time."""
     graph = defaultdict(set)
     for module, tree in MODULES.items():
         unit = module.partition(".")[0]
-        for node in ast.walk(tree):
+        for node in run_time_nodes(tree):
             if isinstance(node, ast.ImportFrom) and node.module == "covey":
                 graph[unit].update(each.name for each in node.names)
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covey."):

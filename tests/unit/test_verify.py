@@ -22,7 +22,7 @@ from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
 from covey.index import Index, Indexing, ShardFiles, index_names, write_index
 from covey.maintenance.report import Problems
-from covey.maintenance.scan import OpenShard
+from covey.maintenance.scan import ShardReader
 from covey.maintenance.verify import verify
 from covey.results import MAX_TABLE_ROWS as LISTED
 from covey.results import Problem
@@ -698,14 +698,14 @@ def test_missing_shard(directory):
 def test_unreadable_shard(directory, monkeypatch):
     path = shard(directory, 1)
 
-    read = OpenShard.read
+    read = ShardReader.read
 
     def fail(shard, members=None):
         if shard._path == str(path):
             raise OSError(errno.EIO, "Input/output error")
         return read(shard, members)
 
-    monkeypatch.setattr(OpenShard, "read", fail)
+    monkeypatch.setattr(ShardReader, "read", fail)
     problem = only(check(directory))
     assert problem.file == path.name
     assert problem.reason == "the shard cannot be read: Input/output error"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from covey.loader.hooks import accepted
+from covey.loader.options import accepted
 
 
 class Augmenter(ABC):

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.classes import ClassTable
-from covey.dataset.batches import Loadable
-from covey.dataset.raw import RawRecords
+from covey.dataset.batches import Loadable, RawRecords
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, FormatError, escape
 from covey.labels import decode_strings, is_string

@@ -21,7 +21,7 @@ from covey.errors import CoveyError, DatasetError, FeatureError, FormatError
 from covey.filenames import INFO_FILE, has_sidecar_suffix, has_token, is_record_file, is_staging
 from covey.index import ShardFiles
 from covey.schema import Features
-from covey.schema.tfds import features_from_tfds
+from covey.schema.tfds_read import features_from_tfds
 from covey.splits import SplitTerm, split_of_file
 from covey.storage import Storage, open_storage
 from covey.tfrecord.compression import begins_like_records
@@ -271,7 +271,7 @@ def _features(storage: Storage, directory: str) -> Features | None:
 
 def _datum(storage: Storage, directory: str) -> Layout | None:
     """Return the layout of a directory that datum wrote; None if it is not one."""
-    from covey.schema.datum import datum_features, datum_splits  # rarely needed
+    from covey.schema.datum import datum_features, datum_splits
 
     found = datum_splits(storage, directory)
     if found is None:

@@ -35,7 +35,7 @@ from covey.schema.survey import survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.locations import RecordLocations
+from covey.tfrecord.block import RecordLocations
 from covey.tfrecord.reader import OnError
 from covey.untrusted import RegularFile
 

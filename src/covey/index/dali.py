@@ -24,8 +24,7 @@ from covey.index.read import Index
 from covey.schema import Features
 from covey.storage import open_storage
 from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
-from covey.tfrecord.locations import RecordLocations
+from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, RecordLocations
 
 _LINE = re.compile(rb"[ \t]*([0-9]{1,18})[ \t]+([0-9]{1,18})[ \t]*\r?")
 

@@ -120,7 +120,7 @@ class FileIdentity:
         # Whether a later modification will have a different time.
         self._is_settled = abs(time.time_ns() - max(self._times)) > _MTIME_GRANULARITY_NS
 
-    def is_of(self, file: RegularFile) -> bool:
+    def matches(self, file: RegularFile) -> bool:
         """Return whether ``file`` is the same file. It may have been touched or extended."""
         state = file.stat()
         is_same = (state.st_dev, state.st_ino) == self._file

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FeatureError, FormatError
-from covey.loader.hooks import BatchKey, Hook, add_location, augment
-from covey.loader.options import LoadOptions
+from covey.loader.options import BatchKey, Hook, LoadOptions, add_location, augment
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation

@@ -19,8 +19,7 @@ from covey import _core
 from covey._threads import DaemonThreads
 from covey.errors import ClosedError
 from covey.loader.batch import BatchFormat, Ids, NativeSource
-from covey.loader.hooks import BatchKey
-from covey.loader.options import LoadOptions
+from covey.loader.options import BatchKey, LoadOptions
 from covey.plan import Plan
 
 # The shards of the examples of the first steps are opened before the first batch is built.

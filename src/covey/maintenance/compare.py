@@ -22,7 +22,7 @@ from covey.errors import CoveyError, FormatError
 from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
 from covey.index.read import ArrayFile
 from covey.maintenance.report import Problems, reason_of
-from covey.maintenance.scan import ScannedRows, ScannedShard
+from covey.maintenance.scan import CheckedShard, ScannedRows
 from covey.schema import ClassLabel, Feature, Features
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 
@@ -155,7 +155,7 @@ def _check_checksum(name: str, array: NDArray[Any], checksum: int, problems: Pro
     return False
 
 
-def compare_shard(index: LoadedIndex, shard: ScannedShard) -> None:
+def compare_shard(index: LoadedIndex, shard: CheckedShard) -> None:
     """Compare a shard with its entry and its rows in the index; add problems to the shard."""
     metadata = index.metadata
     if metadata is None or shard.stat is None:
@@ -189,7 +189,7 @@ def compare_shard(index: LoadedIndex, shard: ScannedShard) -> None:
 
 
 def _compare_rows(
-    index: LoadedIndex, number: int, shard: ScannedShard, scanned: ScannedRows
+    index: LoadedIndex, number: int, shard: CheckedShard, scanned: ScannedRows
 ) -> None:
     """Rebuild the rows of a shard and compare them with those of the index.
 

@@ -14,17 +14,11 @@ from covey import _core
 from covey.classes import ClassTable
 from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.errors import CoveyError, DatasetError, FormatError, StorageError
-from covey.index import (
-    Index,
-    IndexMetadata,
-    ShardFiles,
-    find_changed,
-    index_names,
-)
+from covey.index import Index, IndexMetadata, ShardFiles, find_changed, index_names
 from covey.index.build import open_reader
 from covey.index.store import find_index
 from covey.maintenance.report import choose_splits, shown_path
-from covey.maintenance.scan import OpenShard
+from covey.maintenance.scan import ShardReader
 from covey.results import Info, SplitOverview
 from covey.schema import Features
 from covey.schema.survey import survey_block, survey_kinds
@@ -82,7 +76,7 @@ def _overview(layout: Layout, name: str, state: IndexState) -> SplitOverview:
     else:
         existing = next((path for path, stat in zip(paths, stats, strict=True) if stat), None)
         if existing is not None:
-            shard = OpenShard(storage, existing)
+            shard = ShardReader(storage, existing)
             compression = shard.compression
             shard.close()
     missing = [file for file, stat in zip(split.files.names, stats, strict=True) if stat is None]

@@ -39,7 +39,7 @@ from covey.maintenance.report import (
     shown_path,
     thread_count,
 )
-from covey.maintenance.scan import ExampleCheck, OpenShard, ScannedShard, ShardScanner
+from covey.maintenance.scan import CheckedShard, ExampleCheck, ShardReader, ShardScanner
 from covey.maintenance.verify import expected_features, locked_progress
 from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features
@@ -237,7 +237,7 @@ class _SplitRepair:
         """Number of valid records."""
         return sum(shard.valid for shard in self.shards)
 
-    def _scan(self, features: Features | None) -> list[ScannedShard]:
+    def _scan(self, features: Features | None) -> list[CheckedShard]:
         scanner = ShardScanner(
             self.name,
             self._split.files,
@@ -418,7 +418,7 @@ class _ValidRecords(OrderedRecords):
         shards: Results of their scans.
     """
 
-    def __init__(self, files: ShardFiles, shards: list[ScannedShard]) -> None:
+    def __init__(self, files: ShardFiles, shards: list[CheckedShard]) -> None:
         self._files = files
         self._shards = shards
         self.records = sum(each.valid for each in shards)
@@ -434,9 +434,9 @@ class _ValidRecords(OrderedRecords):
             if expected:
                 raise _changed(path)
 
-    def _blocks(self, path: str, shard: ScannedShard) -> Iterator[Block]:
+    def _blocks(self, path: str, shard: CheckedShard) -> Iterator[Block]:
         # Blocks are written from their buffers: a mapped file could be truncated meanwhile.
-        with closing(OpenShard(self._files.storage, path, mmap=False)) as file:
+        with closing(ShardReader(self._files.storage, path, mmap=False)) as file:
             if file.stat() not in (None, shard.stat):
                 raise _changed(path)
             invalid = np.array(shard.invalid, np.int64)

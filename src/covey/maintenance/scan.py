@@ -26,8 +26,7 @@ from covey.schema.survey import survey_block
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader
-from covey.tfrecord.block import HEADER_BYTES
-from covey.tfrecord.locations import Members, RecordLocations
+from covey.tfrecord.block import HEADER_BYTES, Members, RecordLocations
 from covey.tfrecord.recovery import salvage
 from covey.tfrecord.segments import CorruptFile
 from covey.untrusted import RegularFile
@@ -36,7 +35,7 @@ from covey.untrusted import RegularFile
 _MAX_BLOCKS_IN_FLIGHT = 4
 
 
-class OpenShard:
+class ShardReader:
     """A shard that is opened once, so that every pass reads the same file. To be closed.
 
     Args:
@@ -206,7 +205,7 @@ class ExampleCheck:
 
 
 @dataclass
-class ScannedShard:
+class CheckedShard:
     """Result of the scan of a shard."""
 
     name: str
@@ -297,7 +296,7 @@ class ShardScanner:
 
     def scan(
         self, number: int, executor: Executor | None = None, *, by_member: bool | None = None
-    ) -> ScannedShard:
+    ) -> CheckedShard:
         """Scan a shard.
 
         Args:
@@ -314,7 +313,7 @@ class ShardScanner:
                 known = "" if self.expected is None else f", with {self.expected[number]:,} records"
                 found.problems.add(name, f"the shard is missing{known}")
                 return found
-            with closing(OpenShard(storage, path, mmap=self.mmap)) as shard:
+            with closing(ShardReader(storage, path, mmap=self.mmap)) as shard:
                 found.stat, found.compression = shard.stat() or stat, shard.compression
                 if by_member is not None:
                     found.rows = ScannedRows(shard.compression, by_member=by_member)
@@ -329,11 +328,11 @@ class ShardScanner:
             found.problems.add(name, f"the shard cannot be read: {reason_of(error)}")
         return found
 
-    def _new(self, name: str) -> ScannedShard:
+    def _new(self, name: str) -> CheckedShard:
         problems = Problems(self.split, None) if self.only_lost else Problems(self.split)
-        return ScannedShard(name, problems)
+        return CheckedShard(name, problems)
 
-    def _read(self, shard: OpenShard, found: ScannedShard, executor: Executor | None) -> None:
+    def _read(self, shard: ShardReader, found: CheckedShard, executor: Executor | None) -> None:
         rows = found.rows
         blocks = shard.read(None if rows is None else rows.locations.members)
         tasks = (partial(self._check, each, found.name) for each in blocks)
@@ -354,7 +353,7 @@ class ShardScanner:
     def _check(self, found: Block | SkippedRecord, name: str) -> CheckedBlock | SkippedRecord:
         return found if isinstance(found, SkippedRecord) else self.examples.check(found, name)
 
-    def _count(self, found: ScannedShard, checked: CheckedBlock) -> None:
+    def _count(self, found: CheckedShard, checked: CheckedBlock) -> None:
         block = checked.block
         for row, reason in checked.invalid:
             record = block.first + row

@@ -15,7 +15,13 @@ from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.dataset.layout import Layout, SplitFiles
 from covey.errors import CoveyError, DatasetError, FormatError
-from covey.filenames import ENTRIES_FILE, INFO_FILE, SHARD_INFO_FILE, has_token, parse_version_file
+from covey.filenames import (
+    ENTRIES_FILE,
+    INFO_FILE,
+    SHARD_INFO_FILE,
+    has_token,
+    parse_version_file,
+)
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
 from covey.maintenance.compare import (
@@ -33,7 +39,7 @@ from covey.maintenance.report import (
     shown_path,
     thread_count,
 )
-from covey.maintenance.scan import ExampleCheck, ScannedShard, ShardScanner
+from covey.maintenance.scan import CheckedShard, ExampleCheck, ShardScanner
 from covey.results import Report
 from covey.schema import ClassLabel, Feature, Features
 from covey.schema.datum import datum_features, datum_splits
@@ -125,7 +131,7 @@ class _SplitCheck:
         self._layout = layout
         self._split = layout.splits[name]
         self.files = self._split.files
-        self.shards: list[ScannedShard] = []
+        self.shards: list[CheckedShard] = []
         self._index_problems = Problems(name)
         self._split_problems = Problems(name)
         for absent in self._split.missing:
@@ -150,7 +156,7 @@ class _SplitCheck:
             name, self.files, examples, progress, self._split.records, mmap
         )
 
-    def check_shard(self, number: int, executor: Executor | None) -> ScannedShard:
+    def check_shard(self, number: int, executor: Executor | None) -> CheckedShard:
         """Scan a shard, and compare it with the index."""
         shard = self._scanner.scan(number, executor, by_member=self._index.by_member)
         compare_shard(self._index, shard)
@@ -291,7 +297,7 @@ def _compare_shard_info(layout: Layout, splits: Sequence[str], problems: Problem
 def _compare_split(
     split: SplitFiles,
     kind: str,
-    shards: Sequence[ScannedShard],
+    shards: Sequence[CheckedShard],
     metadata: IndexMetadata | None,
     problems: Problems,
 ) -> None:

@@ -6,7 +6,7 @@ ranks.
 
 from covey.plan.balanced import BalancedPlan
 from covey.plan.base import Mode, Plan
-from covey.plan.coverage import Coverage
 from covey.plan.epochs import SequentialPlan, ShuffledPlan
+from covey.plan.weights import Coverage
 
 __all__ = ["BalancedPlan", "Coverage", "Mode", "Plan", "SequentialPlan", "ShuffledPlan"]

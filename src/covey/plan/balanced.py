@@ -13,8 +13,7 @@ from covey import _core
 from covey.classes import ClassTable
 from covey.errors import PlanError
 from covey.plan.base import Ids, Plan, check_int, check_seed, check_step
-from covey.plan.coverage import Coverage, cover
-from covey.plan.weights import SmallClasses, choose, parse_weights, quotas_of
+from covey.plan.weights import Coverage, SmallClasses, choose, cover, parse_weights, quotas_of
 
 Weights = ArrayLike | Mapping[int | str | bytes, float] | Literal["sqrt", "size"]
 Epoch = int | Literal["classes", "examples"]

@@ -30,8 +30,8 @@ from covey.index.format import Shard
 from covey.storage import cache_limit
 from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import pin
+from covey.tfrecord.block import longest_member
 from covey.tfrecord.compression import Compression, Inflater, detect_compression
-from covey.tfrecord.locations import longest_member
 from covey.tfrecord.streams import StreamError
 from covey.untrusted import RegularFile
 

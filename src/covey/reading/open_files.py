@@ -1,56 +1,14 @@
-"""Open files of local shards: their identity, and the limit on their number."""
+"""Open files of local shards, and the limit on their number."""
 
 from __future__ import annotations
 
 import errno
 import itertools
-import os
-import time
 import weakref
 from collections import OrderedDict
 
 from covey._fork import ForkAware
-from covey.index.format import fingerprint_of
 from covey.untrusted import RegularFile
-
-# Two modifications within this time may have the same modification time.
-_TIME_GRANULARITY_NS = 1_000_000_000
-
-
-class FileIdentity:
-    """Recognizes a file that was opened before, if it is unchanged.
-
-    Args:
-        found: The state of the file when it was opened.
-        fingerprint: The checksum of its first and last bytes.
-    """
-
-    def __init__(self, found: os.stat_result, fingerprint: int) -> None:
-        self.fingerprint = fingerprint
-        self._size = found.st_size
-        self._inode = found.st_dev, found.st_ino
-        self._modified = found.st_mtime_ns
-        self._is_settled = _is_settled(found)
-
-    def matches(self, file: RegularFile) -> bool:
-        """Return whether an open file is that file. It may be touched or extended."""
-        found = file.stat()
-        is_same = (found.st_dev, found.st_ino) == self._inode
-        is_untouched = found.st_mtime_ns == self._modified
-        if is_same and is_untouched and self._is_settled and found.st_size >= self._size:
-            return True
-        # Some network filesystems return another inode each time.
-        if found.st_size < self._size or not (is_same or is_untouched):
-            return False
-        if fingerprint_of(file, self._size) != self.fingerprint:
-            return False
-        self._modified, self._is_settled = found.st_mtime_ns, _is_settled(found)
-        return True
-
-
-def _is_settled(found: os.stat_result) -> bool:
-    """Return whether a later modification will have another modification time."""
-    return abs(time.time_ns() - found.st_mtime_ns) > _TIME_GRANULARITY_NS
 
 
 def max_open_files() -> int:

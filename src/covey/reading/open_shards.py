@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +22,18 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.errors import FileChangedError, StorageError
 from covey.index import Index, ShardFiles, changed_state
-from covey.index.format import FINGERPRINT_BYTES, Shard, fingerprint_of
+from covey.index.format import FINGERPRINT_BYTES, FileIdentity, Shard, fingerprint_of
 from covey.reading.decompressed import Members, find_members, open_decompressed
 from covey.reading.faults import changed_error
-from covey.reading.open_files import FileIdentity, FilePool, ReservedDescriptors, max_open_files
+from covey.reading.open_files import FilePool, ReservedDescriptors, max_open_files
 from covey.storage import Stat, cache_limit
 from covey.storage.local import local_stat
-from covey.storage.range_cache import CachedFile, fetched
 from covey.tfrecord.block import FRAME_BYTES
 from covey.tfrecord.compression import detect_compression
 from covey.untrusted import RegularFile
+
+if TYPE_CHECKING:
+    from covey.storage.range_cache import CachedFile
 
 Offsets = NDArray[np.int64]
 
@@ -169,7 +172,7 @@ class OpenShards:
 
     def _open_file(self, number: int) -> tuple[RegularFile, os.stat_result]:
         """Open a local shard and compare it with the index; what is checked is what is read."""
-        _, _, path, shard = self._shards[number]
+        table, _, path, shard = self._shards[number]
         try:
             file = _POOL.open(path)
         except FileNotFoundError:
@@ -178,7 +181,10 @@ class OpenShards:
             found = file.stat()
             # Without the version, which changes when a file is touched or copied.
             _check_state(path, shard, Stat(found.st_size, ""))
-            if fingerprint_of(file, shard.bytes) != shard.fingerprint:
+            # The index was validated with the same file, unless that was in another process.
+            verified = table.index.verified.get(shard.name)
+            is_verified = verified is not None and verified.matches(file)
+            if not is_verified and fingerprint_of(file, shard.bytes) != shard.fingerprint:
                 raise _replaced_error(path)
         except BaseException:
             file.close()
@@ -233,6 +239,8 @@ class OpenShards:
             if opened.cached is not None:
                 requests.append((opened.cached, begins[mine], np.minimum(ends[mine], opened.size)))
                 pinned.append(number)
+        from covey.storage.range_cache import fetched  # remote shards only
+
         with fetched(requests):
             yield pinned
 
@@ -392,6 +400,8 @@ def _remote_fingerprint(cached: CachedFile) -> int:
     begins = np.array([0, max(0, size - FINGERPRINT_BYTES)], np.int64)
     ends = np.minimum(begins + FINGERPRINT_BYTES, size)
     checksum = 0
+    from covey.storage.range_cache import fetched  # remote shards only
+
     with fetched([(cached, begins, ends)]):
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             checksum = _core.crc32c(cached.read_at(begin, end), checksum)

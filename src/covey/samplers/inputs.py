@@ -13,7 +13,7 @@ from covey import _core
 from covey.adapters import as_array
 from covey.classes import ClassTable
 from covey.errors import DatasetError, FeatureError, PlanError
-from covey.loader.hooks import add_location
+from covey.loader.options import add_location
 
 Ids = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from covey.adapters import Framework
-from covey.loader.hooks import BatchKey
+from covey.loader.options import BatchKey
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Weights
 from covey.samplers.base import Augmenting, Sampler

@@ -16,7 +16,7 @@ from covey._threads import cpu_count, ordered_map
 from covey.dataset.layout import find_layout
 from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError
-from covey.loader.hooks import add_location
+from covey.loader.options import add_location
 from covey.samplers.base import Augmenting
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.storage import is_remote

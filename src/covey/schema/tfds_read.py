@@ -25,9 +25,16 @@ from covey.schema.columns import NUMBERS, Shape
 from covey.schema.features import Features
 from covey.schema.images import FORMATS, Image
 from covey.schema.structures import Ragged
-from covey.schema.tfds_write import is_possible, label_file
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
-from covey.untrusted import MAX_FEATURES, MAX_VALUES, brief, parse_int64, parse_json, read_file
+from covey.untrusted import (
+    MAX_FEATURES,
+    MAX_VALUES,
+    brief,
+    check_name,
+    parse_int64,
+    parse_json,
+    read_file,
+)
 
 # The protobuf messages of TFDS features, and their fields in a node.
 _MESSAGES = {
@@ -376,3 +383,17 @@ def _lowest(dtype: str, shape: Shape, lowest: Any = None) -> Any:
         lowest = (np.finfo if dtype.startswith("float") else np.iinfo)(dtype).min
     sizes = tuple(size or 0 for size in shape)
     return np.full(sizes, lowest, object if dtype == "bytes" else dtype).tolist()
+
+
+def label_file(path: tuple[str, ...]) -> str:
+    """Return TFDS' name of the file with the class names of a feature."""
+    return "-".join(part.replace("/", ".") for part in path) + ".labels.txt"
+
+
+def is_possible(file: str) -> bool:
+    """Return whether a file can have this name, in the directory of the dataset."""
+    try:
+        check_name(file, "the name of a file")
+    except FormatError:
+        return False
+    return True

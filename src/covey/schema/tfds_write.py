@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from covey.errors import FeatureError, FormatError
+from covey.errors import FeatureError
 from covey.schema.columns import STRINGS, Shape
 from covey.schema.features import Features
 from covey.schema.images import Image
 from covey.schema.structures import Ragged, Sparse, Steps
+from covey.schema.tfds_read import is_possible, label_file
 from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
-from covey.untrusted import check_name
 
 # Module of each TFDS class, and the field of its JSON that holds the content.
 _CLASSES = {
@@ -144,20 +144,6 @@ def _node_of_image(feature: Image) -> dict[str, Any]:
     elif feature.format == "png" or (feature.dtype == "uint8" and channels != 4):
         content["encodingFormat"] = feature.format
     return _node("Image", content)
-
-
-def label_file(path: tuple[str, ...]) -> str:
-    """Return TFDS' name of the file with the class names of a feature."""
-    return "-".join(part.replace("/", ".") for part in path) + ".labels.txt"
-
-
-def is_possible(file: str) -> bool:
-    """Return whether a file can have this name, in the directory of the dataset."""
-    try:
-        check_name(file, "the name of a file")
-    except FormatError:
-        return False
-    return True
 
 
 def _fit_lines(names: tuple[str, ...]) -> bool:

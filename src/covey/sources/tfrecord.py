@@ -17,12 +17,7 @@ from covey.dataset.dataset import Dataset
 from covey.dataset.layout import find_layout
 from covey.dataset.open import open as open_dataset
 from covey.dataset_info import ALL_REPLACED, drop_replaced
-from covey.errors import (
-    CorruptRecordError,
-    ExampleError,
-    SkippedRecordsWarning,
-    SourceError,
-)
+from covey.errors import CorruptRecordError, ExampleError, SkippedRecordsWarning, SourceError
 from covey.filenames import FEATURES_FILE, INFO_FILE, is_record_file
 from covey.schema import ClassLabel, Feature, Features, Ragged, Steps, Tensor
 from covey.schema.codec import row_of

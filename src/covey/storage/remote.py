@@ -16,7 +16,13 @@ from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.errors import UnsupportedOperationError
-from covey.storage.filesystem import REQUEST_TIMEOUT_S, Call, RemoteFilesystem, is_http, method_call
+from covey.storage.filesystem import (
+    REQUEST_TIMEOUT_S,
+    Call,
+    RemoteFilesystem,
+    is_http,
+    method_call,
+)
 from covey.storage.range_cache import CachedFile
 from covey.storage.range_requests import (
     check_size,

@@ -9,9 +9,20 @@ Python objects are slow; :class:`RecordReader` and :class:`RecordWriter` also ha
 single records.
 """
 
-from covey.tfrecord.block import Block
-from covey.tfrecord.locations import LOCATION_DTYPE
+from typing import TYPE_CHECKING, Any
+
+from covey.tfrecord.block import LOCATION_DTYPE, Block
 from covey.tfrecord.reader import RecordReader
-from covey.tfrecord.writer import RecordWriter
+
+if TYPE_CHECKING:
+    from covey.tfrecord.writer import RecordWriter
 
 __all__ = ["LOCATION_DTYPE", "Block", "RecordReader", "RecordWriter"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RecordWriter":  # not needed to read
+        from covey.tfrecord.writer import RecordWriter
+
+        return RecordWriter
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,8 @@ from covey.results import SkippedRecord
 from covey.tfrecord.block import (
     FRAME_BYTES,
     Block,
+    Members,
+    RecordLocations,
     checksum_reason,
     limit_reason,
     truncation_reason,
@@ -30,7 +32,6 @@ from covey.tfrecord.compression import (
     parse_compression,
     read_head,
 )
-from covey.tfrecord.locations import Members, RecordLocations
 from covey.tfrecord.streams import (
     FileStream,
     PieceStream,
@@ -189,7 +190,7 @@ class RecordReader:
     def places(self) -> NDArray[Any]:
         """Return the locations of all records: an array of (offset, inner_offset, length).
 
-        See :mod:`covey.tfrecord.locations`; :meth:`read_at` takes them.
+        See :mod:`covey.tfrecord.block`; :meth:`read_at` takes them.
         """
         places = RecordLocations(self.compression)
         for block in self.blocks(members=places.members):

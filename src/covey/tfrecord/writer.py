@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import ClosedError
-from covey.tfrecord.block import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, Block, reading
+from covey.tfrecord.block import (
+    FOOTER_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    LOCATION_DTYPE,
+    Block,
+    reading,
+)
 from covey.tfrecord.compression import gzip_member, parse_compression
-from covey.tfrecord.locations import LOCATION_DTYPE
 from covey.tfrecord.reader import PathOrFile, RecordReader
 from covey.urls import check_local
 

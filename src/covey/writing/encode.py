@@ -23,11 +23,7 @@ from covey.schema.survey import integer_range, join_ranges
 from covey.shuffle.keys import Key
 from covey.tfrecord import Block
 from covey.tfrecord.block import join_blocks
-from covey.writing.inputs import (
-    get_value,
-    source_failed,
-    split_item,
-)
+from covey.writing.inputs import get_value, source_failed, split_item
 from covey.writing.options import WriteOptions, WriteSchema
 
 # Limits of a chunk, and of the part of the source that a worker encodes at once.
@@ -60,7 +56,7 @@ class ChunkSink(Protocol):
         ...
 
 
-class ExampleEncoder:
+class ItemEncoder:
     """Encodes examples one by one, and adds them to a sink in chunks.
 
     An example is encoded before the next one is requested: a source may reuse its arrays.

@@ -16,20 +16,20 @@ from typing import Any
 from covey._threads import ordered_map
 from covey.errors import CoveyError, DatasetError
 from covey.schema import Features
-from covey.writing.encode import CHUNK_BYTES, CHUNK_EXAMPLES, Chunk, ChunkSink, ExampleEncoder
+from covey.writing.encode import CHUNK_BYTES, CHUNK_EXAMPLES, Chunk, ChunkSink, ItemEncoder
 from covey.writing.inputs import Input, copy_arrays, source_failed
 from covey.writing.options import WriteOptions, WriteSchema
 
 
 def encode_examples(
     examples: Input, options: WriteOptions, schema: WriteSchema, sink: ChunkSink
-) -> ExampleEncoder:
+) -> ItemEncoder:
     """Encode all examples of an input, on as many threads or processes as the options request.
 
     Returns:
         The encoder, which has the features.
     """
-    encoder = ExampleEncoder(options, schema, sink)
+    encoder = ItemEncoder(options, schema, sink)
     if options.encode_workers > 1:
         _ParallelEncoder(examples, options, schema, encoder).run()
     elif examples.by_index:
@@ -71,7 +71,7 @@ class _ParallelEncoder:
     """
 
     def __init__(
-        self, examples: Input, options: WriteOptions, schema: WriteSchema, encoder: ExampleEncoder
+        self, examples: Input, options: WriteOptions, schema: WriteSchema, encoder: ItemEncoder
     ) -> None:
         self._examples = examples
         self._options = options
@@ -190,7 +190,7 @@ def _encode_part(
     fixed: Features | None,
 ) -> _Encoded:
     sink = _ListSink()
-    encoder = ExampleEncoder(options, schema, sink, fixed)
+    encoder = ItemEncoder(options, schema, sink, fixed)
     rest = encoder.encode(items, first)
     return _Encoded(sink.chunks, encoder.position, rest)
 

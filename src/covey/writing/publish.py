@@ -27,12 +27,7 @@ from typing import Any
 from covey._files import temporary_name
 from covey._locks import DeferredSignals, interrupted
 from covey.dataset_info import DatasetInfo, dataset_name
-from covey.errors import (
-    CommittedError,
-    CoveyError,
-    DatasetError,
-    FileChangedError,
-)
+from covey.errors import CommittedError, CoveyError, DatasetError, FileChangedError
 from covey.filenames import INFO_FILE, LABELS_SUFFIX, SHARD_INFO_FILE, is_sidecar
 from covey.index import index_names
 from covey.storage import Stat, open_storage
