@@ -50,7 +50,12 @@ PLANS = {
         "steps": [*range(8), *FAR],
     },
     "split": {"sizes": [9] * 11, "args": [7, 2, 3], "rank": [1, 3, "split"], "steps": range(6)},
-    "independent": {"sizes": [9] * 11, "args": [7, 2, 3], "rank": [1, 3, "independent"], "steps": range(6)},
+    "independent": {
+        "sizes": [9] * 11,
+        "args": [7, 2, 3],
+        "rank": [1, 3, "independent"],
+        "steps": range(6),
+    },
     "weighted": {
         "sizes": [4, 5, 6, 7, 8, 9, 40],
         "args": [3, 2, 4],

@@ -454,7 +454,7 @@ def test_what_are_no_images_is_refused(x, told):
 
 @pytest.mark.parametrize("classes", [[1, 2], 3, np.zeros(0)])
 def test_classes_must_be_as_many_as_images(classes):
-    with pytest.raises(ValueError, match="y has the shape .*; must be .3"):
+    with pytest.raises(ValueError, match=r"y has the shape .*; must be .3"):
         ContrastiveAugmenter()(pictures(3), classes, 2)
 
 

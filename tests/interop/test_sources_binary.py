@@ -351,7 +351,7 @@ def test_file_with_a_corrupt_first_record(tmp_path):
 
 def test_records_of_different_types(tmp_path):
     path = write_records(tmp_path / "a", [1, Features({"s": "int64"}).encode({"s": 1})])
-    with pytest.raises(SourceError, match="'s': record 0 .* bytes, record 1 .* int64"):
+    with pytest.raises(SourceError, match=r"'s': record 0 .* bytes, record 1 .* int64"):
         open_source(path)
 
 

@@ -185,7 +185,10 @@ def test_shapes_that_only_seem_to_differ_are_found_out():
     ("ds", "told"),
     [
         (numbered().repeat(), "the dataset is infinite"),
-        (numbered().filter(lambda x, y: x > 3), "number of examples .* is unknown.*assert_cardinality"),
+        (
+            numbered().filter(lambda x, y: x > 3),
+            "number of examples .* is unknown.*assert_cardinality",
+        ),
         (numbered().map(lambda x, y: x), r"must be \(x, y\)"),
         (numbered().map(lambda x, y: {"x": x, "y": y}), r"must be \(x, y\)"),
         (numbered().map(lambda x, y: (x, (y, y))), "select the label with label_output="),

@@ -480,7 +480,7 @@ def on_signal():
 
 
 class Waiting:
-    """A hook that waits until a signal was handled, and so does a caller that waits for its batch."""
+    """A hook that waits until a signal was handled."""
 
     def __init__(self, on_signal, action):
         self._action = action
