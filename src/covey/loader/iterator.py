@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from covey._fork import ForkAware
@@ -38,9 +37,8 @@ class Position(ForkAware):
     def __reduce__(self) -> tuple[Any, ...]:
         return Position, (self.plan, self.batch)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock.
+    def locked(self) -> contextlib.AbstractContextManager[bool]:
+        """Return the lock, to be held in a ``with`` statement.
 
         Raises:
             PlanError: In a thread that builds a batch: the thread that waits for the batch holds
@@ -50,8 +48,7 @@ class Position(ForkAware):
             raise PlanError(
                 "a hook used its own loader in a prefetching thread, which would wait for itself"
             )
-        with self._rlock:
-            yield
+        return self._rlock
 
 
 class LoaderIterator(ForkAware):
