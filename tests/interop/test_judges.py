@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+import torch
 from hypothesis import given, settings
 from schemas import NUMBERS, arrays, datasets, plain, same
 
@@ -352,3 +353,10 @@ def test_files_from_end_to_end(tmp_path):
     columns = features.decode_batch(block)
     assert columns["x"].tolist() == parsed["x"].numpy().tolist()
     assert columns["label"].tolist() == parsed["label"].numpy().tolist()
+
+
+def test_values_may_be_tensors():
+    features = Features({"x": Tensor("float32", (2,)), "n": Tensor("int64", (2,)), "s": "bytes"})
+    values = {"x": tf.constant([1.0, 2.0]), "n": torch.tensor([1, 2]), "s": tf.constant(b"wren")}
+    found = features.decode(features.encode(values))
+    assert (found["x"].tolist(), found["n"].tolist(), found["s"]) == ([1, 2], [1, 2], b"wren")

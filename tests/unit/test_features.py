@@ -105,14 +105,6 @@ class TestValues:
         label = ClassLabel(names=["wren", "owl"])
         assert [round_trip(label, value) for value in ("owl", 0, -1, np.int64(1))] == [1, 0, -1, 1]
 
-    def test_tensors_of_frameworks(self):
-        import tensorflow as tf
-        import torch
-
-        assert round_trip(Tensor("float32", (2,)), tf.constant([1.0, 2.0])).tolist() == [1, 2]
-        assert round_trip(Tensor("int64", (2,)), torch.tensor([1, 2])).tolist() == [1, 2]
-        assert round_trip("bytes", tf.constant(b"wren")) == b"wren"
-
     def test_optional(self):
         features = Features(
             {
