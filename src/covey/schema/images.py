@@ -183,9 +183,10 @@ def _check_pixels(image: Any, max_pixels: int) -> None:
     """Reject an image that needs too much memory."""
     if image.width * image.height > max_pixels:
         raise FeatureError(
-            f"the image has {image.height} x {image.width} = {image.width * image.height:,} "
-            f"pixels; max_pixels is {max_pixels:,}",
-            remedy="pass a larger max_pixels if the data is trusted",
+            f"the image has {image.height} x {image.width} = {image.width * image.height:,} pixels",
+            option="max_pixels",
+            found=max_pixels,
+            remedy="pass a larger value if the data is trusted",
         )
 
 
