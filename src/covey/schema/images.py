@@ -195,8 +195,9 @@ def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None)
     mode = _mode(feature, image)
     if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
         raise FeatureError(
-            "the image has 16 bits in several channels, of which Pillow reads 8; leave images "
-            "encoded, and decode it with tf.io.decode_png(data, dtype=tf.uint16)"
+            "the image has 16 bits in several channels, of which Pillow reads 8",
+            remedy="read the encoded image, and decode it with tf.io.decode_png(data, "
+            "dtype=tf.uint16)",
         )
     if mode != image.mode:
         image = image.convert(mode)
