@@ -23,7 +23,14 @@ import covey
 from covey import CoveyError, _core, untrusted
 from covey._progress import Progress
 from covey.cli import main
-from covey.errors import DatasetError, FeatureError, FormatError, StorageError, StorageNotFoundError
+from covey.errors import (
+    DatasetError,
+    ExampleError,
+    FeatureError,
+    FormatError,
+    StorageError,
+    StorageNotFoundError,
+)
 from covey.index import IndexMetadata, index_names
 from covey.samplers import load_image
 from covey.untrusted import MAX_SHARDS, check_path, parse_json, read_file
@@ -209,7 +216,7 @@ COMMANDS = [
     ["info", "--split", EVIL],
     ["sample", "--no-save", "-k", "2"],
     ["sample", "--save", "sheet.png", "-k", "2"],
-    ["sample", "--feature", EVIL],
+    ["sample", "--select", EVIL],
     ["verify"],
     ["index"],
     ["index", "--label", LABEL],
@@ -324,17 +331,17 @@ with covey.open(directory, decode_images=True) as ds:
             read()
         except covey.errors.ExampleError as error:
             assert (error.record, error.feature) == (1, "image"), error
-            for part in ("record 1", "'image'", "9000 x 8000 = 72,000,000", "64,000,000"):
-                assert part in str(error), error
-            assert "max_pixels=" in str(error), error
+            assert (error.option, error.found) == ("max_pixels", 64_000_000), error
+            assert "9000 x 8000 = 72,000,000" in error.reason, error
+            assert "larger" in error.remedy, error
         else:
-            sys.exit("it was read")
+            sys.exit("no error was raised")
     try:
         load_image(file)
     except covey.errors.FeatureError as error:
-        assert file in str(error) and "max_pixels is 64,000,000" in str(error)
+        assert (error.path, error.option, error.found) == (file, "max_pixels", 64_000_000), error
     else:
-        sys.exit("it was loaded")
+        sys.exit("no error was raised")
 """
 
 
@@ -367,13 +374,15 @@ def test_formats_that_embed_others_are_not_decoded(tmp_path, kind):
     path = tmp_path / "x.png"
     path.write_bytes(data)
     put_images(tmp_path / "images", [data] * 2)
-    message = "not a valid image; supported formats: PNG, JPEG, GIF, BMP, WEBP, TIFF, PPM"
-    with pytest.raises(FeatureError, match=message):
+    reason = "not an image in a supported format: PNG, JPEG, GIF, BMP, WEBP, TIFF, PPM"
+    with pytest.raises(FeatureError, match=reason):
         covey.Image().decode(data, max_pixels=128 * 128)
-    with pytest.raises(FeatureError, match=message):
+    with pytest.raises(FeatureError, match=reason) as caught:
         load_image(path)
-    with pytest.raises(covey.errors.ExampleError, match=message):
+    assert caught.value.path == str(path)
+    with pytest.raises(ExampleError, match=reason) as caught_record:
         covey.open(tmp_path / "images", decode_images=True)[0]
+    assert (caught_record.value.record, caught_record.value.feature) == (0, "image")
 
 
 @pytest.mark.parametrize("form", ["png", "jpeg", "gif", "bmp", "webp", "tiff", "ppm"])
@@ -388,16 +397,15 @@ def test_max_pixels_of_every_format(tmp_path, form):
             if fits:
                 assert read()["image"].shape[:2] == (20, 30)
             else:
-                with pytest.raises(
-                    covey.errors.ExampleError, match="20 x 30 = 600 pixels; max_pixels"
-                ):
+                with pytest.raises(ExampleError, match="20 x 30 = 600 pixels") as caught:
                     read()
+                assert (caught.value.option, caught.value.found) == ("max_pixels", 599)
         assert ds.max_pixels == at_most
     image = covey.Image()
     assert image.decode(path.read_bytes(), max_pixels=600).shape[:2] == (20, 30)
-    with pytest.raises(FeatureError, match="600 pixels; max_pixels is 599"):
+    with pytest.raises(FeatureError, match=r"max_pixels is 599; .* 600 pixels"):
         image.decode(path.read_bytes(), max_pixels=599)
-    with pytest.raises(FeatureError, match="600 pixels; max_pixels is 599"):
+    with pytest.raises(FeatureError, match=r"max_pixels is 599; .* 600 pixels"):
         load_image(path, max_pixels=599)
     assert load_image(path, max_pixels=600).shape == (20, 30, 3)
 
@@ -406,7 +414,9 @@ def test_max_pixels_of_a_sheet(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put_images(tmp_path / "images", [png(30, 20)] * 4)
     assert main(["sample", "images", "-k", "2", "--max-pixels", "599"]) == 1
-    assert "pass a larger --max-pixels" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "--max-pixels is 599; the image has 20 x 30 = 600 pixels" in message
+    assert "pass a larger value" in message
     assert main(["sample", "images", "-k", "2", "--max-pixels", "600"]) == 0
 
 
@@ -454,7 +464,7 @@ def test_marks_within_strings_are_not_values(monkeypatch):
     for encoding in ("utf-8", "utf-16", "utf-32-le"):
         assert parse_json(json.dumps(texts, ensure_ascii=False).encode(encoding), "x") == texts
     for text in (texts * 3, ["\u2222", *range(20)], ['"', *range(20)]):
-        with pytest.raises(FormatError, match="over 10 values"):
+        with pytest.raises(FormatError, match="more than 10 values"):
             parse_json(json.dumps(text, ensure_ascii=False).encode("utf-16"), "x")
 
 
@@ -491,8 +501,9 @@ def test_too_many_shards(birds):
         {"name": f"s{n}", "shardLengths": ["1"] * 600} for n in range(MAX_SHARDS // 500)
     ]
     (birds / "dataset_info.json").write_text(json.dumps(content))
-    with pytest.raises(FormatError, match="over 100,000 shards"):
+    with pytest.raises(FormatError, match="more than 100,000 shards") as caught:
         covey.open(birds)
+    assert caught.value.path == str(birds / "dataset_info.json")
 
 
 def test_too_many_shards_are_not_written(tmp_path):
@@ -569,7 +580,7 @@ def test_array_with_a_long_header(birds):
         (problem,) = [
             each for each in covey.verify(birds, progress=False).problems if each.file == path.name
         ]
-    assert "its header is longer than" in problem.reason
+    assert "the header is longer than" in problem.reason
 
 
 # Other errors.
@@ -713,7 +724,8 @@ def test_sample_of_an_inconsistent_class_table(birds, capsys, change):
     assert main(["sample", str(birds), "-p", "3", "-k", "10"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "the index has records in the classes [0 1 2] that are not of them" in said.err
+    assert "lists records of other classes under the class ids [0 1 2]" in said.err
+    assert "`covey index`" in said.err
 
 
 # Shards that are missing.
