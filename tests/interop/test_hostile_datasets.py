@@ -233,12 +233,12 @@ def test_no_control_character_is_printed(evil, tmp_path, monkeypatch, capfd, kin
     for command, *options in COMMANDS:
         arguments = [command, str(directory), *options, *(["--json"] if json_too else [])]
         assert main(arguments) in (0, 1)
-        said = capfd.readouterr()
-        check_output(said.err)
-        check_output(said.out if not json_too else said.out.replace('\n "line', ""))
-        assert "Traceback" not in said.err
-        if json_too and said.out:
-            content = json.loads(said.out)
+        output = capfd.readouterr()
+        check_output(output.err)
+        check_output(output.out if not json_too else output.out.replace('\n "line', ""))
+        assert "Traceback" not in output.err
+        if json_too and output.out:
+            content = json.loads(output.out)
             assert content["path"] == str(directory)
             assert command != "info" or f"size{EVIL}" in content["features"]
         shutil.rmtree("new", ignore_errors=True)
@@ -257,14 +257,14 @@ def test_no_control_character_is_printed_by_write(tmp_path, monkeypatch, capfd):
     for source in (f"table{EVIL}.csv", str(images)):
         for options in ([], ["--on-error", "skip"], ["--label", EVIL], ["--split", EVIL]):
             assert main(["write", source, f"to{EVIL}", *options]) in (0, 1)
-            said = capfd.readouterr()
-            check_output(said.out + said.err)
+            output = capfd.readouterr()
+            check_output(output.out + output.err)
             shutil.rmtree(f"to{EVIL}", ignore_errors=True)
     for arguments in ([EVIL], ["info"], ["sample", "x", "--save", EVIL]):
         with pytest.raises(SystemExit):
             main(arguments)
-        said = capfd.readouterr()
-        check_output(said.out + said.err.replace("usage", ""))
+        output = capfd.readouterr()
+        check_output(output.out + output.err.replace("usage", ""))
 
 
 def test_characters_outside_the_encoding_are_escaped(evil):
@@ -722,10 +722,10 @@ def swap(by_class):
 def test_sample_of_an_inconsistent_class_table(birds, capsys, change):
     change_class_table(birds, change)
     assert main(["sample", str(birds), "-p", "3", "-k", "10"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "lists records of other classes under the class ids [0 1 2]" in said.err
-    assert "`covey index`" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "lists records of other classes under the class ids [0 1 2]" in output.err
+    assert "`covey index`" in output.err
 
 
 # Shards that are missing.

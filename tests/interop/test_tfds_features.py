@@ -1,4 +1,4 @@
-"""features.json: TFDS reads covey's datasets by it, and covey those of TFDS."""
+"""features.json: TFDS reads datasets of covey, and covey reads datasets of TFDS."""
 
 import io
 import json
@@ -48,7 +48,7 @@ def save_features(directory, features):
 
 
 def opened(directory, features, records):
-    """What TFDS reads from a directory that covey made."""
+    """The builder and the examples that TFDS reads from a directory written by covey."""
     info = DatasetInfo("birds", splits=(SplitInfo("train", (len(records),), 0),))
     save_features(directory, features)
     with RecordWriter(directory / info.splits[0].shard_names("birds")[0]) as writer:
@@ -60,7 +60,7 @@ def opened(directory, features, records):
 
 
 def neutral(value):
-    """Lists, numbers and bytes, a caller that read the value."""
+    """Lists, numbers and bytes, independent of the library that read the value."""
     if isinstance(value, dict):
         return {key: neutral(each) for key, each in value.items()}
     if isinstance(value, tf.data.Dataset):
@@ -76,7 +76,7 @@ def neutral(value):
 
 
 def stacked(elements):
-    """Dicts of lists, as covey has them, of a list of dicts."""
+    """A dict of lists, as covey returns it, from a list of dicts."""
     if not elements or not isinstance(elements[0], dict):
         return elements
     return {key: stacked([each[key] for each in elements]) for key in elements[0]}
@@ -94,7 +94,7 @@ def agree(ours, theirs):
     return same(ours, theirs)
 
 
-# What TFDS has, too.
+# Features that TFDS has too.
 COMMON = {
     **{f"one {dtype}": Tensor(dtype, encoding="list") for dtype in [*NUMBERS, "str", "bytes"]},
     **{f"memory of {d}": Tensor(d, (2,), encoding="bytes") for d in NUMBERS if d != "uint32"},
@@ -129,13 +129,13 @@ COMMON = {
 
 
 @pytest.mark.parametrize("name", COMMON)
-def test_there_and_back(tmp_path, name):
+def test_round_trip(tmp_path, name):
     features = Features({name: COMMON[name], "in": {"a/b": {"x": COMMON[name]}}})
     save_features(tmp_path, features)
     assert features_from_tfds(tmp_path) == features
 
 
-def test_there_and_back_keeps_the_order(tmp_path):
+def test_round_trip_keeps_the_order(tmp_path):
     save_features(tmp_path, Features(COMMON))
     assert list(features_from_tfds(tmp_path).items()) == list(COMMON.items())
 
@@ -188,7 +188,7 @@ THEIRS = {
 }
 
 
-def test_the_files_are_those_of_tfds(tmp_path):
+def test_files_equal_those_of_tfds(tmp_path):
     theirs = T.FeaturesDict({name: each for name, (_, each) in THEIRS.items()})
     theirs.save_config(tmp_path)
     ours = Features({name: each for name, (each, _) in THEIRS.items()})
@@ -218,7 +218,7 @@ def example_of(feature, *, odd=False):
     return np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(feature.dtype)
 
 
-def test_tfds_reads_every_kind_it_has(tmp_path):
+def test_tfds_reads_every_common_feature(tmp_path):
     features = Features(COMMON)
     examples = [
         {name: example_of(each, odd=odd) for name, each in COMMON.items()} for odd in (True, False)
@@ -253,7 +253,7 @@ def test_tfds_reads_any_features(tmp_path_factory, dataset):
         assert agree(neutral(again.decode(record)), neutral(theirs))
 
 
-def test_kinds_that_tfds_has_not(tmp_path):
+def test_features_that_tfds_lacks(tmp_path):
     features = Features(
         {
             "sparse": Sparse("float32", (4,)),
@@ -312,7 +312,7 @@ DEFAULTS = {
 }
 
 
-def test_what_is_missing_reads_as_the_default_of_tfds(tmp_path):
+def test_tfds_reads_its_default_for_missing_values(tmp_path):
     features = Features({"there": "int64", **{n: each for n, (each, _) in DEFAULTS.items()}})
     record = features.encode({"there": 1, **dict.fromkeys(DEFAULTS)})
     _, (found,) = opened(tmp_path, features, [record])
@@ -323,7 +323,7 @@ def test_what_is_missing_reads_as_the_default_of_tfds(tmp_path):
     assert neutral(again.decode(record)) == {name: expected[name] for name in fixed}
 
 
-def test_of_sequence_examples_tfds_reads_the_context(tmp_path):
+def test_tfds_reads_the_context_of_sequence_examples(tmp_path):
     features = Features({"id": "int64", "steps": Steps("int64")})
     nine = tf.train.Feature(int64_list=tf.train.Int64List(value=[9]))
     record = tf.train.SequenceExample(
@@ -337,7 +337,7 @@ def test_of_sequence_examples_tfds_reads_the_context(tmp_path):
 
 
 @pytest.mark.parametrize("names", [["a", ""], [" a", "b"], ["a\nb"], ["a\rb"], []])
-def test_names_that_a_file_cannot_hold_are_left_out(names):
+def test_names_that_a_label_file_cannot_store_are_omitted(names):
     content, labels = features_to_tfds(Features({"x": ClassLabel(names=names)}))
     assert labels == {}
     assert content["featuresDict"]["features"]["x"]["classLabel"].get("numClasses", "0") == str(
@@ -353,18 +353,18 @@ def test_two_features_with_one_label_file():
 
 
 @pytest.mark.parametrize("name", ["\0", "x" * 300])
-def test_names_that_no_file_can_have(tmp_path, name):
+def test_features_whose_name_is_not_a_valid_file_name(tmp_path, name):
     features = Features({name: ClassLabel(names=["a"])})
     assert features_to_tfds(features)[1] == {}
     save_features(tmp_path, features)
     assert features_from_tfds(tmp_path) == Features({name: ClassLabel(num_classes=1)})
 
 
-# What TFDS itself writes.
+# Datasets written by TFDS.
 
 
 def gif():
-    """Two frames, in a format that is no other's."""
+    """A GIF of two frames."""
     file = io.BytesIO()
     frames = [PIL.Image.fromarray(PIXELS + np.uint8(100 * i)) for i in range(2)]
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
@@ -380,13 +380,13 @@ def wav(samples):
 
 
 def load_wav(file, file_format, channels):
-    """What TFDS has pydub and ffmpeg for."""
+    """Replacement of the decoder of TFDS, which needs pydub and ffmpeg."""
     with wave.open(file) as reader:
         return np.frombuffer(reader.readframes(reader.getnframes()), "<i2")
 
 
 class Mine(T.Tensor):
-    """A user's own: saved as a tensor."""
+    """A user-defined class, saved as a tensor."""
 
 
 class MyAudio(T.Audio):
@@ -407,7 +407,7 @@ def ones(dtype, *shape):
 
 BOX = T.BBox(0.0, 0.25, 0.5, 1.0)
 
-# Of every kind: how TFDS is told, and the value of example i.
+# Features of TFDS, and a function that returns the value of example i.
 MADE = {
     "int": (np.int64, lambda i: -i),
     "scalar": (T.Scalar(np.uint16), lambda i: i),
@@ -535,7 +535,7 @@ MADE = {
     "my dict": (MyDict({"x": Mine(shape=(), dtype=np.int8)}), lambda i: {"x": i}),
     "documented": (T.Scalar(np.int8, doc="a number"), lambda i: i),
 }
-# Encoded files, which covey gives as they are.
+# Encoded files, which covey returns unchanged.
 ENCODED = ["gif", "lazy sound", "video", "any video", "two frames", "videos", "images"]
 
 
@@ -583,7 +583,7 @@ def read_by_both(made_by_tfds):
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_covey_reads_what_tfds_prepared(read_by_both, name):
+def test_covey_reads_a_dataset_of_tfds(read_by_both, name):
     features, examples = read_by_both
     for ours, theirs in examples:
         value = ours[name]
@@ -597,7 +597,7 @@ def test_covey_reads_what_tfds_prepared(read_by_both, name):
             assert value.dtype == found.dtype.as_numpy_dtype
 
 
-def test_kinds_of_what_tfds_prepared(made_by_tfds):
+def test_features_of_a_dataset_of_tfds(made_by_tfds):
     features = features_from_tfds(made_by_tfds)
     assert features["label"] == ClassLabel(names=["wren", "owl"])
     assert features["in/label"] == ClassLabel(names=["x"])
@@ -634,7 +634,7 @@ TWO = np.array([1, 2], np.int32)
 SECONDS = np.array([1, 2], np.int64).tobytes()
 FOUR, SIX = TWO.tobytes() + TWO.tobytes(), TWO.tobytes() * 3
 
-# What TFDS stores, but does not read itself, or not as it is stored: value, and what covey reads.
+# Features that TFDS stores but does not read, or reads differently: value, and what covey reads.
 STORED = {
     "encoder": (T.Text(tfds.deprecated.text.ByteTextEncoder()), "hé", [105, 196, 170]),
     "uint32": (tensor(np.uint32, (2,), "bytes"), np.uint32([1, 2]), [1, 2]),
@@ -692,7 +692,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("case", STORED)
-def test_what_tfds_stores_but_does_not_read(tmp_path, case):
+def test_values_that_tfds_stores_but_does_not_read(tmp_path, case):
     feature, value, expected = STORED[case]
     assert neutral(by_both(tmp_path, feature, value)[0]) == expected
 
@@ -711,7 +711,7 @@ def test_missing_text(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["bytes", "zlib"])
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.complex64, tf.complex128], ids=lambda d: d.name)
-def test_numbers_that_covey_has_not(tmp_path, dtype, encoding):
+def test_dtypes_that_covey_lacks(tmp_path, dtype, encoding):
     values = np.array([[0.5, -3], [7, 1]], dtype.as_numpy_dtype)
     inner = tensor(dtype, (2,), encoding)
     for feature in (tensor(dtype, (2, None), encoding), T.Sequence(inner, length=2)):
@@ -732,7 +732,7 @@ def test_a_list_of_bfloat16(tmp_path):
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # TFDS' own, of float64
 @pytest.mark.parametrize("shape", [(), (2,)])
 @pytest.mark.parametrize("dtype", [*NUMBERS, "str"])
-def test_an_optional_tensor_that_is_missing(tmp_path, dtype, shape):
+def test_missing_optional_tensor(tmp_path, dtype, shape):
     optional = tensor(np.dtype(dtype).type, shape, optional=True)
     found, record = by_both(tmp_path, optional, None)
     theirs = T.FeaturesDict({"x": optional}).deserialize_example(record)["x"]
@@ -745,7 +745,7 @@ def test_an_optional_tensor_that_is_missing(tmp_path, dtype, shape):
         ([-1], "none", Tensor("int8", (None,), default=[])),
         ([2, -1], "zlib", Tensor("int8", (2, None), encoding="zlib", default=[[], []])),
         ([-1, -1], "bytes", Tensor("int8", (None, None), encoding="bytes")),
-        ([2**30], "none", Tensor("int8", (2**30,))),  # a default that large is none
+        ([2**30], "none", Tensor("int8", (2**30,))),  # too large for a default
     ],
 )
 def test_optional_tensors_that_this_tfds_does_not_store(tmp_path, shape, encoding, expected):
@@ -766,7 +766,7 @@ def test_a_translation_at_the_top(tmp_path):
     assert features_from_tfds(tmp_path) == Features({"en": Tensor("str")})
 
 
-# What TFDS wrote of its classes before 4.4.
+# The content of nodes before TFDS 4.4.
 OLD = {
     T.Image: {"shape": [None, 2, 1], "dtype": "uint8", "encoding_format": None},
     T.LabeledImage: {"shape": [2, 2, 1], "dtype": None, "encoding_format": "png", "labels": 3},
@@ -802,12 +802,12 @@ def test_files_of_older_versions(tmp_path):
     assert save_json(tmp_path / "proto", theirs.to_json()) == expected
     text = {**theirs.to_json(), "content": json.dumps(theirs.to_json()["content"])}
     assert save_json(tmp_path / "text", text) == expected
-    # Strings were numbers once.
+    # Before, an encoder could store a string as integers.
     numbers = old(T.FeaturesDict, {"x": old(T.Text, {"use_encoder": True})})
     assert save_json(tmp_path / "numbers", numbers)["x"] == Tensor("int64", (None,))
 
 
-def test_names_of_fields_as_protobuf_also_has_them(tmp_path):
+def test_original_names_of_protobuf_fields(tmp_path):
     image = {"shape": {"dimensions": [2, -1, 1]}, "encoding_format": "jpeg"}
     (tmp_path / FEATURES_FILE).write_text(one(image, "image"))
     assert features_from_tfds(tmp_path)["x"] == Image((2, None, 1), format="jpeg")
@@ -832,7 +832,7 @@ def test_user_defined_class_of_unknown_storage(tmp_path):
     assert "FeaturesDict, Sequence" in caught.value.remedy
 
 
-# Files from elsewhere.
+# Files read by a function.
 
 
 def test_files_are_read_by_a_function(made_by_tfds):
@@ -844,7 +844,7 @@ def test_files_are_read_by_a_function(made_by_tfds):
 
     assert features_from_tfds("s3://birds/1.0.0", read) == features_from_tfds(made_by_tfds)
     assert asked[0] == FEATURES_FILE
-    # Whether there are names only reading can tell.
+    # A label file is found only by reading it.
     assert set(asked[1:]) == {"label.labels.txt", "in-label.labels.txt", "counted.labels.txt"}
 
 
@@ -856,7 +856,7 @@ def test_errors_have_the_path_that_was_read():
     check_error(caught.value, reason, path="s3://birds/x.labels.txt")
 
 
-def test_what_reading_raises_is_raised():
+def test_errors_of_the_read_function_are_raised():
     def read(name):
         raise PermissionError(name) if name != FEATURES_FILE else FileNotFoundError(name)
 
@@ -868,7 +868,7 @@ def test_what_reading_raises_is_raised():
         )
 
 
-# Memory in byte strings, which only TFDS has.
+# Raw memory in byte strings, an encoding of TFDS.
 
 SHAPES = {
     "zlib": [(), (2,), (0, 2), (None,), (None, 2), (2, None), (None, 1, None)],
@@ -914,7 +914,7 @@ def test_packed_memory_can_be_written_to():
 
 
 @pytest.mark.parametrize("encoding", ["zlib", "bytes_each", "zlib_each"])
-def test_packed_memory_that_is_missing(encoding):
+def test_missing_packed_memory(encoding):
     features = Features({"x": Tensor("int8", (2, 2), encoding=encoding, default=[[1, 2], [3, 4]])})
     records = [features.encode({}), features.encode({"x": [[0, 0], [0, 0]]})]
     assert features.decode_batch(records)["x"].tolist() == [[[1, 2], [3, 4]], [[0, 0], [0, 0]]]
@@ -1116,7 +1116,7 @@ anything = st.recursive(
 
 @settings(max_examples=500)
 @given(content=anything, field=st.sampled_from(FIELDS))
-def test_whatever_a_file_says(content, field):
+def test_random_files(content, field):
     text = one(content, field).encode()
 
     def read(name):
@@ -1125,10 +1125,10 @@ def test_whatever_a_file_says(content, field):
         return text
 
     try:
-        found, refusal = features_from_tfds("birds", read), None
+        found, message = features_from_tfds("birds", read), None
     except (FormatError, FeatureError) as error:
-        found, refusal = {}, str(error)
-    assert refusal is None or refusal.startswith("birds/features.json: ")
+        found, message = {}, str(error)
+    assert message is None or message.startswith("birds/features.json: ")
     assert all(name.split("/")[0] == "x" for name in found)
 
 

@@ -104,7 +104,7 @@ def messages(draw):
 
 
 def check_like_protobuf(record):
-    """Where protobuf reads a record, covey reads the same; elsewhere it must not crash."""
+    """Check that covey decodes what protobuf decodes, and otherwise raises ExampleError at most."""
     try:
         held = tf.train.Example.FromString(record).features.feature
     except DecodeError:
