@@ -25,6 +25,7 @@ from covey._progress import Progress
 from covey.cli import main
 from covey.errors import (
     DatasetError,
+    ExampleError,
     FeatureError,
     FormatError,
     StorageError,
@@ -215,7 +216,7 @@ COMMANDS = [
     ["info", "--split", EVIL],
     ["sample", "--no-save", "-k", "2"],
     ["sample", "--save", "sheet.png", "-k", "2"],
-    ["sample", "--feature", EVIL],
+    ["sample", "--select", EVIL],
     ["verify"],
     ["index"],
     ["index", "--label", LABEL],
@@ -232,12 +233,12 @@ def test_no_control_character_is_printed(evil, tmp_path, monkeypatch, capfd, kin
     for command, *options in COMMANDS:
         arguments = [command, str(directory), *options, *(["--json"] if json_too else [])]
         assert main(arguments) in (0, 1)
-        said = capfd.readouterr()
-        check_output(said.err)
-        check_output(said.out if not json_too else said.out.replace('\n "line', ""))
-        assert "Traceback" not in said.err
-        if json_too and said.out:
-            content = json.loads(said.out)
+        output = capfd.readouterr()
+        check_output(output.err)
+        check_output(output.out if not json_too else output.out.replace('\n "line', ""))
+        assert "Traceback" not in output.err
+        if json_too and output.out:
+            content = json.loads(output.out)
             assert content["path"] == str(directory)
             assert command != "info" or f"size{EVIL}" in content["features"]
         shutil.rmtree("new", ignore_errors=True)
@@ -256,14 +257,14 @@ def test_no_control_character_is_printed_by_write(tmp_path, monkeypatch, capfd):
     for source in (f"table{EVIL}.csv", str(images)):
         for options in ([], ["--on-error", "skip"], ["--label", EVIL], ["--split", EVIL]):
             assert main(["write", source, f"to{EVIL}", *options]) in (0, 1)
-            said = capfd.readouterr()
-            check_output(said.out + said.err)
+            output = capfd.readouterr()
+            check_output(output.out + output.err)
             shutil.rmtree(f"to{EVIL}", ignore_errors=True)
     for arguments in ([EVIL], ["info"], ["sample", "x", "--save", EVIL]):
         with pytest.raises(SystemExit):
             main(arguments)
-        said = capfd.readouterr()
-        check_output(said.out + said.err.replace("usage", ""))
+        output = capfd.readouterr()
+        check_output(output.out + output.err.replace("usage", ""))
 
 
 def test_characters_outside_the_encoding_are_escaped(evil):
@@ -330,17 +331,17 @@ with covey.open(directory, decode_images=True) as ds:
             read()
         except covey.errors.ExampleError as error:
             assert (error.record, error.feature) == (1, "image"), error
-            for part in ("record 1", "'image'", "9000 x 8000 = 72,000,000", "64,000,000"):
-                assert part in str(error), error
-            assert "max_pixels=" in str(error), error
+            assert (error.option, error.found) == ("max_pixels", 64_000_000), error
+            assert "9000 x 8000 = 72,000,000" in error.reason, error
+            assert "larger" in error.remedy, error
         else:
-            sys.exit("it was read")
+            sys.exit("no error was raised")
     try:
         load_image(file)
     except covey.errors.FeatureError as error:
-        assert file in str(error) and "max_pixels is 64,000,000" in str(error)
+        assert (error.path, error.option, error.found) == (file, "max_pixels", 64_000_000), error
     else:
-        sys.exit("it was loaded")
+        sys.exit("no error was raised")
 """
 
 
@@ -373,13 +374,15 @@ def test_formats_that_embed_others_are_not_decoded(tmp_path, kind):
     path = tmp_path / "x.png"
     path.write_bytes(data)
     put_images(tmp_path / "images", [data] * 2)
-    message = "not a valid image; supported formats: PNG, JPEG, GIF, BMP, WEBP, TIFF, PPM"
-    with pytest.raises(FeatureError, match=message):
+    reason = "not an image in a supported format: PNG, JPEG, GIF, BMP, WEBP, TIFF, PPM"
+    with pytest.raises(FeatureError, match=reason):
         covey.Image().decode(data, max_pixels=128 * 128)
-    with pytest.raises(FeatureError, match=message):
+    with pytest.raises(FeatureError, match=reason) as caught:
         load_image(path)
-    with pytest.raises(covey.errors.ExampleError, match=message):
+    assert caught.value.path == str(path)
+    with pytest.raises(ExampleError, match=reason) as caught_record:
         covey.open(tmp_path / "images", decode_images=True)[0]
+    assert (caught_record.value.record, caught_record.value.feature) == (0, "image")
 
 
 @pytest.mark.parametrize("form", ["png", "jpeg", "gif", "bmp", "webp", "tiff", "ppm"])
@@ -394,16 +397,15 @@ def test_max_pixels_of_every_format(tmp_path, form):
             if fits:
                 assert read()["image"].shape[:2] == (20, 30)
             else:
-                with pytest.raises(
-                    covey.errors.ExampleError, match="20 x 30 = 600 pixels; max_pixels"
-                ):
+                with pytest.raises(ExampleError, match="20 x 30 = 600 pixels") as caught:
                     read()
+                assert (caught.value.option, caught.value.found) == ("max_pixels", 599)
         assert ds.max_pixels == at_most
     image = covey.Image()
     assert image.decode(path.read_bytes(), max_pixels=600).shape[:2] == (20, 30)
-    with pytest.raises(FeatureError, match="600 pixels; max_pixels is 599"):
+    with pytest.raises(FeatureError, match=r"max_pixels is 599; .* 600 pixels"):
         image.decode(path.read_bytes(), max_pixels=599)
-    with pytest.raises(FeatureError, match="600 pixels; max_pixels is 599"):
+    with pytest.raises(FeatureError, match=r"max_pixels is 599; .* 600 pixels"):
         load_image(path, max_pixels=599)
     assert load_image(path, max_pixels=600).shape == (20, 30, 3)
 
@@ -412,7 +414,9 @@ def test_max_pixels_of_a_sheet(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put_images(tmp_path / "images", [png(30, 20)] * 4)
     assert main(["sample", "images", "-k", "2", "--max-pixels", "599"]) == 1
-    assert "pass a larger --max-pixels" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "--max-pixels is 599; the image has 20 x 30 = 600 pixels" in message
+    assert "pass a larger value" in message
     assert main(["sample", "images", "-k", "2", "--max-pixels", "600"]) == 0
 
 
@@ -460,7 +464,7 @@ def test_marks_within_strings_are_not_values(monkeypatch):
     for encoding in ("utf-8", "utf-16", "utf-32-le"):
         assert parse_json(json.dumps(texts, ensure_ascii=False).encode(encoding), "x") == texts
     for text in (texts * 3, ["\u2222", *range(20)], ['"', *range(20)]):
-        with pytest.raises(FormatError, match="over 10 values"):
+        with pytest.raises(FormatError, match="more than 10 values"):
             parse_json(json.dumps(text, ensure_ascii=False).encode("utf-16"), "x")
 
 
@@ -497,8 +501,9 @@ def test_too_many_shards(birds):
         {"name": f"s{n}", "shardLengths": ["1"] * 600} for n in range(MAX_SHARDS // 500)
     ]
     (birds / "dataset_info.json").write_text(json.dumps(content))
-    with pytest.raises(FormatError, match="over 100,000 shards"):
+    with pytest.raises(FormatError, match="more than 100,000 shards") as caught:
         covey.open(birds)
+    assert caught.value.path == str(birds / "dataset_info.json")
 
 
 def test_too_many_shards_are_not_written(tmp_path):
@@ -575,7 +580,7 @@ def test_array_with_a_long_header(birds):
         (problem,) = [
             each for each in covey.verify(birds, progress=False).problems if each.file == path.name
         ]
-    assert "its header is longer than" in problem.reason
+    assert "the header is longer than" in problem.reason
 
 
 # Other errors.
@@ -717,9 +722,10 @@ def swap(by_class):
 def test_sample_of_an_inconsistent_class_table(birds, capsys, change):
     change_class_table(birds, change)
     assert main(["sample", str(birds), "-p", "3", "-k", "10"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "the index has records in the classes [0 1 2] that are not of them" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "lists records of other classes under the class ids [0 1 2]" in output.err
+    assert "`covey index`" in output.err
 
 
 # Shards that are missing.

@@ -1,7 +1,7 @@
-"""The wire format: all that protobuf accepts, covey reads, and reads the same.
+"""The wire format: covey decodes every message that protobuf accepts to the same values.
 
-Messages are built by hand, in every way that protobuf allows and its own writers never use: lists
-packed, unpacked and in pieces, keys that come twice, fields in any order, unknown fields, groups.
+Messages are built by hand, in the ways that protobuf allows but its writers do not use: lists that
+are packed, unpacked or in pieces, duplicate keys, fields in any order, unknown fields, groups.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def field(number, content):
 
 @st.composite
 def unknown(draw):
-    """A field that nobody knows."""
+    """A field of an unknown number."""
     number = draw(st.integers(4, 2**29 - 1))
     kind = draw(st.integers(0, 4))
     if kind == 0:
@@ -104,7 +104,7 @@ def messages(draw):
 
 
 def check_like_protobuf(record):
-    """Where protobuf reads a record, covey reads the same; elsewhere it must not crash."""
+    """Check that covey decodes what protobuf decodes, and otherwise raises ExampleError at most."""
     try:
         held = tf.train.Example.FromString(record).features.feature
     except DecodeError:
@@ -126,30 +126,30 @@ def check_like_protobuf(record):
 
 @settings(max_examples=300)
 @given(record=messages())
-def test_whatever_protobuf_allows(record):
+def test_every_valid_message(record):
     assert check_like_protobuf(record)
 
 
 @settings(max_examples=300)
 @given(record=messages(), data=st.data())
-def test_damaged_messages(record, data):
+def test_corrupt_messages(record, data):
     if not record:
         return
-    damaged = bytearray(record)
+    corrupt = bytearray(record)
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(damaged) - 1))
+        position = data.draw(st.integers(0, len(corrupt) - 1))
         change = data.draw(st.sampled_from(["flip", "cut", "insert"]))
         if change == "flip":
-            damaged[place] = data.draw(st.integers(0, 255))
-        elif change == "cut" and len(damaged) > 1:
-            del damaged[place]
+            corrupt[position] = data.draw(st.integers(0, 255))
+        elif change == "cut" and len(corrupt) > 1:
+            del corrupt[position]
         else:
-            damaged.insert(place, data.draw(st.integers(0, 255)))
-    check_like_protobuf(bytes(damaged))
+            corrupt.insert(position, data.draw(st.integers(0, 255)))
+    check_like_protobuf(bytes(corrupt))
 
 
 @given(record=messages())
-def test_inference_reads_whatever_protobuf_allows(record):
+def test_inference_of_every_valid_message(record):
     held = tf.train.Example.FromString(record).features.feature
     kinds = {key: held[key].WhichOneof("kind") for key in held}
     if "" in kinds:
@@ -165,7 +165,7 @@ def example(**lists):
     return field(1, b"".join(entries))
 
 
-class TestOneByOne:
+class TestCases:
     def test_last_of_repeated_keys_wins(self):
         record = example(x=field(3, b"\x08\x01")) + example(x=field(3, b"\x08\x02"))
         assert Features({"x": "int64"}).decode(record)["x"] == 2
@@ -175,23 +175,23 @@ class TestOneByOne:
         record = example(x=field(3, b"\x08\x01") + field(3, b"\x08\x02"))
         assert Features({"x": Tensor("int64", (2,))}).decode(record)["x"].tolist() == [1, 2]
 
-    def test_a_list_of_another_kind_replaces(self):
+    def test_list_of_another_kind_replaces(self):
         record = example(x=field(1, field(1, b"gone")) + field(3, b"\x08\x02"))
         assert Features({"x": "int64"}).decode(record)["x"] == 2
 
-    def test_a_feature_without_a_list_is_missing(self):
+    def test_feature_without_a_list_is_missing(self):
         record = example(x=b"")
         assert Features({"x": Tensor("int64", default=5)}).decode(record)["x"] == 5
-        with pytest.raises(ExampleError, match="feature 'x': it is not there"):
+        with pytest.raises(ExampleError, match="it is missing") as caught:
             Features({"x": "int64"}).decode(record)
+        assert (caught.value.record, caught.value.feature) == (0, "x")
 
     def test_an_unknown_field_in_an_entry_is_skipped(self):
-        # As the specification has it. TensorFlow refuses such a record, and Python's protobuf
-        # leaves the whole entry out.
+        # As specified. TensorFlow rejects such a record, and Python's protobuf omits the entry.
         entry = field(1, b"x") + field(2, field(3, b"\x08\x07")) + b"\x28\x01"
         assert Features({"x": "int64"}).decode(field(1, field(1, entry)))["x"] == 7
 
-    def test_an_empty_list_is_a_list_of_nothing(self):
+    def test_empty_list(self):
         record = example(x=field(3, b""))
         assert Features({"x": Tensor("int64", (None,))}).decode(record)["x"].tolist() == []
         with pytest.raises(ExampleError, match="it has 0 values, expected 1"):
@@ -206,47 +206,51 @@ class TestOneByOne:
             Features({"x": "int64"}).decode(nested(100_000))
 
     @pytest.mark.parametrize(
-        ("record", "what"),
+        ("record", "reason"),
         [
-            (b"\x0a", "a varint is cut off"),
-            (b"\x0a\x05", "a length points past the end"),
-            (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a length points past the end"),
-            (b"\x0a" + b"\xff" * 10, "a varint is cut off or too long"),
-            (b"\x00\x00", "an impossible tag"),
-            (b"\x0e\x00", "an impossible tag"),
-            (b"\x0c", "a group is not closed"),
-            (b"\x0b", "a group is not closed"),
-            (example(x=field(2, b"\x0a\x03abc")), "no multiple of 4"),
-            (example(x=field(2, b"\x0d\x00")), "a length points past the end"),
+            (b"\x0a", "a varint is truncated"),
+            (b"\x0a\x05", "a length exceeds the message"),
+            (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a length exceeds the message"),
+            (b"\x0a" + b"\xff" * 10, "a varint is truncated or too long"),
+            (b"\x00\x00", "an invalid tag"),
+            (b"\x0e\x00", "an invalid tag"),
+            (b"\x0c", "a group has no end"),
+            (b"\x0b", "a group has no end"),
+            (example(x=field(2, b"\x0a\x03abc")), "not a multiple of 4"),
+            (example(x=field(2, b"\x0d\x00")), "a length exceeds the message"),
         ],
     )
-    def test_what_is_no_example(self, record, what):
-        with pytest.raises(ExampleError, match=what) as caught:
+    def test_invalid_messages(self, record, reason):
+        with pytest.raises(ExampleError) as caught:
             Features({"x": "float32"}).decode(record)
-        assert "record 0: " in str(caught.value)
-        assert isinstance(caught.value, CoveyError)
+        error = caught.value
+        assert isinstance(error, CoveyError)
+        assert reason in error.reason
+        assert "not a tf.train.Example" in error.reason
+        assert (error.path, error.record) == (None, 0)
 
     @pytest.mark.parametrize(
-        ("feature", "content", "what"),
+        ("feature", "content", "reason"),
         [
-            ("int64", field(2, b""), "it holds a float list, expected an int64 list"),
-            ("float32", field(1, b""), "it holds a bytes list, expected a float list"),
-            ("str", field(3, b""), "it holds an int64 list, expected a bytes list"),
+            ("int64", field(2, b""), "a float list, expected an int64 list"),
+            ("float32", field(1, b""), "a bytes list, expected a float list"),
+            ("str", field(3, b""), "an int64 list, expected a bytes list"),
             ("int64", field(3, b"\x0a\x02\x01\x02"), "it has 2 values, expected 1"),
-            ("int8", field(3, b"\x08\x80\x01"), "it holds 128, which is not an int8"),
-            ("uint8", field(3, b"\x08" + varint(-1)), "it holds -1, which is not an uint8"),
+            ("int8", field(3, b"\x08\x80\x01"), "the value 128 does not fit int8"),
+            ("uint8", field(3, b"\x08" + varint(-1)), "the value -1 does not fit uint8"),
             (Tensor("float64", ()), field(1, field(1, b"1234567")), "it has 7 bytes, expected 8"),
             (Tensor("int16", (None,), encoding="bytes"), field(1, field(1, b"123")), "has 3 bytes"),
             (Tensor("float64", ()), field(1, b""), "it has 0 values, expected 1"),
             (Tensor("int64", (None, 2)), field(3, b"\x0a\x03\x01\x01\x01"), "expected 2 or a mult"),
         ],
     )
-    def test_what_does_not_fit_the_features(self, feature, content, what):
-        with pytest.raises(ExampleError, match=what) as caught:
+    def test_values_that_do_not_match_the_feature(self, feature, content, reason):
+        with pytest.raises(ExampleError) as caught:
             Features({"x": feature}).decode(example(x=content))
-        assert caught.value.feature == "x"
+        assert reason in caught.value.reason
+        assert (caught.value.record, caught.value.feature) == (0, "x")
 
-    def test_only_what_is_asked_for_is_touched(self):
+    def test_only_selected_features_are_decoded(self):
         record = example(good=field(3, b"\x08\x07"), bad=b"\xff\xff\xff")
         features = Features({"good": "int64", "bad": "float32"})
         assert features.decode(record, ["good"])["good"] == 7

@@ -40,7 +40,8 @@ def load_image(
     try:
         pixels = read_pixels(Image((None, None, 3)), data, size, max_pixels=limit)
     except FeatureError as error:
-        raise FeatureError(f"{error}", path=os.fspath(path)) from None
+        error.path = os.fspath(path)
+        raise
     return pixels.astype(np.float32) / np.float32(255)
 
 

@@ -45,7 +45,15 @@ class RecordLocation:
 
     def error(self, error: CoveyError, feature: str) -> ExampleError:
         """Return the error for a record with an invalid value of `feature`."""
-        return ExampleError(error.message(), **self.fields, feature=feature)
+        return ExampleError(
+            error.reason,
+            **self.fields,
+            feature=feature,
+            option=error.option,
+            found=error.found,
+            allowed=error.allowed,
+            remedy=error.remedy,
+        )
 
     def __str__(self) -> str:
         if self.name == _MEMORY:

@@ -183,9 +183,10 @@ def _check_pixels(image: Any, max_pixels: int) -> None:
     """Reject an image that needs too much memory."""
     if image.width * image.height > max_pixels:
         raise FeatureError(
-            f"the image has {image.height} x {image.width} = {image.width * image.height:,} "
-            f"pixels; max_pixels is {max_pixels:,}",
-            remedy="pass a larger max_pixels if the data is trusted",
+            f"the image has {image.height} x {image.width} = {image.width * image.height:,} pixels",
+            option="max_pixels",
+            found=max_pixels,
+            remedy="pass a larger value if the data is trusted",
         )
 
 
@@ -194,8 +195,9 @@ def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None)
     mode = _mode(feature, image)
     if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
         raise FeatureError(
-            "the image has 16 bits in several channels, of which Pillow reads 8; leave images "
-            "encoded, and decode it with tf.io.decode_png(data, dtype=tf.uint16)"
+            "the image has 16 bits in several channels, of which Pillow reads 8",
+            remedy="read the encoded image, and decode it with tf.io.decode_png(data, "
+            "dtype=tf.uint16)",
         )
     if mode != image.mode:
         image = image.convert(mode)

@@ -168,7 +168,8 @@ class _Reader:
         node = self._open(json, path)
         match node.kind:
             case "featuresDict":
-                inner = self._dict(node.get("features", {}) if node.is_message else node.content)
+                features = node.get("features", {}) if node.is_message else node.content
+                inner = self._dict(features, path)
                 return {key: self.read(each, (*path, key), lengths) for key, each in inner.items()}
             case "sequence":
                 length = self._size(node.get("length"), path, -1)
@@ -179,14 +180,18 @@ class _Reader:
         except FeatureError as error:
             kind = node.class_name.rpartition(".")[2][:60]
             raise FeatureError(
-                f"TFDS feature of type {kind}: {error.message()}",
+                f"{error.reason}{'; ' if error.reason else ''}the TFDS class is {kind}",
                 path=self.name,
-                feature="/".join(path),
+                feature=_name(path),
+                option=error.option,
+                found=error.found,
+                allowed=error.allowed,
+                remedy=error.remedy,
             ) from None
 
     def _open(self, json: Any, path: Path) -> _Node:
         """Return the type that a node is stored as, and its content."""
-        node = self._dict(json)
+        node = self._dict(json, path)
         name = node.get("pythonClassName", node.get("type"))
         if not isinstance(name, str):
             raise self._invalid("the class of the feature is missing", path)
@@ -203,9 +208,13 @@ class _Reader:
             kind = fields[0] if fields else None
             content = node.get(kind or "", {})
         if kind == "jsonFeature":
-            kind, content = None, self._dict(content).get("json", "")
+            kind, content = None, self._dict(content, path).get("json", "")
         if isinstance(content, str):
-            content = parse_json(content, f"{self.name}: feature {'/'.join(path)!r}")
+            try:
+                content = parse_json(content, self.name)
+            except FormatError as error:
+                error.feature = _name(path)
+                raise
         is_message = kind is not None
         package, _, last = name.rpartition(".")
         if kind is None and package.startswith("tensorflow_datasets."):
@@ -214,11 +223,11 @@ class _Reader:
             raise FeatureError(
                 f"the storage of the class {name[:100]} is not in the file",
                 path=self.name,
-                feature="/".join(path),
+                feature=_name(path),
                 remedy=f"supported are {', '.join(_CLASSES)}, and user-defined classes whose "
                 "to_json_content() returns the message of one of these",
             )
-        return _Node(kind, self._dict(content), name, is_message)
+        return _Node(kind, self._dict(content, path), name, is_message)
 
     def _feature(self, node: _Node, path: Path, lengths: Shape) -> Any:
         match node.kind:
@@ -281,7 +290,12 @@ class _Reader:
             raise FormatError(
                 f"the file has {len(names)} names, but {self.name} has {count} classes", path=file
             )
-        return ClassLabel(names=names) if names else ClassLabel(num_classes=count or None)
+        if not names:
+            return ClassLabel(num_classes=count or None)
+        try:
+            return ClassLabel(names=names)
+        except FeatureError as error:
+            raise FormatError(error.reason, path=file, feature=_name(path)) from None
 
     def _tensor(self, node: _Node, path: Path, lengths: Shape) -> Any:
         dtype, encoding = node.get("dtype"), node.get("encoding") or "none"
@@ -325,13 +339,18 @@ class _Reader:
             raise self._invalid(f"found {brief(value)}, expected a size", path)
         return number
 
-    def _dict(self, value: Any) -> dict[str, Any]:
+    def _dict(self, value: Any, path: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise FormatError(f"found {brief(value)}, expected a dict", path=self.name)
+            raise self._invalid(f"found {brief(value)}, expected a dict", path)
         return value
 
     def _invalid(self, reason: str, path: Path) -> FormatError:
-        return FormatError(reason, path=self.name, feature="/".join(path))
+        return FormatError(reason, path=self.name, feature=_name(path))
+
+
+def _name(path: Path) -> str | None:
+    """Return the name of the feature at a path, for errors; None for the top of the file."""
+    return "/".join(path) or None
 
 
 def _text(node: _Node, lengths: Shape) -> Any:

@@ -145,8 +145,10 @@ class Tensor(Feature):
             )
         if encoding.endswith("_each") and (not shape or None in shape[1:]):
             raise FeatureError(
-                f"shape is {shape}, but encoding={encoding!r} needs a first dimension, and only "
-                "that one may be unknown"
+                option="shape",
+                found=shape,
+                allowed="of at least one dimension, of which only the first may be None, for "
+                f"encoding={encoding!r}",
             )
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "shape", shape)
