@@ -23,7 +23,10 @@ class Case:
     """A file, corrupt or valid."""
 
     kind: str
-    """Format and corruption: ``"plain-flip-length"``."""
+    """Format and corruption: ``"plain-flip-length"``.
+
+    It is part of the file name, so it must not contain the name of a split, such as "valid".
+    """
     path: Path
     compression: str | None
     """None, "GZIP" or "ZLIB"."""
@@ -315,10 +318,10 @@ def _add_whole_frames(plain: _Plain) -> None:
     for number in (0, 6, len(plain.records) - 2):
         low, middle, high = plain.begins[number : number + 3]
         frames = plain.data[low:high]
-        plain.patch("valid-records-twice", low, low, frames)
-        plain.patch("valid-records-gone", low, high, b"")
+        plain.patch("records-twice", low, low, frames)
+        plain.patch("records-gone", low, high, b"")
         swapped = plain.data[middle:high] + plain.data[low:middle]
-        plain.patch("valid-records-swapped", low, high, swapped)
+        plain.patch("records-swapped", low, high, swapped)
 
 
 def _add_large(directory: _Directory) -> None:
@@ -404,10 +407,10 @@ def _add_others(directory: _Directory) -> None:
     for name, data in contents.items():
         directory.add(f"plain-no-records-{name}", data, None, [], [(0, 0)])
     for name, compression in (("plain", None), ("gzip", "GZIP"), ("zlib", "ZLIB")):
-        directory.add(f"{name}-valid-empty", b"", compression, [], [])
+        directory.add(f"{name}-empty", b"", compression, [], [])
     for name, compress in (("gzip", _gzip), ("zlib", zlib.compress)):
         directory.add(f"{name}-no-records", compress(contents["text"]), name.upper(), [], [(0, 0)])
-        directory.add(f"{name}-valid-nothing", compress(b""), name.upper(), [], [])
+        directory.add(f"{name}-nothing", compress(b""), name.upper(), [], [])
 
 
 # Compressed files.
@@ -501,9 +504,9 @@ def _add_members(file: _Compressed) -> None:
     for number in range(len(parts) - 1):
         two = parts[number], parts[number + 1]
         before, after = parts[:number], parts[number + 2 :]
-        file.add("valid-members-swapped", *before, two[1], two[0], *after)
-        file.add("valid-member-twice", *before, two[0], *two, *after)
-        file.add("valid-members-gone", *before, *after)
+        file.add("members-swapped", *before, two[1], two[0], *after)
+        file.add("member-twice", *before, two[0], *two, *after)
+        file.add("members-gone", *before, *after)
         # Zeros from the end of one, its checksum with it, into the next.
         zeros = bytes(40)
         file.add("zeros-over-both", *before, two[0][:-40] + zeros, zeros + two[1][40:], *after)
@@ -521,7 +524,7 @@ def corrupt_files(
     """
     made = _Directory(Path(directory), make)
     plain = _Plain(made, 1, 120, [0, 8, 30, 100, 250, 400])
-    plain.add("valid", plain.data)
+    plain.add("unchanged", plain.data)
     for add in (_add_flips, _add_cuts, _add_shifts, _add_pages, _add_whole_frames):
         add(plain)
     for build in (_add_large, _add_neighbours, _add_nested, _add_claims, _add_others):
@@ -533,6 +536,6 @@ def corrupt_files(
         ("zlib", 1, zlib.compress),
     ):
         file = _Compressed(made, name, parts, compress)
-        file.add("valid", *file.parts)
+        file.add("unchanged", *file.parts)
         _add_compressed(made, file)
     return made.cases

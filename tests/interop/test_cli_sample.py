@@ -1,4 +1,4 @@
-"""covey sample: the batch that it lists, and the contact sheet that it saves."""
+"""covey sample: the listed batch and the saved contact sheet."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from written import write
 
 import covey
 from covey.cli import main
-from covey.cli.contact_sheet import GAP, SIDE, Row, draw_sheet
+from covey.cli.contact_sheet import GAP, SIDE, SheetRow, draw_sheet
 from covey.storage import open_storage
 
 NAMES = ("crow", "owl", "wren")
@@ -30,7 +30,7 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments, code=0):
-    """What a command prints, and what it says besides."""
+    """Return the standard output and the standard error of the command."""
     assert main(["sample", *map(str, arguments)]) == code
     found = capsys.readouterr()
     assert "Traceback" not in found.err
@@ -38,7 +38,7 @@ def run(capsys, *arguments, code=0):
 
 
 def draw(capsys, *arguments, code=0):
-    """The batch, as JSON tells it."""
+    """Return the batch, as the command prints it with --json."""
     return json.loads(run(capsys, *arguments, "--json", code=code).out)
 
 
@@ -341,7 +341,7 @@ def test_flat_images(capsys, size, shape):
     )
 
 
-def test_what_is_no_image(capsys):
+def test_features_that_are_not_images(capsys):
     columns = {
         "vector": pixels(0, 8, 63),
         "tiny": pixels(0, 8, 49),
@@ -357,12 +357,12 @@ def test_what_is_no_image(capsys):
     found = run(capsys, "birds", "--save", "sheet.png", code=1)
     assert "none of the features vector, tiny, one, layers, wide, text, label is an im" in found.err
     assert len(found.out.splitlines()) == 4
-    found = run(capsys, "birds", "--feature", "wide", code=1)
-    assert "feature 'wide' is not an image but int16 (28, 28); and no other is one" in found.err
+    found = run(capsys, "birds", "--select", "wide", code=1)
+    assert "feature 'wide': it is int16 (28, 28), not an image; there are no images" in found.err
     assert os.listdir() == ["birds"]
 
 
-def test_which_of_several_images(capsys):
+def test_select_one_of_several_images(capsys):
     columns = {
         "flat": pixels(0, 4, 64),
         "seen": {"left": pixels(1, 4, 9, 9), "right": pixels(2, 4, 9, 9, 4)},
@@ -371,22 +371,22 @@ def test_which_of_several_images(capsys):
     write(columns, "birds", label="label")
     assert draw(capsys, "birds")["sheet"]["feature"] == "seen/left"
     for name in ("flat", "seen/left", "seen/right"):
-        assert draw(capsys, "birds", "--feature", name)["sheet"]["feature"] == name
-    said = run(capsys, "birds", "--feature", "label", code=1).err
-    assert "no image but int64; images are seen/left, seen/right, flat" in said
-    found = run(capsys, "birds", "--feature", "above", code=1)
-    assert "there is no feature 'above'; the features are flat, seen/left, seen/rig" in found.err
+        assert draw(capsys, "birds", "--select", name)["sheet"]["feature"] == name
+    said = run(capsys, "birds", "--select", "label", code=1).err
+    assert "feature 'label': it is int64, not an image" in said
+    assert "images: seen/left, seen/right, flat" in said
+    found = run(capsys, "birds", "--select", "above", code=1)
+    assert "there is no feature 'above'" in found.err
+    assert "flat, seen/left, seen/right, label" in found.err
     assert found.out == ""
 
 
-def test_a_sheet_is_not_larger_than_can_be_looked_at(capsys):
+def test_maximum_size_of_the_sheet(capsys):
     columns = {"x": np.zeros((4290, 8, 8), np.uint8), "label": np.arange(4290) % 65}
     write(columns, "birds", label="label")
     found = run(capsys, "birds", "-p", 65, "-k", 33, "--json")
     assert len(json.loads(found.out)["classes"]) == 65
-    assert found.err == (
-        "covey: birds-sample.png has the first 64 classes, and 32 examples of each\n"
-    )
+    assert found.err == "covey: birds-sample.png has the first 64 classes and 32 examples of each\n"
     sheet = sheet_of("birds-sample.png")
     assert sheet.height == GAP + 64 * (SIDE + GAP)
     assert 0 < sheet.width - 32 * (SIDE + GAP) < 100
@@ -396,7 +396,7 @@ def test_a_sheet_is_not_larger_than_can_be_looked_at(capsys):
 
 
 def row(name, label=0):
-    return Row(name, label, [Pillow.new("L", (SIDE, SIDE))])
+    return SheetRow(name, label, [Pillow.new("L", (SIDE, SIDE))])
 
 
 @pytest.mark.parametrize(
@@ -443,20 +443,20 @@ def test_names_without_freetype(monkeypatch):
     test_names_are_drawn_as_the_font_can("a\nb", "a\\nb")
 
 
-# Where it goes, and what goes wrong.
+# File names and errors.
 
 
 @pytest.mark.parametrize(
     ("path", "name"),
     [("birds", "birds"), ("birds/", "birds"), ("./birds/dataset_info.json", "birds")],
 )
-def test_the_sheet_is_called_as_the_dataset(capsys, path, name):
+def test_default_file_has_the_name_of_the_dataset(capsys, path, name):
     write_images()
-    assert f"are in {name}-sample.png\n" in run(capsys, path).out
+    assert run(capsys, path).out.endswith(f"images of 'image': {name}-sample.png\n")
     assert os.path.exists(f"{name}-sample.png")
 
 
-def test_the_sheet_is_called_as_the_directory_that_is_here(capsys, monkeypatch):
+def test_default_file_has_the_name_of_the_working_directory(capsys, monkeypatch):
     write_images("my birds/2.0.0")
     monkeypatch.chdir("my birds/2.0.0")
     assert draw(capsys, ".")["sheet"]["file"] == "my-birds-sample.png"
@@ -468,23 +468,23 @@ def test_quiet(capsys):
     assert sheet_of("birds-sample.png").height == GAP + 3 * (112 + GAP)
 
 
-def test_where_the_sheet_goes(capsys):
+def test_save_to_a_path(capsys):
     write_images()
-    said = run(capsys, "birds", "--save", "birds/sheet.jpg").out
-    assert said.endswith("the images of 'image' are in birds/sheet.jpg\n")
+    output = run(capsys, "birds", "--save", "birds/sheet.jpg").out
+    assert output.endswith("images of 'image': birds/sheet.jpg\n")
     with Pillow.open("birds/sheet.jpg") as sheet:
         assert sheet.format == "JPEG"
     found = run(capsys, "birds", "--save", "no/where.png", code=1)
-    assert "no/where.png: the contact sheet cannot be saved there: No such file" in found.err
+    assert "no/where.png: the contact sheet cannot be saved: No such file" in found.err
     assert found.out.count("\n") == 5
     assert os.listdir() == ["birds"]
 
 
-def test_what_is_no_command(capsys):
+def test_invalid_options(capsys):
     assert "must end with .png or .jpg" in refusal(capsys, "birds", "--save", "sheet.txt")
     assert "not allowed with" in refusal(capsys, "birds", "--save", "x.png", "--no-save")
-    assert "1 or more" in refusal(capsys, "birds", "-p", "0")
-    assert "1 or more" in refusal(capsys, "birds", "-k", "many")
+    assert "must be an integer >= 1" in refusal(capsys, "birds", "-p", "0")
+    assert "must be an integer >= 1" in refusal(capsys, "birds", "-k", "many")
     assert "invalid choice" in refusal(capsys, "birds", "--class-weights", "log")
     assert "must be NAME=VALUE" in refusal(capsys, "birds", "--storage-option", "anon")
     assert "PATH" in refusal(capsys)
@@ -502,32 +502,32 @@ def test_help(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "13"], "classes_per_batch is 13; must be <= 12"),
-        (["--seed", "-1"], "seed is -1; must be"),
-        (["--step", "-1"], "step is -1; must be"),
-        (["--step", str(10**30)], f"step is {10**30}; must be"),
+        (["-p", "13"], "--classes-per-batch is 13; must be <= 12"),
+        (["--seed", "-1"], "--seed is -1; must be"),
+        (["--step", "-1"], "--step is -1; must be"),
+        (["--step", str(10**30)], f"--step is {10**30}; must be"),
     ],
 )
-def test_there_is_no_such_batch(capsys, arguments, message):
+def test_batch_that_cannot_be_drawn(capsys, arguments, message):
     write_numbers()
     found = run(capsys, "birds", *arguments, code=1)
     assert found.err.startswith(f"covey: error: {message}")
     assert found.out == ""
 
 
-def test_there_is_nothing_to_draw_from(capsys):
+def test_dataset_without_a_label_or_missing(capsys):
     assert "there is no such file or directory" in run(capsys, "nowhere", code=1).err
     write([{"x": 1}], "birds")
     assert "the dataset has no label" in run(capsys, "birds", code=1).err
 
 
-def test_an_image_is_damaged(capsys):
+def test_corrupt_image(capsys):
     features = covey.Features({"image": covey.Image(), "label": "int64"})
     good = png(pixels(0, 8, 8))
     examples = [{"image": each, "label": 0} for each in (good, good[:40])]
     put(Path("x.tfrecord"), examples, features)
     found = run(capsys, "x.tfrecord", "-k", 2, "--no-progress", code=1)
-    assert re.search(r"x\.tfrecord: record 1.*: feature 'image': .* not a valid image", found.err)
+    assert re.search(r"x\.tfrecord: record 1 at byte \d+: feature 'image': .*not an im", found.err)
     assert found.out.count("\n") == 3
     assert not os.path.exists("x-sample.png")
 

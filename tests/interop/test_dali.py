@@ -1,4 +1,4 @@
-"""DALI's index files: written as its own tool does, and read as far as they are true."""
+"""DALI's index files: exported as its own tool writes them, and verified when imported."""
 
 import gzip
 import random
@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
-from damages import frame
+from corrupt_files import frame
 from written import write
 
 import covey
@@ -20,7 +20,7 @@ KINDS = Features({"size": "int64", "name": "bytes", "label": "int64"})
 
 
 def tfrecord2idx(path):
-    """What DALI's tool of this name writes for a file, as its documentation has it."""
+    """Return the index that DALI's tool of this name writes for a file, by its documentation."""
     lines = []
     with open(path, "rb") as file:
         while True:
@@ -109,7 +109,7 @@ def test_export_of_a_dataset(tmp_path):
     for path in export_dali(index, files):
         with open(path) as file:
             assert file.read() == tfrecord2idx(path.removesuffix(".idx"))
-    assert covey.verify(tmp_path, progress=False).is_sound
+    assert covey.verify(tmp_path, progress=False).is_valid
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])

@@ -637,8 +637,9 @@ def datum_record(n):
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
-def test_shards_that_datum_says_wrong_numbers_of(tmp_path):
+def test_wrong_record_counts_in_the_metadata_of_datum(tmp_path):
     put(tmp_path / "a.tfrec", map(datum_record, range(3)))
     (tmp_path / "shard_info.json").write_text(json.dumps({"train": {"a.tfrec": 4}}))
-    with pytest.raises(DatasetError, match=r"a.tfrec has 3 records, but the dataset says 4"):
+    with pytest.raises(DatasetError, match=r"the shard has 3 records, .* declares 4") as caught:
         opened(tmp_path)
+    assert caught.value.path == str(tmp_path / "a.tfrec")

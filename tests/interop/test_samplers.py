@@ -27,7 +27,7 @@ from loaded import settles
 from sampled import Lazy, X, Y, comes_evenly, drawn, most_memory, planned, run, same, twice
 
 from covey import CoveyError, samplers
-from covey.errors import SmallClassesWarning
+from covey.errors import PlanError, SmallClassesWarning
 from covey.samplers import (
     MultiShotFileSampler,
     MultiShotMemorySampler,
@@ -139,7 +139,7 @@ def test_everything_by_position_does_what_it_does_by_name():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
+    ("wrong", "message"),
     [
         ({"classes_per_batch": 0}, "classes_per_batch is 0"),
         ({"classes_per_batch": 2.5}, "classes_per_batch is 2.5"),
@@ -158,14 +158,14 @@ def test_everything_by_position_does_what_it_does_by_name():
         ({"class_list": [1, 2.5]}, "2.5"),
         ({"class_list": [1, None]}, "None"),
         ({"class_list": []}, "must be <= 0"),
-        ({"class_list": [1, 1, 1]}, "only 1 class"),
-        ({"classes_per_batch": 11}, "classes_per_batch is 11, but there are only 10"),
+        ({"class_list": [1, 1, 1]}, "classes_per_batch is 2; must be <= 1"),
+        ({"classes_per_batch": 11}, "classes_per_batch is 11; must be <= 10"),
         ({"rank": 2, "world_size": 2}, "rank is 2"),
     ],
     ids=str,
 )
-def test_arguments_that_make_no_sense_are_refused(wrong, named):
-    with pytest.raises(ValueError, match=named):
+def test_invalid_arguments(wrong, message):
+    with pytest.raises(ValueError, match=message):
         MultiShotMemorySampler(X, Y, **wrong)
 
 
@@ -199,11 +199,14 @@ def test_every_batch_has_exactly_p_classes_with_k_examples_and_all_come_evenly(s
         assert comes_evenly(seen, np.flatnonzero(y == label).tolist())
 
 
-def test_more_classes_per_batch_than_there_are_is_a_value_error():
-    with pytest.raises(ValueError, match="classes_per_batch is 4, but there are only 3"):
-        multi(X, Y % 3, 4)
-    with pytest.raises(ValueError, match="classes_per_batch is 3, but there are only 2"):
-        multi(X, Y, 3, class_list=[1, 2])
+def test_more_classes_per_batch_than_classes():
+    for labels, count, options in [(Y % 3, 4, {}), (Y, 3, {"class_list": [1, 2]})]:
+        with pytest.raises(PlanError) as caught:
+            multi(X, labels, count, **options)
+        error = caught.value
+        assert isinstance(error, ValueError)
+        assert (error.option, error.found) == ("classes_per_batch", count)
+        assert error.allowed.startswith(f"<= {count - 1},")
     assert len(np.unique(multi(X, Y % 3, 3)[0][1])) == 3
 
 
@@ -433,8 +436,8 @@ def test_bytes_arrive_with_all_their_zeros():
     ["abc", 7, None, {"a": ROWS}, iter(ROWS), np.float32(3)],
     ids=["text", "number", "none", "dict", "iterator", "scalar"],
 )
-def test_what_has_no_examples_is_refused(x):
-    with pytest.raises(CoveyError, match="^x: it is"):
+def test_inputs_without_examples(x):
+    with pytest.raises(CoveyError, match=r"^x: it is"):
         multi(x, Y)
 
 

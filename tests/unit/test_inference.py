@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from covey.schema.ranges import integer_range, join_ranges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import datasets, mixtures, plain, same
@@ -14,6 +13,7 @@ from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import FeatureError
 from covey.schema.infer import Inference
+from covey.schema.survey import integer_range, join_ranges
 from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
 
@@ -89,46 +89,52 @@ def test_infer(values, expected):
 
 
 @pytest.mark.parametrize(
-    ("values", "what"),
+    ("values", "reason", "example"),
     [
-        ([1, 2, "x"], "example 0 has dtype int64, example 2 has str"),
-        ([[1], [2], 3], r"example 0 has shape \(1,\), example 2 has \(\)"),
-        ([np.zeros((2, 2)), np.zeros(2)], r"example 0 has shape \(2, 2\), example 1 has \(2,\)"),
-        ([{"y": 1}, 5], "it is a value in example 1, and a dict in example 0"),
-        ([5, {"y": 1}], "it is a value in example 0, and a dict in example 1"),
-        ([1, None], "example 1: feature 'x': the value is None"),
-        ([2**63, -1], "example 0 has dtype uint64, example 1 has int64"),
-        ([[1, "a"]], "example 0: feature 'x': a list has both strings and numbers"),
-        ([[np.zeros(2), np.zeros(3)]], "float64 cannot be stored"),
-        ([[2**64]], "no dtype holds integers"),
-        ([1j], "example 0: feature 'x': the value has dtype complex128"),
-        ([[1, [2]]], "a list has both lists and single values"),
-        ([[[1], [2, 3]], [[[1]]]], "has depth"),
+        ([1, 2, "x"], "example 0 has dtype int64, example 2 has str", None),
+        ([[1], [2], 3], r"example 0 has shape \(1,\), example 2 has \(\)", None),
+        (
+            [np.zeros((2, 2)), np.zeros(2)],
+            r"shape \(2, 2\), example 1 has \(2,\)",
+            None,
+        ),
+        ([{"y": 1}, 5], "example 1 has a value, example 0 has a dict", None),
+        ([5, {"y": 1}], "example 0 has a value, example 1 has a dict", None),
+        ([1, None], "the value is None", 1),
+        ([2**63, -1], "example 0 has dtype uint64, example 1 has int64", None),
+        ([[1, "a"]], "strings and numbers are mixed", 0),
+        ([[np.zeros(2), np.zeros(3)]], "float64 cannot be stored", 0),
+        ([[2**64]], "no dtype holds integers", 0),
+        ([1j], "the value has dtype complex128", 0),
+        ([[1, [2]]], "lists and single values are mixed", 0),
+        ([[[1], [2, 3]], [[[1]]]], "has depth", None),
     ],
 )
-def test_a_real_conflict_names_both_examples(values, what):
-    with pytest.raises(FeatureError, match=what):
+def test_conflicting_values(values, reason, example):
+    with pytest.raises(FeatureError, match=reason) as caught:
         infer(*values)
+    assert (caught.value.example, caught.value.feature) == (example, "x")
 
 
-def test_the_example_that_made_it_so_is_named():
+def test_conflict_names_the_example_that_widened_the_dtype():
     with pytest.raises(FeatureError, match="example 1 has dtype float32, example 3 has str"):
         infer(1, 2.5, 3, "x")
 
 
-def test_a_missing_feature_asks_for_a_default():
-    with pytest.raises(
-        FeatureError, match="'y': only 1 of 3 examples have it, the first is example 1"
-    ):
+def test_missing_feature_needs_a_default():
+    with pytest.raises(FeatureError, match="example 1 has it, but only 1 of 3") as caught:
         Features.infer([{"x": 1}, {"x": 2, "y": 3}, {"x": 4}])
+    assert caught.value.feature == "y"
+    assert "default" in str(caught.value)
 
 
-def test_a_default_lets_a_feature_be_missing():
+def test_feature_with_a_default_may_be_missing():
     features = Features.infer([{"x": 1}, {"x": 2, "y": 3}, {"x": 4, "y": None}], defaults={"y": 0})
     assert features["y"] == Tensor("int64", default=0)
     assert features.decode(features.encode({"x": 1}))["y"] == 0
-    with pytest.raises(FeatureError, match="'z': it has a default, but no example has it"):
+    with pytest.raises(FeatureError, match="no example has it") as caught:
         Features.infer([{"x": 1}], defaults={"z": 0})
+    assert caught.value.feature == "z"
 
 
 @pytest.mark.parametrize("default", [0, None, 1.5, "a", [1]])
@@ -206,8 +212,8 @@ def test_records_of_different_lengths_relax():
     assert [inferred.decode(record)["x"].tolist() for record in records] == [[1, 2], [3], []]
 
 
-def test_what_is_no_record():
-    with pytest.raises(ValueError, match="record 1: .* at byte 0 of the record"):
+def test_invalid_record():
+    with pytest.raises(ValueError, match=r"record 1: .* at byte 0 of the record"):
         Features.infer_records([b"", b"\x00"])
 
 

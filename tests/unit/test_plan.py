@@ -806,12 +806,12 @@ def test_wrong_wishes(options, message):
         ([77, 1], "there is no record of class 77; there are '0', '1', .* and more"),
         (["owl"], "there is no record of class 'owl'"),
         ([2**70], "there is no record of class 1180591620717411303424"),
-        ([1.0], "a class is 1.0; must be a number or a name"),
+        ([1.0], "a class is 1.0; must be a class id or a class name"),
         ([True], "a class is True"),
         ([None], "a class is None"),
     ],
 )
-def test_classes_that_are_not_there(wanted, message):
+def test_classes_without_records(wanted, message):
     with pytest.raises(DatasetError, match=message):
         BalancedPlan(LABELS, 1, class_list=wanted)
 
@@ -948,14 +948,14 @@ def test_wrong_epochs(plan, args, options, message):
         plan(*args, **options)
 
 
-def test_what_an_index_says_is_checked():
+def test_record_ranges_of_the_class_table_are_checked():
     def plan(first, records):
         table = np.array([(0, first, records)], CLASS_DTYPE)
         return BalancedPlan(ClassTable(table, np.arange(10, dtype=np.uint32), None), 1, 2)
 
     assert sorted(plan(8, 2).batch(0).tolist()) == [8, 9]
     for first, records in [(9, 2), (0, 11), (2**63, 2), (2**64 - 1, 2), (0, 2**63 - 1)]:
-        with pytest.raises(ValueError, match="the records of a class are not there"):
+        with pytest.raises(ValueError, match="the records of a class are out of range"):
             plan(first, records)
 
 

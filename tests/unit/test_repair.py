@@ -250,14 +250,17 @@ def test_missing_features_of_some_records(tmp_path, new):
 def test_records_without_common_features(tmp_path, new):
     put_files(tmp_path / "x", one=[example(a=[1]), example(a=[b"1"]), example(a=[2])])
     with pytest.raises(
-        covey.errors.DatasetError, match="record 1 holds bytes, record 0 holds int64"
-    ):
+        covey.errors.DatasetError, match="record 1 has bytes, record 0 has int64"
+    ) as caught:
         run_repair(tmp_path / "x", new)
+    error = caught.value
+    assert (error.path, error.feature) == (str(tmp_path / "x"), "a")
+    assert error.remedy == "pass features="
     assert not new.exists()
     repaired = run_repair(tmp_path / "x", new, features={"a": "int64"})
     assert repaired.records == 2
     assert [each.record for each in repaired.lost] == [1]
-    assert "it holds a bytes list" in repaired.lost[0].reason
+    assert "a bytes list, expected an int64 list" in repaired.lost[0].reason
 
 
 def test_file_labels_are_not_kept(tmp_path, new):
@@ -336,8 +339,11 @@ def test_output_inside_the_dataset(directory, tmp_path):
 def test_existing_split(directory, new):
     run_repair(directory, new, split="test")
     before = files(new)
-    with pytest.raises(covey.errors.DatasetExistsError, match="there is a split 'test' already"):
+    with pytest.raises(covey.errors.DatasetExistsError, match="split 'test' exists") as caught:
         run_repair(directory, new)
+    assert caught.value.path == str(new)
+    # A repair has no mode="append".
+    assert caught.value.remedy == "pass mode='overwrite' to replace it"
     assert files(new) == before
     repaired = run_repair(directory, new, split="train")
     assert repaired.records == 60

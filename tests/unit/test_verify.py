@@ -20,7 +20,7 @@ import covey
 from covey import _core
 from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
-from covey.index import Index, Indexing, ShardFiles, index_names, write_index
+from covey.index import Index, IndexBuilder, ShardFiles, index_names, write_index
 from covey.maintenance.report import Problems
 from covey.maintenance.scan import ShardReader
 from covey.maintenance.verify import verify
@@ -184,8 +184,9 @@ def test_verify_writes_nothing(directory):
 def test_missing_path(tmp_path):
     with pytest.raises(covey.errors.DatasetError, match="no such file"):
         check(tmp_path / "nowhere")
-    with pytest.raises(covey.errors.DatasetError, match="no TFRecord file"):
+    with pytest.raises(covey.errors.DatasetError, match="nor a TFRecord file") as caught:
         check(tmp_path)
+    assert caught.value.path == str(tmp_path)
 
 
 # Corrupt files.
@@ -234,12 +235,12 @@ def test_all_corrupt_files_in_one_directory(cases):
 def indexed_cases(cases, tmp_path_factory):
     """Corrupt plain files, and the index of the valid file."""
     plain = [c for c in cases if c.kind.startswith(("plain-flip", "plain-zero-page", "plain-cut"))]
-    (complete,) = [case for case in cases if case.kind == "plain-valid"]
+    (complete,) = [case for case in cases if case.kind == "plain-unchanged"]
     directory = tmp_path_factory.mktemp("indexed")
     shutil.copy(complete.path, directory / "birds.tfrecord")
     files = ShardFiles(LocalStorage(), str(directory), ("birds.tfrecord",))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
-    made = Indexing(features=anything, label=None, progress=False).build(files)
+    made = IndexBuilder(features=anything, label=None, progress=False).build(files)
     write_index(directory, "birds.tfrecord", made)
     return directory, [each for each in plain if "large" not in each.kind and each.first]
 
@@ -247,12 +248,12 @@ def indexed_cases(cases, tmp_path_factory):
 @pytest.mark.parametrize("kind", ["gzip-members", "gzip-stored", "gzip-stream", "zlib"])
 def test_corruption_of_compressed_files_with_an_index(cases, tmp_path, kind):
     """With an index, the valid members are read first."""
-    (complete,) = [case for case in cases if case.kind == f"{kind}-valid"]
+    (complete,) = [case for case in cases if case.kind == f"{kind}-unchanged"]
     path = tmp_path / "birds.tfrecord"
     shutil.copy(complete.path, path)
     files = ShardFiles(LocalStorage(), str(tmp_path), (path.name,))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
-    made = Indexing(features=anything, label=None, progress=False).build(files)
+    made = IndexBuilder(features=anything, label=None, progress=False).build(files)
     write_index(tmp_path, path.name, made)
     mine = [case for case in cases if case.kind.startswith(f"{kind}-") and case.first]
     assert len(mine) > 15
@@ -324,9 +325,12 @@ def records_of(path):
 
 INVALID = {
     "no Example": (b"\xff\xff", NOT_AN_EXAMPLE),
-    "missing": (example(size=[1], species=[0]), "feature 'song': it is not there"),
+    "missing": (example(size=[1], species=[0]), "feature 'song': it is missing"),
     "count": (example(size=[1, 2], song=[1.0, 2.0], species=[0]), "it has 2 values, expected 1"),
-    "kind": (example(size=[b"1"], song=[1.0, 2.0], species=[0]), "it holds a bytes list"),
+    "kind": (
+        example(size=[b"1"], song=[1.0, 2.0], species=[0]),
+        "a bytes list, expected an int64 list",
+    ),
     "class": (example(size=[1], song=[1.0, 2.0], species=[3]), "the class is 3; must be from -1"),
 }
 
@@ -389,7 +393,7 @@ def test_plain_files_match_the_features_of_their_index(tmp_path):
     path.write_bytes(b"".join(map(frame, [*good[:2], other, *good[3:]])))
     report = check(path)
     assert ("x.tfrecord", 2) in [(p.file, p.record) for p in report.problems]
-    assert any("'label': it is not there" in p.reason for p in report.problems)
+    assert any("'label': it is missing" in p.reason for p in report.problems)
 
 
 def test_inferred_features_need_not_match_later_records(tmp_path):
@@ -627,10 +631,9 @@ def test_index_of_other_shards(directory):
 
 def test_index_with_an_invalid_label(directory):
     rewrite(directory, label="song")
-    assert (only_of(check(directory), "birds-train.index.json").reason) == (
-        "label is 'song', which is Tensor(dtype='float32', shape=(2,), encoding='list'); must be a "
-        "ClassLabel, an integer or a string"
-    )
+    reason = only_of(check(directory), "birds-train.index.json").reason
+    assert "label is 'song'; must be a ClassLabel, an integer or a string" in reason
+    assert "Tensor(dtype='float32', shape=(2,)" in reason
 
 
 def test_index_with_a_wrong_compression(directory):

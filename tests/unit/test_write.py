@@ -1130,7 +1130,7 @@ def test_invalid_options(tmp_path, options):
 
 @pytest.mark.parametrize(
     ("options", "feature"),
-    [({"features": {"x": "int77"}}, "x"), ({"key": "id"}, "id"), ({"defaults": {"y": 1}}, None)],
+    [({"features": {"x": "int77"}}, "x"), ({"key": "id"}, "id"), ({"defaults": {"y": 1}}, "y")],
 )
 def test_options_that_do_not_match_the_examples(tmp_path, options, feature):
     with pytest.raises(FeatureError) as caught:

@@ -230,7 +230,7 @@ def _choose(dataset: Dataset, images: list[str], options: argparse.Namespace) ->
     if options.select is not None and options.select not in images:
         kind = describe_feature(dataset.features[options.select])
         others = f"images: {', '.join(images)}" if images else "there are no images"
-        raise FeatureError(f"is {kind}, not an image; {others}", feature=options.select)
+        raise FeatureError(f"it is {kind}, not an image; {others}", feature=options.select)
     if not images and options.save is not None:
         from covey.urls import shown
 

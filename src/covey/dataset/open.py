@@ -138,7 +138,7 @@ def open_layout(
         index = (indexes or {}).get(name)
         if index is None:
             index = find_or_build_index(split.files, split.stem, builder)
-        _check_records(split, index, layout, builder.on_error)
+        _check_records(split, index, builder.on_error)
         if builder.label is GUESS and len(index):  # all splits have the label of the first
             builder = replace(builder, label=index.metadata.label)
         found[name] = index
@@ -197,16 +197,18 @@ def _check_missing(split: SplitFiles, layout: Layout, on_error: OnError) -> None
     warnings.warn(f"{layout.path}: {reason}", SkippedRecordsWarning, stacklevel=5)
 
 
-def _check_records(split: SplitFiles, index: Index, layout: Layout, on_error: OnError) -> None:
+def _check_records(split: SplitFiles, index: Index, on_error: OnError) -> None:
     """Raise DatasetError unless the index has the record counts that the dataset declares."""
     if split.records is None or on_error == "skip":
         return
-    for shard, records in zip(index.metadata.shards, split.records, strict=True):
+    for path, shard, records in zip(
+        split.files.paths, index.metadata.shards, split.records, strict=True
+    ):
         if shard.records != records:
             raise DatasetError(
-                f"{shard.name} has {shard.records} records; must be {records} according to the "
-                "dataset: records are lost, or the file was modified",
-                path=layout.path,
+                f"the shard has {shard.records} records, but the metadata of the dataset declares "
+                f"{records}: records are lost, or the file was modified",
+                path=path,
             )
 
 
@@ -216,8 +218,9 @@ def _merge_features(metadata: Sequence[IndexMetadata], layout: Layout) -> Featur
         return unify(*(each.features for each in metadata))
     except FeatureError as error:
         raise DatasetError(
-            f"the splits have different features ({error})",
+            f"the splits have different features: {error.reason}",
             path=layout.path,
+            feature=error.feature,
             remedy="pass features= that match all splits",
         ) from None
 

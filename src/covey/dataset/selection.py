@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.reading.faults import out_of_range
+
 Ids = NDArray[np.int64]
 
 
@@ -51,10 +53,11 @@ class Selection:
         """
         if self.is_all and not check:
             return positions
-        positions = np.where(positions < 0, positions + len(self), positions)
-        if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= len(self)):
-            wrong = positions[(positions < 0) | (positions >= len(self))][0]
-            raise _out_of_range(int(wrong), len(self))
+        length = len(self)
+        if len(positions) and (int(positions.min()) < -length or int(positions.max()) >= length):
+            wrong = positions[(positions < -length) | (positions >= length)][0]
+            raise out_of_range(int(wrong), length)
+        positions = np.where(positions < 0, positions + length, positions)
         if self._ids is not None:
             return self._ids[positions]
         if self.is_all:
@@ -90,14 +93,14 @@ def parse_ids(key: Any, length: int) -> Ids:
     if hasattr(key, "__index__") and not isinstance(key, (bool, np.ndarray)):
         number = operator.index(key)
         if not -length <= number < length:
-            raise _out_of_range(number, length)
+            raise out_of_range(number, length)
         return np.array(number)
     try:
         array = np.asarray(key)
     except ValueError:  # lists of different lengths
         array = np.zeros((), object)
     if array.dtype == object and array.ndim == 1 and all(type(each) is int for each in key):
-        raise _out_of_range(max(key, key=abs), length)
+        raise out_of_range(max(key, key=abs), length)
     if array.dtype == bool:
         if array.shape != (length,):
             raise IndexError(f"the mask has shape {array.shape}; must be ({length},)")
@@ -109,12 +112,8 @@ def parse_ids(key: Any, length: int) -> Ids:
             f"the index is {_describe(key)}; must be an integer, a slice, or a list of integers"
         )
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
-        raise _out_of_range(int(array.max()), length)
+        raise out_of_range(int(array.max()), length)
     return parse_ids(int(array), length) if array.ndim == 0 else np.asarray(array, np.int64)
-
-
-def _out_of_range(position: int, length: int) -> IndexError:
-    return IndexError(f"there is no record {position}; there are {length}")
 
 
 def _describe(key: Any) -> str:

@@ -21,6 +21,7 @@ from covey.dataset_info import check_split_name
 from covey.errors import (
     CoveyError,
     DatasetError,
+    DatasetExistsError,
     FeatureError,
     FileChangedError,
     FormatError,
@@ -35,7 +36,6 @@ from covey.maintenance.report import (
     Problems,
     choose_splits,
     find_readable_layout,
-    reason_of,
     shown_path,
     thread_count,
 )
@@ -174,6 +174,9 @@ def _check_target(layout: Layout, target: str, splits: list[str], mode: Mode) ->
     for split in splits if is_local else ():
         try:
             TargetSplit.inspect(Path(os.path.abspath(target)), split, mode, None)
+        except DatasetExistsError as error:
+            error.remedy = "pass mode='overwrite' to replace it"  # a repair cannot append
+            raise
         except NotADirectoryError:
             raise DatasetError("it is a file; must be a directory", path=shown(target)) from None
 
@@ -194,7 +197,7 @@ def _common_features(splits: Sequence[_SplitRepair], path: str) -> Features:
         return unify(*known) if known else Features({})
     except FeatureError as error:
         raise DatasetError(
-            f"no features match all records: {reason_of(error)}", path=path, remedy="pass features="
+            error.reason, path=path, feature=error.feature, remedy="pass features="
         ) from None
 
 

@@ -59,5 +59,10 @@ def corrupt_error(where: RecordLocation, reason: str) -> CorruptRecordError:
     )
 
 
+def out_of_range(record_id: int, records: int) -> IndexError:
+    """Return the error for a record id that a sequence of records does not have."""
+    return IndexError(f"record id {record_id} is out of range; the number of records is {records}")
+
+
 def _signed(bits: int) -> int:
     return bits - 2**64 if bits >= 2**63 else bits

@@ -20,7 +20,7 @@ from covey import _core
 from covey._fork import ForkAware
 from covey.errors import ClosedError, CoveyError, FormatError
 from covey.reading.decompressed import MemberError, inflate_member
-from covey.reading.faults import corrupt_error, fault_error
+from covey.reading.faults import corrupt_error, fault_error, out_of_range
 from covey.reading.open_shards import OpenShards, Table
 from covey.schema import Features
 from covey.schema.diagnostics import RecordLocation
@@ -192,10 +192,10 @@ class Gatherer(ForkAware):
 
         Rows of several tables have only the common fields.
         """
+        if len(ids) and (ids.min() < -len(self) or ids.max() >= len(self)):
+            wrong = ids[(ids < -len(self)) | (ids >= len(self))][0]
+            raise out_of_range(int(wrong), len(self))
         ids = np.where(ids < 0, ids + len(self), ids)
-        if len(ids) and (ids.min() < 0 or ids.max() >= len(self)):
-            wrong = ids[(ids < 0) | (ids >= len(self))][0]
-            raise IndexError(f"record id is {wrong}; must be less than {len(self)}")
         if len(self.tables) == 1:
             rows = self.tables[0].index.rows[ids]
             self.tables[0].index.check_read()
@@ -262,7 +262,7 @@ class Gatherer(ForkAware):
     def _raise_fault(self, fault: _core.Fault, ids: Ids) -> NoReturn:
         record_id = int(ids[fault.row])
         if fault.code == "row":
-            raise IndexError(f"record id is {record_id}; must be less than {len(self)}") from None
+            raise out_of_range(record_id, len(self)) from None
         for table in self.tables:
             table.index.check_read()
         raise fault_error(fault, self.location(record_id)) from None

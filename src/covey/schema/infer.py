@@ -127,7 +127,7 @@ def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
         return "str" if all(isinstance(value, str) for value in values) else "bytes"
     if array.dtype.kind == "O" and all(isinstance(value, int) for value in values):
         if min(values) < 0 or max(values) >= 2**64:
-            raise FeatureError(f"integers from {min(values)} to {max(values)} fit no dtype")
+            raise FeatureError(f"no dtype holds integers from {min(values)} to {max(values)}")
         return "uint64"
     dtype = dtype_of(array)
     if dtype != "float64":
@@ -278,8 +278,8 @@ class Inference:
                 continue
             if path in names:
                 raise FeatureError(
-                    "it has one, which the examples before it have not; give it a "
-                    "default, or declare the features",
+                    "the previous examples do not have it; give it a default, or declare the "
+                    "features",
                     feature=name,
                 )
             first = self._guesses[path].example
@@ -413,7 +413,8 @@ class Inference:
         kinds = self.kinds()
         if unseen:
             raise FeatureError(
-                f"no example has {unseen[0]!r}, for which there is a default; declare it"
+                "no example has it, so its type is unknown; declare it, or remove its default",
+                feature=unseen[0],
             )
         return kinds
 
@@ -459,6 +460,6 @@ def _check_nesting(guesses: Mapping[tuple[str, ...], Guess]) -> None:
             other = guesses.get(path[:i])
             if other is not None:
                 raise FeatureError(
-                    f"example {other.example} has a value, example {guess.example} a dict",
+                    f"example {other.example} has a value, example {guess.example} has a dict",
                     feature="/".join(path[:i]),
                 )

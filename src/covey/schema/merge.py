@@ -126,7 +126,9 @@ def unify(first: Features, *others: Features, allow_missing: bool = False) -> Fe
             a, b = first.get(name), other.get(name)
             kind = _unify(a, b, allow_missing)
             if kind is None:
-                raise FeatureError(str(Difference(name, a, b)), feature=name)
+                raise FeatureError(
+                    f"it is {describe(a)} in one schema and {describe(b)} in another", feature=name
+                )
             kinds[name] = kind
         if dict(first) != kinds:
             same_names = first.keys() == kinds.keys()
