@@ -257,7 +257,9 @@ def _restore(
     kind: type[CoveyError], args: tuple[Any, ...], attributes: dict[str, Any]
 ) -> CoveyError:
     """Rebuild an unpickled error without its constructor, whose arguments differ by class."""
-    error = kind.__new__(kind)
+    # DatasetExistsError finds ValueError.__new__ first, which cannot create an OSError.
+    new = OSError.__new__ if issubclass(kind, OSError) else kind.__new__
+    error = new(kind)
     error.args = args
     error.__dict__.update(attributes)
     return error

@@ -275,7 +275,7 @@ def number_column(
     unknown = next((row for row, string in enumerate(strings) if string not in ids), None)
     if unknown is not None:
         raise FeatureError(
-            f"there is no class {strings[unknown]!r} among the {len(names)} names",
+            f"unknown class {strings[unknown]!r}; the label has {len(names)} names",
             example=unknown,
             feature=label,
         )

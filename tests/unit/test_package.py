@@ -1,6 +1,7 @@
 """The package: public names, import graph, and what an import loads."""
 
 import ast
+import copy
 import inspect
 import json
 import pickle
@@ -205,6 +206,23 @@ def test_the_error_tree_is_complete():
         if inspect.isclass(kind) and issubclass(kind, errors.CoveyError)
     ]
     assert all(kind.__name__ in drawn for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        each
+        for each in vars(errors).values()
+        if inspect.isclass(each) and issubclass(each, errors.CoveyError)
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_error_can_be_pickled_and_copied(kind):
+    fields = {"key": "a", "examples": (1, 2)} if kind is errors.DuplicateKeyError else {}
+    error = kind("broken", path="a", remedy="write it again", **fields)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is kind
+        assert (str(again), vars(again)) == (str(error), vars(error))
 
 
 def test_errors_survive_pickling():

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from covey import Features, RecordWriter, Tensor
+from covey import Features, RecordReader, RecordWriter, Tensor
 from covey.errors import CorruptRecordError, ExampleError, SkippedRecordsWarning
 from covey.reading import read_batches
 
@@ -152,7 +152,7 @@ def test_what_is_read_before_an_error_does_not_depend_on_threads(tmp_path, monke
     assert rows == 990
 
 
-def test_what_was_skipped_is_reported(tmp_path):
+def test_skipped_records_are_reported(tmp_path):
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:
         with RecordWriter(path) as writer:
@@ -165,19 +165,23 @@ def test_what_was_skipped_is_reported(tmp_path):
     with pytest.warns(SkippedRecordsWarning):
         batches = list(read_batches(paths, FEATURES, on_error="skip", skipped=skipped))
     assert [len(batch["id"]) for batch in batches] == [4]
-    assert [(each.name, each.record) for each in skipped] == [(str(path), 0) for path in paths]
+    assert [(each.path, each.record) for each in skipped] == [(str(path), 0) for path in paths]
     assert skipped[0].reason.startswith("data checksum is 0x")
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_record_that_does_not_fit_is_named(tmp_path, threads):
+def test_a_record_with_another_type_is_an_error(tmp_path, threads):
     path = tmp_path / "x"
     with RecordWriter(path) as writer:
         for i in range(50):
             writer.write(FEATURES.encode(example(i)))
         writer.write(Features({"id": "float32"}).encode({"id": 0.5}))
-    with pytest.raises(ExampleError, match=r"record 50 at byte .*feature 'id': it holds a float"):
+    with pytest.raises(ExampleError, match="stored as a float list, expected an int64") as caught:
         list(read_batches(path, FEATURES, 8, threads=threads))
+    error = caught.value
+    assert (error.path, error.record, error.feature) == (str(path), 50, "id")
+    with RecordReader(path) as reader:
+        assert Features({"id": "float32"}).decode(reader.read_at(error.offset)) == {"id": 0.5}
 
 
 def test_bad_options(shards):

@@ -914,7 +914,7 @@ def test_the_index_finds_every_record(tmp_path, compression):
     for number in [0, 1, 499, 500, 999]:
         row = rows[number]
         with RecordReader(shard_paths(tmp_path)[row["shard"]]) as reader:
-            record = reader.read_at(row["offset"], row["within"] if compression else 0)
+            record = reader.read_at(row["offset"], row["inner_offset"] if compression else 0)
         assert len(record) == row["length"]
         assert tidy(features.decode(record)) == found[number]
 
@@ -946,7 +946,7 @@ def test_write_result(tmp_path):
     assert [shard.name for shard in written.shards] == [path.name for path in paths]
     assert [shard.bytes for shard in written.shards] == [path.stat().st_size for path in paths]
     assert written.bytes == sum(path.stat().st_size for path in paths)
-    assert (written.records, written.label, written.left_out) == (50, "species", ())
+    assert (written.records, written.label, written.skipped) == (50, "species", ())
     assert written.classes == dict.fromkeys(sorted(SPECIES), 10)
     assert written.seconds > 0
     (split,) = info(tmp_path / "birds").splits
@@ -1050,9 +1050,9 @@ def test_skipped_examples_are_listed(tmp_path, workers, features):
     options = {"features": features, "label": "label", "workers": workers}
     written = write(source, tmp_path, on_error="skip", **options)
     assert sorted(column(tmp_path, "x")) == sorted({*range(200)} - {7, 50, 100})
-    assert [each.example for each in written.left_out] == [7, 50, 100]
-    assert "50 cannot be read" in written.left_out[1].reason
-    assert "'x'" in written.left_out[0].reason
+    assert [each.record for each in written.skipped] == [7, 50, 100]
+    assert "50 cannot be read" in written.skipped[1].reason
+    assert "'x'" in written.skipped[0].reason
     assert "skipped   3" in str(written)
     check_index(tmp_path)
 
@@ -1083,7 +1083,7 @@ def test_indexed_examples_that_fail_are_errors(tmp_path):
 def test_skip_every_kind_of_invalid_example(tmp_path, examples, options):
     written = write(examples, tmp_path, on_error="skip", shuffle=False, **options)
     assert column(tmp_path, "x") == [1, 2]
-    assert [each.example for each in written.left_out] == [1]
+    assert [each.record for each in written.skipped] == [1]
 
 
 def test_skipping_everything_is_an_error(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,6 +23,13 @@ _OPTIONS = {
     "defaults": "--default",
     "storage_options": "--storage-option",
 }
+
+# Arguments in the remedies of errors: `mode='append'`, `shards=2`, `pass label=`. The names of
+# storage options, such as `key=`, are the same on the command line.
+_ARGUMENT = re.compile(
+    r"\b(split|label|kind|mode|on_error|workers|shards|records_per_shard|shard_bytes|compression"
+    r"|memory_limit|max_pixels|storage_options)=(?:'([\w-]+)'|(\d+)|(?![\w'\"(]))"
+)
 
 
 def print_lines(*lines: str) -> None:
@@ -44,9 +53,28 @@ def option_name(argument: str) -> str:
     return _OPTIONS.get(argument) or f"--{argument.replace('_', '-')}"
 
 
+def with_option_names(remedy: str) -> str:
+    """Return the remedy of an error, with options in place of arguments.
+
+    >>> with_option_names("pass mode='overwrite' to replace it, or label=")
+    'pass --mode overwrite to replace it, or --label'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        value = found[2] or found[3]
+        name = option_name(found[1])
+        return f"{name} {value}" if value else name
+
+    return _ARGUMENT.sub(option, remedy)
+
+
 def error_message(error: BaseException) -> str:
     """Return the message of an error, with the names of options."""
-    return error.message(option_name) if isinstance(error, CoveyError) else str(error)
+    if not isinstance(error, CoveyError):
+        return str(error)
+    shown = copy.copy(error)
+    shown.remedy = with_option_names(error.remedy)
+    return shown.message(option_name)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -128,9 +128,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group("files")
     shards = files.add_mutually_exclusive_group()
     shards.add_argument("--shards", metavar="N", type=positive, help="shards of each split")
-    shards.add_argument("--records-per-shard", metavar="N", type=positive)
     shards.add_argument(
-        "--shard-bytes", metavar="SIZE", type=size, default=256 << 20, help="(default: 256M)"
+        "--records-per-shard", metavar="N", type=positive, help="records in each shard"
+    )
+    shards.add_argument(
+        "--shard-bytes",
+        metavar="SIZE",
+        type=size,
+        default=256 << 20,
+        help="size of each shard (default: 256M)",
     )
     files.add_argument(
         "--compression",

@@ -48,7 +48,7 @@ class RecordWriter:
         append: Append to an existing file, after checking that it ends with a complete record.
         buffer_bytes: Size of the write buffer.
         executor: Executor that compresses GZIP members concurrently; the file is the same.
-        keep_places: Keep the location of each record, for :meth:`places`.
+        track_locations: Keep the location of each record, for :meth:`places`.
 
     >>> with RecordWriter("small.tfrecord.gz", compression="GZIP") as writer:
     ...     writer.write(b"a record")
@@ -74,7 +74,7 @@ class RecordWriter:
         if member_bytes < 1 or buffer_bytes < 1:
             raise ValueError("member_bytes and buffer_bytes must be integers >= 1")
         if append and track_locations:
-            raise ValueError("keep_places and append cannot be combined")
+            raise ValueError("track_locations and append cannot be combined")
         self._emitted = 0
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -188,7 +188,7 @@ class RecordWriter:
         if self._places is None or not self._closed:
             raise ValueError(
                 f"{self.name}: locations are available after the writer is closed, with "
-                "keep_places=True"
+                "track_locations=True"
             )
         return self._places.finish()
 

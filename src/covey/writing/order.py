@@ -54,10 +54,15 @@ class _Group:
 
     features: Features
     label: str | None
-    """Name of the label feature of the class ids in the rows."""
+    """Name of the label feature."""
     only_label: Features | None
-    """The label feature alone."""
+    """The label feature alone, if the rows have the class ids; None if they do not."""
     spool: Spool
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the rows have the class ids, or the records are unlabelled."""
+        return self.label is None or self.only_label is not None
 
 
 class RecordSorter:
@@ -68,6 +73,10 @@ class RecordSorter:
     the final ones are decoded and encoded again.
 
     Records are added to their spool by another thread, while the caller encodes the next ones.
+
+    Class ids are read from each chunk if the order depends on them, or if they are strings, which
+    must all be known at the end. Otherwise they are read when the sorted records are written: in
+    larger blocks, on several threads.
 
     Args:
         directory: Directory of the temporary files.
@@ -156,7 +165,9 @@ class RecordSorter:
         if order.by_class and (label is None or is_string(features[label])):
             order = RecordOrder(by=order.by)  # the class ids are not final
         spool = self._new_spool(order, f"{len(self._groups)}-")
-        only_label = None if label is None else features.select([label])
+        only_label = None
+        if label is not None and (self._options.order.by_class or is_string(features[label])):
+            only_label = features.select([label])
         self._groups.append(_Group(features, label, only_label, spool))
         return self._groups[-1]
 
@@ -190,6 +201,7 @@ class RecordSorter:
             features = features.replace({label: make_label(label, strings)})
         classes = Classes(features, label, strings)
         final_ids = self._class_ids.final_ids()
+        has_ids = order.by_class or all(group.has_ids for group in self._groups)
         group = self._groups[0]
         is_final = (
             len(self._groups) == 1
@@ -202,14 +214,21 @@ class RecordSorter:
             has_strings = label is not None and is_string(group.features[label])
             spool.final_ids = final_ids if has_strings else None
         else:
-            spool = self._merge_groups(features, classes, final_ids)
-        spool.is_labelled = label is not None
+            spool = self._merge_groups(features, classes, final_ids, has_ids)
+        spool.is_labelled = label is not None and has_ids
         return spool, features, classes
 
     def _merge_groups(
-        self, features: Features, classes: Classes, final_ids: NDArray[np.int64]
+        self, features: Features, classes: Classes, final_ids: NDArray[np.int64], has_ids: bool
     ) -> Spool:
-        """Bring all records into one spool, with the final features and class ids."""
+        """Bring all records into one spool, with the final features and class ids.
+
+        Args:
+            features: The final features.
+            classes: The final classes.
+            final_ids: Final class ids, by provisional id.
+            has_ids: Whether the rows of the spool need class ids.
+        """
         target = self._new_spool(self._options.order, "all-")
         label = classes.label
         for group in self._groups:
@@ -220,9 +239,11 @@ class RecordSorter:
                 if not is_same:
                     block = _translate(block, group.features, features, label)
                     rows["length"] = block.lengths
-                if group.label != label:
-                    rows["label"] = 0 if label is None else classes.of(block)
-                elif label is not None and is_string(group.features[label]):
+                if not has_ids or label is None:
+                    rows["label"] = 0
+                elif group.label != label:
+                    rows["label"] = classes.of(block)
+                elif is_string(group.features[label]):
                     rows["label"] = final_ids[rows["label"]]
                 target.add(block, rows)
         return target
