@@ -124,7 +124,7 @@ def test_a_pickle_whose_index_is_another_by_now(tmp_path):
 # Processes.
 
 # What opening calls on its way.
-STEPS = {"Gather": _core, "fingerprint_of": open_shards, "Inflater": decompressed}
+STEPS = {"Gather": _core, "changed_state": open_shards, "Inflater": decompressed}
 
 
 def read_some(dataset, ids):
@@ -203,8 +203,8 @@ def forked_while_opening(directory, kind, used, name):
     [
         ("mapped", False, "Gather"),
         ("mapped", True, "Gather"),
-        ("GZIP", False, "fingerprint_of"),
-        ("foreign GZIP", False, "fingerprint_of"),
+        ("GZIP", False, "changed_state"),
+        ("foreign GZIP", False, "changed_state"),
         ("foreign GZIP", False, "Inflater"),
     ],
 )
