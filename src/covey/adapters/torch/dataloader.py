@@ -225,7 +225,7 @@ class BatchDataLoader(DataLoader[Any]):
     ``StatefulDataLoader(batches.dataset, sampler=batches.sampler, batch_size=None)``.
     """
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Any:
         """Iterate over the next epoch, which begins with the first batch that is requested."""
         if isinstance(self.sampler, StepSampler) and isinstance(self.dataset, StepDataset):
             return CountingIterator(super().__iter__, self.sampler, self.dataset)
