@@ -282,7 +282,7 @@ def s3_client():
         client = boto3.client(
             "s3",
             endpoint_url=endpoint,
-            aws_access_key_id="nobody",
+            aws_access_key_id="reader",
             aws_secret_access_key="nothing",
             region_name="us-east-1",
         )
@@ -316,7 +316,7 @@ def s3(s3_client, session):
         lambda name: client.delete_object(Bucket="bucket", Key=f"{directory}/{name}"),
         there,
         {
-            "key": "nobody",
+            "key": "reader",
             "secret": "nothing",
             "client_kwargs": {"endpoint_url": endpoint},
             "session": session,
@@ -907,8 +907,8 @@ def test_a_path_that_does_not_exist(sound, made, name):
 
 
 def test_no_such_bucket(s3):
-    with pytest.raises(DatasetError, match="s3://nobody/birds: there is no such file or directory"):
-        opened("s3://nobody/birds", storage_options=s3.options)
+    with pytest.raises(DatasetError, match="s3://absent/birds: there is no such file or directory"):
+        opened("s3://absent/birds", storage_options=s3.options)
 
 
 def test_refused(web, s3, made):
@@ -942,7 +942,7 @@ def test_a_server_that_is_down(web, made):
 def test_storage_options_are_needed(s3, made):
     s3.bring(made("covey"))
     complete = {"endpoint_url": s3.options["client_kwargs"]["endpoint_url"]}
-    complete |= {"key": "nobody", "secret": "nothing"}
+    complete |= {"key": "reader", "secret": "nothing"}
     assert len(opened(s3.url, split="train", storage_options=complete)) == TRAIN
     del complete["key"], complete["secret"]
     with pytest.raises(StoragePermissionError, match="credentials"):
@@ -1464,8 +1464,8 @@ def test_write_permission_is_checked_first(s3):
 
 def test_a_missing_bucket_is_reported_first(s3):
     examples = iter(more(0, 30))
-    s3.url = "s3://nobody/birds"
-    with pytest.raises(StorageError, match="s3://nobody/birds"):
+    s3.url = "s3://absent/birds"
+    with pytest.raises(StorageError, match="s3://absent/birds"):
         put(s3, examples)
     assert len(list(examples)) == 30
 
@@ -1520,7 +1520,7 @@ def test_a_driver_that_cannot_copy(memory, tmp_path):
 def arguments(place):
     """Its storage options, as a command line has them."""
     endpoint = json.dumps(place.options["client_kwargs"])
-    for each in ("key=nobody", "secret=nothing", f"client_kwargs={endpoint}"):
+    for each in ("key=reader", "secret=nothing", f"client_kwargs={endpoint}"):
         yield from ("--storage-option", each)
 
 

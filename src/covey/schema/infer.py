@@ -257,12 +257,6 @@ class Inference:
         self._next += 1
         self._count += 1
 
-    def has_names_of(self, other: Inference) -> bool:
-        """Whether another has found the same features, but for those with defaults."""
-        return all(
-            "/".join(path) in self.defaults for path in self._guesses.keys() ^ other._guesses.keys()
-        )
-
     def check_names(self, example: Mapping[str, Any]) -> None:
         """Make sure that an example has the same features as those before it, but for defaults.
 
@@ -314,7 +308,7 @@ class Inference:
         self._set(path, self._wider(path, guess), 1)
 
     def pass_over(self, count: int) -> None:
-        """So many examples more have all features, and fit them exactly."""
+        """Count examples that have all features with exactly the inferred types."""
         for path in self._seen:
             self._seen[path] += count
         self._next += count
@@ -323,17 +317,17 @@ class Inference:
     def merge(
         self, other: Inference, integers: Callable[[str], tuple[int, int]] | None = None
     ) -> bool:
-        """Add what another found in the examples that follow.
+        """Add the result of another inference over the examples that follow.
 
         Args:
-            other: The other.
-            integers: Tells the smallest and the largest integer of a feature in the examples that
-                were passed over. Asked only where the type depends on it.
+            other: The other inference.
+            integers: Function that returns the smallest and the largest integer of a feature in
+                the examples counted by :meth:`pass_over`. Called only if the type depends on it.
 
         Returns:
-            Whether the features are others now.
+            Whether the features have changed.
         """
-        # All or nothing: who merges may catch the error, and go on without the other.
+        # All or nothing: the caller may catch the error and continue without the other.
         found = {path: self._wider(path, guess, integers) for path, guess in other._guesses.items()}
         changed = False
         for path, guess in found.items():
@@ -350,7 +344,7 @@ class Inference:
         guess: Guess,
         integers: Callable[[str], tuple[int, int]] | None = None,
     ) -> Guess:
-        """What fits the values so far, and another one."""
+        """Return the type that fits the values so far and another one."""
         before = self._guesses.get(path)
         if before is None:
             return guess
