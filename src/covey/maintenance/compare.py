@@ -23,12 +23,12 @@ from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, r
 from covey.index.read import ArrayFile
 from covey.maintenance.report import Problems, reason_of
 from covey.maintenance.scan import CheckedShard, ScannedRows
-from covey.schema import ClassLabel, Feature, Features
+from covey.schema import Feature, Features
+from covey.schema.merge import describe, extends
 from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
 
 # Rows whose checksum is computed at once.
 _CHECKSUM_ROWS = 1 << 18
-_MAX_FEATURE_CHARS = 120
 _MISSING = "the file is missing, but other files of the index exist"
 
 
@@ -317,8 +317,7 @@ def compare_features(
     for name, (known, indexed) in found.items():
         problems.add(
             FEATURES_FILE,
-            f"feature {name!r} is {_shown_feature(known)}, but {_shown_feature(indexed)} in "
-            f"{index_file}",
+            f"feature {name!r} is {describe(known)}, but {describe(indexed)} in {index_file}",
         )
 
 
@@ -330,7 +329,7 @@ def feature_differences(
         return {}
     indexed = _after_tfds(indexed)
     pairs = {name: (known.get(name), indexed.get(name)) for name in (*indexed, *known)}
-    return {name: pair for name, pair in pairs.items() if not _agree(*pair)}
+    return {name: pair for name, pair in pairs.items() if not extends(*pair)}
 
 
 def _after_tfds(features: Features) -> Features:
@@ -347,25 +346,3 @@ def _after_tfds(features: Features) -> Features:
         return files[name].encode()
 
     return features_from_tfds("", read)
-
-
-def _agree(known: Feature | None, indexed: Feature | None) -> bool:
-    """Return whether a feature of an index is that of the dataset, which may have more classes."""
-    if isinstance(indexed, ClassLabel) and isinstance(known, ClassLabel):
-        if indexed.names is None or known.names is None:
-            same = indexed.names is known.names
-            return same and (indexed.num_classes or 0) <= (known.num_classes or 0)
-        return indexed.names == known.names[: len(indexed.names)]
-    return indexed == known
-
-
-def _shown_feature(feature: Feature | None) -> str:
-    if feature is None:
-        return "missing"
-    if not isinstance(feature, ClassLabel):
-        string = str(feature)
-        return string if len(string) <= _MAX_FEATURE_CHARS else f"{string[:100]}..."
-    if feature.names is None:
-        return f"a ClassLabel of {feature.num_classes} classes without names"
-    names = ", ".join(map(repr, feature.names[:5])) + (", ..." if len(feature.names) > 5 else "")
-    return f"a ClassLabel of {feature.num_classes} classes ({names})"
