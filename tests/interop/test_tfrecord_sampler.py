@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+import time
 from itertools import chain
 from pathlib import Path
 
@@ -204,15 +205,18 @@ def test_a_seed_tells_which_batches(shuffled):
 
 
 @pytest.mark.parametrize("decode", [parse, None])
-def test_a_checkpoint_goes_on_exactly(shuffled, tmp_path, decode):
+def test_resume_from_checkpoint(shuffled, tmp_path, decode):
+    """Also if prefetching threads have reached the end of an epoch, after 15 steps."""
+
     def sampler():
-        return iter(TFRecordDatasetSampler(shuffled, decode, 2, 16, label="label"))
+        return iter(TFRecordDatasetSampler(shuffled, decode, 2, 16, label="label", parallelism=4))
 
     expected = [numbers(x) for _, (x, _) in zip(range(40), sampler(), strict=False)]
-    for at in (15, 23):
+    for at in (*range(15, 24, 2), 30):
         iterator = sampler()
         for _ in range(at):
             next(iterator)
+        time.sleep(0.1)  # the buffers of the iterator are full
         saved = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / f"saved{at}"))
         other = sampler()
         tf.train.Checkpoint(iterator=other).read(saved)

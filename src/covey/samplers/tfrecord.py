@@ -119,12 +119,13 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
                 f"{size // per_class} classes, but the dataset has {classes}"
             )
         loader = dataset.batches(size // per_class, per_class, seed=seed, threads=threads)
+        # repeat() is applied before the parallel map: a checkpoint saves the position of repeat(),
+        # but not that the threads of a map below it have reached the end of an epoch.
         if deserialization_fn is None:
-            batches = loader.to_tf()
+            batches = loader.to_tf().repeat(num_repeat)
         else:
-            records = _records(dataset, loader.plan, threads)
+            records = _records(dataset, loader.plan, threads).repeat(num_repeat)
             batches = map_examples(records, deserialization_fn, size, parallelism=parallelism)
-        batches = batches.repeat(num_repeat)
     elif deserialization_fn is None:
         raise DatasetError(
             "the shards have no known label, so covey cannot decode and batch them",
