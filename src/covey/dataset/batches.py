@@ -177,7 +177,7 @@ class RawRecords(Sequence[bytes]):
         """Yield all ids in order, in chunks of bounded size."""
         for begin in range(0, len(self), _MAX_READ_RECORDS):
             ids = np.arange(begin, min(begin + _MAX_READ_RECORDS, len(self)), dtype=np.int64)
-            sizes = np.cumsum(self._gatherer.lengths(self._selection.take(ids)))
+            sizes = np.cumsum(self._gatherer.rows.lengths(self._selection.take(ids)))
             cuts = np.flatnonzero(np.diff(sizes // _MAX_READ_BYTES)) + 1
             yield from np.split(ids, cuts)
 

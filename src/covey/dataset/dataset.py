@@ -164,13 +164,13 @@ class Dataset(Loadable):
     def _check_strings(self, column: Any, taken: Ids) -> None:
         """Compare label strings with the index, as the native core does with integers."""
         found = [self._class_ids_by_string.get(string) for string in decode_strings(column)]
-        expected = self._gatherer.labels(taken).tolist()
+        expected = self._gatherer.rows.labels(taken).tolist()
         for row, (class_id, indexed) in enumerate(zip(found, expected, strict=True)):
             if class_id != indexed:
                 raise DatasetError(
                     f"the class is {column[row]!r}, but its id in the index is {indexed}; the "
                     "shard was modified, or the index belongs to another dataset",
-                    **self._gatherer.location(int(taken[row])).fields,
+                    **self._gatherer.rows.location(int(taken[row])).fields,
                     remedy="run `covey index` to rebuild the index",
                 )
 
@@ -213,7 +213,7 @@ class Dataset(Loadable):
             labels.flags.writeable = False
             return labels
         if self._class_ids is None:
-            return self._gatherer.labels(self._selection.all())
+            return self._gatherer.rows.labels(self._selection.all())
         mapped = [
             class_ids[index.rows["label"]]
             for index, class_ids in zip(indexes, self._class_ids, strict=True)
@@ -272,7 +272,7 @@ class Dataset(Loadable):
             self.features,
             label=self.label,
             names=self._names,
-            selection=Selection(len(self._gatherer), ids=ids),
+            selection=Selection(len(self._gatherer.rows), ids=ids),
             class_ids=self._class_ids,
             pixels=self._pixels,
             max_pixels=self._max_pixels,
@@ -284,11 +284,11 @@ class Dataset(Loadable):
         """Return the class ids of examples."""
         if self._class_ids is not None:
             return np.asarray(self.labels[ids])
-        return self._gatherer.labels(self._selection.take(ids))
+        return self._gatherer.rows.labels(self._selection.take(ids))
 
     def place(self, number: int) -> RecordLocation:
         """Return the location of an example."""
-        return self._gatherer.location(int(self._selection.take(np.array([number]))[0]))
+        return self._gatherer.rows.location(int(self._selection.take(np.array([number]))[0]))
 
     @cached_property
     def _numbers(self) -> Ids | None:

@@ -148,7 +148,7 @@ def open_layout(
     slices = resolve_split(terms, lengths, layout.path)
     tables = [Table(index, layout.splits[name].files) for name, index in found.items()]
     gatherer = Gatherer(tables, verify=verify, mmap=builder.mmap, cache_bytes=cache_bytes)
-    first = dict(zip(found, gatherer.first_records, strict=True))
+    first = dict(zip(found, gatherer.rows.first_records, strict=True))
     chosen = [(first[each.split] + each.begin, first[each.split] + each.end) for each in slices]
     # A split without records has no known features or classes.
     metadata = [index.metadata for index in found.values() if len(index)]
@@ -160,7 +160,7 @@ def open_layout(
         declared if declared is not None else _merge_features(metadata, layout),
         label=metadata[0].label,
         names=_declared_names(declared, metadata[0]) or names,
-        selection=Selection(len(gatherer), chosen),
+        selection=Selection(len(gatherer.rows), chosen),
         class_ids=class_ids,
         pixels=decode_images,
         max_pixels=max_pixels,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.reading.faults import out_of_range
+from covey.reading.rows import out_of_range
 
 Ids = NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from covey.reading.gather import Gatherer
-from covey.reading.open_shards import Table
+from covey.reading.rows import Table
 
 if TYPE_CHECKING:
     from covey.reading.stream import read_batches

@@ -17,20 +17,14 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
-
-import numpy as np
-from numpy.typing import NDArray
 
 from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
-from covey.index import Index
 from covey.index.format import Shard
 from covey.storage import cache_limit
 from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import pin
-from covey.tfrecord.block import longest_member
 from covey.tfrecord.compression import Compression, Inflater, detect_compression
 from covey.tfrecord.streams import StreamError
 from covey.untrusted import RegularFile
@@ -44,25 +38,6 @@ _MAX_RATIO = 1040
 _MIN_MEMBER_BYTES = 18
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Members:
-    """The GZIP members of a shard."""
-
-    edges: NDArray[np.int64]
-    """The offset of each member, and the size of the shard."""
-    longest: int
-    """The maximum size of the decompressed data of a member."""
-
-
-def find_members(index: Index, shard: int) -> Members:
-    """Return the GZIP members of a shard from the rows of its index."""
-    first, end = index.first_records[shard : shard + 2]
-    rows = index.rows[first:end]
-    starts = np.unique(np.minimum(rows["offset"], np.uint64(2**62))).astype(np.int64)
-    edges = np.append(starts, index.metadata.shards[shard].bytes)
-    return Members(edges, longest_member(rows["length"]))
 
 
 class MemberError(Exception):

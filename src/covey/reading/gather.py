@@ -6,7 +6,6 @@ of GZIP members, and shards that must not be mapped, are read into buffers.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +17,21 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey._fork import ForkAware
-from covey.errors import ClosedError, CoveyError, FormatError
+from covey.errors import ClosedError, CoveyError
 from covey.reading.decompressed import MemberError, inflate_member
-from covey.reading.faults import corrupt_error, fault_error, out_of_range
-from covey.reading.open_shards import OpenShards, Table
+from covey.reading.open_shards import OpenShards
+from covey.reading.rows import (
+    Ids,
+    IndexRows,
+    Segments,
+    Table,
+    corrupt_error,
+    fault_error,
+    out_of_range,
+)
 from covey.schema import Features
-from covey.schema.diagnostics import RecordLocation
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES
 
-Ids = NDArray[np.int64]
 Result = TypeVar("Result")
 
 # Buffers, and for each record its buffer, its offset in the buffer and its length.
@@ -64,27 +69,19 @@ class Gatherer(ForkAware):
         mmap: bool = True,
         cache_bytes: int | None = None,
     ) -> None:
-        self.tables = tuple(tables)
+        self.rows = IndexRows(tables)
         self._verify = verify
         self._cache_bytes = cache_bytes
-        self._first_record = np.cumsum([0, *(len(each.index) for each in tables)]).tolist()
-        shards = [len(each.index.metadata.shards) for each in tables]
-        self._first_shard = np.cumsum([0, *shards]).tolist()
-        members = [_has_members(each) for each in tables]
         self._map_files = mmap
-        self._maps = mmap and not any(members)
-        self._members = members
+        self._maps = mmap and not any(each.has_members for each in tables)
         self._opened: OpenShards | None = None
         self._closed = False
         super().__init__()
 
-    def __len__(self) -> int:
-        return int(self._first_record[-1])
-
     @property
-    def first_records(self) -> list[int]:
-        """The id of the first record of each split."""
-        return list(self._first_record[:-1])
+    def tables(self) -> tuple[Table, ...]:
+        """The splits."""
+        return self.rows.tables
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {
@@ -148,7 +145,7 @@ class Gatherer(ForkAware):
             return self._from_files(opened, ids, decode_frames, _INDEX_FAULTS)
 
         return features.decode_with(
-            run, len(ids), lambda row: self.location(int(ids[row])), out=out
+            run, len(ids), lambda row: self.rows.location(int(ids[row])), out=out
         )
 
     def mapped(self, ids: Ids) -> tuple[_core.Gather, int] | None:
@@ -168,7 +165,7 @@ class Gatherer(ForkAware):
         """Return whether to read from maps; not if too many remote shards must be pinned."""
         if not self._maps or not opened.is_remote:
             return self._maps
-        return len(np.unique(self.rows(ids)[1])) <= opened.max_pinned
+        return len(np.unique(self.rows.take(ids)[1])) <= opened.max_pinned
 
     @property
     def _check(self) -> int:
@@ -185,87 +182,23 @@ class Gatherer(ForkAware):
             opened, ids, lambda frames: _core.read_records(*frames, self._verify), explained
         )
 
-    # Index rows.
-
-    def rows(self, ids: Ids) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the index rows of records, and their shards, numbered through all tables.
-
-        Rows of several tables have only the common fields.
-        """
-        if len(ids) and (ids.min() < -len(self) or ids.max() >= len(self)):
-            wrong = ids[(ids < -len(self)) | (ids >= len(self))][0]
-            raise out_of_range(int(wrong), len(self))
-        ids = np.where(ids < 0, ids + len(self), ids)
-        if len(self.tables) == 1:
-            rows = self.tables[0].index.rows[ids]
-            self.tables[0].index.check_read()
-            return rows, self._check_shards(rows["shard"].astype(np.int64), 0)
-        which = np.searchsorted(self._first_record, ids, side="right") - 1
-        common = np.zeros(len(ids), _COMMON)
-        shards = np.zeros(len(ids), np.int64)
-        for number in np.unique(which).tolist():
-            mine = which == number
-            rows = self.tables[number].index.rows[ids[mine] - self._first_record[number]]
-            self.tables[number].index.check_read()
-            for name in _COMMON.names or ():
-                if name in (rows.dtype.names or ()):
-                    common[name][mine] = rows[name]
-            shards[mine] = self._check_shards(rows["shard"].astype(np.int64), number)
-        return common, shards
-
-    def _check_shards(self, shards: NDArray[np.int64], table: int) -> NDArray[np.int64]:
-        """Return shard numbers through all tables; those of the index are not trusted."""
-        count = len(self.tables[table].index.metadata.shards)
-        if len(shards) and shards.max() >= count:
-            raise FormatError(
-                f"the index has a record in shard {shards.max()}, but there are {count} shards",
-                path=self.tables[table].files.directory,
-                remedy="rebuild the index with `covey index`",
-            )
-        numbered: NDArray[np.int64] = shards + self._first_shard[table]
-        return numbered
-
-    def lengths(self, ids: Ids) -> NDArray[np.int64]:
-        """Return the sizes of records in bytes."""
-        rows, _ = self.rows(ids)
-        return rows["length"].astype(np.int64)
-
-    def labels(self, ids: Ids) -> NDArray[np.int64]:
-        """Return the class ids of records from the index."""
-        rows, _ = self.rows(ids)
-        return np.ascontiguousarray(rows["label"])
-
     def _check_labels(self, ids: Ids, found: NDArray[np.int64] | None) -> None:
         if found is None:
             return
-        labels = self.labels(ids)
+        labels = self.rows.labels(ids)
         for row in np.flatnonzero(found != labels)[:1].tolist():
             expected = int(labels[row]) % 2**64
             raise _core.Fault("label", row, found=int(found[row]) % 2**64, expected=expected)
 
     # Errors.
 
-    def location(self, record_id: int) -> RecordLocation:
-        """Return the location of a record, for messages."""
-        record_id += len(self) if record_id < 0 else 0
-        table = bisect.bisect_right(self._first_record, record_id) - 1
-        index = self.tables[table].index
-        within = record_id - self._first_record[table]
-        row = index.rows[within]
-        shards = index.metadata.shards
-        shard = min(int(row["shard"]), len(shards) - 1)
-        before = index.first_records[shard]
-        streamed = index.metadata.single_stream
-        offset = int(row["inner_offset"] if streamed else row["offset"])
-        return RecordLocation(self.tables[table].files.paths[shard], within - before, offset)
-
     def _raise_fault(self, fault: _core.Fault, ids: Ids) -> NoReturn:
         record_id = int(ids[fault.row])
         if fault.code == "row":
-            raise out_of_range(record_id, len(self)) from None
+            raise out_of_range(record_id, len(self.rows)) from None
         for table in self.tables:
             table.index.check_read()
-        raise fault_error(fault, self.location(record_id)) from None
+        raise fault_error(fault, self.rows.location(record_id)) from None
 
     def _discard(
         self, opened: OpenShards, ids: Ids, row: int, discarded: set[int], code: str = ""
@@ -278,9 +211,7 @@ class Gatherer(ForkAware):
         if row in discarded or code in ("row", "changed", "index", "out_of_bounds"):
             return False
         discarded.add(row)
-        rows, shards = self.rows(ids[row : row + 1])
-        begins, ends, _ = self._segments(rows, shards)
-        replaced = opened.discard(shards, begins, ends)
+        replaced = opened.discard(self.rows.segments(ids[row : row + 1]))
         if replaced and self._maps:
             opened.map(replaced)
         return replaced is not None
@@ -319,9 +250,8 @@ class Gatherer(ForkAware):
             try:
                 if not opened.is_remote:
                     return action()
-                rows, shards = self.rows(ids)
-                begins, ends, _ = self._segments(rows, shards)
-                with opened.fetched(shards, begins, ends) as remote:
+                segments = self.rows.segments(ids)
+                with opened.fetched(segments, np.arange(len(ids))) as remote:
                     opened.map_pinned(remote)
                     return action()
             except _core.Fault as fault:
@@ -346,105 +276,57 @@ class Gatherer(ForkAware):
                 return action(self._read(opened, ids))
             except _MemberFaultError as fault:
                 if not self._discard(opened, ids, fault.row, discarded):
-                    location = self.location(int(ids[fault.row]))
+                    location = self.rows.location(int(ids[fault.row]))
                     raise corrupt_error(location, str(fault)) from None
             except _core.Fault as fault:
                 self._retry_or_raise(opened, ids, fault, discarded, explained)
 
     def _read(self, opened: OpenShards, ids: Ids) -> _Frames:
         """Return the frames of records, each in a buffer, as the native decoder takes them."""
-        rows, shards = self.rows(ids)
-        begins, ends, within = self._segments(rows, shards)
+        segments = self.rows.segments(ids)
         frames = [b""] * len(ids)
-        numbers = np.unique(shards)
+        numbers = np.unique(segments.shards)
         for first in range(0, len(numbers), opened.max_pinned):
             part = numbers[first : first + opened.max_pinned]
-            mine = np.flatnonzero(np.isin(shards, part))
+            rows = np.flatnonzero(np.isin(segments.shards, part))
             try:
-                with opened.fetched(shards[mine], begins[mine], ends[mine]):
-                    self._read_frames(opened, frames, mine, rows, (shards, begins, ends, within))
+                with opened.fetched(segments, rows):
+                    self._read_frames(opened, frames, segments, rows)
             except _MemberFaultError:
                 opened.check_unchanged(part.tolist())
                 raise
             opened.check_unchanged(part.tolist())
         count = len(ids)
         offsets = np.full(count, HEADER_BYTES, np.uint64)
-        return frames, np.arange(count, dtype=np.uint32), offsets, rows["length"].astype(np.uint64)
+        return frames, np.arange(count, dtype=np.uint32), offsets, segments.lengths
 
     def _read_frames(
         self,
         opened: OpenShards,
         frames: list[bytes],
-        mine: NDArray[np.intp],
-        rows: NDArray[Any],
-        segments: tuple[NDArray[Any], ...],
+        segments: Segments,
+        rows: NDArray[np.intp],
     ) -> None:
         """Read the frames of some rows of a batch, ordered by segment: each is read once."""
-        shards, begins, ends, within = segments
-        stops = within + rows["length"] + np.uint64(FRAME_BYTES)
+        begins, shards, starts = segments.begins, segments.shards, segments.inner_offsets
+        stops = starts + segments.lengths + np.uint64(FRAME_BYTES)
         last, data = (-1, -1), b""
-        for row in mine[np.lexsort((begins[mine], shards[mine]))].tolist():
+        for row in rows[np.lexsort((begins[rows], shards[rows]))].tolist():
             segment = int(shards[row]), int(begins[row])
             if segment != last:
-                data = opened.read(*segment, int(ends[row]))
-                data = self._inflate(opened, data, segment[0], row)
+                data = opened.read(*segment, int(segments.ends[row]))
+                data = self._inflate(data, segment[0], row)
                 last = segment
-            frames[row] = data[int(within[row]) : int(stops[row])]
+            frames[row] = data[int(starts[row]) : int(stops[row])]
 
-    def _inflate(self, opened: OpenShards, data: bytes, shard: int, row: int) -> bytes:
-        table = bisect.bisect_right(self._first_shard, shard) - 1
-        if not self._members[table]:
+    def _inflate(self, data: bytes, shard: int, row: int) -> bytes:
+        members = self.rows.members(shard)
+        if members is None:
             return data
-        members = opened.members(self.tables[table], shard - self._first_shard[table])
         try:
             return inflate_member(data, members.longest)
         except MemberError as error:
             raise _MemberFaultError(row, str(error)) from None
-
-    def _segments(
-        self, rows: NDArray[Any], shards: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """Return the segments to read for records: begins, ends, offsets of their frames."""
-        begins = np.zeros(len(rows), np.int64)
-        ends = np.zeros(len(rows), np.int64)
-        within = np.zeros(len(rows), np.uint64)
-        table_of = np.searchsorted(self._first_shard, shards, side="right") - 1
-        for number in np.unique(table_of).tolist():
-            mine = table_of == number
-            if self._members[number]:
-                begins[mine] = np.minimum(rows["offset"][mine], np.uint64(2**62))
-                ends[mine] = self._member_ends(shards[mine], rows["offset"][mine], number)
-                within[mine] = rows["inner_offset"][mine]
-            else:
-                streamed = self.tables[number].index.metadata.single_stream
-                at = rows["inner_offset" if streamed else "offset"][mine]
-                begins[mine] = np.minimum(at, np.uint64(2**62))
-                ends[mine] = begins[mine] + rows["length"][mine] + FRAME_BYTES
-        return begins, ends, within
-
-    def _member_ends(
-        self, shards: NDArray[np.int64], offsets: NDArray[np.uint64], table: int
-    ) -> NDArray[np.int64]:
-        """Return the ends of GZIP members: the begin of the next one, or the end of the shard."""
-        ends = np.zeros(len(offsets), np.int64)
-        opened = self._open()
-        for shard in np.unique(shards).tolist():
-            mine = shards == shard
-            edges = opened.members(self.tables[table], shard - self._first_shard[table]).edges
-            following = np.searchsorted(edges, offsets[mine], side="right")
-            ends[mine] = edges[np.minimum(following, len(edges) - 1)]
-        return ends
-
-
-# The common fields of rows of several tables.
-_COMMON = np.dtype(
-    [("length", "<u4"), ("offset", "<u8"), ("inner_offset", "<u8"), ("label", "<i8")]
-)
-
-
-def _has_members(table: Table) -> bool:
-    metadata = table.index.metadata
-    return metadata.compression is not None and not metadata.single_stream
 
 
 def _restore(tables: tuple[Table, ...], options: Mapping[str, Any]) -> Gatherer:

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FileChangedError, StorageError
-from covey.index import Index, ShardFiles, changed_state
+from covey.index import changed_state
 from covey.index.format import FINGERPRINT_BYTES, FileIdentity, Shard, fingerprint_of
-from covey.reading.decompressed import Members, find_members, open_decompressed
-from covey.reading.faults import changed_error
+from covey.reading.decompressed import open_decompressed
 from covey.reading.open_files import FilePool, ReservedDescriptors, max_open_files
+from covey.reading.rows import Segments, Table, changed_error
 from covey.storage import Stat, cache_limit
 from covey.storage.local import local_stat
 from covey.tfrecord.block import FRAME_BYTES
@@ -34,8 +34,6 @@ from covey.untrusted import RegularFile
 
 if TYPE_CHECKING:
     from covey.storage.range_cache import CachedFile
-
-Offsets = NDArray[np.int64]
 
 # Bytes from which the compression is detected.
 _HEAD_BYTES = 4096
@@ -47,14 +45,6 @@ _OPENING_BYTES = 2 << 20
 _POOL = FilePool()
 _RESERVED = ReservedDescriptors()
 _OWNERS = itertools.count()
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A split to read from: its index and its shards."""
-
-    index: Index
-    files: ShardFiles
 
 
 @dataclass(eq=False)
@@ -98,7 +88,6 @@ class OpenShards:
             )
         ]
         self._opened: dict[int, OpenShard] = {}
-        self._members: dict[tuple[int, int], Members] = {}
         self._owner = next(_OWNERS)
         self._lock = threading.Lock()  # of one process: a forked child opens the shards again
         self._mapping = threading.Lock()
@@ -225,12 +214,17 @@ class OpenShards:
         return int((last["inner_offset"] + last["length"] + np.uint64(FRAME_BYTES)).sum())
 
     @contextmanager
-    def fetched(self, shards: Offsets, begins: Offsets, ends: Offsets) -> Iterator[list[int]]:
-        """Fetch ranges of remote shards, and pin them in the cache until the context exits.
+    def fetched(self, segments: Segments, rows: NDArray[np.intp]) -> Iterator[list[int]]:
+        """Fetch segments of remote shards, and pin them in the cache until the context exits.
+
+        Args:
+            segments: The segments of a batch.
+            rows: The rows of the batch to fetch.
 
         Yields:
-            The remote shards among `shards`.
+            The remote shards of these rows.
         """
+        shards, begins, ends = segments.shards[rows], segments.begins[rows], segments.ends[rows]
         numbers = [number for number in np.unique(shards).tolist() if self._is_remote(number)]
         self._open_concurrently([number for number in numbers if number not in self._opened])
         requests, pinned = [], []
@@ -348,18 +342,19 @@ class OpenShards:
             opened = self.open(number)
             opened.mapped = None if opened.cached is None else opened.cached.entry_id
 
-    def discard(self, shards: Offsets, begins: Offsets, ends: Offsets) -> list[int] | None:
-        """Remove ranges of shards from the cache.
+    def discard(self, segments: Segments) -> list[int] | None:
+        """Remove segments of shards from the cache.
 
         Returns:
             The shards that must be mapped again; remote blocks are fetched when they are next read.
             None if nothing was cached, because the shards are local files.
         """
         is_cached, replaced = False, []
-        for number in np.unique(shards).tolist():
-            opened, mine = self.open(number), shards == number
+        for number in np.unique(segments.shards).tolist():
+            opened, mine = self.open(number), segments.shards == number
             if opened.cached is not None:
-                opened.cached.discard(begins[mine], np.minimum(ends[mine], opened.size))
+                ends = np.minimum(segments.ends[mine], opened.size)
+                opened.cached.discard(segments.begins[mine], ends)
                 is_cached = True
             elif opened.is_decompressed:
                 with suppress(FileNotFoundError):
@@ -370,14 +365,6 @@ class OpenShards:
                 _POOL.put((self._owner, number), self._decompress(number)[0])
                 replaced.append(number)
         return replaced if is_cached or replaced else None
-
-    def members(self, table: Table, shard: int) -> Members:
-        """Return the GZIP members of a shard of a table."""
-        key = id(table), shard
-        found = self._members.get(key)
-        if found is None:
-            found = self._members[key] = find_members(table.index, shard)
-        return found
 
     def close(self) -> None:
         """Close all files."""

@@ -28,8 +28,8 @@ def to_tf(loader: Loader, *, element_spec: Any = None, group: int | None = None)
     Each iteration is the next epoch: ``fit(ds, epochs=3)`` and ``ds.repeat(3)`` have the batches of
     three iterations over the loader. The first one begins at the position of the loader, which does
     not change. To resume, move the loader before with ``seek`` or ``load_state_dict``, or save an
-    iterator of the dataset in a ``tf.train.Checkpoint``; then apply ``repeat`` to the dataset before
-    ``map`` and ``prefetch``, whose threads reach the end of an epoch before the iterator does.
+    iterator of the dataset in a ``tf.train.Checkpoint``. In the latter case, call ``repeat`` before
+    ``map`` and ``prefetch``: their threads reach the end of an epoch before the iterator does.
 
     Args:
         loader: The loader.
