@@ -1,4 +1,4 @@
-"""covey.open gives the same examples as TensorFlow and TFDS do, in the same order."""
+"""covey.open has the same examples in the same order as TensorFlow, TFDS and datum."""
 
 import gzip
 import io
@@ -35,7 +35,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 def values(n):
-    """The features of the n-th example, of which one is not in all of them."""
+    """Return the features of the n-th example; one feature is optional."""
     rng = np.random.default_rng(n)
     return {
         "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[n - 3])),
@@ -72,7 +72,7 @@ def put(path, records, compression=""):
 
 
 def by_tensorflow(paths, compressions):
-    """The records of files, as TensorFlow reads them."""
+    """Return the records that TensorFlow reads from files."""
     found = []
     for path, compression in zip(paths, compressions, strict=True):
         found += tf.data.TFRecordDataset(str(path), compression).as_numpy_iterator()
@@ -80,13 +80,13 @@ def by_tensorflow(paths, compressions):
 
 
 def parsed(records):
-    """Their examples, by column."""
+    """Return the columns of records."""
     columns = tf.io.parse_example(tf.constant(records), SPEC)
     return {name: neutral(column) for name, column in columns.items()}
 
 
 def check(ds, records):
-    """The examples of a dataset are those of records, however they are asked for."""
+    """Compare the examples of a dataset with records, for every kind of key."""
     columns = parsed(records)
     assert ds.raw[:] == records
     assert {name: neutral(column) for name, column in ds[:].items()} == columns
@@ -129,7 +129,7 @@ def test_files_of_tensorflow(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["", "GZIP", "ZLIB"])
-def test_a_directory_of_tensorflow(tmp_path, how):
+def test_directory_of_tensorflow(tmp_path, how):
     directory = tmp_path / "data"
     paths = [
         put(directory / f"{n}.tfrecord", map(record, range(n, n + 30)), how) for n in (0, 30, 60)
@@ -140,7 +140,7 @@ def test_a_directory_of_tensorflow(tmp_path, how):
 
 
 @pytest.mark.parametrize("how", ["GZIP", "ZLIB"])
-def test_a_long_stream_of_tensorflow(tmp_path, how):
+def test_long_stream_of_tensorflow(tmp_path, how):
     pad = np.random.default_rng(0).bytes(4000)
     records = []
     for n in range(1500):
@@ -166,7 +166,7 @@ def test_a_long_stream_of_tensorflow(tmp_path, how):
     ],
     ids=["an empty member", "several members", "stored"],
 )
-def test_gzip_files_of_others_that_tensorflow_reads(tmp_path, change):
+def test_gzip_members_that_tensorflow_reads(tmp_path, change):
     path = put(tmp_path / "x.tfrecord.gz", map(record, range(20)), "GZIP")
     path.write_bytes(change(path.read_bytes()))
     check(opened(path), by_tensorflow([path], ["GZIP"]))
@@ -180,7 +180,7 @@ def test_gzip_files_of_others_that_tensorflow_reads(tmp_path, change):
     ],
     ids=["zeros", "garbage"],
 )
-def test_gzip_files_that_tensorflow_refuses(tmp_path, change):
+def test_gzip_files_that_tensorflow_rejects(tmp_path, change):
     path = put(tmp_path / "x.tfrecord.gz", map(record, range(20)), "GZIP")
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(tf.errors.DataLossError):
@@ -214,7 +214,7 @@ LISTS = {
 }
 
 
-def test_sequences(tmp_path):
+def test_sequence_examples(tmp_path):
     path = put(tmp_path / "data/x.tfrecord", map(sequence, range(3, 20)))
     ds = opened(path)
     assert ds.classes.counts.tolist() == [6, 6, 5]
@@ -235,7 +235,7 @@ def test_sequences(tmp_path):
 
 
 def dali_index(path):
-    """What DALI's tfrecord2idx writes: the place and the length of every frame."""
+    """Return the index of DALI's tfrecord2idx: offset and size of every frame."""
     lines, offset, content = [], 0, path.read_bytes()
     while offset < len(content):
         (length,) = struct.unpack_from("<Q", content, offset)
@@ -261,11 +261,11 @@ def test_shards_of_dali(tmp_path, place):
     assert "".join(frames) == "".join(map(dali_index, paths))
 
 
-# What covey wrote.
+# Datasets of covey.
 
 
 @pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
-def test_tensorflow_reads_the_same_of_a_dataset_of_covey(tmp_path, compression):
+def test_tensorflow_reads_datasets_of_covey(tmp_path, compression):
     examples = [{"x": n, "v": [n, 0.5], "name": f"é{n}", "label": f"c{n % 7}"} for n in range(500)]
     write(examples, tmp_path / "set", label="label", shards=4, compression=compression, seed=3)
     ds = opened(tmp_path / "set")
@@ -285,7 +285,7 @@ def test_tensorflow_reads_the_same_of_a_dataset_of_covey(tmp_path, compression):
     assert ds.labels.tolist() == theirs["label"].numpy().tolist()
 
 
-# What TFDS wrote.
+# Datasets of TFDS.
 
 
 def picture(n, shape, format):
@@ -298,7 +298,7 @@ def picture(n, shape, format):
 
 
 class Birds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Made by TFDS."""
+    """A dataset written by TFDS."""
 
     name = "birds"
     VERSION = tfds.core.Version("1.2.0")
@@ -361,7 +361,7 @@ class Birds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory):
-    """birds/{large,small}/{1.2.0,1.10.0}, as TFDS lays them out; train of large is in 4 shards."""
+    """birds/{large,small}/{1.2.0,1.10.0}, written by TFDS; train of large has 4 shards."""
     tfds.disable_progress_bar()
     root = tmp_path_factory.mktemp("tfds")
     options = tfds.download.DownloadConfig(num_shards=4)
@@ -384,7 +384,7 @@ IMAGES = ("image", "photo", "grey")
 
 
 def as_tfds(directory, split, *, decode=False):
-    """All examples in their order, as TFDS reads them."""
+    """Return the examples that TFDS reads, in order."""
     builder = tfds.builder_from_directory(directory)
     config = tfds.ReadConfig(interleave_cycle_length=1)
     skipped = None if decode else dict.fromkeys(IMAGES, tfds.decode.SkipDecoding())
@@ -400,7 +400,7 @@ def theirs(large):
 
 
 @pytest.mark.parametrize("split", ["train", "test", "validation"])
-def test_a_dataset_of_tfds(large, theirs, split):
+def test_dataset_of_tfds(large, theirs, split):
     expected = theirs[split]
     ds = opened(large, split=split)
     assert len(ds) == len(expected)
@@ -415,7 +415,7 @@ def test_a_dataset_of_tfds(large, theirs, split):
     assert columns["nest"]["deep"]["word"] == [expected[n]["nest"]["deep"]["word"] for n in order]
 
 
-def test_the_classes_of_a_dataset_of_tfds(large, theirs):
+def test_classes_of_tfds(large, theirs):
     ds = opened(large, split="train")
     labels = [each["label"] for each in theirs["train"]]
     assert ds.label == "label"
@@ -430,7 +430,7 @@ def test_the_classes_of_a_dataset_of_tfds(large, theirs):
     ]
 
 
-def test_the_pictures_of_a_dataset_of_tfds(large):
+def test_images_of_tfds(large):
     expected = as_tfds(large, "train[:20]", decode=True)
     ds = opened(large, split="train[:20]", decode_images=True)
     for found, each in zip(ds, expected, strict=True):
@@ -474,7 +474,7 @@ def test_split_strings_of_tfds(large, split):
     assert ds.labels.tolist() == [n % 3 for n in expected]
 
 
-def test_split_strings_that_tfds_refuses(large):
+def test_split_strings_that_tfds_rejects(large):
     for split in ("nix", "train[:101%]", "train[200:]", "train[3]", "train[:3", "all[:3]"):
         with pytest.raises((ValueError, KeyError, NotImplementedError)):
             as_tfds(large, split)
@@ -483,7 +483,7 @@ def test_split_strings_that_tfds_refuses(large):
 
 
 class Films(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Pictures in sequences."""
+    """Images in sequences."""
 
     name = "films"
     VERSION = tfds.core.Version("1.0.0")
@@ -515,8 +515,8 @@ class Films(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             )
 
 
-def test_pictures_in_sequences_of_tfds(tmp_path):
-    """They are byte strings, encoded, whatever is asked for."""
+def test_images_in_sequences_of_tfds(tmp_path):
+    """They are not decoded, also with decode_images=True."""
     tfds.disable_progress_bar()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -546,20 +546,20 @@ def test_versions_and_configs_of_tfds(shelf):
         opened(shelf)
 
 
-def test_a_dataset_of_tfds_stays_one_of_tfds(large, theirs, tmp_path):
+def test_tfds_reads_its_dataset_after_covey_opened_it(large, theirs, tmp_path):
     directory = tmp_path / "birds" / "1.2.0"
     shutil.copytree(large, directory)
     opened(directory, split="all")
     assert agree(as_tfds(directory, "test"), theirs["test"])
 
 
-def test_features_of_a_dataset_of_tfds_can_be_chosen(large, theirs):
+def test_declared_features_of_tfds(large, theirs):
     ds = opened(large, split="test", features={"number": "int64", "name": "str"})
     found = [{"number": int(each["number"]), "name": each["name"].encode()} for each in ds]
     assert found == [{name: each[name] for name in ("number", "name")} for each in theirs["test"]]
 
 
-def test_a_shard_of_tfds_that_changes_is_named(large, tmp_path):
+def test_shard_of_tfds_that_changed(large, tmp_path):
     directory = tmp_path / "birds/1.2.0"
     shutil.copytree(large, directory)
     path = sorted(directory.glob("birds-train*tfrecord-*"))[2]
@@ -580,10 +580,10 @@ def test_a_shard_of_tfds_that_changes_is_named(large, tmp_path):
     assert opened(directory, split="train").raw[at] == records[0]
 
 
-# What datum wrote.
+# Datasets of datum.
 
 
-def test_a_directory_of_datum(tmp_path):
+def test_directory_of_datum(tmp_path):
     directory = tmp_path / "birds"
     shards = {
         "train": {"train_0.tfrec": range(5), "train_1.tfrec": range(5, 9)},

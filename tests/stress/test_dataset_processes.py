@@ -1,4 +1,4 @@
-"""A dataset in other processes and threads, and what it keeps open."""
+"""Datasets that are pickled, forked, shared by threads and closed; open files and memory."""
 
 import gc
 import gzip
@@ -30,7 +30,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 def make(directory, kind):
-    """A dataset of examples that are numbered, in several shards."""
+    """Write and open a dataset of numbered examples in several shards."""
     examples = [{"x": n, "label": f"class {n % 3}", "pad": "p" * (n % 100)} for n in range(SIZE)]
     features = {"x": "int64", "label": "str", "pad": "str"}
     options = {"features": features, "label": "label", "shuffle": False, "shards": 5}
@@ -45,7 +45,7 @@ def make(directory, kind):
 
 
 def long_stream(directory):
-    """A GZIP file of one stream, longer than what is unpacked for one record."""
+    """Write a GZIP file of one stream that is decompressed into the cache."""
     examples = [{"x": n, "label": f"class {n % 3}", "pad": "p" * 9000} for n in range(SIZE)]
     path = put(directory / "x", examples, {"x": "int64", "label": "str", "pad": "str"})
     (directory / "x.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
@@ -66,18 +66,18 @@ def dataset(tmp_path, request):
 # Pickle.
 
 
-def test_no_data_in_a_pickle(dataset):
+def test_pickle_has_no_data(dataset):
     numbers(dataset)
     _ = dataset.labels, dataset.classes
     assert len(pickle.dumps(dataset)) < 4000
 
 
-def test_a_pickle_of_a_cut_is_as_small(tmp_path):
+def test_pickle_of_a_slice_is_small(tmp_path):
     write([{"x": n} for n in range(20_000)], tmp_path, shuffle=False)
     assert len(pickle.dumps(opened(tmp_path, split="train[:50%]+train[60%:]"))) < 4000
 
 
-def test_a_pickle_gives_the_same_dataset(dataset):
+def test_pickle_round_trip(dataset):
     again = pickle.loads(pickle.dumps(dataset))
     assert numbers(again) == numbers(dataset)
     assert again.labels.tolist() == dataset.labels.tolist()
@@ -87,7 +87,7 @@ def test_a_pickle_gives_the_same_dataset(dataset):
     assert numbers(some) == [1, 4, 7, 10, 13]
 
 
-def test_options_survive_a_pickle(tmp_path):
+def test_pickle_has_the_options(tmp_path):
     ds = opened(
         put_numbers(tmp_path / "a.tfrecord", range(9)), label=lambda each: int(each["x"]) // 3
     )
@@ -105,12 +105,12 @@ def test_options_survive_a_pickle(tmp_path):
         content[20] ^= 1
 
 
-def test_a_pickle_of_a_dataset_that_was_closed_opens_it_again(dataset):
+def test_pickle_of_a_closed_dataset(dataset):
     dataset.close()
     assert pickle.loads(pickle.dumps(dataset))[7]["x"] == 7
 
 
-def test_a_pickle_whose_index_is_another_by_now(tmp_path):
+def test_pickle_after_the_shard_was_replaced(tmp_path):
     path = put_numbers(tmp_path / "a.tfrecord", range(9))
     pickled = pickle.dumps(opened(path))
     put_numbers(path, range(100, 120))
@@ -123,7 +123,7 @@ def test_a_pickle_whose_index_is_another_by_now(tmp_path):
 
 # Processes.
 
-# What opening calls on its way.
+# Functions that are called while shards are opened.
 STEPS = {"Gather": _core, "changed_state": open_shards, "Inflater": decompressed}
 
 
@@ -131,7 +131,7 @@ def read_some(dataset, ids):
     return numbers(dataset, ids), dataset.labels[ids].tolist(), dataset.raw[ids[0]]
 
 
-def test_in_spawned_processes(tmp_path):
+def test_spawned_processes(tmp_path):
     with fresh_process() as run:
         for kind in KINDS:
             dataset = make(tmp_path / kind, kind)
@@ -140,7 +140,7 @@ def test_in_spawned_processes(tmp_path):
 
 
 def forked(directory, kind):
-    """Use a dataset, then use it in forked processes, and then here again."""
+    """Use a dataset in this process, in forked processes, and in this process again."""
     dataset = make(directory, kind)
     some = dataset.where(label="class 0")
     ids = np.random.default_rng(0).permutation(SIZE)[:200]
@@ -164,13 +164,13 @@ def wrong(dataset, expected, ids, use):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_forked_processes(tmp_path, kind):
+def test_forked_processes(tmp_path, kind):
     with fresh_process() as run:
         assert run(forked, tmp_path, kind) == "ok"
 
 
 def forked_while_opening(directory, kind, used, name):
-    """Fork while another thread is just opening: it is not there to give its locks back."""
+    """Fork while another thread opens shards; the child does not have that thread."""
     module = STEPS[name]
     real = getattr(module, name)
     inside, proceed = threading.Event(), threading.Event()
@@ -191,7 +191,7 @@ def forked_while_opening(directory, kind, used, name):
     assert inside.wait(10)
     child = os.fork()
     if child == 0:
-        signal.alarm(10)  # a caller that waits for a lock now waits for ever
+        signal.alarm(10)  # a deadlock
         os._exit(0 if numbers(dataset, [3, 599]) == [3, 599] else 1)
     proceed.set()
     thread.join()
@@ -208,7 +208,7 @@ def forked_while_opening(directory, kind, used, name):
         ("foreign GZIP", False, "Inflater"),
     ],
 )
-def test_forked_while_another_thread_opens(tmp_path, kind, used, step):
+def test_fork_while_another_thread_opens(tmp_path, kind, used, step):
     with fresh_process() as run:
         assert run(forked_while_opening, tmp_path, kind, used, step) == 0
 
@@ -216,7 +216,7 @@ def test_forked_while_another_thread_opens(tmp_path, kind, used, step):
 # Threads.
 
 
-def test_many_threads_at_once(dataset):
+def test_threads_share_a_dataset(dataset):
     barrier = threading.Barrier(8)
 
     def work(seed):
@@ -236,20 +236,27 @@ def test_many_threads_at_once(dataset):
         assert list(pool.map(work, range(8))) == [SIZE // 3] * 8
 
 
-def test_many_threads_in_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("covey.reading.open_files.max_open_files", lambda: 200)
+def read_by_threads(directory):
+    """Read more shards than the process may open, by several threads."""
     for shard in range(100):
-        put_numbers(tmp_path / f"data/{shard:03}.tfrecord", [shard], compression="GZIP")
-    ds = opened(tmp_path / "data")
-    rng = np.random.default_rng(0)
-    with ThreadPoolExecutor(8) as pool:
+        put_numbers(directory / f"data/{shard:03}.tfrecord", [shard], compression="GZIP")
+    with limit(resource.RLIMIT_NOFILE, 200):
+        ds = opened(directory / "data")
+        rng = np.random.default_rng(0)
         orders = [rng.permutation(100) for _ in range(24)]
-        assert list(pool.map(lambda ids: numbers(ds, ids), orders)) == [o.tolist() for o in orders]
-    assert len([each for each in descriptors() if str(tmp_path) in each]) < 80
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda ids: numbers(ds, ids), orders))
+        assert found == [order.tolist() for order in orders]
+    assert len([each for each in descriptors() if str(directory) in each]) < 80
+
+
+def test_threads_with_more_shards_than_descriptors(tmp_path):
+    with fresh_process() as run:
+        run(read_by_threads, tmp_path)
 
 
 def closed_while_read(directory, kind):
-    """Close a dataset while threads read it: they are right, or it is closed."""
+    """Close a dataset while threads read it; they return records or raise ClosedError."""
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         dataset = make_once(directory, kind)
@@ -283,15 +290,15 @@ def make_once(directory, kind):
 
 
 @pytest.mark.parametrize("kind", ["mapped", "read", "GZIP"])
-def test_closed_while_threads_read(tmp_path, kind):
+def test_close_while_threads_read(tmp_path, kind):
     with fresh_process() as run:
         assert run(closed_while_read, tmp_path, kind) == 0
 
 
-# What is kept open.
+# Open files.
 
 
-def test_a_closed_dataset(dataset):
+def test_closed_dataset(dataset):
     some, ids = dataset.where(label="class 1"), iter(dataset)
     assert next(ids)["x"] == 0
     dataset.close()
@@ -313,7 +320,7 @@ def test_a_closed_dataset(dataset):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_are_opened_when_they_are_needed_and_closed(tmp_path, kind):
+def test_files_are_opened_on_first_use_and_closed(tmp_path, kind):
     with fresh_process() as run:
         assert run(open_and_close, tmp_path, kind) == "ok"
 
@@ -353,7 +360,7 @@ def reopen(path, kind):
     return opened(path, split="train+test" if kind == "joined" else None, mmap=kind != "read")
 
 
-def test_many_shards_with_few_files(tmp_path):
+def test_more_shards_than_descriptors(tmp_path):
     with fresh_process() as run:
         assert run(many_shards, tmp_path) == "ok"
 
@@ -369,11 +376,11 @@ def many_shards(directory):
         assert [each["x"] for each in ds] == list(range(3000))
         again = opened(directory / "data", mmap=False)
         assert numbers(again, ids) == ids.tolist()
-        with open(os.devnull, "rb"):  # there is still room
+        with open(os.devnull, "rb"):  # a descriptor is left
             return "ok"
 
 
-def test_files_that_others_have_open(tmp_path):
+def test_few_descriptors_left(tmp_path):
     with fresh_process() as run:
         assert run(few_left, tmp_path) == "ok"
 
@@ -390,7 +397,7 @@ def few_left(directory):
 # Memory.
 
 
-def test_opening_holds_no_rows(tmp_path):
+def test_rows_are_not_in_memory(tmp_path):
     count = 1_000_000
     columns = {"x": np.arange(count), "label": np.arange(count) % 1000}
     write(columns, tmp_path, label="label", shuffle=False)
