@@ -15,7 +15,13 @@ from written import records, shard_paths, tidy, write
 import covey
 from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import RaggedArray, SparseArray
-from covey.errors import CorruptRecordError, CoveyError, DatasetError, ExampleError, FeatureError
+from covey.errors import (
+    CorruptRecordError,
+    CoveyError,
+    DatasetError,
+    ExampleError,
+    FeatureError,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -520,6 +526,8 @@ def test_splits_of_different_compression(tmp_path):
     assert numbers(ds) == [*range(15, 20), *range(10), *range(20, 23), 10, 11]
     assert numbers(ds, [-1, 0, 6, 16]) == [11, 15, 1, 21]
     assert ds.labels.tolist() == [each % 10 for each in numbers(ds)]
+    everything = opened(tmp_path, split="s0+s1+s2")
+    assert numbers(everything, [-1, 0, -11, -30]) == [29, 0, 19, 0]
 
 
 # Features.
@@ -621,20 +629,22 @@ def test_declared_features_that_do_not_match(directory):
 
 @pytest.mark.parametrize("mmap", [True, False])
 def test_corrupt_record(tmp_path, mmap):
-    write([{"x": n, "pad": b"p" * 1000} for n in range(50)], tmp_path, shuffle=False)
-    (path,) = shard_paths(tmp_path)
+    examples = [{"x": n, "pad": b"p" * 1000} for n in range(50)]
+    write(examples, tmp_path, shuffle=False, shards=2)
+    path = shard_paths(tmp_path)[1]
     content = bytearray(path.read_bytes())
-    at = content.index(b"p" * 1000, 25 * (len(content) // 50))
+    at = content.index(b"p" * 1000, 10 * (len(content) // 25))
     content[at + 500] ^= 1
     path.write_bytes(content)
     ds = opened(tmp_path, mmap=mmap)
-    assert numbers(ds, [24, 26]) == [24, 26]
+    assert numbers(ds, [34, 36]) == [34, 36]
     for use in (ds.__getitem__, ds.raw.__getitem__):
-        with pytest.raises(CorruptRecordError) as caught:
-            use([24, 25])
-        assert (caught.value.path, caught.value.record) == (str(path), 25)
-        assert content[caught.value.offset : at].count(b"pad") == 1
-    assert opened(tmp_path, mmap=mmap, verify=False)[25]["x"] == 25
+        for key in ([34, 35], [-15]):
+            with pytest.raises(CorruptRecordError) as caught:
+                use(key)
+            assert (caught.value.path, caught.value.record) == (str(path), 10)
+            assert content[caught.value.offset : at].count(b"pad") == 1
+    assert opened(tmp_path, mmap=mmap, verify=False)[35]["x"] == 35
 
 
 def test_skip_corrupt_records(directory):
