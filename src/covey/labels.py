@@ -12,7 +12,7 @@ from covey.errors import DatasetError, FeatureError
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import leaf
 from covey.schema.columns import STRINGS, Column
-from covey.schema.types import Feature
+from covey.schema.types import Feature, is_line
 from covey.tfrecord import Block
 
 Positions = Sequence[int] | NDArray[np.uint64]
@@ -175,7 +175,7 @@ def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:
         FeatureError: If a name cannot be a line of the file of class names.
     """
     for name in names:
-        if not name or name != name.strip() or "\n" in name or "\r" in name:
+        if not is_line(name):
             raise FeatureError(
                 f"{name!r} is not a valid class name; must be a line of a file: not empty, "
                 "without surrounding white space and line breaks",

@@ -32,8 +32,9 @@ from covey import (
 from covey.arrays import SparseArray
 from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import ExampleError, FeatureError, FormatError
+from covey.filenames import FEATURES_FILE
 from covey.schema.json import features_from_json, features_to_json
-from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
+from covey.schema.tfds import features_from_tfds, features_to_tfds
 
 T = tfds.features
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)

@@ -12,8 +12,7 @@ from schemas import datasets, mixtures, plain, same
 from covey import Features, Ragged, Sparse, Tensor
 from covey.arrays import SparseArray
 from covey.errors import FeatureError
-from covey.schema.infer import Inference
-from covey.schema.survey import integer_range, join_ranges
+from covey.schema.infer import Inference, integer_range, join_ranges
 from covey.writing.encode import ItemEncoder
 from covey.writing.options import WriteOptions, WriteSchema
 
@@ -306,7 +305,7 @@ def found_by_workers(parts, defaults, late):
             found, own, passed = Inference(defaults), [], 0
             for example in part:
                 if not known.is_empty and fits_exactly(Features(known.kinds()), example):
-                    known.pass_over(1)
+                    known.add_exact(1)
                     passed += 1
                 else:
                     alone = Inference(defaults)
@@ -317,7 +316,7 @@ def found_by_workers(parts, defaults, late):
                 own.append(example)
             done += own
             total.merge(found, lambda name, done=done: integers_of(done, name))
-            total.pass_over(passed)
+            total.add_exact(passed)
             states.append(copy.deepcopy(total))
         return features_of(total)
     except FeatureError:

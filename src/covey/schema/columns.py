@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.arrays import RaggedArray, StringArray
 from covey.errors import FeatureError
-from covey.schema.arrays import RaggedArray, StringArray
 
 Shape = tuple[int | None, ...]
 Wire = Literal["bytes", "floats", "ints"]
@@ -352,6 +352,13 @@ def _limits(dtype: str) -> tuple[int, int]:
         return -(2**63), 2**63 - 1
     info = np.iinfo(dtype)
     return int(info.min), min(int(info.max), 2**63 - 1)
+
+
+def unify_shapes(a: Shape, b: Shape) -> Shape:
+    """Return the shape that fits both; (None,) if they differ in the number of dimensions."""
+    if len(a) != len(b):
+        return (None,)
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:

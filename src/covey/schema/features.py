@@ -22,22 +22,22 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.schema.codec import (
+    MAX_DEPTH,
     ExampleBlock,
     ExampleEncoder,
     NativeDecoder,
     RecordDecoder,
     Rows,
     Run,
+    nest,
     row_of,
 )
 from covey.schema.columns import Column
 from covey.schema.diagnostics import RecordLocation, add_feature
-from covey.schema.infer import infer_column_kinds, infer_kinds
-from covey.schema.survey import infer_record_kinds
-from covey.schema.types import REQUIRED, Feature, parse_feature
+from covey.schema.infer import infer_column_kinds, infer_kinds, infer_record_kinds
+from covey.schema.tensor import Tensor
+from covey.schema.types import REQUIRED, Feature
 from covey.tfrecord import Block
-
-_MAX_DEPTH = 32
 
 
 class Features(Mapping[str, Feature]):
@@ -91,8 +91,8 @@ class Features(Mapping[str, Feature]):
     def _add(self, features: Mapping[str, Any], path: tuple[str, ...]) -> None:
         if not isinstance(features, Mapping):
             raise FeatureError(f"features are of type {type(features).__name__}; must be a dict")
-        if len(path) > _MAX_DEPTH:
-            raise FeatureError(f"features are nested deeper than {_MAX_DEPTH} levels")
+        if len(path) > MAX_DEPTH:
+            raise FeatureError(f"features are nested deeper than {MAX_DEPTH} levels")
         for key, feature in features.items():
             if not isinstance(key, str) or not key:
                 raise FeatureError(f"the name of a feature is {key!r}; must be a string")
@@ -108,7 +108,8 @@ class Features(Mapping[str, Feature]):
                     self._set((*path, key, *feature._paths[name]), inner)
                 continue
             try:
-                self._set((*path, key), parse_feature(feature))
+                kind = feature if isinstance(feature, Feature) else Tensor(feature)
+                self._set((*path, key), kind)
             except FeatureError as error:
                 raise add_feature(error, "/".join((*path, key))) from None
 
@@ -185,14 +186,7 @@ class Features(Mapping[str, Feature]):
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return flat values nested like the declared features."""
-        nested: dict[str, Any] = {}
-        for name, value in values.items():
-            *parents, last = self._paths[name]
-            target = nested
-            for parent in parents:
-                target = target.setdefault(parent, {})
-            target[last] = value
-        return nested
+        return nest({self._paths[name]: value for name, value in values.items()})
 
     def _flatten(self, example: Mapping[str, Any]) -> dict[str, Any]:
         """Flatten an example or columns, and check the names."""
@@ -353,7 +347,7 @@ class Features(Mapping[str, Feature]):
         """Decode many records by column.
 
         A column is a numpy array if all examples have one shape, else a type of
-        :mod:`covey.schema.arrays`.
+        :mod:`covey.arrays`.
 
         Args:
             records: A block, several blocks, or a list of bytes. Unverified blocks are verified.
