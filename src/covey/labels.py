@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -119,10 +120,10 @@ class Classes:
 
 
 class ClassIds:
-    """Class ids that are assigned while records are written.
+    """Class ids that are assigned while records are read; used by several threads.
 
     The strings of a label are known only after the last record. Until then they have provisional
-    ids, in the order of their first occurrence.
+    ids. The final ids do not depend on the order in which strings are read.
 
     Args:
         known: Strings that have class ids already, by id. These ids are final.
@@ -131,6 +132,7 @@ class ClassIds:
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._known = tuple(known)
         self._ids = {string: class_id for class_id, string in enumerate(self._known)}
+        self._lock = threading.Lock()
         self.has_strings = False
         """Whether any label was a string."""
 
@@ -146,10 +148,14 @@ class ClassIds:
         column = leaf(only.decode_batch(block))
         if not is_string(feature):
             return _check_ids(label, column)
-        self.has_strings = True
-        ids = self._ids
-        strings = decode_strings(column, examples)
-        return np.array([ids.setdefault(string, len(ids)) for string in strings], np.int64)
+        return self.ids_of(decode_strings(column, examples))
+
+    def ids_of(self, strings: Sequence[str]) -> NDArray[np.int64]:
+        """Return the provisional ids of strings."""
+        with self._lock:
+            self.has_strings = True
+            ids = self._ids
+            return np.array([ids.setdefault(string, len(ids)) for string in strings], np.int64)
 
     def strings(self) -> tuple[str, ...]:
         """Return all strings, by final class id."""

@@ -304,17 +304,11 @@ def decode_images(
     """
     import_pillow()  # raises here if missing: not the error of a record
     size = None if size is None else parse_size(size)
-    nested = dict(columns)
+    flat = {name: features.find(columns, name) for name in features}
     for name, feature in features.items():
-        if not isinstance(feature, Image):
-            continue
-        *parents, last = features.path_of(name)
-        parent_of = nested
-        for parent in parents:
-            parent_of[parent] = dict(parent_of[parent])
-            parent_of = parent_of[parent]
-        parent_of[last] = _decode(name, feature, parent_of[last], locate, size, max_pixels)
-    return nested
+        if isinstance(feature, Image):
+            flat[name] = _decode(name, feature, flat[name], locate, size, max_pixels)
+    return features.nest(flat)
 
 
 def parse_size(size: Any) -> tuple[int, int]:
