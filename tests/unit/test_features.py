@@ -34,6 +34,8 @@ class TestValues:
             ("float32", 0.5, 0.5),
             ("float32", 3, 3.0),
             ("float16", 0.1, np.float16(0.1)),
+            ("float64", 0.1, 0.1),
+            (Tensor("float64", encoding="list"), 0.1, np.float64(np.float32(0.1))),
             ("bool", True, True),
             ("bool", np.bool_(False), False),
             ("bool", 1, True),
