@@ -124,13 +124,13 @@ def check_like_protobuf(record):
     return True
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(record=messages())
 def test_every_valid_message(record):
     assert check_like_protobuf(record)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(record=messages(), data=st.data())
 def test_corrupt_messages(record, data):
     if not record:
@@ -148,6 +148,7 @@ def test_corrupt_messages(record, data):
     check_like_protobuf(bytes(corrupt))
 
 
+@settings(max_examples=50)
 @given(record=messages())
 def test_inference_of_every_valid_message(record):
     held = tf.train.Example.FromString(record).features.feature

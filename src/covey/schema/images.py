@@ -253,7 +253,7 @@ def _read_jpeg(
 
     Returns None if Pillow must decode the image: it resizes as fast, and reports errors.
     """
-    simplejpeg = _find_simplejpeg()
+    simplejpeg = find_simplejpeg()
     shape = (image.height, image.width, len(image.mode))
     if (
         simplejpeg is None
@@ -275,7 +275,7 @@ def _read_jpeg(
 
 
 @functools.cache
-def _find_simplejpeg() -> Any:
+def find_simplejpeg() -> Any:
     """Return the module simplejpeg, if it is installed and decodes the same pixels as Pillow."""
     from PIL import features
 
