@@ -16,6 +16,14 @@ from numpy.typing import NDArray
 __all__ = ["RaggedArray", "SparseArray", "SparseBatch", "StringArray"]
 
 
+def _bounds(key: slice, rows: int) -> tuple[int, int]:
+    """Return the first row of a slice, and the end."""
+    start, stop, step = key.indices(rows)
+    if step != 1:
+        raise ValueError(f"the step of the slice is {step}; must be 1")
+    return start, max(start, stop)
+
+
 def _row(index: int, rows: int) -> int:
     if not -rows <= index < rows:
         raise IndexError(f"row {index} is out of range for a column of {rows} rows")
@@ -76,10 +84,7 @@ class StringArray:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            if step != 1:
-                raise ValueError(f"the step of the slice is {step}; must be 1")
-            stop = max(start, stop)
+            start, stop = _bounds(key, len(self))
             offsets = self.offsets[start * self._width : stop * self._width + 1]
             return StringArray(self.data, offsets, self.text, self.row_shape, stop - start)
         row = _row(int(key), len(self))
@@ -141,10 +146,7 @@ class RaggedArray:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            if step != 1:
-                raise ValueError(f"the step of the slice is {step}; must be 1")
-            stop = max(start, stop)
+            start, stop = _bounds(key, len(self))
             shapes = self.row_shapes
             if isinstance(shapes, np.ndarray):
                 shapes = shapes[start:stop]

@@ -93,30 +93,30 @@ class Classes:
     Args:
         features: Features of the records.
         label: Label feature; None if the records are unlabelled.
-        texts: Strings of a label that is stored as a string, by class id.
+        strings: Strings of a label that is stored as a string, by class id.
     """
 
-    def __init__(self, features: Features, label: str | None, texts: Iterable[str] = ()) -> None:
+    def __init__(self, features: Features, label: str | None, strings: Iterable[str] = ()) -> None:
         self.features = features
         self.label = label
         self._only = features if label is None else features.select([label])
-        self.texts = tuple(texts) if label is not None and is_string(features[label]) else None
-        self._ids = {text: class_id for class_id, text in enumerate(self.texts or ())}
+        self.strings = tuple(strings) if label is not None and is_string(features[label]) else None
+        self._ids = {string: class_id for class_id, string in enumerate(self.strings or ())}
 
     def of(self, block: Block) -> NDArray[np.int64] | None:
         """Return the class ids of the records of a block; None if they are unlabelled."""
         if self.label is None:
             return None
         column = leaf(self._only.decode_batch(block))
-        if self.texts is None:
+        if self.strings is None:
             return _check_ids(self.label, column)
-        strings = decode_strings(column)
-        unknown = next((string for string in strings if string not in self._ids), None)
+        found = decode_strings(column)
+        unknown = next((string for string in found if string not in self._ids), None)
         if unknown is not None:
             raise FeatureError(
-                f"{unknown!r} is not one of the {len(self.texts)} classes", feature=self.label
+                f"{unknown!r} is not one of the {len(self.strings)} classes", feature=self.label
             )
-        return np.array([self._ids[string] for string in strings], np.int64)
+        return np.array([self._ids[string] for string in found], np.int64)
 
 
 class ClassIds:
@@ -159,7 +159,7 @@ class ClassIds:
 
     def strings(self) -> tuple[str, ...]:
         """Return all strings, by final class id."""
-        return extend(self._known, self._ids)
+        return extend_names(self._known, self._ids)
 
     def final_ids(self) -> NDArray[np.int64]:
         """Return the final class ids, by provisional id."""
@@ -191,10 +191,10 @@ def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:
     return ClassLabel(names=names)
 
 
-def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+def extend_names(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     """Return the known names, followed by the new names in sorted order.
 
-    >>> extend(["wren"], {"owl", "crow", "wren"})
+    >>> extend_names(["wren"], {"owl", "crow", "wren"})
     ('wren', 'crow', 'owl')
     """
     first = tuple(known)
@@ -276,7 +276,7 @@ def number_column(
     if not names and isinstance(feature, ClassLabel):
         names = feature.names or ()
     if is_stored or may_grow:
-        names = extend(names, strings)
+        names = extend_names(names, strings)
     ids = {name: class_id for class_id, name in enumerate(names)}
     unknown = next((row for row, string in enumerate(strings) if string not in ids), None)
     if unknown is not None:

@@ -77,7 +77,7 @@ class KnownLabels:
         return labels
 
     def finish(self) -> tuple[None, tuple[str, ...] | None]:
-        return None, self._classes.texts
+        return None, self._classes.strings
 
 
 class FunctionLabels:

@@ -29,7 +29,7 @@ from covey.errors import (
 )
 from covey.filenames import ENTRIES_FILE, FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
-from covey.labels import Classes, extend, find_label, guess_label, is_string
+from covey.labels import Classes, extend_names, find_label, guess_label, is_string
 from covey.maintenance.compare import feature_differences
 from covey.maintenance.info import read_index_metadata
 from covey.maintenance.report import (
@@ -310,7 +310,7 @@ class _SplitRepair:
             shards, counts = writer.write(
                 _ValidRecords(self._split.files, self.shards),
                 features,
-                Classes(features, self._label, extend(known or (), strings)),
+                Classes(features, self._label, extend_names(known or (), strings)),
                 cuts=self._cuts(),
                 sidecars=self._sidecars(features),
                 list_shards=self._has(SHARD_INFO_FILE),

@@ -180,9 +180,9 @@ class Column:
         target = self.numpy_dtype
         if target.kind == "f" or array.size == 0:
             return
-        low, high = self.bounds or ((0, 1) if target.kind == "b" else _limits(self.dtype))
-        if target == np.uint64:
-            low, high = 0, 2**64 - 1
+        low, high = (0, 1) if target.kind == "b" else _limits(target)
+        if self.bounds is not None:
+            low, high = self.bounds
         for extreme in (int(array.min()), int(array.max())):
             if not low <= extreme <= high:
                 raise _mismatch(f"is {extreme}; must be from {low} to {high}")
@@ -346,12 +346,9 @@ def _mismatch(reason: str) -> FeatureError:
     return FeatureError(f"the value {reason}")
 
 
-def _limits(dtype: str) -> tuple[int, int]:
-    """Return the range of a dtype, as far as an int64 can hold it."""
-    if np.dtype(object if dtype in STRINGS else dtype).kind not in "iu":
-        return -(2**63), 2**63 - 1
-    info = np.iinfo(dtype)
-    return int(info.min), min(int(info.max), 2**63 - 1)
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the range of an integer dtype."""
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 def unify_shapes(a: Shape, b: Shape) -> Shape:

@@ -77,13 +77,12 @@ class Features(Mapping[str, Feature]):
             for name, feature in self._features.items()
         )
         self._parents = {p[:i] for p in self._paths.values() for i in range(1, len(p))}
-        self._is_nested = any(len(path) > 1 for path in self._paths.values())
         self._fillers = {
             name: feature.filler()
             for name, feature in self._features.items()
             if feature.filler() is not REQUIRED
         }
-        # Created on first use: the native codecs cannot be pickled.
+        # Created on first use, without a lock, which a fork could leave locked.
         self._encoding: ExampleEncoder | None = None
         self._decoding: RecordDecoder | None = None
         self._selected: dict[tuple[str, ...], Features] = {}
@@ -188,26 +187,21 @@ class Features(Mapping[str, Feature]):
         """Return flat values nested like the declared features."""
         return nest({self._paths[name]: value for name, value in values.items()})
 
-    def _flatten(self, example: Mapping[str, Any]) -> dict[str, Any]:
+    def _flatten(self, values: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
         """Flatten an example or columns, and check the names."""
-        flat: dict[str, Any] = {}
-        self._flatten_into(flat, example, ())
-        return flat
-
-    def _flatten_into(
-        self, flat: dict[str, Any], values: Mapping[str, Any], path: tuple[str, ...]
-    ) -> None:
         if not isinstance(values, Mapping):
             raise FeatureError(f"the example is of type {type(values).__name__}; must be a dict")
+        flat: dict[str, Any] = {}
         for key, value in values.items():
             here = (*path, str(key))
             name = "/".join(here)
             if isinstance(value, Mapping) and (here in self._parents or not value):
-                self._flatten_into(flat, value, here)
+                flat |= self._flatten(value, here)
             elif name in self._features:
                 flat[name] = value
             else:
                 raise self._unknown(name)
+        return flat
 
     def select(self, names: Iterable[str]) -> Features:
         """Return the features with these names, in this order; decoding reads no others."""
@@ -276,9 +270,10 @@ class Features(Mapping[str, Feature]):
             for column in self._physical
         )
 
-    # ExampleEncoder.
+    # Encoding.
 
-    def _encode_with(self) -> ExampleEncoder:
+    @property
+    def _encoder(self) -> ExampleEncoder:
         if self._encoding is None:
             self._encoding = ExampleEncoder(
                 self._features, self._columns, self._flatten, self._is_plain
@@ -291,11 +286,11 @@ class Features(Mapping[str, Feature]):
         Raises:
             FeatureError: If the example does not match the features.
         """
-        return (self._encoding or self._encode_with()).encode(example)
+        return self._encoder.encode(example)
 
     def begin_block(self) -> ExampleBlock:
         """Return an empty block of records, for adding examples one by one."""
-        return ExampleBlock(self._encode_with())
+        return ExampleBlock(self._encoder)
 
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
         """Return the records of many examples, given by column.
@@ -323,12 +318,12 @@ class Features(Mapping[str, Feature]):
 
     def check_columns(self, columns: Mapping[str, Any]) -> Rows:
         """Check columns once, for encoding their rows in any order."""
-        encoding = self._encode_with()
-        return Rows(encoding.encoder, *encoding.check_columns(columns))
+        return Rows(self._encoder.encoder, *self._encoder.check_columns(columns))
 
-    # RecordDecoder.
+    # Decoding.
 
-    def _decode_with(self) -> RecordDecoder:
+    @property
+    def _decoder(self) -> RecordDecoder:
         if self._decoding is None:
             self._decoding = RecordDecoder(self._features, self._columns)
         return self._decoding
@@ -360,8 +355,8 @@ class Features(Mapping[str, Feature]):
         """
         if names is not None:
             return self.select(names).decode_batch(records, out=out)
-        flat = self._decode_with().decode_batch(records, self._flatten(out) if out else {})
-        return self.nest(flat) if self._is_nested else flat
+        flat = self._decoder.decode_batch(records, self._flatten(out) if out else {})
+        return self.nest(flat) if self._parents else flat
 
     def decode_with(
         self,
@@ -379,9 +374,8 @@ class Features(Mapping[str, Feature]):
             locate: Function that returns the location of a row, for messages.
             out: As for :meth:`decode_batch`.
         """
-        decoding = self._decoding or self._decode_with()
-        flat = decoding.decode_with(run, rows, locate, self._flatten(out) if out else {})
-        return self.nest(flat) if self._is_nested else flat
+        flat = self._decoder.decode_with(run, rows, locate, self._flatten(out) if out else {})
+        return self.nest(flat) if self._parents else flat
 
     def find(self, columns: Any, name: str) -> Any:
         """Return the column of a feature in nested columns, or its value in an example."""
@@ -395,9 +389,9 @@ class Features(Mapping[str, Feature]):
 
     def column_of(self, name: str) -> int | None:
         """Return the native column of a feature that is a single int64; None for others."""
-        return self._decode_with().column_of(name)
+        return self._decoder.column_of(name)
 
     @property
     def native_decoder(self) -> NativeDecoder | None:
         """The native decoder, if its arrays are the columns; else None."""
-        return self._decode_with().native_decoder
+        return self._decoder.native_decoder

@@ -178,15 +178,9 @@ class _Reader:
             return self._feature(node, path, lengths)
         except FeatureError as error:
             kind = node.class_name.rpartition(".")[2][:60]
-            raise FeatureError(
-                f"{error.reason}{'; ' if error.reason else ''}the TFDS class is {kind}",
-                path=self.name,
-                feature=_name(path),
-                option=error.option,
-                found=error.found,
-                allowed=error.allowed,
-                remedy=error.remedy,
-            ) from None
+            error.reason += f"{'; ' if error.reason else ''}the TFDS class is {kind}"
+            error.path, error.feature = self.name, _name(path)
+            raise
 
     def _open(self, json: Any, path: Path) -> _Node:
         """Return the type that a node is stored as, and its content."""
