@@ -74,6 +74,7 @@ class TestValues:
             (Tensor("str", (None, 2)), [["a", "b"], ["c", "d"], ["e", "f"]]),
             (Tensor("str", (2, None)), [["a", "b", "c"], ["d", "e", "f"]]),
             (Tensor("str", (None, 2)), []),
+            (Tensor("str", (None, 2)), np.array([], str)),
             (Tensor("float32", (None, 4)), []),
             (Tensor("uint64", (2,)), [2**64 - 1, 1]),
         ],
@@ -264,14 +265,18 @@ class TestErrors:
         assert features.decode_batch(r for r in [record] * 3)["x"].tolist() == [1, 1, 1]
 
     @pytest.mark.parametrize(
-        "splits", [[0, 3], [0, 2, 1], [-1, 1, 2], [0, 1, 2**62], [0, 1, 4], []], ids=str
+        "splits",
+        [[0, 3], [0, 2, 1], [-1, 1, 2], [0, 1, 2**62], [0, 1, 2**62 + 2], [0, 1, 4], []],
+        ids=str,
     )
-    def test_hostile_row_splits(self, splits):
-        column = RaggedArray(np.arange(3), np.array(splits, np.int64))
+    @pytest.mark.parametrize("shape", [(None,), (None, 4)])
+    def test_invalid_row_splits(self, shape, splits):
+        # In rows of 4 values, the offset of item 2**62 + 2 overflows to that of item 2.
+        values = np.zeros((3, *shape[1:]), np.int64)
+        features = Features({"v": Tensor("int64", shape), "n": "int64"})
+        column = RaggedArray(values, np.array(splits, np.int64))
         with pytest.raises((FeatureError, ValueError)):
-            Features({"v": Tensor("int64", (None,)), "n": "int64"}).encode_batch(
-                {"v": column, "n": [1, 2]}
-            )
+            features.encode_batch({"v": column, "n": [1, 2]})
 
     def test_steps_are_not_written(self):
         with pytest.raises(FeatureError, match="a SequenceExample cannot be written"):
