@@ -611,23 +611,13 @@ def test_features_of_a_dataset_of_tfds(made_by_tfds):
         "none of float64": Tensor("float64", (2,), encoding="list"),
         "optional": Tensor("int32", (2,), default=[-(2**31)] * 2),
         "mask": Image((None, None, 1)),
-        "three": Tensor("float32", (3, 2)),
         "deep": Ragged("str", 3),
         "objects/box": Tensor("float32", (None, 4)),
-        "frames/words": Ragged("str"),
-        "nested": Ragged("int64"),
         "nested float64": Ragged("float32"),
-        "dynamic zlib": Tensor("int16", (None, None), encoding="zlib"),
-        "two zlibs": Tensor("bool", (2, 2, 2), encoding="zlib_each"),
         "episode/action/pose": Tensor("float32", (None, 7), encoding="zlib_each"),
         "float image": Image((None, None, 4)),
         "lazy sound": Tensor("bytes"),
-        "gif": Tensor("bytes"),
-        "zlib sound": Tensor("int64", (None,), encoding="zlib"),
-        "two frames": Tensor("bytes", (2,)),
-        "videos": Ragged("bytes"),
         "translation/fr": Tensor("str"),
-        "mine": Tensor("int8", (2,), encoding="bytes"),
     }
     assert {name: features[name] for name in expected} == expected
 
@@ -729,7 +719,7 @@ def test_dtypes_that_covey_lacks(tmp_path, dtype, encoding):
         assert found.view(dtype.as_numpy_dtype).reshape(2, 2).tolist() == values.tolist()
 
 
-def test_a_list_of_bfloat16(tmp_path):
+def test_list_of_bfloat16(tmp_path):
     theirs = T.FeaturesDict({"x": tensor(tf.bfloat16, (2,))})
     theirs.save_config(tmp_path)
     floats = tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, -3]))
@@ -764,16 +754,20 @@ def test_optional_tensors_that_this_tfds_does_not_store(tmp_path, shape, encodin
     assert features_from_tfds(tmp_path) == Features({"x": expected})
 
 
-@pytest.mark.parametrize("kind", [T.Sequence, T.Dataset])
-def test_a_sequence_at_the_top(tmp_path, kind):
-    kind({"x": np.int64, "y": T.Sequence(np.int64)}).save_config(tmp_path)
-    expected = Features({"x": Tensor("int64", (None,)), "y": Ragged("int64")})
+SEQUENCE = {"x": Tensor("int64", (None,)), "y": Ragged("int64")}
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"),
+    [
+        (T.Sequence({"x": np.int64, "y": T.Sequence(np.int64)}), SEQUENCE),
+        (T.Dataset({"x": np.int64, "y": T.Sequence(np.int64)}), SEQUENCE),
+        (T.Translation(["en"]), {"en": Tensor("str")}),
+    ],
+)
+def test_top_level_features(tmp_path, top, expected):
+    top.save_config(tmp_path)
     assert features_from_tfds(tmp_path) == expected
-
-
-def test_a_translation_at_the_top(tmp_path):
-    T.Translation(["en"]).save_config(tmp_path)
-    assert features_from_tfds(tmp_path) == Features({"en": Tensor("str")})
 
 
 # The content of nodes before TFDS 4.4.
@@ -969,23 +963,7 @@ def test_wrong_shapes_of_packed_memory_are_rejected():
     check_error(caught.value, "the stored shape (2, 3) does not match", record=0, feature="x")
 
 
-@pytest.mark.parametrize(
-    ("shape", "encoding", "option", "allowed"),
-    [
-        ((), "bytes_each", "shape", "at least one dimension"),
-        ((None, None), "zlib_each", "shape", "only the first may be None"),
-        ((2,), "gzip", "encoding", "'list' or 'bytes', or one of"),
-    ],
-)
-def test_invalid_encodings_are_rejected(shape, encoding, option, allowed):
-    with pytest.raises(FeatureError) as caught:
-        Tensor("int8", shape, encoding=encoding)
-    found = {"shape": shape, "encoding": encoding}[option]
-    check_error(caught.value, "", option=option, found=found)
-    assert allowed in caught.value.allowed
-
-
-# Hostile files.
+# Invalid files.
 
 
 def one(content, field="tensor", name="tensorflow_datasets.core.features.some.Feature", **more):
@@ -1015,7 +993,7 @@ def rejected(text, reason="", feature="x", **fields):
     return text, reason, {"feature": feature, **fields}
 
 
-HOSTILE = {
+INVALID = {
     "incomplete json": rejected("{", "not valid JSON", None),
     "invalid utf-8": rejected(b"\xff\xfe\xfd", "not valid JSON", None),
     "deep": rejected('{"a":' * 100_000, "not valid JSON", None),
@@ -1082,9 +1060,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_files_are_rejected(tmp_path, case):
-    text, reason, fields = HOSTILE[case]
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_files(tmp_path, case):
+    text, reason, fields = INVALID[case]
     path = tmp_path / "features.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises((FormatError, FeatureError)) as caught:

@@ -117,9 +117,7 @@ class TestValues:
         )
         missing = features.encode({})
         assert features.encode(dict.fromkeys(features)) == missing  # None is missing
-        found = features.decode(missing)
-        assert found["boxes"].shape == (0, 2)
-        assert {name: plain(value) for name, value in found.items()} == {
+        expected = {
             "x": [7, 8],
             "s": "none",
             "v": [],
@@ -130,6 +128,12 @@ class TestValues:
             "grid": [["a", "b"], ["c", "d"]],
             "boxes": [],
         }
+        found = features.decode(missing)
+        assert found["boxes"].shape == (0, 2)
+        assert {name: plain(value) for name, value in found.items()} == expected
+        filled = features.encode(features.fill_in({}))
+        found = features.without_defaults().decode(filled)
+        assert {name: plain(value) for name, value in found.items()} == expected
         given = {"x": [1, 2], "s": "here", "v": [3.0], "label": 0, "image": b"png"}
         columns = features.decode_batch([missing, features.encode(given)])
         assert {name: plain(columns[name][1]) for name in given} == given
@@ -320,7 +324,9 @@ class TestInvalidSchemas:
             (lambda: Tensor("int64", (None, 0)), "both an unknown and an empty dimension"),
             (lambda: Tensor("int64", (None, None)), "2 unknown dimensions"),
             (lambda: Tensor("str", encoding="bytes"), "must be 'list' for str"),
-            (lambda: Tensor("int64", encoding="zip"), "must be 'list' or 'bytes'"),
+            (lambda: Tensor("int64", encoding="zip"), "must be 'list' or 'bytes', or one of"),
+            (lambda: Tensor("int8", encoding="bytes_each"), "at least one dimension"),
+            (lambda: Tensor("int8", (None, None), encoding="zlib_each"), "only the first may be"),
             (lambda: Tensor("int64", default="x"), "has dtype"),
             (lambda: Tensor("int64", (2,), default=[1]), "has shape"),
             (lambda: Ragged("int64", 1), "must be from 2 to 16"),
@@ -364,7 +370,7 @@ class TestInvalidSchemas:
         with pytest.raises(FeatureError, match="nested deeper than 32 levels"):
             Features(nested)
 
-    def test_a_size_that_records_cannot_have(self):
+    def test_shape_larger_than_the_records(self):
         # 1 GiB per example in the schema; the records have 20 bytes.
         features = Features({"x": Tensor("uint8", (1 << 30,), encoding="bytes")})
         small = Features({"x": Tensor("uint8", (4,), encoding="bytes")})

@@ -370,28 +370,28 @@ class Sparse(Feature):
             dense = as_array(value)
             check_value_shape(dense.shape, self.shape)
             indices, values = np.argwhere(dense), dense[np.nonzero(dense)]
-        places = as_array(indices)
+        points = as_array(indices)
         rank = len(self.shape)
-        if places.size == 0:
-            places = np.zeros((0, rank), np.int64)
-        if places.ndim == 1 and rank == 1:
-            places = places[:, np.newaxis]
-        if places.dtype.kind not in "iu" or places.ndim != 2 or places.shape[1] != rank:
+        if points.size == 0:
+            points = np.zeros((0, rank), np.int64)
+        if points.ndim == 1 and rank == 1:
+            points = points[:, np.newaxis]
+        if points.dtype.kind not in "iu" or points.ndim != 2 or points.shape[1] != rank:
             raise FeatureError(
-                f"the sparse indices are {places.dtype} {places.shape}; must be integers of shape "
+                f"the sparse indices are {points.dtype} {points.shape}; must be integers of shape "
                 f"(values, {rank})"
             )
-        places = places.astype(np.int64)
-        inside = ((places >= 0) & (places < np.array(self._sizes))).all(axis=1)
+        points = points.astype(np.int64)
+        inside = ((points >= 0) & (points < np.array(self._sizes))).all(axis=1)
         if not inside.all():
-            bad = tuple(places[int(np.argmin(inside))].tolist())
+            bad = tuple(points[int(np.argmin(inside))].tolist())
             raise FeatureError(f"the sparse index {bad} is outside the shape {self.shape}")
         values = as_array(values)
-        if len(places) != values.size:
-            raise FeatureError(f"{len(places)} sparse indices for {values.size} values")
+        if len(points) != values.size:
+            raise FeatureError(f"{len(points)} sparse indices for {values.size} values")
         if not values.size:
             values = np.zeros(0, columns[0].numpy_dtype)  # an empty list has no dtype
-        return [values, *(np.ascontiguousarray(axis) for axis in places.T)]
+        return [values, *(np.ascontiguousarray(axis) for axis in points.T)]
 
     def join(self, parts: list[Any]) -> Any:
         values, *indices = parts
