@@ -2,6 +2,7 @@
 
 import itertools
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,6 +50,7 @@ def infer(*values):
         ([1, 2**63], Tensor("uint64")),
         ([[2**63, 1]], Tensor("uint64", (2,))),
         ([16777217, 0.5], Tensor("float64")),
+        ([-16777217, 0.5], Tensor("float64")),
         ([[16777217, 0.5]], Tensor("float64", (2,))),
         ([[16777217, 1], [0.5, 1]], Tensor("float64", (2,))),
         ([["a", b"\xff"]], Tensor("bytes", (2,))),
@@ -100,6 +102,7 @@ def test_infer(values, expected):
         ([5, {"y": 1}], "example 0 has a value, example 1 has a dict", None),
         ([1, None], "the value is None", 1),
         ([2**63, -1], "example 0 has dtype uint64, example 1 has int64", None),
+        ([np.uint64(1), -1], "example 0 has dtype uint64, example 1 has int64", None),
         ([[1, "a"]], "strings and numbers are mixed", 0),
         ([[np.zeros(2), np.zeros(3)]], "float64 cannot be stored", 0),
         ([[2**64]], "no dtype holds integers", 0),
@@ -202,8 +205,10 @@ def test_records_of_different_lengths():
     variable = Features({"x": Tensor("int64", (None,), default=[])})
     records = [variable.encode(example) for example in ({"x": [1, 2]}, {"x": [3]}, {})]
     assert Features.infer_records(records[:1])["x"] == Tensor("int64", (2,))
+    optional = Tensor("int64", (None,), default=[])
+    assert Features.infer_records([records[0], records[2]])["x"] == optional
     inferred = Features.infer_records(records)
-    assert inferred["x"] == Tensor("int64", (None,), default=[])
+    assert inferred["x"] == optional
     assert [inferred.decode(record)["x"].tolist() for record in records] == [[1, 2], [3], []]
 
 
@@ -252,6 +257,7 @@ def infer_while_encoding(examples, defaults):
 
 
 @settings(max_examples=120)
+@hypothesis.example(mixture=([{"x": 1}, {"x": 2**24 + 1}, {"x": 0.5}], {}), sizes=[])  # float64
 @given(mixture=mixtures(), sizes=st.lists(st.integers(1, 6), max_size=8))
 def test_inference_in_parts_and_while_encoding(mixture, sizes):
     examples, defaults = mixture
