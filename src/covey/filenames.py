@@ -250,3 +250,17 @@ def strip_record_suffixes(name: str) -> str:
     'sea/gull'
     """
     return _RECORD_SUFFIXES.sub("", name) or name
+
+
+def label_file(path: tuple[str, ...]) -> str | None:
+    """Return TFDS' name of the file with the class names of a feature; None if it is not valid.
+
+    >>> label_file(("bird", "species"))
+    'bird-species.labels.txt'
+    """
+    name = "-".join(part.replace("/", ".") for part in path) + LABELS_SUFFIX
+    try:
+        check_name(name, "the name of a file")
+    except FormatError:
+        return None
+    return name

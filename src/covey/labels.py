@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from covey.errors import DatasetError, FeatureError
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import leaf
 from covey.schema.columns import STRINGS, Column
-from covey.schema.types import Feature
+from covey.schema.types import Feature, is_line
 from covey.tfrecord import Block
 
 Positions = Sequence[int] | NDArray[np.uint64]
@@ -92,37 +93,37 @@ class Classes:
     Args:
         features: Features of the records.
         label: Label feature; None if the records are unlabelled.
-        texts: Strings of a label that is stored as a string, by class id.
+        strings: Strings of a label that is stored as a string, by class id.
     """
 
-    def __init__(self, features: Features, label: str | None, texts: Iterable[str] = ()) -> None:
+    def __init__(self, features: Features, label: str | None, strings: Iterable[str] = ()) -> None:
         self.features = features
         self.label = label
         self._only = features if label is None else features.select([label])
-        self.texts = tuple(texts) if label is not None and is_string(features[label]) else None
-        self._ids = {text: class_id for class_id, text in enumerate(self.texts or ())}
+        self.strings = tuple(strings) if label is not None and is_string(features[label]) else None
+        self._ids = {string: class_id for class_id, string in enumerate(self.strings or ())}
 
     def of(self, block: Block) -> NDArray[np.int64] | None:
         """Return the class ids of the records of a block; None if they are unlabelled."""
         if self.label is None:
             return None
         column = leaf(self._only.decode_batch(block))
-        if self.texts is None:
+        if self.strings is None:
             return _check_ids(self.label, column)
-        strings = decode_strings(column)
-        unknown = next((string for string in strings if string not in self._ids), None)
+        found = decode_strings(column)
+        unknown = next((string for string in found if string not in self._ids), None)
         if unknown is not None:
             raise FeatureError(
-                f"{unknown!r} is not one of the {len(self.texts)} classes", feature=self.label
+                f"{unknown!r} is not one of the {len(self.strings)} classes", feature=self.label
             )
-        return np.array([self._ids[string] for string in strings], np.int64)
+        return np.array([self._ids[string] for string in found], np.int64)
 
 
 class ClassIds:
-    """Class ids that are assigned while records are written.
+    """Class ids that are assigned while records are read; used by several threads.
 
     The strings of a label are known only after the last record. Until then they have provisional
-    ids, in the order of their first occurrence.
+    ids. The final ids do not depend on the order in which strings are read.
 
     Args:
         known: Strings that have class ids already, by id. These ids are final.
@@ -131,6 +132,7 @@ class ClassIds:
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._known = tuple(known)
         self._ids = {string: class_id for class_id, string in enumerate(self._known)}
+        self._lock = threading.Lock()
         self.has_strings = False
         """Whether any label was a string."""
 
@@ -146,14 +148,18 @@ class ClassIds:
         column = leaf(only.decode_batch(block))
         if not is_string(feature):
             return _check_ids(label, column)
-        self.has_strings = True
-        ids = self._ids
-        strings = decode_strings(column, examples)
-        return np.array([ids.setdefault(string, len(ids)) for string in strings], np.int64)
+        return self.ids_of(decode_strings(column, examples))
+
+    def ids_of(self, strings: Sequence[str]) -> NDArray[np.int64]:
+        """Return the provisional ids of strings."""
+        with self._lock:
+            self.has_strings = True
+            ids = self._ids
+            return np.array([ids.setdefault(string, len(ids)) for string in strings], np.int64)
 
     def strings(self) -> tuple[str, ...]:
         """Return all strings, by final class id."""
-        return extend(self._known, self._ids)
+        return extend_names(self._known, self._ids)
 
     def final_ids(self) -> NDArray[np.int64]:
         """Return the final class ids, by provisional id."""
@@ -175,7 +181,7 @@ def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:
         FeatureError: If a name cannot be a line of the file of class names.
     """
     for name in names:
-        if not name or name != name.strip() or "\n" in name or "\r" in name:
+        if not is_line(name):
             raise FeatureError(
                 f"{name!r} is not a valid class name; must be a line of a file: not empty, "
                 "without surrounding white space and line breaks",
@@ -185,10 +191,10 @@ def make_label(label: str, names: tuple[str, ...]) -> ClassLabel:
     return ClassLabel(names=names)
 
 
-def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
+def extend_names(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     """Return the known names, followed by the new names in sorted order.
 
-    >>> extend(["wren"], {"owl", "crow", "wren"})
+    >>> extend_names(["wren"], {"owl", "crow", "wren"})
     ('wren', 'crow', 'owl')
     """
     first = tuple(known)
@@ -270,7 +276,7 @@ def number_column(
     if not names and isinstance(feature, ClassLabel):
         names = feature.names or ()
     if is_stored or may_grow:
-        names = extend(names, strings)
+        names = extend_names(names, strings)
     ids = {name: class_id for class_id, name in enumerate(names)}
     unknown = next((row for row, string in enumerate(strings) if string not in ids), None)
     if unknown is not None:

@@ -1,9 +1,12 @@
-"""What the golden files hold."""
+"""The content of the golden files.
+
+Run this module only to add a file. The files are committed; every version of covey must read them,
+and write those of covey in the same way.
+"""
 
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from covey import ClassLabel, Features, Image, Ragged, RecordWriter, Sparse, Tensor
 
@@ -59,33 +62,35 @@ def example(number: int) -> dict:
 EXAMPLES = [example(number) for number in range(5)]
 
 
-def tensorflow_example(number: int) -> tf.train.Example:
-    ints = tf.train.Feature(int64_list=tf.train.Int64List(value=[number, -number]))
-    floats = tf.train.Feature(float_list=tf.train.FloatList(value=[number / 3] * number))
-    strings = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"wren", bytes([number])]))
-    feature = {"ints": ints, "floats": floats, "strings": strings}
-    return tf.train.Example(features=tf.train.Features(feature=feature))
-
-
-SEQUENCE = tf.train.SequenceExample(
-    context=tensorflow_example(1).features,
-    feature_lists=tf.train.FeatureLists(
-        feature_list={
-            "steps": tf.train.FeatureList(
-                feature=[
-                    tf.train.Feature(int64_list=tf.train.Int64List(value=[step, step]))
-                    for step in range(3)
-                ]
-            )
-        }
-    ),
-)
+# Files of TensorFlow: the values of each example, and of the steps of a SequenceExample.
+FOREIGN = [
+    {
+        "ints": [number, -number],
+        "floats": [float(np.float32(number / 3))] * number,
+        "strings": [b"wren", bytes([number])],
+    }
+    for number in range(3)
+]
+STEPS = [[0, 0], [1, 1], [2, 2]]
 
 
 def write_files() -> None:
-    """Write the golden files. They are committed, and must be read, and where covey wrote them
-    also be written, in the same way by every future version: run this only to add a file.
-    """
+    """Write the golden files."""
+    import tensorflow as tf
+
+    def ints(values: list[int]) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    def context(values: dict) -> tf.train.Features:
+        floats = tf.train.FloatList(value=values["floats"])
+        strings = tf.train.BytesList(value=values["strings"])
+        feature = {
+            "ints": ints(values["ints"]),
+            "floats": tf.train.Feature(float_list=floats),
+            "strings": tf.train.Feature(bytes_list=strings),
+        }
+        return tf.train.Features(feature=feature)
+
     records = [FEATURES.encode(example) for example in EXAMPLES]
     for suffix, compression in (("", None), (".gz", "GZIP"), (".zlib", "ZLIB")):
         path = GOLDEN / f"covey.tfrecord{suffix}"
@@ -94,10 +99,16 @@ def write_files() -> None:
                 writer.write(record)
         path = GOLDEN / f"tensorflow.tfrecord{suffix}"
         with tf.io.TFRecordWriter(str(path), compression or "") as writer:
-            for number in range(3):
-                writer.write(tensorflow_example(number).SerializeToString(deterministic=True))
+            for values in FOREIGN:
+                example = tf.train.Example(features=context(values))
+                writer.write(example.SerializeToString(deterministic=True))
+    steps = tf.train.FeatureList(feature=[ints(step) for step in STEPS])
+    sequence = tf.train.SequenceExample(
+        context=context(FOREIGN[1]),
+        feature_lists=tf.train.FeatureLists(feature_list={"steps": steps}),
+    )
     with tf.io.TFRecordWriter(str(GOLDEN / "sequence.tfrecord")) as writer:
-        writer.write(SEQUENCE.SerializeToString(deterministic=True))
+        writer.write(sequence.SerializeToString(deterministic=True))
 
 
 if __name__ == "__main__":

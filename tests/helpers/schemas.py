@@ -1,4 +1,4 @@
-"""Random schemas with random values, and what other people's schemas for them are."""
+"""Hypothesis strategies of schemas with examples, and comparison of values."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ragged_case(draw: Any, rows: int) -> Case:
 
 @st.composite
 def odd_case(draw: Any, rows: int) -> Case:
-    """Features that TFDS and parse_example have no plain counterpart of."""
+    """A feature that TFDS and parse_example do not have."""
     kind = draw(st.sampled_from(["inner", "dynamic", "strings", "sparse", "text rows", "optional"]))
     sizes = st.integers(0, 3)
     if kind == "inner":
@@ -113,7 +113,7 @@ def label_case(draw: Any, rows: int) -> Case:
 def datasets(
     draw: Any, *, ragged: bool = True, odd: bool = False
 ) -> tuple[Features, list[dict[str, Any]]]:
-    """Features, and some examples of them."""
+    """Draw features, and examples of them."""
     rows = draw(st.integers(1, 4))
     kinds = [tensor_case(rows), string_case(rows), label_case(rows)]
     if ragged:
@@ -122,7 +122,7 @@ def datasets(
         kinds.append(odd_case(rows))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
     cases = {name: draw(st.one_of(kinds)) for name in names}
-    if odd and draw(st.booleans()):  # nested, under a name that no other has
+    if odd and draw(st.booleans()):  # nested, under a unique name
         case = draw(st.one_of(kinds))
         features = Features({"deep": {"er": case.feature}, **features_of(cases)})
         nested = [{"deep": {"er": value}} for value in case.values]
@@ -134,7 +134,7 @@ def datasets(
     return features, examples
 
 
-# Values that one feature may have side by side, in any order; some mixtures fit no feature.
+# Values that one feature may have in different examples; some mixtures fit no feature.
 small = st.integers(-3, 3)
 floats = st.floats(width=32, allow_nan=False)
 integers = st.one_of(
@@ -161,7 +161,7 @@ DEFAULTS = [0, 7, 1.5, "", b"", [], [1, 2], [[]]]
 
 @st.composite
 def mixtures(draw: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Examples whose features have values of several types, and defaults of what some lack."""
+    """Draw examples whose features have values of several types, and defaults."""
     names = draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=3, unique=True))
     kinds = {name: draw(st.sampled_from(MIXTURES)) for name in names}
     given = draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
@@ -170,10 +170,10 @@ def mixtures(draw: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     for _ in range(draw(st.integers(1, 12))):
         example = {name: draw(kind) for name, kind in kinds.items()}
         for name in given:
-            match draw(st.sampled_from(["there", "there", "none", "gone"])):
+            match draw(st.sampled_from(["present", "present", "none", "missing"])):
                 case "none":
                     example[name] = None
-                case "gone":
+                case "missing":
                     del example[name]
         examples.append(example)
     return examples, defaults
@@ -184,7 +184,7 @@ def features_of(cases: dict[str, Case]) -> dict[str, Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality to the bit, so that NaN equals itself and 0.0 does not equal -0.0."""
+    """Return whether values are equal; NaN equals itself, 0.0 does not equal -0.0."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, (str, bytes)) or isinstance(b, (str, bytes)):
@@ -193,14 +193,14 @@ def same(a: Any, b: Any) -> bool:
     if x.shape != y.shape:
         return False
     if x.dtype.kind == "f" and y.dtype.kind == "f":
-        # A NaN may lose its payload on the way through a wider or narrower type.
+        # The payload of a NaN is not compared: a conversion may change it.
         nan = np.isnan(x) & np.isnan(y)
         return bool(((x == y) & (np.signbit(x) == np.signbit(y)) | nan).all())
     return bool((x == y).all())
 
 
 def plain(value: Any) -> Any:
-    """A value in lists and Python numbers, whatever holds it."""
+    """Return a value as lists and Python numbers."""
     if isinstance(value, SparseArray):
         return value.to_dense().tolist()
     if hasattr(value, "tolist"):

@@ -1,5 +1,6 @@
 """Decoded images have the pixels of Pillow and TensorFlow, with every decoder."""
 
+import contextlib
 import io
 import sys
 import zlib
@@ -11,13 +12,13 @@ import PIL.Image
 import pytest
 import simplejpeg
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey.errors import ExampleError, FeatureError
-from covey.schema import Features, Image, StringArray, images
+from covey.schema import Features, Image, StringArray
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.images import decode_images
+from covey.schema.images import decode_images, find_simplejpeg
 
 BILINEAR = PIL.Image.Resampling.BILINEAR
 JPEGS = {
@@ -33,11 +34,21 @@ JPEGS = {
 }
 
 
+@contextlib.contextmanager
+def decoding_with(decoder):
+    """Decode JPEG with Pillow, as if simplejpeg were not installed, or with simplejpeg."""
+    with pytest.MonkeyPatch.context() as patch:
+        if decoder == "Pillow":
+            patch.setitem(sys.modules, "simplejpeg", None)
+        find_simplejpeg.cache_clear()
+        yield
+    find_simplejpeg.cache_clear()
+
+
 @pytest.fixture(params=["Pillow", "simplejpeg"])
-def decoder(request, monkeypatch):
-    if request.param == "Pillow":
-        monkeypatch.setattr(images, "_find_simplejpeg", lambda: None)
-    return request.param
+def decoder(request):
+    with decoding_with(request.param):
+        yield request.param
 
 
 @pytest.fixture
@@ -111,6 +122,7 @@ def test_jpeg_pixels_equal_those_of_pillow(form, channels, decoder):
         assert (found == pillow(data)).all()
 
 
+@settings(max_examples=50)
 @given(
     height=st.integers(1, 40),
     width=st.integers(1, 40),
@@ -158,26 +170,11 @@ def test_images_that_simplejpeg_does_not_decode(buffers):
     assert len(buffers) == 1
 
 
-@pytest.fixture
-def _clear_simplejpeg_cache():
-    images._find_simplejpeg.cache_clear()
-    yield
-    images._find_simplejpeg.cache_clear()
-
-
-@pytest.mark.usefixtures("_clear_simplejpeg_cache")
-def test_without_simplejpeg(monkeypatch):
-    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+def test_simplejpeg_is_not_used_if_pillow_has_another_library(buffers):
     data = encode(draw((20, 30, 3)))
-    assert (decode([data]) == pillow(data)).all()
-    assert images._find_simplejpeg() is None
-
-
-@pytest.mark.usefixtures("_clear_simplejpeg_cache")
-def test_simplejpeg_is_not_used_if_pillow_has_another_library(monkeypatch, buffers):
-    monkeypatch.setattr(PIL.features, "check_feature", lambda name: name != "libjpeg_turbo")
-    data = encode(draw((20, 30, 3)))
-    assert (decode([data]) == pillow(data)).all()
+    with decoding_with("simplejpeg"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PIL.features, "check_feature", lambda name: name != "libjpeg_turbo")
+        assert (decode([data]) == pillow(data)).all()
     assert buffers == []
 
 
@@ -195,10 +192,10 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("size", [(12, 9), (24, 32), (50, 80), (1, 1), (24, 60)])
+@pytest.mark.parametrize("size", [(12, 9), (24, 32), (1, 80)])
 def test_images_of_all_shapes_become_one_array(form, size, decoder):
     channels, kind, mode = FORMS[form]
-    shapes = [(24, 32, channels), (60, 31, channels), (3, 90, channels), (150, 160, channels)]
+    shapes = [(24, 32, channels), (60, 31, channels), (3, 90, channels)]
     encoded = [encode(draw(shape), kind, mode) for shape in shapes]
     converted = "RGB" if mode == "P" else None
     found = decode(encoded, size=size)
@@ -355,21 +352,20 @@ def outcome(data, **options):
         return str(error)
 
 
-def test_both_decoders_reject_the_same_images(monkeypatch):
+def test_both_decoders_reject_the_same_images():
     rng = np.random.default_rng(0)
     forms = set(JPEGS) - {"turned"}  # Pillow warns about a corrupt one
     complete = [encode(draw((16, 20, n)), **JPEGS[form]) for form in sorted(forms) for n in (1, 3)]
-    read = 0
-    for number in range(600):
+    corrupt = []
+    for number in range(240):
         data = bytearray(complete[number % len(complete)])
         for at in rng.integers(0, len(data), 2):
             data[at] = rng.integers(256)
-        found = outcome(bytes(data))
-        with monkeypatch.context() as patch:
-            patch.setattr(images, "_find_simplejpeg", lambda: None)
-            assert outcome(bytes(data)) == found
-        read += isinstance(found, list)
-    assert 50 < read < 550
+        corrupt.append(bytes(data))
+    found = [outcome(data) for data in corrupt]
+    with decoding_with("Pillow"):
+        assert [outcome(data) for data in corrupt] == found
+    assert 20 < sum(isinstance(each, list) for each in found) < 220
 
 
 @pytest.mark.parametrize("size", [None, (4, 4)])

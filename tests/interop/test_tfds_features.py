@@ -32,8 +32,9 @@ from covey import (
 from covey.arrays import SparseArray
 from covey.dataset_info import DatasetInfo, SplitInfo
 from covey.errors import ExampleError, FeatureError, FormatError
+from covey.filenames import FEATURES_FILE
 from covey.schema.json import features_from_json, features_to_json
-from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
+from covey.schema.tfds import features_from_tfds, features_to_tfds
 
 T = tfds.features
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
@@ -128,16 +129,12 @@ COMMON = {
 }
 
 
-@pytest.mark.parametrize("name", COMMON)
-def test_round_trip(tmp_path, name):
-    features = Features({name: COMMON[name], "in": {"a/b": {"x": COMMON[name]}}})
+def test_round_trip(tmp_path):
+    features = Features({**COMMON, "in": {"a/b": COMMON}})
     save_features(tmp_path, features)
-    assert features_from_tfds(tmp_path) == features
-
-
-def test_round_trip_keeps_the_order(tmp_path):
-    save_features(tmp_path, Features(COMMON))
-    assert list(features_from_tfds(tmp_path).items()) == list(COMMON.items())
+    again = features_from_tfds(tmp_path)
+    assert again == features
+    assert list(again) == list(features)
 
 
 def test_no_tensorflow_is_imported(tmp_path):
@@ -235,22 +232,31 @@ def test_tfds_reads_every_common_feature(tmp_path):
 
 @settings(max_examples=25)
 @given(dataset=datasets())
-def test_tfds_reads_any_features(tmp_path_factory, dataset):
+def test_records_of_any_features(tmp_path_factory, dataset):
     features, examples = dataset
-    records = [features.encode(example) for example in examples]
+    # TensorFlow does not decode raw uint32.
+    supported = [
+        name
+        for name, feature in features.items()
+        if (getattr(feature, "encoding", ""), getattr(feature, "dtype", "")) != ("bytes", "uint32")
+    ]
+    features = features.select(supported)
     directory = tmp_path_factory.mktemp("any")
-    _, found = opened(directory, features, records)
+    save_features(directory, features)
     again = features_from_tfds(directory)
-    # TensorFlow does not decode the memory of uint32.
-    raw = {n for n, f in features.items() if getattr(f, "encoding", "") == "bytes"}
-    raw = {name for name in raw if features[name].dtype == "uint32"}
-    assert {n: f for n, f in again.items() if n not in raw} == {
-        n: Tensor("bytes", f.shape) if getattr(f, "dtype", "") == "str" and len(f.shape) > 1 else f
-        for n, f in features.items()
-        if n not in raw
+    assert again == {
+        name: Tensor("bytes", feature.shape)
+        if getattr(feature, "dtype", "") == "str" and len(feature.shape) > 1
+        else feature
+        for name, feature in features.items()
     }
-    for record, theirs in zip(records, found, strict=True):
-        assert agree(neutral(again.decode(record)), neutral(theirs))
+    theirs = T.FeaturesDict.from_config(directory)
+    for example in examples:
+        example = {name: example[name] for name in supported}
+        record = features.encode(example)
+        assert agree(neutral(again.decode(record)), neutral(theirs.deserialize_example(record)))
+        stored = theirs.serialize_example(example)
+        assert agree(neutral(features.decode(stored)), neutral(example))
 
 
 def test_features_that_tfds_lacks(tmp_path):
@@ -599,27 +605,21 @@ def test_covey_reads_a_dataset_of_tfds(read_by_both, name):
 
 def test_features_of_a_dataset_of_tfds(made_by_tfds):
     features = features_from_tfds(made_by_tfds)
-    assert features["label"] == ClassLabel(names=["wren", "owl"])
-    assert features["in/label"] == ClassLabel(names=["x"])
-    assert features["none of float64"] == Tensor("float64", (2,), encoding="list")
-    assert features["optional"] == Tensor("int32", (2,), default=[-(2**31)] * 2)
-    assert features["mask"] == Image((None, None, 1))
-    assert features["three"] == Tensor("float32", (3, 2))
-    assert features["deep"] == Ragged("str", 3)
-    assert features["objects/box"] == Tensor("float32", (None, 4))
-    assert features["frames/words"] == Ragged("str")
-    assert features["nested"] == Ragged("int64")
-    assert features["nested float64"] == Ragged("float32")
-    assert features["dynamic zlib"] == Tensor("int16", (None, None), encoding="zlib")
-    assert features["two zlibs"] == Tensor("bool", (2, 2, 2), encoding="zlib_each")
-    assert features["episode/action/pose"] == Tensor("float32", (None, 7), encoding="zlib_each")
-    assert features["float image"] == Image((None, None, 4))
-    assert features["lazy sound"] == features["gif"] == Tensor("bytes")
-    assert features["zlib sound"] == Tensor("int64", (None,), encoding="zlib")
-    assert features["two frames"] == Tensor("bytes", (2,))
-    assert features["videos"] == Ragged("bytes")
-    assert features["translation/fr"] == Tensor("str")
-    assert features["mine"] == Tensor("int8", (2,), encoding="bytes")
+    expected = {
+        "label": ClassLabel(names=["wren", "owl"]),
+        "in/label": ClassLabel(names=["x"]),
+        "none of float64": Tensor("float64", (2,), encoding="list"),
+        "optional": Tensor("int32", (2,), default=[-(2**31)] * 2),
+        "mask": Image((None, None, 1)),
+        "deep": Ragged("str", 3),
+        "objects/box": Tensor("float32", (None, 4)),
+        "nested float64": Ragged("float32"),
+        "episode/action/pose": Tensor("float32", (None, 7), encoding="zlib_each"),
+        "float image": Image((None, None, 4)),
+        "lazy sound": Tensor("bytes"),
+        "translation/fr": Tensor("str"),
+    }
+    assert {name: features[name] for name in expected} == expected
 
 
 def by_both(directory, feature, value):
@@ -719,7 +719,7 @@ def test_dtypes_that_covey_lacks(tmp_path, dtype, encoding):
         assert found.view(dtype.as_numpy_dtype).reshape(2, 2).tolist() == values.tolist()
 
 
-def test_a_list_of_bfloat16(tmp_path):
+def test_list_of_bfloat16(tmp_path):
     theirs = T.FeaturesDict({"x": tensor(tf.bfloat16, (2,))})
     theirs.save_config(tmp_path)
     floats = tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, -3]))
@@ -754,16 +754,20 @@ def test_optional_tensors_that_this_tfds_does_not_store(tmp_path, shape, encodin
     assert features_from_tfds(tmp_path) == Features({"x": expected})
 
 
-@pytest.mark.parametrize("kind", [T.Sequence, T.Dataset])
-def test_a_sequence_at_the_top(tmp_path, kind):
-    kind({"x": np.int64, "y": T.Sequence(np.int64)}).save_config(tmp_path)
-    expected = Features({"x": Tensor("int64", (None,)), "y": Ragged("int64")})
+SEQUENCE = {"x": Tensor("int64", (None,)), "y": Ragged("int64")}
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"),
+    [
+        (T.Sequence({"x": np.int64, "y": T.Sequence(np.int64)}), SEQUENCE),
+        (T.Dataset({"x": np.int64, "y": T.Sequence(np.int64)}), SEQUENCE),
+        (T.Translation(["en"]), {"en": Tensor("str")}),
+    ],
+)
+def test_top_level_features(tmp_path, top, expected):
+    top.save_config(tmp_path)
     assert features_from_tfds(tmp_path) == expected
-
-
-def test_a_translation_at_the_top(tmp_path):
-    T.Translation(["en"]).save_config(tmp_path)
-    assert features_from_tfds(tmp_path) == Features({"en": Tensor("str")})
 
 
 # The content of nodes before TFDS 4.4.
@@ -887,7 +891,7 @@ def packed(draw):
     return Tensor(dtype, shape, encoding=encoding), draw(values)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=packed())
 def test_packed_memory_of_any_shape(case):
     feature, values = case
@@ -959,23 +963,7 @@ def test_wrong_shapes_of_packed_memory_are_rejected():
     check_error(caught.value, "the stored shape (2, 3) does not match", record=0, feature="x")
 
 
-@pytest.mark.parametrize(
-    ("shape", "encoding", "option", "allowed"),
-    [
-        ((), "bytes_each", "shape", "at least one dimension"),
-        ((None, None), "zlib_each", "shape", "only the first may be None"),
-        ((2,), "gzip", "encoding", "'list' or 'bytes', or one of"),
-    ],
-)
-def test_invalid_encodings_are_rejected(shape, encoding, option, allowed):
-    with pytest.raises(FeatureError) as caught:
-        Tensor("int8", shape, encoding=encoding)
-    found = {"shape": shape, "encoding": encoding}[option]
-    check_error(caught.value, "", option=option, found=found)
-    assert allowed in caught.value.allowed
-
-
-# Hostile files.
+# Invalid files.
 
 
 def one(content, field="tensor", name="tensorflow_datasets.core.features.some.Feature", **more):
@@ -1005,7 +993,7 @@ def rejected(text, reason="", feature="x", **fields):
     return text, reason, {"feature": feature, **fields}
 
 
-HOSTILE = {
+INVALID = {
     "incomplete json": rejected("{", "not valid JSON", None),
     "invalid utf-8": rejected(b"\xff\xfe\xfd", "not valid JSON", None),
     "deep": rejected('{"a":' * 100_000, "not valid JSON", None),
@@ -1072,9 +1060,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_files_are_rejected(tmp_path, case):
-    text, reason, fields = HOSTILE[case]
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_files(tmp_path, case):
+    text, reason, fields = INVALID[case]
     path = tmp_path / "features.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises((FormatError, FeatureError)) as caught:
@@ -1114,7 +1102,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(content=anything, field=st.sampled_from(FIELDS))
 def test_random_files(content, field):
     text = one(content, field).encode()

@@ -124,13 +124,13 @@ def check_like_protobuf(record):
     return True
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(record=messages())
 def test_every_valid_message(record):
     assert check_like_protobuf(record)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(record=messages(), data=st.data())
 def test_corrupt_messages(record, data):
     if not record:
@@ -148,6 +148,7 @@ def test_corrupt_messages(record, data):
     check_like_protobuf(bytes(corrupt))
 
 
+@settings(max_examples=50)
 @given(record=messages())
 def test_inference_of_every_valid_message(record):
     held = tf.train.Example.FromString(record).features.feature
@@ -186,7 +187,7 @@ class TestCases:
             Features({"x": "int64"}).decode(record)
         assert (caught.value.record, caught.value.feature) == (0, "x")
 
-    def test_an_unknown_field_in_an_entry_is_skipped(self):
+    def test_unknown_field_in_an_entry(self):
         # As specified. TensorFlow rejects such a record, and Python's protobuf omits the entry.
         entry = field(1, b"x") + field(2, field(3, b"\x08\x07")) + b"\x28\x01"
         assert Features({"x": "int64"}).decode(field(1, field(1, entry)))["x"] == 7

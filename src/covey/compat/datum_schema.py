@@ -17,9 +17,9 @@ import numpy as np
 from covey import _core
 from covey.errors import ExampleError, FeatureError
 from covey.schema import Features, Image, Steps, Tensor
-from covey.schema.columns import Shape
-from covey.schema.datum import DTYPES, DatumEntry, unify_shapes
-from covey.schema.survey import survey_kinds
+from covey.schema.columns import Shape, unify_shapes
+from covey.schema.datum import DTYPES, DatumEntry
+from covey.schema.infer import survey_kinds
 from covey.schema.types import Feature
 from covey.sources.image_formats import image_format, jpeg_segments
 

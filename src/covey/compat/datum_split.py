@@ -15,7 +15,7 @@ from covey.index.format import Shard
 from covey.labels import Classes, find_label, is_string, read_strings
 from covey.schema import Features
 from covey.schema.merge import unify
-from covey.schema.tfds import features_from_tfds
+from covey.schema.tfds_read import features_from_tfds
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.tfrecord import Block

@@ -16,7 +16,7 @@ from covey.dataset.layout import Layout, SplitFiles, find_layout
 from covey.dataset.selection import Selection
 from covey.errors import CoveyError, DatasetError, FeatureError, SkippedRecordsWarning
 from covey.index import GUESS, Index, IndexBuilder, IndexMetadata, find_or_build_index
-from covey.labels import extend
+from covey.labels import extend_names
 from covey.reading import Gatherer, Table
 from covey.schema import ClassLabel, Features
 from covey.schema.merge import unify
@@ -247,7 +247,7 @@ def _merge_classes(
         return (named[0] if named else None), None
     names = named[0]
     for each in named[1:]:
-        names = extend(names, each)
+        names = extend_names(names, each)
     if all(each == names[: len(each)] for each in named):
         return names, None  # later splits only add classes
     ids = {name: number for number, name in enumerate(names)}

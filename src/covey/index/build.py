@@ -31,7 +31,7 @@ from covey.index.read import Index
 from covey.labels import Classes, guess_label
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.survey import survey_block, survey_kinds
+from covey.schema.infer import survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader

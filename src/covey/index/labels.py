@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from covey.errors import DatasetError, FeatureError
 from covey.filenames import strip_record_suffixes
 from covey.index.format import BY_FILE
-from covey.labels import Classes, find_label, is_string, read_strings
+from covey.labels import Classes, ClassIds, find_label, is_string
 from covey.schema import Features
 from covey.schema.codec import row_of
 from covey.tfrecord import Block
@@ -42,31 +41,6 @@ class LabelReader(Protocol):
         ...
 
 
-class _StringIds:
-    """Ids of strings: provisional in the order of arrival, final in sorted order.
-
-    The final ids do not depend on the order in which threads read the strings.
-    """
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def ids_of(self, strings: Iterable[str]) -> NDArray[np.int64]:
-        listed = list(strings)
-        with self._lock:
-            for string in set(listed).difference(self._ids):
-                self._ids[string] = len(self._ids)
-        return np.array([self._ids[string] for string in listed], np.int64)
-
-    def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        strings = tuple(sorted(self._ids))
-        final = np.zeros(len(strings), np.int64)
-        for number, string in enumerate(strings):
-            final[self._ids[string]] = number
-        return final, strings
-
-
 class StringLabels:
     """Classes from a string feature."""
 
@@ -74,20 +48,18 @@ class StringLabels:
 
     def __init__(self, features: Features, label: str) -> None:
         self.label: str | None = label
-        self._label = label
         self._features = features.select([label])
-        self._ids = _StringIds()
+        self._ids = ClassIds()
 
     def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
         numbers = range(block.first, block.first + len(block))
         try:
-            strings = read_strings(self._features, self._label, block, numbers)
+            return self._ids.read(self._features, block, numbers)
         except FeatureError as error:
             raise DatasetError(f"{error}", path=block.name) from None
-        return self._ids.ids_of(strings)
 
     def finish(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        return self._ids.finish()
+        return self._ids.final_ids(), self._ids.strings()
 
 
 class KnownLabels:
@@ -105,7 +77,7 @@ class KnownLabels:
         return labels
 
     def finish(self) -> tuple[None, tuple[str, ...] | None]:
-        return None, self._classes.texts
+        return None, self._classes.strings
 
 
 class FunctionLabels:
@@ -117,7 +89,7 @@ class FunctionLabels:
         self.label: str | None = "@function"
         self._features = features
         self._function = function
-        self._ids = _StringIds()
+        self._ids = ClassIds()
         self._type: type | None = None
 
     def labels_of(self, block: Block, shard: int) -> NDArray[np.int64]:
@@ -149,7 +121,9 @@ class FunctionLabels:
         return value
 
     def finish(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
-        return self._ids.finish() if self._type is str else (None, None)
+        if self._type is not str:
+            return None, None
+        return self._ids.final_ids(), self._ids.strings()
 
 
 class FileLabels:

@@ -19,13 +19,14 @@ from covey import _core
 from covey.classes import CLASS_DTYPE, class_table, id_dtype, sort_by_class
 from covey.dataset.layout import Layout
 from covey.errors import CoveyError, FormatError
+from covey.filenames import FEATURES_FILE
 from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
 from covey.index.read import ArrayFile
 from covey.maintenance.report import Problems, reason_of
 from covey.maintenance.scan import CheckedShard, ScannedRows
 from covey.schema import Feature, Features
 from covey.schema.merge import describe, extends
-from covey.schema.tfds import FEATURES_FILE, features_from_tfds, features_to_tfds
+from covey.schema.tfds import features_from_tfds, features_to_tfds
 
 # Rows whose checksum is computed at once.
 _CHECKSUM_ROWS = 1 << 18

@@ -21,7 +21,7 @@ from covey.maintenance.report import choose_splits, shown_path
 from covey.maintenance.scan import ShardReader
 from covey.results import Info, SplitOverview
 from covey.schema import Features
-from covey.schema.survey import survey_block, survey_kinds
+from covey.schema.infer import survey_block, survey_kinds
 from covey.untrusted import reports_errors
 
 _MAX_BINS = 12

@@ -27,9 +27,9 @@ from covey.errors import (
     FormatError,
     StorageError,
 )
-from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
+from covey.filenames import ENTRIES_FILE, FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
-from covey.labels import Classes, extend, find_label, guess_label, is_string
+from covey.labels import Classes, extend_names, find_label, guess_label, is_string
 from covey.maintenance.compare import feature_differences
 from covey.maintenance.info import read_index_metadata
 from covey.maintenance.report import (
@@ -44,9 +44,8 @@ from covey.maintenance.verify import expected_features, locked_progress
 from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
+from covey.schema.infer import survey_kinds
 from covey.schema.merge import unify
-from covey.schema.survey import survey_kinds
-from covey.schema.tfds import FEATURES_FILE
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
 from covey.storage import is_remote
 from covey.tfrecord import Block
@@ -311,7 +310,7 @@ class _SplitRepair:
             shards, counts = writer.write(
                 _ValidRecords(self._split.files, self.shards),
                 features,
-                Classes(features, self._label, extend(known or (), strings)),
+                Classes(features, self._label, extend_names(known or (), strings)),
                 cuts=self._cuts(),
                 sidecars=self._sidecars(features),
                 list_shards=self._has(SHARD_INFO_FILE),

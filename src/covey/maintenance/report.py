@@ -17,7 +17,7 @@ from covey.filenames import INFO_FILE, newest_versions
 from covey.index import ShardFiles
 from covey.results import Problem
 from covey.schema import Features
-from covey.schema.tfds import features_from_tfds
+from covey.schema.tfds_read import features_from_tfds
 from covey.storage import Storage, open_storage
 from covey.urls import shown
 

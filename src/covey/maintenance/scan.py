@@ -22,7 +22,7 @@ from covey.labels import decode_strings, is_string
 from covey.maintenance.report import Problems, reason_of
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.survey import survey_block
+from covey.schema.infer import survey_block
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
 from covey.tfrecord import Block, RecordReader

@@ -17,6 +17,7 @@ from covey.dataset.layout import Layout, SplitFiles
 from covey.errors import CoveyError, DatasetError, FormatError
 from covey.filenames import (
     ENTRIES_FILE,
+    FEATURES_FILE,
     INFO_FILE,
     SHARD_INFO_FILE,
     has_token,
@@ -43,7 +44,6 @@ from covey.maintenance.scan import CheckedShard, ExampleCheck, ShardScanner
 from covey.results import Report
 from covey.schema import ClassLabel, Feature, Features
 from covey.schema.datum import datum_features, datum_splits
-from covey.schema.tfds import FEATURES_FILE
 from covey.untrusted import reports_errors
 
 

@@ -1,10 +1,10 @@
 """The schema of a dataset, and the way between examples and ``tf.train.Example`` records."""
 
-from covey.schema.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
+from covey.arrays import RaggedArray, SparseArray, SparseBatch, StringArray
 from covey.schema.features import Features
 from covey.schema.images import Image
-from covey.schema.structures import Ragged, Sparse, Steps
-from covey.schema.types import ClassLabel, Feature, Tensor
+from covey.schema.tensor import Steps, Tensor
+from covey.schema.types import ClassLabel, Feature, Ragged, Sparse
 
 __all__ = [
     "ClassLabel",

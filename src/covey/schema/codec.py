@@ -27,6 +27,9 @@ from covey.schema.types import Feature, InconsistentColumnsError
 from covey.tfrecord import Block
 from covey.tfrecord.block import reading
 
+MAX_DEPTH = 32
+"""Maximum number of levels of nested features."""
+
 
 def split_records(
     records: Block | Sequence[Block] | Sequence[bytes],
@@ -124,6 +127,36 @@ def count_rows(columns: Mapping[str, Any]) -> int:
         listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         raise FeatureError(f"columns have different numbers of rows: {listed}")
     return next(iter(lengths.values()), 0)
+
+
+def nest(values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Return values by path as nested dicts.
+
+    >>> nest({("box", "corner"): 1, ("box", "size"): 2, ("x",): 3})
+    {'box': {'corner': 1, 'size': 2}, 'x': 3}
+    """
+    nested: dict[str, Any] = {}
+    for (*parents, last), value in values.items():
+        target = nested
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[last] = value
+    return nested
+
+
+def flat_items(
+    nested: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the values of nested dicts with their paths."""
+    if len(path) > MAX_DEPTH:
+        raise FeatureError(f"examples are nested deeper than {MAX_DEPTH} levels")
+    for key, value in nested.items():
+        if not isinstance(key, str):
+            raise FeatureError(f"the name of a feature is {key!r}; must be a string")
+        if isinstance(value, Mapping):
+            yield from flat_items(value, (*path, key))
+        else:
+            yield (*path, key), value
 
 
 def row_of(columns: Mapping[str, Any], row: int) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.arrays import RaggedArray, StringArray
 from covey.errors import FeatureError
-from covey.schema.arrays import RaggedArray, StringArray
 
 Shape = tuple[int | None, ...]
 Wire = Literal["bytes", "floats", "ints"]
@@ -180,9 +180,9 @@ class Column:
         target = self.numpy_dtype
         if target.kind == "f" or array.size == 0:
             return
-        low, high = self.bounds or ((0, 1) if target.kind == "b" else _limits(self.dtype))
-        if target == np.uint64:
-            low, high = 0, 2**64 - 1
+        low, high = (0, 1) if target.kind == "b" else _limits(target)
+        if self.bounds is not None:
+            low, high = self.bounds
         for extreme in (int(array.min()), int(array.max())):
             if not low <= extreme <= high:
                 raise _mismatch(f"is {extreme}; must be from {low} to {high}")
@@ -346,12 +346,16 @@ def _mismatch(reason: str) -> FeatureError:
     return FeatureError(f"the value {reason}")
 
 
-def _limits(dtype: str) -> tuple[int, int]:
-    """Return the range of a dtype, as far as an int64 can hold it."""
-    if np.dtype(object if dtype in STRINGS else dtype).kind not in "iu":
-        return -(2**63), 2**63 - 1
-    info = np.iinfo(dtype)
-    return int(info.min), min(int(info.max), 2**63 - 1)
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the range of an integer dtype."""
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def unify_shapes(a: Shape, b: Shape) -> Shape:
+    """Return the shape that fits both; (None,) if they differ in the number of dimensions."""
+    if len(a) != len(b):
+        return (None,)
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def check_shape(shape: Sequence[int | None], dtype: str) -> Shape:

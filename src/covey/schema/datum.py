@@ -21,10 +21,10 @@ from typing import Any
 
 from covey.errors import DatasetError, FeatureError, FormatError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
-from covey.schema.columns import Shape
+from covey.schema.columns import Shape, unify_shapes
 from covey.schema.features import Features
 from covey.schema.images import Image
-from covey.schema.types import Tensor
+from covey.schema.tensor import Tensor
 from covey.storage import LocalStorage, Storage
 from covey.untrusted import MAX_FEATURES, MAX_SHARDS, brief, check_name, check_path, parse_json
 
@@ -97,13 +97,6 @@ def merge_entries(
             )
         merged[name] = entry
     return merged
-
-
-def unify_shapes(a: Shape, b: Shape) -> Shape:
-    """Return the shape that fits both; sizes that differ are None."""
-    if len(a) != len(b):
-        return (None,)
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def _unify_entries(a: DatumEntry, b: DatumEntry) -> DatumEntry | None:

@@ -22,22 +22,22 @@ from numpy.typing import NDArray
 
 from covey.errors import FeatureError
 from covey.schema.codec import (
+    MAX_DEPTH,
     ExampleBlock,
     ExampleEncoder,
     NativeDecoder,
     RecordDecoder,
     Rows,
     Run,
+    nest,
     row_of,
 )
 from covey.schema.columns import Column
 from covey.schema.diagnostics import RecordLocation, add_feature
-from covey.schema.infer import infer_column_kinds, infer_kinds
-from covey.schema.survey import infer_record_kinds
-from covey.schema.types import REQUIRED, Feature, parse_feature
+from covey.schema.infer import infer_column_kinds, infer_kinds, infer_record_kinds
+from covey.schema.tensor import Tensor
+from covey.schema.types import REQUIRED, Feature
 from covey.tfrecord import Block
-
-_MAX_DEPTH = 32
 
 
 class Features(Mapping[str, Feature]):
@@ -77,13 +77,12 @@ class Features(Mapping[str, Feature]):
             for name, feature in self._features.items()
         )
         self._parents = {p[:i] for p in self._paths.values() for i in range(1, len(p))}
-        self._is_nested = any(len(path) > 1 for path in self._paths.values())
         self._fillers = {
             name: feature.filler()
             for name, feature in self._features.items()
             if feature.filler() is not REQUIRED
         }
-        # Created on first use: the native codecs cannot be pickled.
+        # Created on first use, without a lock, which a fork could leave locked.
         self._encoding: ExampleEncoder | None = None
         self._decoding: RecordDecoder | None = None
         self._selected: dict[tuple[str, ...], Features] = {}
@@ -91,8 +90,8 @@ class Features(Mapping[str, Feature]):
     def _add(self, features: Mapping[str, Any], path: tuple[str, ...]) -> None:
         if not isinstance(features, Mapping):
             raise FeatureError(f"features are of type {type(features).__name__}; must be a dict")
-        if len(path) > _MAX_DEPTH:
-            raise FeatureError(f"features are nested deeper than {_MAX_DEPTH} levels")
+        if len(path) > MAX_DEPTH:
+            raise FeatureError(f"features are nested deeper than {MAX_DEPTH} levels")
         for key, feature in features.items():
             if not isinstance(key, str) or not key:
                 raise FeatureError(f"the name of a feature is {key!r}; must be a string")
@@ -108,7 +107,8 @@ class Features(Mapping[str, Feature]):
                     self._set((*path, key, *feature._paths[name]), inner)
                 continue
             try:
-                self._set((*path, key), parse_feature(feature))
+                kind = feature if isinstance(feature, Feature) else Tensor(feature)
+                self._set((*path, key), kind)
             except FeatureError as error:
                 raise add_feature(error, "/".join((*path, key))) from None
 
@@ -185,35 +185,23 @@ class Features(Mapping[str, Feature]):
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return flat values nested like the declared features."""
-        nested: dict[str, Any] = {}
-        for name, value in values.items():
-            *parents, last = self._paths[name]
-            target = nested
-            for parent in parents:
-                target = target.setdefault(parent, {})
-            target[last] = value
-        return nested
+        return nest({self._paths[name]: value for name, value in values.items()})
 
-    def _flatten(self, example: Mapping[str, Any]) -> dict[str, Any]:
+    def _flatten(self, values: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
         """Flatten an example or columns, and check the names."""
-        flat: dict[str, Any] = {}
-        self._flatten_into(flat, example, ())
-        return flat
-
-    def _flatten_into(
-        self, flat: dict[str, Any], values: Mapping[str, Any], path: tuple[str, ...]
-    ) -> None:
         if not isinstance(values, Mapping):
             raise FeatureError(f"the example is of type {type(values).__name__}; must be a dict")
+        flat: dict[str, Any] = {}
         for key, value in values.items():
             here = (*path, str(key))
             name = "/".join(here)
             if isinstance(value, Mapping) and (here in self._parents or not value):
-                self._flatten_into(flat, value, here)
+                flat |= self._flatten(value, here)
             elif name in self._features:
                 flat[name] = value
             else:
                 raise self._unknown(name)
+        return flat
 
     def select(self, names: Iterable[str]) -> Features:
         """Return the features with these names, in this order; decoding reads no others."""
@@ -282,9 +270,10 @@ class Features(Mapping[str, Feature]):
             for column in self._physical
         )
 
-    # ExampleEncoder.
+    # Encoding.
 
-    def _encode_with(self) -> ExampleEncoder:
+    @property
+    def _encoder(self) -> ExampleEncoder:
         if self._encoding is None:
             self._encoding = ExampleEncoder(
                 self._features, self._columns, self._flatten, self._is_plain
@@ -297,11 +286,11 @@ class Features(Mapping[str, Feature]):
         Raises:
             FeatureError: If the example does not match the features.
         """
-        return (self._encoding or self._encode_with()).encode(example)
+        return self._encoder.encode(example)
 
     def begin_block(self) -> ExampleBlock:
         """Return an empty block of records, for adding examples one by one."""
-        return ExampleBlock(self._encode_with())
+        return ExampleBlock(self._encoder)
 
     def encode_batch(self, columns: Mapping[str, Any]) -> Block:
         """Return the records of many examples, given by column.
@@ -329,12 +318,12 @@ class Features(Mapping[str, Feature]):
 
     def check_columns(self, columns: Mapping[str, Any]) -> Rows:
         """Check columns once, for encoding their rows in any order."""
-        encoding = self._encode_with()
-        return Rows(encoding.encoder, *encoding.check_columns(columns))
+        return Rows(self._encoder.encoder, *self._encoder.check_columns(columns))
 
-    # RecordDecoder.
+    # Decoding.
 
-    def _decode_with(self) -> RecordDecoder:
+    @property
+    def _decoder(self) -> RecordDecoder:
         if self._decoding is None:
             self._decoding = RecordDecoder(self._features, self._columns)
         return self._decoding
@@ -353,7 +342,7 @@ class Features(Mapping[str, Feature]):
         """Decode many records by column.
 
         A column is a numpy array if all examples have one shape, else a type of
-        :mod:`covey.schema.arrays`.
+        :mod:`covey.arrays`.
 
         Args:
             records: A block, several blocks, or a list of bytes. Unverified blocks are verified.
@@ -366,8 +355,8 @@ class Features(Mapping[str, Feature]):
         """
         if names is not None:
             return self.select(names).decode_batch(records, out=out)
-        flat = self._decode_with().decode_batch(records, self._flatten(out) if out else {})
-        return self.nest(flat) if self._is_nested else flat
+        flat = self._decoder.decode_batch(records, self._flatten(out) if out else {})
+        return self.nest(flat) if self._parents else flat
 
     def decode_with(
         self,
@@ -385,9 +374,8 @@ class Features(Mapping[str, Feature]):
             locate: Function that returns the location of a row, for messages.
             out: As for :meth:`decode_batch`.
         """
-        decoding = self._decoding or self._decode_with()
-        flat = decoding.decode_with(run, rows, locate, self._flatten(out) if out else {})
-        return self.nest(flat) if self._is_nested else flat
+        flat = self._decoder.decode_with(run, rows, locate, self._flatten(out) if out else {})
+        return self.nest(flat) if self._parents else flat
 
     def find(self, columns: Any, name: str) -> Any:
         """Return the column of a feature in nested columns, or its value in an example."""
@@ -401,9 +389,9 @@ class Features(Mapping[str, Feature]):
 
     def column_of(self, name: str) -> int | None:
         """Return the native column of a feature that is a single int64; None for others."""
-        return self._decode_with().column_of(name)
+        return self._decoder.column_of(name)
 
     @property
     def native_decoder(self) -> NativeDecoder | None:
         """The native decoder, if its arrays are the columns; else None."""
-        return self._decode_with().native_decoder
+        return self._decoder.native_decoder

@@ -253,7 +253,7 @@ def _read_jpeg(
 
     Returns None if Pillow must decode the image: it resizes as fast, and reports errors.
     """
-    simplejpeg = _find_simplejpeg()
+    simplejpeg = find_simplejpeg()
     shape = (image.height, image.width, len(image.mode))
     if (
         simplejpeg is None
@@ -275,7 +275,7 @@ def _read_jpeg(
 
 
 @functools.cache
-def _find_simplejpeg() -> Any:
+def find_simplejpeg() -> Any:
     """Return the module simplejpeg, if it is installed and decodes the same pixels as Pillow."""
     from PIL import features
 
@@ -304,17 +304,11 @@ def decode_images(
     """
     import_pillow()  # raises here if missing: not the error of a record
     size = None if size is None else parse_size(size)
-    nested = dict(columns)
+    flat = {name: features.find(columns, name) for name in features}
     for name, feature in features.items():
-        if not isinstance(feature, Image):
-            continue
-        *parents, last = features.path_of(name)
-        parent_of = nested
-        for parent in parents:
-            parent_of[parent] = dict(parent_of[parent])
-            parent_of = parent_of[parent]
-        parent_of[last] = _decode(name, feature, parent_of[last], locate, size, max_pixels)
-    return nested
+        if isinstance(feature, Image):
+            flat[name] = _decode(name, feature, flat[name], locate, size, max_pixels)
+    return features.nest(flat)
 
 
 def parse_size(size: Any) -> tuple[int, int]:

@@ -23,11 +23,9 @@ from covey.errors import FeatureError, FormatError
 from covey.schema.columns import DTYPES
 from covey.schema.features import Features
 from covey.schema.images import Image
-from covey.schema.structures import Ragged, Sparse, Steps
-from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
-from covey.untrusted import MAX_FEATURES, brief, parse_int64, parse_json
-
-__all__ = ["features_from_json", "features_to_json", "parse_int64", "parse_json"]
+from covey.schema.tensor import Steps, Tensor
+from covey.schema.types import REQUIRED, ClassLabel, Feature, Ragged, Sparse
+from covey.untrusted import MAX_FEATURES, brief
 
 VERSION = 1
 

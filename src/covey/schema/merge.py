@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from covey.errors import FeatureError
-from covey.schema.columns import STRINGS, Shape
+from covey.schema.columns import STRINGS, unify_shapes
 from covey.schema.features import Features
 from covey.schema.images import Image
-from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
+from covey.schema.tensor import Tensor
+from covey.schema.types import REQUIRED, ClassLabel, Feature
 
 _MAX_SHOWN = 120
 _MAX_NAMES = 5
@@ -179,7 +180,7 @@ def _unify_labels(a: ClassLabel, b: Feature | None) -> ClassLabel | None:
 def _unify_images(a: Image, b: Image) -> Image | None:
     if (a.dtype, a.format, a.default) != (b.dtype, b.format, b.default):
         return None
-    return replace(a, shape=_unify_shapes(a.shape, b.shape))
+    return replace(a, shape=unify_shapes(a.shape, b.shape))
 
 
 def _unify_lists(a: Tensor, b: Tensor, any_dtype: bool) -> Tensor | None:
@@ -188,18 +189,12 @@ def _unify_lists(a: Tensor, b: Tensor, any_dtype: bool) -> Tensor | None:
     dtype = a.dtype if a.dtype == b.dtype else _unify_dtypes(a.dtype, b.dtype)
     if dtype is None or (dtype != a.dtype and not any_dtype):
         return None
-    shape = _unify_shapes(a.shape, b.shape)
+    shape = unify_shapes(a.shape, b.shape)
     is_optional = a.default is not REQUIRED or b.default is not REQUIRED
     # A list restores one unknown dimension only, and the default of any list is the empty one.
     if None in shape[1:] or 0 in shape or (is_optional and None not in shape):
         shape = (None,)
     return Tensor(dtype, shape, encoding="list", default=[] if is_optional else REQUIRED)
-
-
-def _unify_shapes(a: Shape, b: Shape) -> Shape:
-    if len(a) != len(b):
-        return (None,)
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def _unify_dtypes(a: str, b: str) -> str | None:

@@ -20,17 +20,16 @@ from typing import Any
 import numpy as np
 
 from covey.errors import FeatureError, FormatError
-from covey.filenames import FEATURES_FILE
+from covey.filenames import FEATURES_FILE, label_file
 from covey.schema.columns import NUMBERS, Shape
 from covey.schema.features import Features
 from covey.schema.images import FORMATS, Image
-from covey.schema.structures import Ragged
-from covey.schema.types import REQUIRED, ClassLabel, Feature, Tensor
+from covey.schema.tensor import Tensor
+from covey.schema.types import REQUIRED, ClassLabel, Feature, Ragged
 from covey.untrusted import (
     MAX_FEATURES,
     MAX_VALUES,
     brief,
-    check_name,
     parse_int64,
     parse_json,
     read_file,
@@ -179,15 +178,9 @@ class _Reader:
             return self._feature(node, path, lengths)
         except FeatureError as error:
             kind = node.class_name.rpartition(".")[2][:60]
-            raise FeatureError(
-                f"{error.reason}{'; ' if error.reason else ''}the TFDS class is {kind}",
-                path=self.name,
-                feature=_name(path),
-                option=error.option,
-                found=error.found,
-                allowed=error.allowed,
-                remedy=error.remedy,
-            ) from None
+            error.reason += f"{'; ' if error.reason else ''}the TFDS class is {kind}"
+            error.path, error.feature = self.name, _name(path)
+            raise
 
     def _open(self, json: Any, path: Path) -> _Node:
         """Return the type that a node is stored as, and its content."""
@@ -275,9 +268,9 @@ class _Reader:
     def _label(self, node: _Node, path: Path) -> ClassLabel:
         count = self._size(node.get("numClasses"), path, 0)
         name = label_file(path)
-        file = os.path.join(self.directory, name)
+        file = os.path.join(self.directory, name or "")
         try:
-            text = self.load(name).decode() if is_possible(name) else ""
+            text = self.load(name).decode() if name else ""
         except FileNotFoundError:
             text = ""
         except UnicodeError as error:
@@ -402,17 +395,3 @@ def _lowest(dtype: str, shape: Shape, lowest: Any = None) -> Any:
         lowest = (np.finfo if dtype.startswith("float") else np.iinfo)(dtype).min
     sizes = tuple(size or 0 for size in shape)
     return np.full(sizes, lowest, object if dtype == "bytes" else dtype).tolist()
-
-
-def label_file(path: tuple[str, ...]) -> str:
-    """Return TFDS' name of the file with the class names of a feature."""
-    return "-".join(part.replace("/", ".") for part in path) + ".labels.txt"
-
-
-def is_possible(file: str) -> bool:
-    """Return whether a file can have this name, in the directory of the dataset."""
-    try:
-        check_name(file, "the name of a file")
-    except FormatError:
-        return False
-    return True

@@ -1,38 +1,30 @@
-"""Tensors and class labels, the features that most schemas consist of.
+"""Base class of features, class labels, and features with a structure: ragged and sparse.
 
 A feature defines the columns it is stored in, and how a value or a batch of values is split into
-them and joined again. A tf.train.Example has only int64, float32 and byte strings:
-
-=================  ==========================  ==================================================
-dtype              stored as                   bytes per value
-=================  ==========================  ==================================================
-bool, integers     int64 list (varints)        1 for 0 to 127, 2 to 16383, ..., 10 for negatives
-uint64             int64 list, by its bits     the same; above 2**63 other readers see a negative
-float32            float list                  4
-float16            float list                  4: exact, but twice its size
-float64            one byte string, raw        8: exact; ``encoding="list"`` stores float32 instead
-str, bytes         bytes list                  its length + 2 or more
-any numbers        one byte string, raw        its size in memory, with ``encoding="bytes"``
-any numbers        one byte string, zlib       its compressed size, with ``encoding="zlib"``
-=================  ==========================  ==================================================
-
-Raw arrays are little-endian and in C order: ``tf.io.decode_raw`` and TFDS' ``encoding="bytes"``
-read them. :mod:`covey.schema.packed` has the encodings that only TFDS uses.
+them and joined again. :mod:`covey.schema.tensor` and :mod:`covey.schema.images` have the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.arrays import RaggedArray, SparseArray, SparseBatch
 from covey.errors import FeatureError
-from covey.schema.arrays import RaggedArray
-from covey.schema.columns import STRINGS, Column, Layout, Shape, check_shape, parse_dtype
-from covey.schema.packed import PACKED, arrange, item_size, pack, row_of_string, unpack
+from covey.schema.columns import (
+    STRINGS,
+    Column,
+    Shape,
+    as_array,
+    check_shape,
+    check_value_shape,
+    parse_dtype,
+)
 
 
 class _Required:
@@ -101,185 +93,6 @@ class Feature:
                 can cause.
         """
         return parts[0]
-
-
-@dataclass(frozen=True)
-class Tensor(Feature):
-    """Numbers or strings of one shape; dimensions that differ between examples are None.
-
-    Args:
-        dtype: A number type (``bool``, ``int8`` to ``uint64``, ``float16`` to ``float64``), ``str``
-            or ``bytes``, as a name, a Python type or a numpy dtype.
-        shape: Shape of one value. One unknown dimension (None) is restored from the number of
-            values; several require ``encoding="bytes"`` or ``"zlib"``, which store the shape.
-        encoding: ``"list"`` stores the numbers as a list, ``"bytes"`` as one raw byte string (fast
-            and compact for arrays of small types; the default of float64), ``"zlib"`` as a
-            compressed byte string. ``"bytes_each"`` and ``"zlib_each"`` store one string per item
-            along the first dimension, as TFDS does in sequences.
-        default: Value of examples that lack the feature. Without it the feature is required.
-
-    >>> Tensor("float32", (3,))
-    Tensor(dtype='float32', shape=(3,), encoding='list')
-    """
-
-    dtype: str
-    shape: Shape = ()
-    _: KW_ONLY
-    encoding: Literal["list", "bytes", "zlib", "bytes_each", "zlib_each"] | None = None
-    default: Any = field(default=REQUIRED)
-
-    def __post_init__(self) -> None:
-        dtype = parse_dtype(self.dtype)
-        shape = check_shape(self.shape, dtype)
-        encoding = self.encoding or ("bytes" if dtype == "float64" else "list")
-        if encoding not in ("list", "bytes", *PACKED):
-            raise FeatureError(
-                option="encoding", found=encoding, allowed=f"'list' or 'bytes', or one of {PACKED}"
-            )
-        if dtype in STRINGS and encoding != "list":
-            raise FeatureError(option="encoding", found=encoding, allowed=f"'list' for {dtype}")
-        if shape.count(None) > 1 and encoding == "list":
-            raise FeatureError(
-                f"shape {shape} has {shape.count(None)} unknown dimensions, which a list cannot "
-                "restore; use encoding='bytes', or Ragged for nested lists"
-            )
-        if encoding.endswith("_each") and (not shape or None in shape[1:]):
-            raise FeatureError(
-                option="shape",
-                found=shape,
-                allowed="of at least one dimension, of which only the first may be None, for "
-                f"encoding={encoding!r}",
-            )
-        object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "encoding", encoding)
-        if self.default is not REQUIRED:
-            Column("default", dtype, shape).coerce(self.default)  # raises if it is invalid
-            given = self.default
-            frozen = _freeze(given.tolist() if hasattr(given, "tolist") else given)
-            object.__setattr__(self, "default", frozen)
-
-    def __repr__(self) -> str:
-        default = "" if self.default is REQUIRED else f", default={self.default!r}"
-        return (
-            f"Tensor(dtype={self.dtype!r}, shape={self.shape}, encoding={self.encoding!r}{default})"
-        )
-
-    @property
-    def is_plain(self) -> bool:
-        return not self._has_shape and not self._is_packed
-
-    @property
-    def is_direct(self) -> bool:
-        return self.is_plain and (self.dtype != "bool" or self.encoding == "list")
-
-    @property
-    def _has_shape(self) -> bool:
-        return self.shape.count(None) > 1
-
-    @property
-    def _is_packed(self) -> bool:
-        return self.encoding in PACKED
-
-    def columns(self, name: str) -> tuple[Column, ...]:
-        if self._has_shape:
-            if self.default is not REQUIRED:
-                raise FeatureError(
-                    "a feature with several unknown dimensions cannot have a default", feature=name
-                )
-            shape = Column(f"{name}/shape", "int32", (len(self.shape),))
-            return (shape, self._column(f"{name}/value"))
-        if self.default is REQUIRED:
-            return (self._column(name),)
-        plain = Column(name, self.dtype, self.shape).coerce(self.default)
-        if self._is_packed:
-            return (self._column(name, pack(plain, str(self.encoding))),)
-        return (self._column(name, [plain] if isinstance(plain, bytes) else plain),)
-
-    def _column(self, key: str, default: Any = None) -> Column:
-        """Return the column of the values, which is optional if there is a default."""
-        dtype, shape = self.dtype, self.shape
-        if self._is_packed:
-            dtype, shape = "bytes", shape[:1] if str(self.encoding).endswith("_each") else ()
-        layout: Layout = "variable" if None in shape else "fixed"
-        return Column(key, dtype, shape, self.encoding == "bytes", layout, default is None, default)
-
-    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
-        if self.is_plain:
-            return [value]
-        array = Column("value", self.dtype, self.shape).coerce(value)
-        stored: Any = array
-        if self._is_packed:
-            strings = pack(array, str(self.encoding))
-            stored = strings if columns[-1].shape else strings[0]
-        return [np.array(array.shape, np.int32), stored] if self._has_shape else [stored]
-
-    def split_batch(
-        self, batch: Any, rows: int, columns: Sequence[Column]
-    ) -> list[tuple[Any, NDArray[np.int64] | None]]:
-        if self.is_plain:
-            return [columns[0].coerce_batch(batch, rows)]
-        return super().split_batch(batch, rows, columns)
-
-    def _unpack(self, stored: Any) -> Any:
-        """Return the values of packed strings."""
-        encoding = str(self.encoding)
-        shape = self.shape[1:] if encoding.endswith("_each") else self.shape
-        known = None not in shape
-        item = Column("", self.dtype, shape, raw=True, layout="fixed" if known else "variable")
-        memory, sizes = unpack(stored, item, encoding)
-        size = item_size(item)
-        wrong = sizes != size if known else (sizes < 0) | (sizes % size != 0)
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            found = (
-                f"{sizes[first]} bytes" if sizes[first] >= 0 else "invalid or too much zlib data"
-            )
-            expected = f"{size} bytes{'' if known else ' or a multiple'}"
-            raise InconsistentColumnsError(
-                row_of_string(stored, first),
-                f"a string has {found}, expected {expected} for {self.dtype} {shape}",
-            )
-        return arrange(memory, sizes, stored, item)
-
-    def join(self, parts: list[Any]) -> Any:
-        *shape, values = parts
-        if self._is_packed:
-            values = self._unpack(values)
-        if self.dtype == "bool" and self.encoding != "list":
-            _check_bools(values)
-        if not shape:
-            return values
-        (shapes,) = shape
-        # The shapes come from a file: each must match the feature and the number of values.
-        sizes = shapes.astype(object).prod(axis=1)
-        fits = (shapes >= 0).all(axis=1) & (sizes == values.row_lengths)
-        for axis, size in enumerate(self.shape):
-            fits &= size is None or shapes[:, axis] == size
-        if not fits.all():
-            row = int(np.argmin(fits))
-            raise InconsistentColumnsError(
-                row,
-                f"the stored shape {tuple(shapes[row].tolist())} does not match {self.shape} with "
-                f"{int(values.row_lengths[row])} values",
-            )
-        return RaggedArray(values.values, values.row_splits, shapes.astype(np.int64))
-
-
-def _check_bools(column: Any) -> None:
-    """Check that raw bools are stored as the bytes 0 and 1."""
-    memory = (column.values if isinstance(column, RaggedArray) else column).view(np.uint8)
-    wrong = (memory > 1).reshape(len(memory), -1).any(axis=1) if memory.size else memory.ravel()
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        if isinstance(column, RaggedArray):
-            row = int(np.searchsorted(column.row_splits, row, side="right")) - 1
-        raise InconsistentColumnsError(row, "a bool is stored as a byte other than 0 and 1")
-
-
-def _freeze(value: Any) -> Any:
-    """Convert lists to tuples, which are hashable."""
-    return tuple(_freeze(each) for each in value) if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True)
@@ -381,6 +194,218 @@ class ClassLabel(Feature):
         return labels
 
 
-def parse_feature(feature: Any) -> Feature:
-    """Return a feature; a dtype becomes a tensor of a single value."""
-    return feature if isinstance(feature, Feature) else Tensor(parse_dtype(feature))
+def is_line(name: str) -> bool:
+    """Return whether a class name can be a line of a label file, as TFDS reads it."""
+    return bool(name) and name == name.strip() and "\n" not in name and "\r" not in name
+
+
+def check_empty(default: Any) -> Any:
+    """Check a default that can only be empty."""
+    if default is REQUIRED:
+        return REQUIRED
+    if not hasattr(default, "__len__") or len(default):
+        raise FeatureError(option="default", found=default, allowed="[]")
+    return ()
+
+
+def _list_column(key: str, dtype: str, required: bool, shape: Shape = ()) -> Column:
+    """Return a column of any number of values."""
+    column = Column(key, dtype, (None, *shape), layout="variable")
+    if required:
+        return column
+    empty: Any = [] if column.is_string else np.zeros(0, column.numpy_dtype)
+    return dataclasses.replace(column, required=False, default=empty)
+
+
+def row_at(column: Any, index: int) -> int:
+    """Return the row of the value at a flat index of a column."""
+    if isinstance(column, RaggedArray):
+        item = row_at(column.values, index)
+        return int(np.searchsorted(column.row_splits, item, side="right")) - 1
+    return index // max(1, int(np.prod(column.shape[1:], dtype=np.int64)))
+
+
+@dataclass(frozen=True)
+class Ragged(Feature):
+    """Nested lists of any lengths: ``depth`` levels of lists, with values of one shape.
+
+    Stored like the nested sequences of TFDS: ``<name>/ragged_flat_values`` and, for every level
+    below the first, ``<name>/ragged_row_lengths_<level>``.
+
+    Args:
+        dtype: As for :class:`Tensor`, except float64.
+        depth: Number of levels of lists, from 2 to 16.
+        shape: Shape of one value.
+        default: ``[]`` if examples may lack the feature.
+
+    >>> Ragged("int64").depth
+    2
+    """
+
+    dtype: str
+    depth: int = 2
+    shape: Shape = ()
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        shape = check_shape(self.shape, self.dtype)
+        if not all(shape):
+            raise FeatureError(option="shape", found=shape, allowed="a tuple of integers >= 1")
+        if not 2 <= self.depth <= 16:
+            raise FeatureError(
+                option="depth",
+                found=self.depth,
+                allowed="from 2 to 16",
+                remedy="for one level of lists use Tensor with the shape (None,)",
+            )
+        if self.dtype == "float64":
+            raise FeatureError("ragged float64 is not supported: a float list has only float32")
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "default", check_empty(self.default))
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        required = self.default is REQUIRED
+        lengths = [f"{name}/ragged_row_lengths_{level}" for level in range(self.depth - 1)]
+        return (
+            _list_column(f"{name}/ragged_flat_values", self.dtype, required, self.shape),
+            *(_list_column(key, "int64", required) for key in lengths),
+        )
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        lengths: list[list[int]] = [[] for _ in range(self.depth - 1)]
+        level = list(value)
+        for each in lengths:
+            for item in level:
+                if isinstance(item, (str, bytes)) or not hasattr(item, "__len__"):
+                    raise FeatureError(
+                        f"{item!r} is not a list; expected {self.depth} levels of lists"
+                    )
+                each.append(len(item))
+            level = [item for items in level for item in items]
+        if not level and self.shape:
+            return [np.zeros((0, *(n or 0 for n in self.shape)), columns[0].numpy_dtype), *lengths]
+        return [level, *lengths]
+
+    def join(self, parts: list[Any]) -> Any:
+        # Each level has one length for every item of the level above.
+        nested, ends = parts[0].values, parts[0].row_splits
+        for level in reversed(parts[1:]):
+            counts = level.values
+            # Lengths come from a file: they must not be negative, nor so large that sums overflow.
+            wild = (counts < 0) | (counts > ends[-1])
+            if wild.any():
+                row = row_at(level, int(np.argmax(wild)))
+                raise InconsistentColumnsError(row, "a ragged length is invalid")
+            inner = np.zeros(len(counts) + 1, np.int64)
+            np.cumsum(counts, out=inner[1:])
+            apart = inner[level.row_splits] != ends
+            if apart.any():
+                row = max(0, int(np.argmax(apart)) - 1)
+                raise InconsistentColumnsError(row, "ragged lengths do not add up to the values")
+            nested, ends = RaggedArray(nested, inner), level.row_splits
+        return RaggedArray(nested, ends)
+
+
+@dataclass(frozen=True)
+class Sparse(Feature):
+    """A sparse tensor, stored as the values that are not zero and their indices.
+
+    Stored as ``<name>/values`` and ``<name>/indices`` (``<name>/indices_0`` and so on with several
+    dimensions), which ``tf.io.SparseFeature`` reads. A value may be a :class:`SparseArray`, a pair
+    (indices, values), an object with ``tocoo()`` (scipy), or a dense array.
+
+    Args:
+        dtype: A number type, except float64.
+        shape: Shape of the dense tensor.
+        default: ``[]`` if examples may lack the feature, which is then all zeros.
+    """
+
+    dtype: str
+    shape: Shape
+    _: KW_ONLY
+    default: Any = field(default=REQUIRED)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
+        if self.dtype in (*STRINGS, "float64"):
+            raise FeatureError(option="dtype", found=self.dtype, allowed="a number, not float64")
+        shape = tuple(self.shape)
+        # Only the values that are not zero are stored, so the dense size is not limited.
+        if not shape or not all(isinstance(n, int) and 0 < n < 2**62 for n in shape):
+            raise FeatureError(option="shape", found=shape, allowed="a tuple of integers >= 1")
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "default", check_empty(self.default))
+
+    def filler(self) -> Any:
+        return REQUIRED if self.default is REQUIRED else ((), ())
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(size or 0 for size in self.shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        rank = len(self.shape)
+        keys = ["indices"] if rank == 1 else [f"indices_{i}" for i in range(rank)]
+        required = self.default is REQUIRED
+        return (
+            _list_column(f"{name}/values", self.dtype, required),
+            *(_list_column(f"{name}/{key}", "int64", required) for key in keys),
+        )
+
+    def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
+        if isinstance(value, SparseArray):
+            indices, values = value.indices, value.values
+        elif hasattr(value, "tocoo"):
+            coo = value.tocoo()
+            indices, values = np.stack([coo.row, coo.col], axis=-1), coo.data
+        elif isinstance(value, Mapping):
+            if set(value) != {"indices", "values"}:
+                raise FeatureError(f"the keys are {sorted(value)}; must be indices and values")
+            indices, values = value["indices"], value["values"]
+        elif isinstance(value, tuple) and len(value) == 2:
+            indices, values = value
+        else:
+            dense = as_array(value)
+            check_value_shape(dense.shape, self.shape)
+            indices, values = np.argwhere(dense), dense[np.nonzero(dense)]
+        points = as_array(indices)
+        rank = len(self.shape)
+        if points.size == 0:
+            points = np.zeros((0, rank), np.int64)
+        if points.ndim == 1 and rank == 1:
+            points = points[:, np.newaxis]
+        if points.dtype.kind not in "iu" or points.ndim != 2 or points.shape[1] != rank:
+            raise FeatureError(
+                f"the sparse indices are {points.dtype} {points.shape}; must be integers of shape "
+                f"(values, {rank})"
+            )
+        points = points.astype(np.int64)
+        inside = ((points >= 0) & (points < np.array(self._sizes))).all(axis=1)
+        if not inside.all():
+            bad = tuple(points[int(np.argmin(inside))].tolist())
+            raise FeatureError(f"the sparse index {bad} is outside the shape {self.shape}")
+        values = as_array(values)
+        if len(points) != values.size:
+            raise FeatureError(f"{len(points)} sparse indices for {values.size} values")
+        if not values.size:
+            values = np.zeros(0, columns[0].numpy_dtype)  # an empty list has no dtype
+        return [values, *(np.ascontiguousarray(axis) for axis in points.T)]
+
+    def join(self, parts: list[Any]) -> Any:
+        values, *indices = parts
+        for axis, size in zip(indices, self._sizes, strict=True):
+            apart = axis.row_splits != values.row_splits
+            if apart.any():
+                row = max(0, int(np.argmax(apart)) - 1)
+                raise InconsistentColumnsError(
+                    row, "the sparse indices and values differ in number"
+                )
+            outside = (axis.values < 0) | (axis.values >= size)
+            if outside.any():
+                row = row_at(axis, int(np.argmax(outside)))
+                raise InconsistentColumnsError(
+                    row, f"a sparse index is outside the shape {self.shape}"
+                )
+        return SparseBatch(tuple(indices), values, self._sizes)

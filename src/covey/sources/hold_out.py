@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.labels import is_string
 from covey.schema import ClassLabel, Features
-from covey.schema.infer import Inference
-from covey.schema.survey import integer_range, join_ranges
+from covey.schema.infer import Inference, integer_range, join_ranges
 from covey.shuffle.keys import Key, hash_keys
 from covey.sources.source import Item, LazyItems, Source, list_names, source_error
 from covey.urls import shown
@@ -311,7 +310,7 @@ class _Schema:
         except FeatureError:
             return False
         block = buffer.take()
-        self._inference.pass_over(len(block))
+        self._inference.add_exact(len(block))
         for name in known:  # floats that store large integers must be float64
             found = integer_range(known, block, name)
             self._ranges[name] = join_ranges(self._ranges.get(name, (0, 0)), found)

@@ -18,8 +18,7 @@ from covey.errors import CoveyError, FeatureError
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import ExampleBlock
-from covey.schema.infer import Inference
-from covey.schema.survey import integer_range, join_ranges
+from covey.schema.infer import Inference, integer_range, join_ranges
 from covey.shuffle.keys import Key
 from covey.tfrecord import Block
 from covey.tfrecord.block import join_blocks
@@ -144,7 +143,7 @@ class ItemEncoder:
             position: Position of the first of these in the source.
         """
         for chunk in chunks:
-            self._inference.pass_over(len(chunk.block))
+            self._inference.add_exact(len(chunk.block))
             self._sink.add(chunk)
         self.encode(rest, position)
 
@@ -292,7 +291,7 @@ class ItemEncoder:
             raise FeatureError(
                 f"some of the examples {self._first} to {self._next - 1} have keys, others do not"
             )
-        self._inference.pass_over(self._exact)
+        self._inference.add_exact(self._exact)
         block = join_blocks([*self._early, self._block.take()])
         chunk = Chunk(block, self._features, positions, keys, self._skipped)
         self._first, self._exact = self._next, 0

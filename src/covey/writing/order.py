@@ -25,9 +25,8 @@ from covey.labels import (
 )
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.codec import Rows
-from covey.schema.infer import leaves
-from covey.schema.survey import integer_range, join_ranges
+from covey.schema.codec import Rows, flat_items
+from covey.schema.infer import integer_range, join_ranges
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import (
     ClassSizes,
@@ -348,7 +347,7 @@ def check_columns(features: Features, columns: Mapping[str, Any]) -> Rows:
 
 def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested columns by path, ``a/b``."""
-    return {"/".join(path): column for path, column in leaves(columns)}
+    return {"/".join(path): column for path, column in flat_items(columns)}
 
 
 def column_keys(columns: Mapping[str, Any], name: str) -> list[Key]:

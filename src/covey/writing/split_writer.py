@@ -96,7 +96,7 @@ class SplitWriter:
         metadata = IndexMetadata(
             features=features,
             label=classes.label,
-            label_strings=classes.texts,
+            label_strings=classes.strings,
             compression=compression,
             records=sum(shard.records for shard in shards),
             checksum=checksum,
@@ -247,7 +247,7 @@ def _class_counts(table: NDArray[Any], features: Features, classes: Classes) -> 
     """Return the number of examples of each class, by name if it has one."""
     assert classes.label is not None
     feature = features[classes.label]
-    names = classes.texts or (feature.names if isinstance(feature, ClassLabel) else None) or ()
+    names = classes.strings or (feature.names if isinstance(feature, ClassLabel) else None) or ()
     counts: dict[Any, int] = {}
     for label, records in zip(table["label"].tolist(), table["records"].tolist(), strict=True):
         counts[names[label] if 0 <= label < len(names) else label] = records

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from covey.schema.arrays import RaggedArray, StringArray
+from covey.arrays import RaggedArray, StringArray
 
 
 def tensor(value: Any) -> Any:

@@ -1,0 +1,220 @@
+"""Type inference: the type of one value, and the type that fits several values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.arrays import SparseArray
+from covey.errors import FeatureError
+from covey.schema.columns import NUMBERS, Shape, as_array, unify_shapes
+from covey.schema.tensor import Tensor
+from covey.schema.types import Feature, Ragged, Sparse
+
+# Arrays of these are stored as raw bytes: a list would take two to ten times the space.
+_RAW_IN_ARRAYS = ("int8", "uint8", "int16", "uint16", "float16", "float64")
+# Integers up to this magnitude are exact in float32.
+_MAX_EXACT = 1 << 24
+_MAX_LIST_DEPTH = 16
+
+
+@dataclass(slots=True)
+class Guess:
+    """The type that fits the values of a feature so far."""
+
+    example: int
+    """The first example that has this type, for messages."""
+    dtype: str | None
+    """None if all values are empty lists."""
+    shape: Shape = ()
+    depth: int = 0
+    """Levels of lists of different lengths; 0 for a tensor."""
+    sparse: bool = False
+    array: bool = False
+    """Whether a value is an array rather than Python numbers."""
+    low: int = 0
+    """Minimum of 0 and the integers."""
+    high: int = 0
+    """Maximum of 0 and the integers."""
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """The fields that determine the feature."""
+        return self.dtype, self.shape, self.depth, self.sparse, self.array
+
+    def feature(self) -> Feature:
+        """Return the feature of this type."""
+        dtype = self.dtype or "float32"
+        if self.sparse:
+            return Sparse(dtype, self.shape)
+        if self.depth:
+            return Ragged(dtype, self.depth)
+        raw = self.array and self.shape and dtype in _RAW_IN_ARRAYS
+        if self.shape.count(None) > 1:
+            raw = True
+        return Tensor(dtype, self.shape, encoding="bytes" if raw else None)
+
+
+def guess_value(value: Any, example: int) -> Guess:
+    """Return the type of a value of the example at this position."""
+    if isinstance(value, SparseArray):
+        return Guess(example, dtype_of(value.values), value.shape, sparse=True, array=True)
+    if isinstance(value, str):
+        return Guess(example, "str")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Guess(example, "bytes")
+    if value is None:
+        raise FeatureError("the value is None; omit the name, and pass a default")
+    if isinstance(value, (list, tuple)):
+        return _guess_list(value, example)
+    array = as_array(value)
+    low, high = integer_limits(array)
+    if isinstance(value, (bool, int, float)):
+        return Guess(example, _python_dtype([value], array), low=low, high=high)
+    return Guess(example, dtype_of(array), array.shape, array=True, low=low, high=high)
+
+
+def _guess_list(value: list[Any] | tuple[Any, ...], example: int) -> Guess:
+    """Return the type of a list of numbers, strings or arrays, or of nested lists."""
+    if value and all(isinstance(each, np.ndarray) and each.ndim for each in value):
+        if len({each.shape for each in value}) == 1:
+            return guess_value(np.stack(value), example)
+        if any(each.ndim != 1 for each in value):
+            raise FeatureError("a list has arrays of different shapes")
+        flat = np.concatenate(value)
+        if flat.dtype == np.float64:
+            raise FeatureError(
+                "a ragged list of float64 cannot be stored", remedy="convert it to float32"
+            )
+        return Guess(example, dtype_of(flat), depth=2)
+    lengths: list[int | None] = []
+    level: list[Any] = [value]
+    while level and all(isinstance(each, (list, tuple)) for each in level):
+        if len(lengths) == _MAX_LIST_DEPTH:
+            raise FeatureError(f"lists are nested deeper than {_MAX_LIST_DEPTH} levels")
+        sizes = {len(each) for each in level}
+        lengths.append(sizes.pop() if len(sizes) == 1 else None)
+        level = [item for each in level for item in each]
+    if any(isinstance(each, (list, tuple, np.ndarray)) for each in level):
+        raise FeatureError("lists and single values are mixed at one level")
+    array = _leaf_array(level) if level else np.zeros(0)
+    dtype = _python_dtype(level, array) if level else None
+    low, high = integer_limits(array)
+    if None in lengths:
+        return Guess(example, dtype, depth=len(lengths), low=low, high=high)
+    return Guess(example, dtype, tuple(lengths), low=low, high=high)
+
+
+def _leaf_array(values: list[Any]) -> NDArray[Any]:
+    """Return Python values as an array, without loss of precision."""
+    if any(isinstance(value, (str, bytes)) for value in values):
+        if not all(isinstance(value, (str, bytes)) for value in values):
+            raise FeatureError("strings and numbers are mixed in a list")
+        return np.array([None] * len(values))  # only their types are used
+    array = as_array(values)
+    if array.dtype.kind in "fO" and all(isinstance(value, int) for value in values):
+        array = np.array(values, object)  # integers outside int64, which numpy converts to floats
+    return array
+
+
+def _python_dtype(values: list[Any], array: NDArray[Any]) -> str:
+    """Return the dtype of Python values: that of TensorFlow, unless it loses precision."""
+    if isinstance(values[0], (str, bytes)):
+        return "str" if all(isinstance(value, str) for value in values) else "bytes"
+    if array.dtype.kind == "O" and all(isinstance(value, int) for value in values):
+        if min(values) < 0 or max(values) >= 2**64:
+            raise FeatureError(f"no dtype holds integers from {min(values)} to {max(values)}")
+        return "uint64"
+    dtype = dtype_of(array)
+    if dtype != "float64":
+        return dtype
+    integers = [value for value in values if isinstance(value, int)]
+    return "float64" if any(abs(value) > _MAX_EXACT for value in integers) else "float32"
+
+
+def integer_limits(array: NDArray[Any]) -> tuple[int, int]:
+    """Return the minimum and the maximum of 0 and the integers of an array."""
+    if array.size == 0 or array.dtype.kind not in "iuO":
+        return 0, 0
+    if not isinstance(array.flat[0], (int, np.integer)):
+        return 0, 0
+    return min(0, int(array.min())), max(0, int(array.max()))
+
+
+def dtype_of(array: NDArray[Any]) -> str:
+    """Return the dtype of a feature that holds an array."""
+    if array.dtype.kind in "UT":
+        return "str"
+    if array.dtype.kind == "S":
+        return "bytes"
+    if array.dtype.kind == "O" and array.size:
+        kinds = {type(each) for each in array.ravel().tolist()}
+        if kinds <= {str, bytes}:
+            return "str" if kinds == {str} else "bytes"
+    if array.dtype.name not in NUMBERS:
+        raise FeatureError(f"the value has dtype {array.dtype}, which a feature cannot have")
+    return str(array.dtype.name)
+
+
+def widen(before: Guess, now: Guess, name: str) -> Guess:
+    """Return the type that fits both, for the feature `name`."""
+
+    def conflict(what: str, a: object, b: object) -> FeatureError:
+        return FeatureError(
+            f"example {before.example} has {what} {a}, example {now.example} has {b}; no "
+            "feature fits both",
+            feature=name,
+        )
+
+    low, high = min(before.low, now.low), max(before.high, now.high)
+    dtype = _widen_dtype(before.dtype, now.dtype, low, high)
+    if dtype is None and before.dtype is not None and now.dtype is not None:
+        raise conflict("dtype", before.dtype, now.dtype)
+    if before.sparse != now.sparse or (before.sparse and before.shape != now.shape):
+        raise conflict("shape", before.shape, now.shape)
+    array = before.array or now.array
+    levels = [guess.depth or len(guess.shape) for guess in (before, now)]
+    depth = max(levels) if before.depth or now.depth else 0
+    shape: Shape = ()
+    if depth:
+        # Lists of equal lengths, and empty lists, fit a ragged feature of the same depth.
+        for guess, own in zip((before, now), levels, strict=True):
+            if own != depth and guess.dtype is not None:
+                raise conflict("depth", *levels)
+    else:
+        # An empty list fits lists of any depth.
+        short, deep = sorted((before, now), key=lambda guess: len(guess.shape))
+        rank = len(short.shape)
+        if rank < len(deep.shape) and (short.dtype is not None or not rank):
+            raise conflict("shape", before.shape, now.shape)
+        shape = (*unify_shapes(short.shape, deep.shape[:rank]), *deep.shape[rank:])
+    if None in shape:
+        shape = tuple(size or None for size in shape)  # a shape has no 0 beside None
+        if shape.count(None) > 1 and not array:
+            depth, shape = len(shape), ()  # Python lists: ragged
+    changed = (dtype, shape, depth) != (before.dtype, before.shape, before.depth)
+    example = now.example if changed else before.example
+    return Guess(example, dtype, shape, depth, before.sparse, array, low, high)
+
+
+def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | None:
+    """Return the dtype of both, whose integers are from `low` to `high`; None if none fits."""
+    if low < 0 and high >= 2**63:
+        return None
+    if a is None or b is None or a == b:
+        return a or b
+    if {a, b} == {"str", "bytes"}:
+        return "bytes"
+    if "str" in (a, b) or "bytes" in (a, b):
+        return None
+    kinds = {np.dtype(a).kind, np.dtype(b).kind}
+    if "f" in kinds and len(kinds) > 1:
+        # Integers beside Python floats, which are float32 as long as it holds them exactly.
+        exact = low >= -_MAX_EXACT and high <= _MAX_EXACT
+        return "float32" if exact and "float64" not in (a, b) else "float64"
+    if "uint64" in (a, b) and kinds == {"i", "u"}:
+        return "uint64" if low >= 0 else None
+    return str(np.promote_types(a, b).name)
