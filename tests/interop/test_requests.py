@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import ssl
 import sys
 import threading
 from collections import Counter
@@ -246,6 +247,7 @@ def test_number_of_requests_in_flight():
         (FileNotFoundError(), ErrorKind.MISSING),
         (PermissionError(), ErrorKind.REFUSED),
         (FileChangedError(), ErrorKind.CHANGED),
+        (ssl.SSLCertVerificationError(), ErrorKind.FATAL),
         (type("RefreshError", (Exception,), {})(), ErrorKind.REFUSED),
         (type("ClientPayloadError", (Exception,), {})(), ErrorKind.RETRY),
         (type("HTTPError", (Exception,), {"code": 412})(), ErrorKind.CHANGED),

@@ -33,11 +33,6 @@ class Pattern:
     """The parts of the pattern below the directory."""
 
     @property
-    def is_deep(self) -> bool:
-        """Whether files in subdirectories can match."""
-        return len(self.parts) > 1 or self.parts == ("**",)
-
-    @property
     def depth(self) -> int | None:
         """The number of directory levels of matching paths; None if it is unlimited."""
         return None if "**" in self.parts else len(self.parts)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from covey._files import remove_any, replacing, sync
+from covey._files import link_or_copy, remove_any, replacing, sync
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
 from covey.untrusted import (
@@ -106,13 +106,7 @@ class LocalStorage(Storage):
         _replace(self.clean(path), create)
 
     def upload(self, local: str, path: str) -> None:
-        def create(temporary: str) -> None:
-            try:
-                os.link(local, temporary)
-            except OSError:  # another file system, or one without hard links
-                shutil.copyfile(local, temporary)
-
-        _replace(self.clean(path), create)
+        _replace(self.clean(path), lambda temporary: link_or_copy(Path(local), Path(temporary)))
 
     def copy(self, source: str, target: str) -> None:
         source = self.clean(source)

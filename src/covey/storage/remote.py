@@ -164,7 +164,7 @@ class RemoteStorage(Storage):
             return [url.public] if self.stat([str(url)])[0] is not None else []
         directory = replace(url, path=parsed.directory)
         try:
-            names = self._names(directory, parsed.is_deep, True)
+            names = self._names(directory, parsed.depth != 1, True)
         except StorageNotFoundError:
             return []
         return sorted(directory.join(name).public for name in names if parsed.matches(name))
