@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from servers import S3, directory_server
+from servers import S3, Objects, directory_server, range_server
 
 from covey.storage import Storage, open_storage
 from covey.storage.cache_entry import BLOCK_BYTES
@@ -27,11 +27,15 @@ COUNTER = itertools.count()
 
 @dataclass
 class Location:
-    """A directory in a storage, and a function that puts files there without covey."""
+    """A directory in a storage, and a function that writes its files without covey."""
 
     storage: Storage
     root: str
     put: Callable[[str, bytes], Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    """Storage options."""
+    objects: Any = None
+    """The files and requests of a server of ranges."""
 
     def at(self, name: str) -> str:
         return self.storage.join(self.root, name)
@@ -87,9 +91,22 @@ def memory_location(protocol: str = "memory") -> Location:
     )
 
 
+def web_location(root: str, objects: Objects, options: dict[str, Any] | None = None) -> Location:
+    """Return the directory ``birds`` of a server of ranges."""
+
+    def put(name: str, data: bytes) -> None:
+        objects.files[f"/birds/{name}"] = data
+
+    return Location(open_storage(root, options), root, put, options or {}, objects)
+
+
 @contextmanager
 def location(kind: str, tmp_path: Path, s3: S3) -> Iterator[Location]:
-    """Yield a new location of a kind: local, memory, asynchronous, blocking, http or s3."""
+    """Yield a new location of a kind: local, memory, asynchronous, blocking, http, web or s3.
+
+    The server of http lists files and ignores ranges; that of web supports ranges, and does not
+    list files.
+    """
     directory = tmp_path / "files"
     if kind in ("memory", "asynchronous"):
         yield memory_location(kind)
@@ -101,11 +118,14 @@ def location(kind: str, tmp_path: Path, s3: S3) -> Iterator[Location]:
     elif kind == "http":
         with directory_server(directory) as url:
             yield Location(open_storage(url), url, file_writer(directory))
+    elif kind == "web":
+        with range_server() as (url, objects):
+            yield web_location(f"{url}/birds", objects)
     else:
         key = f"directory{next(COUNTER)}"
         root = f"s3://bucket/{key}"
         put = partial(_put_object, s3.client, key)
-        yield Location(open_storage(root, s3.options), root, put)
+        yield Location(open_storage(root, s3.options), root, put, s3.options)
 
 
 def _put_object(client: Any, key: str, name: str, data: bytes) -> None:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 import aiohttp
 import pytest
 from servers import range_server, s3_session, serving, stand_alone
-from storages import Location, content, memory_location, read_ranges
+from storages import content, memory_location, read_ranges, web_location
 
 from covey.errors import (
     FileChangedError,
@@ -41,21 +41,10 @@ def web():
 def faulty(request, web):
     """A file server with faults; it implements as much of S3 as reading needs."""
     url, objects = web
-    options, root = {}, f"{url}/birds"
-    if request.param == "s3":
-        options = {
-            "key": "a",
-            "secret": "b",
-            "client_kwargs": {"endpoint_url": url},
-            "session": s3_session(),
-        }
-        root = "s3://birds"
-
-    def put(name, data):
-        objects.files[f"/birds/{name}"] = data
-
-    put.objects, put.options = objects, options
-    return Location(open_storage(root, options), root, put)
+    if request.param == "http":
+        return web_location(f"{url}/birds", objects)
+    options = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": url}}
+    return web_location("s3://birds", objects, {**options, "session": s3_session()})
 
 
 READ = {
@@ -80,7 +69,7 @@ READ = {
 def test_failed_ranges_are_retried(faulty, fault):
     data = content(2_000_000)
     faulty.put("x", data)
-    faulty.put.objects.fault = lambda method, path, attempt: (
+    faulty.objects.fault = lambda method, path, attempt: (
         fault if attempt < 3 and method == "GET" else ""
     )
     opened = faulty.storage.open_cached(faulty.at("x"))
@@ -95,7 +84,7 @@ def test_failed_ranges_are_retried(faulty, fault):
 def test_failed_operations_are_retried(faulty, how):
     faulty.put("x", content(100_000))
     faults = ["500", "503", "500", "429", ""]
-    faulty.put.objects.fault = lambda method, path, attempt: faults[min(attempt, 4)]
+    faulty.objects.fault = lambda method, path, attempt: faults[min(attempt, 4)]
     assert READ[how](faulty)
 
 
@@ -107,7 +96,7 @@ TIMEOUTS = {
 
 def test_timeout_of_a_driver(faulty):
     faulty.put("x", content(100_000))
-    given, added = faulty.put.options, TIMEOUTS[faulty.root.partition(":")[0]]
+    given, added = faulty.options, TIMEOUTS[faulty.root.partition(":")[0]]
     options = {
         **given,
         **added,
@@ -120,7 +109,7 @@ def test_timeout_of_a_driver(faulty):
             end.wait(timeout=20)
         return ""
 
-    faulty.put.objects.fault = fault
+    faulty.objects.fault = fault
     assert open_storage(faulty.root, options).read(faulty.at("x")) == content(100_000)
     end.set()
 
@@ -150,23 +139,23 @@ def test_timeout_of_a_request():
 @pytest.mark.parametrize("how", READ)
 def test_number_of_attempts(faulty, how, fault, times, reason):
     faulty.put("x", content(100_000))
-    faulty.put.objects.fault = lambda method, path, attempt: fault
+    faulty.objects.fault = lambda method, path, attempt: fault
     with pytest.raises(StorageError, match=f"failed 5 times.*({reason})") as caught:
         READ[how](faulty)
     assert type(caught.value) is StorageError
     assert caught.value.path == faulty.at("x")
-    assert set(Counter(faulty.put.objects.asked).values()) == {times}
+    assert set(Counter(faulty.objects.asked).values()) == {times}
 
 
 @pytest.mark.parametrize("how", READ)
 def test_refused_requests_are_not_retried(faulty, how):
     faulty.put("x", content(100_000))
-    faulty.put.objects.fault = lambda method, path, attempt: "403"
+    faulty.objects.fault = lambda method, path, attempt: "403"
     with pytest.raises(StoragePermissionError, match="403") as caught:
         READ[how](faulty)
     assert caught.value.path == faulty.at("x")
     assert "storage_options=" in caught.value.remedy
-    assert len(faulty.put.objects.asked) <= 2
+    assert len(faulty.objects.asked) <= 2
 
 
 def test_missing_credentials(web):
@@ -182,7 +171,7 @@ def test_missing_files_are_not_retried(faulty, how):
     with pytest.raises(StorageNotFoundError) as caught:
         READ[how](faulty)
     assert caught.value.path == faulty.at("x")
-    assert len(faulty.put.objects.asked) <= 3
+    assert len(faulty.objects.asked) <= 3
 
 
 def test_port_without_a_server():
