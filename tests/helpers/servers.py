@@ -153,7 +153,7 @@ class RequestLog:
         self._lock = threading.Lock()
         self.requests: list[tuple[str, str, str]] = []
         """Method, path, and range or source of a copy."""
-        self.fault: Callable[[str, str], int] = lambda method, path: 0
+        self.fault: Callable[[str, str], int] | None = None
         """Returns the status of the response to a method and a path; 0 to forward it."""
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
@@ -161,7 +161,7 @@ class RequestLog:
         wanted = environ.get("HTTP_RANGE") or environ.get("HTTP_X_AMZ_COPY_SOURCE", "")
         with self._lock:
             self.requests.append((method, path, wanted))
-            status = self.fault(method, path)
+            status = 0 if self.fault is None else self.fault(method, path)
         if not status:
             return self._app(environ, start_response)
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))

@@ -1,11 +1,11 @@
 """covey.write to URLs, compared with the same write to a local disk; and writes that fail."""
 
 import errno
-import itertools
 import json
 import os
 import signal
 import tempfile
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -29,7 +29,6 @@ from covey.errors import (
     StorageError,
     StoragePermissionError,
 )
-from covey.storage import requests
 from covey.writing.recovery import is_sidecar
 
 INFO = "dataset_info.json"
@@ -62,20 +61,19 @@ class HookedDriver(MemoryFileSystem):
         hook = HookedDriver.hook
         return call() if hook is None else hook(method, name.rpartition("/birds/")[2], call)
 
-    def cat_file(self, path, *args, **options):
-        return self._call("cat_file", path, path, *args, **options)
 
-    def pipe_file(self, path, *args, **options):
-        return self._call("pipe_file", path, path, *args, **options)
+def _hooked_method(method, position):
+    return lambda self, *args, **options: self._call(method, args[position], *args, **options)
 
-    def rm_file(self, path):
-        return self._call("rm_file", path, path)
 
-    def put_file(self, local, path, **options):
-        return self._call("put_file", path, local, path, **options)
-
-    def cp_file(self, source, path, **options):
-        return self._call("cp_file", path, source, path, **options)
+for method, position in {
+    "cat_file": 0,
+    "pipe_file": 0,
+    "rm_file": 0,
+    "put_file": 1,
+    "cp_file": 1,
+}.items():
+    setattr(HookedDriver, method, _hooked_method(method, position))
 
 
 class DriverWithoutCopy(HookedDriver):
@@ -119,39 +117,40 @@ def failing(first=0, last=0):
 
 @dataclass
 class Target:
-    """A directory to write to, and a function that reads its files without covey."""
+    """A directory to write to."""
 
     url: str
-    files: Any
     options: dict[str, Any] = field(default_factory=dict)
     log: Any = None
     """The log of requests of the S3 server."""
+
+    def files(self):
+        """Return the content of all files, read without covey."""
+        driver, root = fsspec.core.url_to_fs(self.url, **self.options)
+        driver.invalidate_cache()
+        found = driver.find(root)
+        return {path.removeprefix(f"{root}/"): driver.cat_file(path) for path in found}
 
     def open(self, **options):
         return opened(self.url, storage_options=self.options, **options)
 
 
-def hooked_target(before=None, protocol="hooked"):
+def new_target(protocol="hooked", before=None):
     """Return a new directory in memory with some files."""
-    root = f"/directory{next(COUNTER)}/birds"
-    memory = fsspec.filesystem("memory")
+    path = f"directory{next(COUNTER)}/birds"
     for name, data in (before or {}).items():
-        memory.pipe_file(f"{root}/{name}", data)
-
-    def read():
-        return {path.removeprefix(f"{root}/"): memory.cat_file(path) for path in memory.find(root)}
-
-    return Target(f"{protocol}:/{root}", read)
+        fsspec.filesystem("memory").pipe_file(f"/{path}/{name}", data)
+    return Target(f"{protocol}://{path}")
 
 
 @pytest.fixture
 def memory():
-    return hooked_target()
+    return new_target()
 
 
 @pytest.fixture
 def uncopied():
-    return hooked_target(protocol="uncopied")
+    return new_target("uncopied")
 
 
 @pytest.fixture(scope="module")
@@ -162,17 +161,8 @@ def s3_server():
 
 @pytest.fixture
 def s3(s3_server):
-    key, client = f"directory{next(COUNTER)}/birds", s3_server.client
-    s3_server.log.fault = lambda method, path: 0
-
-    def read():
-        found = client.list_objects_v2(Bucket="bucket", Prefix=f"{key}/").get("Contents", [])
-        objects = {
-            each["Key"]: client.get_object(Bucket="bucket", Key=each["Key"]) for each in found
-        }
-        return {name.removeprefix(f"{key}/"): each["Body"].read() for name, each in objects.items()}
-
-    return Target(f"s3://bucket/{key}", read, s3_server.options, s3_server.log)
+    yield Target(f"s3://bucket/{next(COUNTER)}/birds", s3_server.options, s3_server.log)
+    s3_server.log.fault = None
 
 
 def examples(begin, end, **features):
@@ -190,6 +180,17 @@ def put(target, examples, split="train", **options):
 # Content.
 
 
+def refuse_once():
+    """Return a fault for the first request of each method for each file, which is retried."""
+    seen = Counter()
+
+    def fault(method, path):
+        seen[method, path] += 1
+        return 503 if seen[method, path] == 1 else 0
+
+    return fault
+
+
 def names_without_tokens(names):
     return sorted(TOKEN.sub("", name) for name in names)
 
@@ -201,23 +202,6 @@ def check_same(found, directory):
             Path(copy, name).write_bytes(data)
         assert content(Path(copy)) == content(directory)
     assert names_without_tokens(found) == names_without_tokens(files(directory))
-
-
-@contextmanager
-def refusing_first_requests(target):
-    """Let the first request of each kind for each file fail, which is retried."""
-    seen = set()
-
-    def fault(method, path):
-        is_first = (method, path) not in seen
-        seen.add((method, path))
-        return 503 if is_first else 0
-
-    if target.log is not None:
-        target.log.fault = fault
-    yield
-    if target.log is not None:
-        target.log.fault = lambda method, path: 0
 
 
 @pytest.mark.parametrize("target", ["s3", "memory", "uncopied"])
@@ -232,8 +216,11 @@ def test_same_files_as_on_disk(request, target, tmp_path):
         ]
     ):
         batch = examples(50 * number, 50 * number + 40)
-        with refusing_first_requests(target):
-            result = put(target, batch, **options)
+        if target.log is not None:
+            target.log.fault = refuse_once()
+        result = put(target, batch, **options)
+        if target.log is not None:
+            target.log.fault = None
         expected = write(batch, tmp_path / "birds", **{"label": "species", "shards": 2, **options})
         assert result.path == target.url
         shards = [replace(each, name=TOKEN.sub("", each.name)) for each in result.shards]
@@ -301,17 +288,16 @@ def test_server_copies_unchanged_shards(memory):
     assert before.items() <= memory.files().items()
 
 
-@pytest.mark.parametrize("target", ["s3", "memory"])
-def test_old_versions_are_deleted(request, target, monkeypatch):
-    target, versions = request.getfixturevalue(target), []
+def test_old_versions_are_deleted(memory, monkeypatch):
+    versions = []
     for number, retention in enumerate([60, 60, 0]):
         monkeypatch.setattr("covey.writing.versions.RETENTION_S", retention)
-        before = {name for name in target.files() if has_token(name)}
-        put(target, examples(0, 30 + number), mode="overwrite", shards=1)
-        after = {name for name in target.files() if has_token(name)}
+        before = {name for name in memory.files() if has_token(name)}
+        put(memory, examples(0, 30 + number), mode="overwrite", shards=1)
+        after = {name for name in memory.files() if has_token(name)}
         versions.append(after - before)
         assert after == set().union(*(versions if retention else versions[-2:]))
-    assert len(target.open()) == 32
+    assert len(memory.open()) == 32
 
 
 # Failures.
@@ -327,7 +313,7 @@ class Change:
 
     def before(self):
         """Return the files before the write."""
-        target = hooked_target()
+        target = new_target()
         if not self.is_first:
             put(target, examples(0, 9), shards=1)
         return target.files()
@@ -364,21 +350,21 @@ def sidecars(target):
 def test_failed_requests(change):
     """Before the switch nothing changes; a writer that is cut off leaves the old or the new."""
     before = change.before()
-    done = hooked_target(before)
+    done = new_target(before=before)
     old = read_splits(done)
     with failing() as changes:
         change.apply(done)
     new, names = read_splits(done), [name for _, name in changes]
     switch = names.index(INFO)
     assert all(".tmp" in name for name in names[:2])  # a file that is written and removed
-    target = hooked_target(before)
+    target = new_target(before=before)
     for number in (0, *range(2, switch + 1)):
         with failing(number, number + 1), pytest.raises(StoragePermissionError, match="no access"):
             change.apply(target)
         assert target.files() == before
     kept = {name: data for name, data in before.items() if has_token(name)}
     for number in range(2, len(names)):
-        target, is_old = hooked_target(before), number <= switch
+        target, is_old = new_target(before=before), number <= switch
         with (
             failing(number, None),
             pytest.raises(StoragePermissionError if is_old else CommittedError, match="no access"),
@@ -489,29 +475,21 @@ def test_failure_of_the_local_disk(memory, monkeypatch):
     assert memory.files() == before
 
 
-@pytest.mark.parametrize("name", ["tfrecord-00001-of-00002", INFO])
-def test_failed_upload(s3, name):
-    put(s3, examples(0, 30))
-    before, times = s3.files(), itertools.count()
-    s3.log.fault = lambda method, path: (
-        500 * (method == "PUT" and path.endswith(name) and next(times) < requests.MAX_ATTEMPTS)
-    )
-    with pytest.raises(StorageError, match=r"failed 5 times") as caught:
-        put(s3, examples(30, 60), mode="overwrite")
-    assert caught.value.path.endswith(name)
-    assert s3.files() == before
-
-
-def test_old_versions_that_cannot_be_deleted(s3, monkeypatch):
+def test_old_versions_that_cannot_be_deleted(memory, monkeypatch):
     monkeypatch.setattr("covey.writing.versions.RETENTION_S", 0)
-    put(s3, examples(0, 30))
-    put(s3, examples(0, 30), mode="overwrite")
-    s3.log.fault = lambda method, path: 403 if method == "DELETE" and "-of-" in path else 0
-    with pytest.raises(CommittedError, match=r"'train' is written, but .*deleted") as caught:
-        put(s3, examples(0, 60), mode="overwrite", shards=3)
-    assert caught.value.path == s3.url
+    put(memory, examples(0, 30))
+    put(memory, examples(0, 30), mode="overwrite")
+
+    def hook(method, name, call):
+        if method == "rm_file" and "-of-" in name:
+            raise PermissionError
+        return call()
+
+    with hooked(hook), pytest.raises(CommittedError, match=r"is written, but .*deleted") as caught:
+        put(memory, examples(0, 60), mode="overwrite", shards=3)
+    assert caught.value.path == memory.url
     assert "do not write the same examples again" in caught.value.remedy
-    assert len(s3.open()) == 60
+    assert len(memory.open()) == 60
 
 
 @pytest.mark.parametrize(
@@ -560,11 +538,11 @@ def test_storage_is_checked_before_examples_are_read(s3):
     with pytest.raises(StoragePermissionError) as caught:
         put(s3, batch, mode="append")
     assert caught.value.path.startswith(s3.url)
-    s3.log.fault = lambda method, path: 0
+    s3.log.fault = None
     with pytest.raises(StorageError, match="s3://missing/birds"):
         put(replace(s3, url="s3://missing/birds"), batch)
     with range_server() as (url, _), pytest.raises(StorageError, match="does not support writing"):
-        put(Target(f"{url}/birds", dict), batch)
+        put(Target(f"{url}/birds"), batch)
     assert len(list(batch)) == 30
     assert s3.files() == before
 
