@@ -187,7 +187,6 @@ def urls(draw):
 @pytest.mark.parametrize("entry", ENTRIES)
 @settings(
     max_examples=20,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(url=urls())
@@ -225,7 +224,7 @@ def test_errors_of_the_http_driver(entry, fault):
             assert f"{server}/x.tfrecord" in found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(url=urls(), around=st.sampled_from(["{}", "cannot open '{}'", "see {} and {} for more"]))
 def test_shown_and_redact(url, around):
     assert SECRET not in shown(url)

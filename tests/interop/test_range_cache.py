@@ -56,7 +56,7 @@ def cached_bytes():
 # Fetching.
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     pairs=st.lists(
         st.tuples(st.integers(0, 40 * BLOCK + 77), st.integers(0, 3 * BLOCK)),

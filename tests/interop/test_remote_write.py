@@ -43,6 +43,19 @@ def _environment(monkeypatch, tmp_path):
 # Servers and drivers.
 
 
+def _hooked(method, position):
+    """Return a method of a driver that calls the hook; its argument at a position is the file."""
+
+    def hooked_method(self, *args, **options):
+        def call():
+            return getattr(MemoryFileSystem, method)(self, *args, **options)
+
+        hook, name = HookedDriver.hook, args[position].rpartition("/birds/")[2]
+        return call() if hook is None else hook(method, name, call)
+
+    return hooked_method
+
+
 class HookedDriver(MemoryFileSystem):
     """A driver whose calls a test observes, or replaces by failures."""
 
@@ -50,30 +63,15 @@ class HookedDriver(MemoryFileSystem):
     hook: Any = None
     """Function of a method, the name of a file and a function without arguments, the call."""
 
+    cat_file = _hooked("cat_file", 0)
+    pipe_file = _hooked("pipe_file", 0)
+    rm_file = _hooked("rm_file", 0)
+    put_file = _hooked("put_file", 1)
+    cp_file = _hooked("cp_file", 1)
+
     @classmethod
     def _strip_protocol(cls, path):
         return MemoryFileSystem._strip_protocol(path.replace(f"{cls.protocol}://", "memory://"))
-
-    def _call(self, method, name, *args, **options):
-        def call():
-            return getattr(MemoryFileSystem, method)(self, *args, **options)
-
-        hook = HookedDriver.hook
-        return call() if hook is None else hook(method, name.rpartition("/birds/")[2], call)
-
-
-def _hooked_method(method, position):
-    return lambda self, *args, **options: self._call(method, args[position], *args, **options)
-
-
-for method, position in {
-    "cat_file": 0,
-    "pipe_file": 0,
-    "rm_file": 0,
-    "put_file": 1,
-    "cp_file": 1,
-}.items():
-    setattr(HookedDriver, method, _hooked_method(method, position))
 
 
 class DriverWithoutCopy(HookedDriver):

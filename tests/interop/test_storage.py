@@ -90,7 +90,7 @@ def test_join_and_split_urls(directory, name, path):
     assert storage.join(storage.parent(path), storage.name(path)) == path
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.text(min_size=1).filter(lambda name: "/" not in name))
 def test_quote_names_in_urls(name):
     storage = open_storage("https://host/a?key=1")
