@@ -425,34 +425,42 @@ read_at_random(files, int(seed), 40)
 
 
 def test_forked_child(web):
-    open_all(web, "a", 8 * BLOCK)
+    """A child sends its own requests; that of the parent waits until the child has sent one."""
+    open_all(web, "a", 32 * BLOCK)
+    third, is_requested = 12 * BLOCK, threading.Event()
+
+    def fault(method, path, attempt):
+        if web[1].asked[-1][2].startswith(f"bytes={third}-"):
+            is_requested.set() if attempt else is_requested.wait(timeout=20)
+        return ""
+
+    web[1].fault = fault
     code = """
 import os, sys
 from storages import content, fetched, open_storage, ranges, read_ranges
 
-url, data = sys.argv[1], content(8 << 16, ord("a"))
+url, data = sys.argv[1], content(32 << 16, ord("a"))
 storage = open_storage(url)
 opened = storage.open_cached(f"{url}/a")
 stream = storage.open_stream(f"{url}/a")
 
-def check(number):
-    begin = number << 16
+def check(begin, end):
     assert read_ranges(opened, [(begin, begin + 9)]) == [data[begin : begin + 9]]
-    assert stream.read(9) == data[number * 9 : number * 9 + 9]
-    assert storage.read(f"{url}/a") == data
+    assert stream.read(end - begin) == data[begin:end]
+    assert storage.exists(f"{url}/a")
 
-check(0)
+check(0, 5 << 16)
 with fetched([(opened, *ranges((0, 9)))]):
     child = os.fork()
     if not child:
         try:
-            check(1)
+            check(5 << 16, 13 << 16)
         except BaseException:
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert opened.read_at(0, 9) == data[:9]
-check(1)
+check(5 << 16, 13 << 16)
 """
     assert run_script(code, web[0]).wait(60) == 0
