@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -236,14 +237,19 @@ def test_pinned_entry_is_not_evicted(web):
     assert read_ranges(first, [(0, 3 * BLOCK)]) == [web[1].files["/a"]]
 
 
-def test_wait_for_pinned_entries(web):
+def test_wait_for_pinned_entries(web, monkeypatch):
     first, second = open_all(web, "ab", 3 * BLOCK, cache_bytes=4 * BLOCK)
-    found = []
+    is_waiting, sleep, found = threading.Event(), time.sleep, []
+
+    def wait(seconds):
+        is_waiting.set()
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", wait)
     thread = threading.Thread(target=lambda: found.extend(read_ranges(second, [(0, 3 * BLOCK)])))
     with fetched([(first, *ranges((0, 3 * BLOCK)))]):
         thread.start()
-        thread.join(0.3)
-        assert thread.is_alive()
+        assert is_waiting.wait(20)
     thread.join(20)
     assert found == [web[1].files["/b"]]
 
