@@ -283,19 +283,13 @@ def test_spawned_and_forked_processes(request, made, elsewhere, site, kind):
 
 @pytest.mark.parametrize("kind", ["covey", "covey GZIP", "covey ZLIB", "records"])
 def test_threads(faulty, made, kind):
+    """Threads open a dataset at the same time, and then share it."""
     upload(faulty, made(kind))
-    dataset = open_site(faulty, made(kind), **WHOLE)
-    orders = [random_ids(dataset, seed) for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:
+        dataset, *_ = pool.map(lambda _: open_site(faulty, made(kind), **WHOLE), range(4))
+        orders = [random_ids(dataset, seed) for seed in range(8)]
         found = list(pool.map(lambda ids: numbers(dataset, ids), orders))
     assert found == [(order % TRAIN).tolist() for order in orders]
-
-
-def test_open_in_several_threads(web, made):
-    upload(web, made("covey"))
-    with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda n: numbers(open_site(web, **WHOLE), [n, 0]), range(4))
-        assert list(found) == [[n, 0] for n in range(4)]
 
 
 # The cache.
