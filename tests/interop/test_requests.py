@@ -306,6 +306,18 @@ def test_ranges_are_prefetched(web):
     assert in_time == [True]
 
 
+def test_seek_within_prefetched_ranges(web):
+    url, objects = web
+    objects.files["/x"] = content(12_000_000)
+    with open_storage(url).open_stream(f"{url}/x") as stream:
+        assert stream.read(1_000_000) == objects.files["/x"][:1_000_000]
+        assert stream.seek(2_000_000) == 2_000_000
+        assert stream.read(9) == objects.files["/x"][2_000_000:2_000_009]
+    begins = sorted(int(wanted.split("=")[1].split("-")[0]) for wanted in objects.reads())
+    assert begins[:4] == [0, 1 << 18, 3 << 18, 7 << 18]
+    assert 2_000_000 not in begins
+
+
 def test_closing_a_stream_joins_its_threads():
     place = memory_location()
     place.put("x", content(10_000_000))

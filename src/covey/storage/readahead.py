@@ -142,10 +142,10 @@ class RemoteStream(io.RawIOBase):
 
         The number of prefetched ranges grows with the number of ranges that were read in order.
         """
-        if self._ranges and self._position == self._ranges[0].end:
-            self._ranges.popleft()
-        if self._ranges and not self._ranges[0].begin <= self._position < self._ranges[0].end:
+        if self._ranges and not self._ranges[0].begin <= self._position <= self._ranges[-1].end:
             self._stop()
+        while self._ranges and self._ranges[0].end <= self._position:
+            self._ranges.popleft()
         begin = self._ranges[-1].end if self._ranges else self._position
         prefetched = min(1 + self._requested - len(self._ranges), _MAX_PREFETCHED)
         while begin < self._state.size and len(self._ranges) < prefetched:
