@@ -76,7 +76,7 @@ def test_fetch_ranges(tmp_path_factory, pairs):
 
 
 def test_near_ranges_are_coalesced(web):
-    (opened,) = open_all(web, "a", 400 * BLOCK)
+    (opened,) = open_all(web, "a", 30 * BLOCK)
     pairs = [(0, 1), (BLOCK, BLOCK + 1), (5 * BLOCK, 6 * BLOCK), (20 * BLOCK, 21 * BLOCK)]
     read_ranges(opened, pairs)
     read_ranges(opened, pairs)
