@@ -13,13 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from covey.errors import FormatError
+from covey.untrusted import MAX_METADATA_BYTES
 
 _TEMPORARY = re.compile(r"\.covey-[0-9a-f]{16}\.tmp")
-_MAX_BYTES = 1 << 28
-
-# Missing on Windows.
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_FLAGS = _NO_FOLLOW | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def temporary_name() -> str:
@@ -87,8 +83,7 @@ def atomic_write_all(directory: Path, files: Mapping[str, bytes], first: str = "
 
 
 def _write_new(path: str, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
-    with open(descriptor, "wb") as file:
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -96,14 +91,14 @@ def _write_new(path: str, data: bytes) -> None:
 
 def read_regular(path: Path) -> bytes:
     """Return the content of a small regular file that is not a symbolic link."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _FLAGS)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     with open(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_METADATA_BYTES:
             raise FormatError(
                 "it is not a regular file of at most 256 MiB", path=path, remedy="remove it"
             )
-        return file.read(_MAX_BYTES)
+        return file.read(MAX_METADATA_BYTES)
 
 
 def differs(path: Path, data: bytes) -> bool:
@@ -144,9 +139,7 @@ def remove_any(path: Path) -> None:
 
 def sync(path: str | os.PathLike[str]) -> None:
     """Flush a file, or the names in a directory, to disk."""
-    if os.name == "nt" and os.path.isdir(path):
-        return  # Windows cannot open directories
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

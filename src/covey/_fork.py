@@ -36,5 +36,4 @@ def _after_fork() -> None:
         _INHERITED.append(each._reset_after_fork())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -8,7 +8,7 @@ never removes a staging directory of another machine before it is a day old.
 from __future__ import annotations
 
 import contextlib
-import importlib
+import fcntl
 import os
 import signal
 import socket
@@ -22,19 +22,11 @@ from typing import Any
 
 from covey.errors import CommittedError, CoveyError, DatasetError
 
-# On systems without it, two writers of one split are not detected.
-_fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
-
 LOCK_TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 600.0
 """Timeout at the end of a write, which may have taken hours."""
 
-_DIRECTORY = (
-    os.O_RDONLY
-    | getattr(os, "O_DIRECTORY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 @contextmanager
@@ -45,9 +37,6 @@ def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         DatasetError: If another process holds it for longer than ``timeout`` seconds, or the file
             system has no locks.
     """
-    if _fcntl is None:
-        yield
-        return
     # The caller's path may be a symbolic link.
     descriptor = os.open(os.path.realpath(directory), _DIRECTORY)
     try:
@@ -68,8 +57,6 @@ def locked(directory: Path, timeout: float = LOCK_TIMEOUT_S) -> Iterator[None]:
 
 def try_lock(directory: Path) -> int | None:
     """Lock a directory unless a process holds its lock; return the descriptor of the lock."""
-    if _fcntl is None:
-        return -1
     descriptor = os.open(directory, _DIRECTORY)
     if _take(descriptor, directory):
         return descriptor
@@ -79,15 +66,15 @@ def try_lock(directory: Path) -> int | None:
 
 def unlock(descriptor: int | None) -> None:
     """Release a lock, also if a forked process has inherited its descriptor."""
-    if descriptor is not None and descriptor >= 0:
+    if descriptor is not None:
         with contextlib.suppress(OSError):
-            _fcntl.flock(descriptor, _fcntl.LOCK_UN)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def _take(descriptor: int, directory: Path) -> bool:
     try:
-        _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
     except OSError as error:

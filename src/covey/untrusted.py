@@ -45,7 +45,7 @@ MAX_FEATURES = 100_000
 """Maximum number of features in a schema."""
 
 # Opening a FIFO would wait for a writer.
-_OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_OPEN_FLAGS = os.O_NONBLOCK | os.O_NOCTTY
 
 # A JSON string. An unterminated one matches too, so that the search takes linear time.
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
@@ -158,20 +158,13 @@ class RegularFile(io.FileIO):
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``offset``; fewer at the end of the file."""
-        return read_at(self, offset, size)
+        return read_at(self.fileno(), offset, size)
 
 
-def read_at(file: io.FileIO, offset: int, size: int) -> bytes:
-    """Return up to ``size`` bytes of a file from ``offset``, independent of its position."""
+def read_at(descriptor: int, offset: int, size: int) -> bytes:
+    """Return up to ``size`` bytes of an open file from ``offset``, independent of its position."""
     pieces: list[bytes] = []
-    while size > 0:
-        if hasattr(os, "pread"):
-            piece = os.pread(file.fileno(), size, offset)  # at most 2 GiB on most systems
-        else:
-            file.seek(offset)
-            piece = file.read(size) or b""
-        if not piece:
-            break
+    while size > 0 and (piece := os.pread(descriptor, size, offset)):  # at most 2 GiB
         pieces.append(piece)
         offset += len(piece)
         size -= len(piece)

@@ -137,8 +137,7 @@ def local_path(text: str) -> str | None:
         return None if before and any(_PROTOCOL.match(part) for part in (*before, last)) else text
     if match[1].lower() not in _LOCAL or before:
         return None
-    path = text[match.end() :]
-    return path[1:] if os.name == "nt" and re.match(r"/[A-Za-z]:", path) else path
+    return text[match.end() :]
 
 
 def is_remote(path: str) -> bool:

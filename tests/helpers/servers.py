@@ -1,4 +1,4 @@
-"""Real servers on this machine: one of S3, and ones of HTTP that behave as badly as is wanted."""
+"""HTTP and S3 servers on this machine, with a log of requests and injected faults."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-from moto.server import ThreadedMotoServer
-
-from covey.storage import retry
+from covey.storage import requests
 
 
 class QuietServer(ThreadingHTTPServer):
-    """Says nothing about clients that hang up."""
+    """Does not log connections that clients close."""
 
     daemon_threads = True
 
@@ -29,7 +29,7 @@ class QuietServer(ThreadingHTTPServer):
 
 @contextmanager
 def serving(handler) -> Iterator[str]:
-    """The URL of a server, as long as it runs."""
+    """Run a server; yield its URL."""
     server = QuietServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -47,21 +47,22 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 
 def directory_server(directory):
-    """Python's own server of a directory: it lists files, and ignores ranges."""
+    """Run Python's server of a directory, which lists files and ignores ranges."""
     return serving(partial(_QuietHandler, directory=str(directory)))
 
 
 class Objects:
-    """What a server of ranges has, what it was asked for, and how it misbehaves."""
+    """The files of a server of ranges, the requests that it received, and its faults."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, str, str]] = []
         self.fault: Callable[[str, str, int], str] = lambda method, path, attempt: ""
-        """The fault of an answer, by method, path, and how often just this was asked before: a
-        status; "mute"; "drop" in the middle of the body; "short"; "shift", by a byte; "whole" in
-        spite of a range."""
+        """Returns the fault of a response to a method, a path and an attempt: "" or a status;
+        "mute" (no response), "drop" (the connection within the body), "short" (half the body),
+        "shift" (the range by a byte), "whole" (the file instead of the range)."""
         self.has_length = True
+        self.has_etag = True
         self.compresses = False
         self._times: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()
@@ -74,7 +75,7 @@ class Objects:
         return str(self.fault(method, path, attempt))
 
     def reads(self) -> list[str]:
-        """The ranges that were read."""
+        """Return the ranges that were read; "" for a whole file."""
         return [wanted for method, _, wanted in self.asked if method == "GET"]
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
@@ -125,7 +126,8 @@ class Objects:
                     self.send_header("Content-Length", str(len(part)))
                 else:
                     self.send_header("Connection", "close")
-                self.send_header("ETag", f'"{etag}"')
+                if objects.has_etag:
+                    self.send_header("ETag", f'"{etag}"')
                 self.end_headers()
                 if with_body:
                     self.wfile.write(part[: len(part) // 2] if "drop" in fault else part)
@@ -137,31 +139,100 @@ class Objects:
 
 @contextmanager
 def range_server() -> Iterator[tuple[str, Objects]]:
-    """A server of ranges, and what it has."""
+    """Run a server of ranges; yield its URL and its files."""
     objects = Objects()
     with serving(objects.handler()) as url:
         yield url, objects
 
 
+class RequestLog:
+    """A WSGI application that logs the requests of another one, and refuses some of them."""
+
+    def __init__(self, app: Callable[..., Any]) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self.requests: list[tuple[str, str, str]] = []
+        """Method, path, and range or source of a copy."""
+        self.fault: Callable[[str, str], int] | None = None
+        """Returns the status of the response to a method and a path; 0 to forward it."""
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        wanted = environ.get("HTTP_RANGE") or environ.get("HTTP_X_AMZ_COPY_SOURCE", "")
+        with self._lock:
+            self.requests.append((method, path, wanted))
+            status = 0 if self.fault is None else self.fault(method, path)
+        if not status:
+            return self._app(environ, start_response)
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        start_response(f"{status} Failed", [("Content-Length", "0")])
+        return [b""]
+
+
+@cache
+def s3_session() -> Any:
+    """Return a session that is created once per process, because that is slow."""
+    from aiobotocore.session import AioSession
+
+    class Session(AioSession):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return s3_session, ()
+
+    return Session()
+
+
+@dataclass
+class S3:
+    """A running S3 server with one bucket."""
+
+    options: dict[str, Any]
+    """Storage options."""
+    client: Any
+    log: RequestLog
+
+
 @contextmanager
-def s3_server() -> Iterator[dict[str, object]]:
-    """The storage options of a server of S3."""
+def s3_bucket(bucket: str = "bucket") -> Iterator[S3]:
+    """Run an S3 server with a bucket; yield it with a client of another library."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
+    log = server._server.app = RequestLog(server._server.app)
     host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    options = {
+        "key": "user",
+        "secret": "nothing",
+        "client_kwargs": {"endpoint_url": endpoint},
+        "session": s3_session(),
+    }
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id="user",
+        aws_secret_access_key="nothing",
+        region_name="us-east-1",
+    )
     try:
-        yield {
-            "key": "nobody",
-            "secret": "nothing",
-            "client_kwargs": {"endpoint_url": f"http://{host}:{port}"},
-        }
+        client.create_bucket(Bucket=bucket)
+        yield S3(options, client, log)
     finally:
+        client.close()
         server.stop()
 
 
+@contextmanager
+def s3_server() -> Iterator[dict[str, Any]]:
+    """Run an S3 server; yield its storage options."""
+    with s3_bucket() as found:
+        yield found.options
+
+
 def stand_alone(monkeypatch, tmp_path):
-    """Nothing of this machine's settings, no waiting, and a cache of its own."""
+    """Remove settings of this machine, use a new cache, and retry without long waits."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "COVEY_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -169,4 +240,4 @@ def stand_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(retry, "BACKOFF_BASE_S", 0.002)
+    monkeypatch.setattr(requests, "BACKOFF_BASE_S", 0.002)

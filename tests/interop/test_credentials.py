@@ -1,4 +1,4 @@
-"""Credentials in URLs and storage options appear in no message, traceback, warning or output."""
+"""Messages, tracebacks, warnings and output do not show credentials of URLs and storage options."""
 
 import errno
 import io
@@ -24,7 +24,7 @@ import covey
 from covey import samplers
 from covey.cli import main
 from covey.errors import StorageError
-from covey.storage import open_storage, retry
+from covey.storage import open_storage, requests
 from covey.storage.remote import RemoteStorage
 from covey.urls import Url, find_secrets, redact, shown
 
@@ -33,7 +33,7 @@ FEATURES = covey.Features({"a": "int64"})
 
 
 class Leaky(fsspec.AbstractFileSystem):
-    """A driver all of whose errors repeat the URL and the options, some of them decoded."""
+    """A driver whose errors contain the URL and the options, some of them decoded."""
 
     protocol = ("leaky", "s3", "ftp")
     errors = (OSError(errno.EINVAL, ""), RuntimeError(), FileNotFoundError(), PermissionError())
@@ -54,7 +54,7 @@ class Leaky(fsspec.AbstractFileSystem):
 
 
 class Refusing(Leaky):
-    """A driver that fails when it is made."""
+    """A driver whose constructor fails."""
 
     protocol = "refusing"
 
@@ -65,7 +65,7 @@ class Refusing(Leaky):
 @pytest.fixture(autouse=True)
 def _drivers(monkeypatch, tmp_path):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(retry, "BACKOFF_BASE_S", 0)
+    monkeypatch.setattr(requests, "BACKOFF_BASE_S", 0)
     for name, driver in {"leaky": Leaky, "s3": Leaky, "ftp": Leaky, "refusing": Refusing}.items():
         monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, name, driver)
 
@@ -102,7 +102,7 @@ ENTRIES = {
     },
     "covey info, twice": lambda url, options: main(["info", url, url]),
     "covey repair": lambda url, options: main(["repair", url, "--output", "x"]),
-    "covey repair to": lambda url, options: main(["repair", "sound.tfrecord", "--output", url]),
+    "covey repair to": lambda url, options: main(["repair", "valid.tfrecord", "--output", url]),
     "covey write": lambda url, options: main(["write", __file__, url, "--kind", "CSV"]),
     "covey write from": lambda url, options: main(["write", url, "x"]),
     "covey option": lambda url, options: main(["info", "x", "--storage-option", url.split("=")[0]]),
@@ -110,7 +110,7 @@ ENTRIES = {
 
 
 def chain(error, seen=()):
-    """An error and all that it leads to, whether or not a traceback shows it."""
+    """Return an error with all its causes and contexts."""
     if error is None or any(error is each for each in seen):
         return []
     found = [error]
@@ -120,8 +120,8 @@ def chain(error, seen=()):
 
 
 def all_output(entry, url, options):
-    """All that a call says: its output, its warnings, its errors and what they lead to."""
-    said = []
+    """Return the output, the warnings and the errors of a call, with their causes."""
+    parts = []
     output = io.StringIO()
     handler = logging.StreamHandler(output)
     logging.getLogger().addHandler(handler)
@@ -132,13 +132,13 @@ def all_output(entry, url, options):
     ):
         warnings.simplefilter("always")
         try:
-            said.append(repr(ENTRIES[entry](url, options)))
+            parts.append(repr(ENTRIES[entry](url, options)))
         except (Exception, SystemExit) as error:
-            said += traceback.format_exception(error)
+            parts += traceback.format_exception(error)
             for each in chain(error) if isinstance(error, Exception) else ():
-                said += [str(each), repr(each), repr(vars(each))]
+                parts += [str(each), repr(each), repr(vars(each))]
     logging.getLogger().removeHandler(handler)
-    return "\n".join([*said, output.getvalue(), *(str(each.message) for each in warned)])
+    return "\n".join([*parts, output.getvalue(), *(str(each.message) for each in warned)])
 
 
 ODD = st.lists(
@@ -149,13 +149,13 @@ ODD = st.lists(
 
 @st.composite
 def secrets(draw):
-    """A secret with characters around it that have a meaning in a URL."""
+    """A secret between characters that have a meaning in a URL."""
     return f"{draw(ODD)}{SECRET}{draw(ODD)}"
 
 
 @st.composite
 def urls(draw):
-    """URLs with credentials in them."""
+    """URLs with credentials."""
     scheme = draw(st.sampled_from(["leaky", "LEAKY", "s3", "ftp", "refusing", "unknown"]))
     host = draw(st.sampled_from(["host", "host:8080", "[::1]:80"]))
     path = draw(st.sampled_from(["", "/", "/x.tfrecord", "/a/b c/x.tfrecord", "/a/*.tfrecord"]))
@@ -186,47 +186,47 @@ def urls(draw):
 
 @pytest.mark.parametrize("entry", ENTRIES)
 @settings(
-    max_examples=60,
-    deadline=None,
+    max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(url=urls())
-def test_credentials_are_never_shown(entry, url, tmp_path, monkeypatch):
+def test_credentials_are_not_shown(entry, url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sound.tfrecord").write_bytes(*shards(1))
+    (tmp_path / "valid.tfrecord").write_bytes(*shards(1))
     options = {"password": f"{SECRET}-of-options", "headers": {"Authorization": f"Bearer {SECRET}"}}
     assert SECRET not in all_output(entry, url, options)
+
+
+HIDDEN = [
+    ("", f"?X-Amz-Signature={SECRET}"),
+    ("", f"?a=1:{SECRET}"),
+    ("", f"?{SECRET}"),
+    ("", f"#{SECRET}"),
+    (f"me:{SECRET}@", ""),
+    (f"{SECRET}@", ""),
+    (f"me:%2F{SECRET}@", f"?sig={SECRET}"),
+]
 
 
 @pytest.mark.parametrize(
     "entry", ["open", "info", "verify", "build_index", "covey index", "storage"]
 )
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        ("", f"?X-Amz-Signature={SECRET}"),
-        ("", f"?a=1:{SECRET}"),
-        ("", f"?{SECRET}"),
-        ("", f"#{SECRET}"),
-        (f"me:{SECRET}@", ""),
-        (f"{SECRET}@", ""),
-        (f"me:%2F{SECRET}@", f"?sig={SECRET}"),
-    ],
-)
 @pytest.mark.parametrize("fault", ["404", "403", "500", "mute"])
-def test_the_drivers_of_http_repeat_no_credentials(entry, hidden, fault):
+def test_errors_of_the_http_driver(entry, fault):
     objects = Objects()
     objects.fault = lambda method, path, attempt: fault
     with serving(objects.handler()) as server:
-        url = server.replace("://", f"://{hidden[0]}") + f"/x.tfrecord{hidden[1]}"
-        said = all_output(entry, url, {"headers": {"X-Token": SECRET}} if fault != "404" else None)
-    assert SECRET not in said
-    assert f"{server}/x.tfrecord" in said
+        for userinfo, query in HIDDEN:
+            url = server.replace("://", f"://{userinfo}") + f"/x.tfrecord{query}"
+            options = {"headers": {"X-Token": SECRET}} if fault != "404" else None
+            found = all_output(entry, url, options)
+            assert SECRET not in found
+            assert f"{server}/x.tfrecord" in found
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200)
 @given(url=urls(), around=st.sampled_from(["{}", "cannot open '{}'", "see {} and {} for more"]))
-def test_what_is_shown_has_no_secret_and_stays_as_it_is(url, around):
+def test_shown_and_redact(url, around):
     assert SECRET not in shown(url)
     assert shown(shown(url)) == shown(url)
     if not any(each.isspace() or each in "'\"" for each in url):
@@ -254,7 +254,7 @@ def test_what_is_shown_has_no_secret_and_stays_as_it_is(url, around):
         ("https:/me:secret@host/x?sig=secret", "https:/host/x"),
     ],
 )
-def test_a_shown_url_has_scheme_host_and_path(url, public):
+def test_shown_url(url, public):
     assert shown(url) == public
 
 
@@ -270,7 +270,7 @@ def test_a_shown_url_has_scheme_host_and_path(url, public):
         "ftp://me:a::b@host/x",
     ],
 )
-def test_a_url_whose_host_is_ambiguous_is_refused(url):
+def test_ambiguous_url(url):
     with pytest.raises(StorageError, match="percent-encode"):
         Url.parse(url)
 
@@ -286,13 +286,13 @@ def test_a_url_whose_host_is_ambiguous_is_refused(url):
         ("sftp://me@host/home/me@work/x", "me@", "host/home/me@work/x", ""),
     ],
 )
-def test_a_valid_url_is_split(url, userinfo, path, query):
+def test_parse_url(url, userinfo, path, query):
     found = Url.parse(url)
     assert (found.userinfo, found.path, found.query) == (userinfo, path, query)
     assert str(found) == url
 
 
-def test_a_query_with_colons_and_an_ipv6_host_reach_the_driver():
+def test_query_with_colons_and_ipv6_host():
     objects = Objects()
     (objects.files["/a@2/x.tfrecord"],) = shards(1)
     with serving(objects.handler()) as server:
@@ -306,15 +306,15 @@ def test_a_query_with_colons_and_an_ipv6_host_reach_the_driver():
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "no space left")])
 @pytest.mark.parametrize("entry", ["open", "info", "verify", "covey info"])
-def test_errors_without_a_file_name_repeat_no_credentials(entry, error, monkeypatch):
+def test_errors_without_a_file_name(entry, error, monkeypatch):
     def fail(*args, **kwargs):
         raise error
 
     for method in ("read", "stat", "is_directory"):
         monkeypatch.setattr(RemoteStorage, method, fail)
-    said = all_output(entry, f"http://me:{SECRET}@host/d?sig={SECRET}", None)
-    assert SECRET not in said
-    assert "host/d" in said
+    found = all_output(entry, f"http://me:{SECRET}@host/d?sig={SECRET}", None)
+    assert SECRET not in found
+    assert "host/d" in found
 
 
 @pytest.mark.parametrize(
@@ -328,10 +328,10 @@ def test_errors_without_a_file_name_repeat_no_credentials(entry, error, monkeypa
         ({"client_kwargs": {"endpoint_url": "http://minio:9000?sig=Zq7secret"}}, SECRET),
     ],
 )
-def test_values_of_any_kind_are_redacted(options, secret):
-    said = all_output("open", "leaky://host/x", options)
-    assert secret not in said
-    assert "leaky://host/x" in said
+def test_redact_values_of_any_type(options, secret):
+    output = all_output("open", "leaky://host/x", options)
+    assert secret not in output
+    assert "leaky://host/x" in output
     words = f"{options} {json.dumps(options)}" + "".join(f" {k}={v}" for k, v in options.items())
     words = words.replace("http://", "")
     options = {**options, "port": 8080, "anon": True}
@@ -350,7 +350,7 @@ def shards(count):
 
 
 @pytest.mark.parametrize("query", ["?sig=*&a[0]=1", "?sig=a:b/c?d", "?X-Amz-Signature=1#2", "?x"])
-def test_a_query_is_not_a_pattern(query):
+def test_query_is_not_a_pattern(query):
     objects = Objects()
     (objects.files["/a/x.tfrecord"],) = shards(1)
     with serving(objects.handler()) as server:
@@ -362,7 +362,7 @@ def test_a_query_is_not_a_pattern(query):
     assert asked == {f"/a/x.tfrecord{query.partition('#')[0]}"}
 
 
-def test_files_may_have_a_query_each():
+def test_files_with_different_queries():
     objects = Objects()
     objects.files |= {f"/{i}.tfrecord": each for i, each in enumerate(shards(3))}
     objects.fault = lambda method, path, attempt: (
@@ -373,7 +373,7 @@ def test_files_may_have_a_query_each():
         assert dataset[:]["a"].tolist() == [0, 1, 2]
 
 
-def test_the_version_of_an_object_is_not_a_pattern():
+def test_object_version_is_not_a_pattern():
     storage = open_storage("memory://a/x?versionId=3")
     assert not storage.is_pattern("memory://a/x?versionId=3")
     assert storage.is_pattern("memory://a/x-?.tfrecord")
@@ -381,7 +381,7 @@ def test_the_version_of_an_object_is_not_a_pattern():
     assert storage.address("memory://a/y") == "memory://a/y"
 
 
-def test_a_user_name_and_password_reach_the_driver():
+def test_user_name_and_password():
     MemoryFileSystem.store.clear()
     (data,) = shards(1)
     MemoryFileSystem().pipe_file("/me:secret@host/x.tfrecord", data)
@@ -391,7 +391,7 @@ def test_a_user_name_and_password_reach_the_driver():
     MemoryFileSystem.store.clear()
 
 
-def test_what_is_found_in_a_file_is_told_without_credentials(capsys):
+def test_reports_do_not_show_credentials(capsys):
     objects = Objects()
     one, two = shards(2)
     objects.files["/x.tfrecord"] = one + two[:-3] + b"???"
@@ -406,7 +406,7 @@ def test_what_is_found_in_a_file_is_told_without_credentials(capsys):
         assert main(["index", url]) == 1
         again = pickle.loads(pickle.dumps(dataset))
         assert again[:]["a"].tolist() == [0]
-    said = [
+    found = [
         warned[0].message,
         dataset,
         dataset.skipped,
@@ -414,6 +414,6 @@ def test_what_is_found_in_a_file_is_told_without_credentials(capsys):
         report.to_dict(),
         capsys.readouterr(),
     ]
-    said += [caught.value, vars(caught.value)]
-    assert not any(SECRET in f"{each} {each!r}" for each in said)
+    found += [caught.value, vars(caught.value)]
+    assert not any(SECRET in f"{each} {each!r}" for each in found)
     assert caught.value.path == f"{server}/x.tfrecord"

@@ -1,17 +1,17 @@
-"""Requests that fail, retries, and sequential reads, with a real server for HTTP and S3."""
+"""Failed requests, retries, and sequential reads, with a server for HTTP and S3."""
 
 import asyncio
 import errno
+import ssl
 import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler
 
+import aiohttp
 import pytest
-import servers
-from aiobotocore.session import AioSession
-from places import Location, content, memory_location, read_ranges
-from servers import range_server, stand_alone
+from servers import range_server, s3_session, serving, stand_alone
+from storages import content, memory_location, read_ranges, web_location
 
 from covey.errors import (
     FileChangedError,
@@ -19,44 +19,32 @@ from covey.errors import (
     StorageNotFoundError,
     StoragePermissionError,
 )
-from covey.storage import filesystem, open_storage, remote, retry
+from covey.storage import open_storage
 from covey.storage.errors import ErrorKind, classify
 from covey.storage.filesystem import RemoteFilesystem
+from covey.storage.requests import Request, run_all, run_one
 from covey.urls import Url
-
-SESSION = AioSession()
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch, tmp_path):
+def _environment(monkeypatch, tmp_path):
     stand_alone(monkeypatch, tmp_path)
 
 
 @pytest.fixture
 def web():
-    with range_server() as (url, objects):
-        yield url, objects
+    with range_server() as found:
+        yield found
 
 
 @pytest.fixture(params=["http", "s3"])
 def faulty(request, web):
     """A file server with faults; it implements as much of S3 as reading needs."""
     url, objects = web
-    options, root = None, f"{url}/birds"
-    if request.param == "s3":
-        options = {
-            "key": "a",
-            "secret": "b",
-            "client_kwargs": {"endpoint_url": url},
-            "session": SESSION,
-        }
-        root = "s3://birds"
-
-    def put(name, data):
-        objects.files[f"/birds/{name}"] = data
-
-    put.objects = objects
-    return Location(open_storage(root, options), root, put)
+    if request.param == "http":
+        return web_location(f"{url}/birds", objects)
+    options = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": url}}
+    return web_location("s3://birds", objects, {**options, "session": s3_session()})
 
 
 READ = {
@@ -72,20 +60,20 @@ READ = {
     [
         (protocol, fault)
         for protocol in ("http", "s3")
-        for fault in ("drop", "short", "shift", "500", "503", "429")
+        for fault in ("drop", "short", "shift", "500")
         # s3fs does not return the Content-Range: only checksums detect another range.
         if (protocol, fault) != ("s3", "shift")
     ],
     indirect=["faulty"],
 )
 def test_failed_ranges_are_retried(faulty, fault):
-    data = content(5_000_000)
+    data = content(2_000_000)
     faulty.put("x", data)
-    faulty.put.objects.fault = lambda method, path, attempt: (
+    faulty.objects.fault = lambda method, path, attempt: (
         fault if attempt < 3 and method == "GET" else ""
     )
     opened = faulty.storage.open_cached(faulty.at("x"))
-    pairs = [(100_000, 100_009), (2_000_000, 3_000_000), (4_999_999, 5_000_000)]
+    pairs = [(100_000, 100_009), (500_000, 900_000), (1_999_999, 2_000_000)]
     assert read_ranges(opened, pairs) == [data[begin:end] for begin, end in pairs]
     if fault != "shift":  # the stream begins at byte 0
         with faulty.storage.open_stream(faulty.at("x")) as stream:
@@ -93,28 +81,55 @@ def test_failed_ranges_are_retried(faulty, fault):
 
 
 @pytest.mark.parametrize("how", READ)
-def test_all_requests_are_retried(faulty, how):
+def test_failed_operations_are_retried(faulty, how):
     faulty.put("x", content(100_000))
     faults = ["500", "503", "500", "429", ""]
-    faulty.put.objects.fault = lambda method, path, attempt: faults[min(attempt, 4)]
+    faulty.objects.fault = lambda method, path, attempt: faults[min(attempt, 4)]
     assert READ[how](faulty)
 
 
-def test_a_silent_server_is_a_failure(faulty, monkeypatch):
-    monkeypatch.setattr(filesystem, "_SOCKET_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(remote, "REQUEST_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(type(faulty.storage)._run, "__kwdefaults__", {"timeout_s": 0.5})
+TIMEOUTS = {
+    "http": {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=0.2)}},
+    "s3": {"config_kwargs": {"read_timeout": 0.2}},
+}
+
+
+def test_timeout_of_a_driver(faulty):
     faulty.put("x", content(100_000))
-    over = threading.Event()
+    given, added = faulty.options, TIMEOUTS[faulty.root.partition(":")[0]]
+    options = {
+        **given,
+        **added,
+        "client_kwargs": {**given.get("client_kwargs", {}), **added.get("client_kwargs", {})},
+    }
+    end = threading.Event()
 
     def fault(method, path, attempt):
         if method == "GET" and attempt == 0:
-            over.wait(timeout=20)
+            end.wait(timeout=20)
         return ""
 
-    faulty.put.objects.fault = fault
-    assert faulty.storage.read(faulty.at("x")) == content(100_000)
-    over.set()
+    faulty.objects.fault = fault
+    assert open_storage(faulty.root, options).read(faulty.at("x")) == content(100_000)
+    end.set()
+
+
+def test_default_timeout():
+    client = open_storage("http://host/x")._filesystem.filesystem.client_kwargs
+    assert client["timeout"].sock_read > 0
+
+
+def test_timeout_of_a_request():
+    attempts = []
+
+    async def call(_):
+        attempts.append(None)
+        if len(attempts) == 1:
+            await asyncio.Event().wait()
+        return b"found"
+
+    files = RemoteFilesystem(Url.parse("asynchronous://x"), {})
+    assert run_one(Request(files, "asynchronous://x", "reading", call, timeout_s=0.05)) == b"found"
 
 
 # aiohttp repeats a request by itself if the server closes the connection without a response.
@@ -122,36 +137,28 @@ def test_a_silent_server_is_a_failure(faulty, monkeypatch):
     ("fault", "times", "reason"), [("503", 5, "503"), ("mute", 10, "closed|disconnected")]
 )
 @pytest.mark.parametrize("how", READ)
-def test_attempts_are_limited(faulty, how, fault, times, reason):
+def test_number_of_attempts(faulty, how, fault, times, reason):
     faulty.put("x", content(100_000))
-    faulty.put.objects.fault = lambda method, path, attempt: fault
+    faulty.objects.fault = lambda method, path, attempt: fault
     with pytest.raises(StorageError, match=f"failed 5 times.*({reason})") as caught:
         READ[how](faulty)
     assert type(caught.value) is StorageError
     assert caught.value.path == faulty.at("x")
-    assert set(Counter(faulty.put.objects.asked).values()) == {times}
+    assert set(Counter(faulty.objects.asked).values()) == {times}
 
 
 @pytest.mark.parametrize("how", READ)
 def test_refused_requests_are_not_retried(faulty, how):
     faulty.put("x", content(100_000))
-    faulty.put.objects.fault = lambda method, path, attempt: "403"
+    faulty.objects.fault = lambda method, path, attempt: "403"
     with pytest.raises(StoragePermissionError, match="403") as caught:
         READ[how](faulty)
     assert caught.value.path == faulty.at("x")
     assert "storage_options=" in caught.value.remedy
-    assert len(faulty.put.objects.asked) <= 2
+    assert len(faulty.objects.asked) <= 2
 
 
-def test_access_that_is_refused_later(faulty):
-    faulty.put("x", content(100_000))
-    opened = faulty.storage.open_cached(faulty.at("x"))
-    faulty.put.objects.fault = lambda method, path, attempt: "401"
-    with pytest.raises(StoragePermissionError):
-        read_ranges(opened, [(0, 1)])
-
-
-def test_no_credentials(web):
+def test_missing_credentials(web):
     storage = open_storage("s3://birds", {"client_kwargs": {"endpoint_url": web[0]}})
     with pytest.raises(StoragePermissionError) as caught:
         storage.read("s3://birds/x")
@@ -164,17 +171,17 @@ def test_missing_files_are_not_retried(faulty, how):
     with pytest.raises(StorageNotFoundError) as caught:
         READ[how](faulty)
     assert caught.value.path == faulty.at("x")
-    assert len(faulty.put.objects.asked) <= 3
+    assert len(faulty.objects.asked) <= 3
 
 
-def test_a_port_without_a_server():
+def test_port_without_a_server():
     with range_server() as (url, _):
         pass
     with pytest.raises(StorageError, match=r"failed 5 times.*Connect"):
         open_storage(url).read(f"{url}/x")
 
 
-def test_a_body_without_an_end_is_not_read(monkeypatch):
+def test_body_without_an_end():
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *args):
             pass
@@ -187,15 +194,12 @@ def test_a_body_without_an_end_is_not_read(monkeypatch):
             complete.append(True)
 
     complete = []
-    monkeypatch.setattr(remote, "MAX_METADATA_BYTES", 1 << 20)
-    with servers.serving(Handler) as url, pytest.raises(StorageError, match="at most 1,048,576"):
-        open_storage(url).read(f"{url}/x")
+    with serving(Handler) as url, pytest.raises(StorageError, match="at most 1,048,576"):
+        open_storage(url).read(f"{url}/x", 1 << 20)
     assert not complete
 
 
-def test_the_number_of_requests_in_flight_is_limited(monkeypatch):
-    monkeypatch.setattr(retry, "_MAX_BYTES_IN_FLIGHT", 20)
-    monkeypatch.setattr(retry, "MAX_CONCURRENT_REQUESTS", 3)
+def test_number_of_requests_in_flight():
     in_flight, most = 0, []
 
     async def call(_):
@@ -209,9 +213,10 @@ def test_the_number_of_requests_in_flight_is_limited(monkeypatch):
     for size, limit in [(10, 2), (90, 1), (0, 3)]:
         most.clear()
         requests = [
-            retry.Request(files, "asynchronous://x", "waiting", call, bytes=size) for _ in range(10)
+            Request(files, "asynchronous://x", "waiting", call, bytes=size) for _ in range(10)
         ]
-        assert len(list(retry.run_all(requests))) == len(most) == 10
+        found = list(run_all(requests, max_requests=3, max_bytes=20))
+        assert len(found) == len(most) == 10
         assert max(most) <= limit
 
 
@@ -231,6 +236,7 @@ def test_the_number_of_requests_in_flight_is_limited(monkeypatch):
         (FileNotFoundError(), ErrorKind.MISSING),
         (PermissionError(), ErrorKind.REFUSED),
         (FileChangedError(), ErrorKind.CHANGED),
+        (ssl.SSLCertVerificationError(), ErrorKind.FATAL),
         (type("RefreshError", (Exception,), {})(), ErrorKind.REFUSED),
         (type("ClientPayloadError", (Exception,), {})(), ErrorKind.RETRY),
         (type("HTTPError", (Exception,), {"code": 412})(), ErrorKind.CHANGED),
@@ -238,28 +244,28 @@ def test_the_number_of_requests_in_flight_is_limited(monkeypatch):
     ],
     ids=repr,
 )
-def test_errors_are_classified(error, kind):
+def test_classify(error, kind):
     assert classify(error) is kind
 
 
 # Drivers.
 
 
-def test_fsspec_is_not_installed(monkeypatch):
+def test_fsspec_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(StorageError) as caught:
         open_storage("s3://b/x")
     assert (caught.value.path, caught.value.remedy) == ("s3://b/x", "pip install 'covey[remote]'")
 
 
-def test_a_driver_is_not_installed(monkeypatch):
+def test_driver_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(StorageError) as caught:
         open_storage("gs://b/x")
     assert caught.value.remedy == "pip install gcsfs"
 
 
-def test_an_unknown_protocol():
+def test_unknown_protocol():
     with pytest.raises(StorageError, match=r"unknown protocol 'owl'; supported .*memory.*s3"):
         open_storage("owl://nest")
 
@@ -274,9 +280,9 @@ def test_invalid_storage_options():
 # Sequential access.
 
 
-def test_the_head_of_a_file_is_one_short_request(web):
+def test_first_range_is_short(web):
     url, objects = web
-    objects.files["/x"] = content(5_000_000)
+    objects.files["/x"] = content(2_000_000)
     with open_storage(url).open_stream(f"{url}/x") as stream:
         assert stream.read(10) == objects.files["/x"][:10]
     assert objects.reads() == ["bytes=0-262143"]
@@ -284,7 +290,7 @@ def test_the_head_of_a_file_is_one_short_request(web):
 
 def test_ranges_are_prefetched(web):
     url, objects = web
-    objects.files["/x"] = content(20_000_000)
+    objects.files["/x"] = content(12_000_000)
     sixth, in_time = threading.Event(), []
 
     def fault(method, path, attempt):
@@ -300,6 +306,18 @@ def test_ranges_are_prefetched(web):
     assert in_time == [True]
 
 
+def test_seek_within_prefetched_ranges(web):
+    url, objects = web
+    objects.files["/x"] = content(12_000_000)
+    with open_storage(url).open_stream(f"{url}/x") as stream:
+        assert stream.read(1_000_000) == objects.files["/x"][:1_000_000]
+        assert stream.seek(2_000_000) == 2_000_000
+        assert stream.read(9) == objects.files["/x"][2_000_000:2_000_009]
+    begins = sorted(int(wanted.split("=")[1].split("-")[0]) for wanted in objects.reads())
+    assert begins[:4] == [0, 1 << 18, 3 << 18, 7 << 18]
+    assert 2_000_000 not in begins
+
+
 def test_closing_a_stream_joins_its_threads():
     place = memory_location()
     place.put("x", content(10_000_000))
@@ -312,7 +330,7 @@ def test_closing_a_stream_joins_its_threads():
     assert set(threading.enumerate()) == before
 
 
-def test_a_small_buffer():
+def test_small_buffer():
     place, data = memory_location(), content(1_000_000)
     place.put("x", data)
     with place.storage.open_stream(place.at("x")) as stream:

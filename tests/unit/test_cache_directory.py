@@ -16,32 +16,54 @@ def _environment(monkeypatch, tmp_path):
     monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
 
 
-needs_root = pytest.mark.skipif(
-    not hasattr(os, "getuid") or os.getuid() != 0, reason="changes the owner of directories"
-)
-
-
 def fallback(tmp_path):
     return tmp_path / f"covey-cache-{os.getuid()}"
 
 
-def give_away(directory):
+OTHER_USER = 12345
+
+
+@pytest.fixture
+def owners(monkeypatch):
+    """Owners of paths in the results of ``stat`` and ``lstat``; without root, chown is denied."""
+    owners = {}
+
+    def replaced(name, real):
+        def call(path, *args, **options):
+            found = real(path, *args, **options)
+            uid = owners.get((name, str(path)), found.st_uid)
+            return os.stat_result((*found[:4], uid, *found[5:]))
+
+        return call
+
+    for name in ("stat", "lstat"):
+        monkeypatch.setattr(os, name, replaced(name, getattr(os, name)))
+    return owners
+
+
+def give_away(owners, path, *calls):
+    for call in calls or ("stat", "lstat"):
+        owners[call, str(path)] = OTHER_USER
+
+
+def foreign_directory(owners, directory):
     directory.mkdir(parents=True)
-    os.chown(directory, 12345, 12345)
+    give_away(owners, directory)
 
 
-def give_away_link(directory):
+def foreign_link(owners, directory):
     (directory.parent / "target").mkdir(parents=True)
     directory.symlink_to(directory.parent / "target")
-    os.chown(directory, 12345, 12345, follow_symlinks=False)
+    give_away(owners, directory, "lstat")
 
 
-def give_away_target(directory):
-    give_away(directory.parent / "target")
+def foreign_target(owners, directory):
+    (directory.parent / "target").mkdir(parents=True)
     directory.symlink_to(directory.parent / "target")
+    give_away(owners, directory, "stat")
 
 
-def test_the_path_of_each_platform(monkeypatch, tmp_path):
+def test_path_of_each_platform(monkeypatch, tmp_path):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "mine"))
     assert cache_directory() == tmp_path / "mine"
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
@@ -54,12 +76,9 @@ def test_the_path_of_each_platform(monkeypatch, tmp_path):
     assert cache_directory() == tmp_path / "home" / ".cache" / "covey"
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cache_directory() == tmp_path / "home" / "Library" / "Caches" / "covey"
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert cache_directory() == tmp_path / "local" / "covey" / "cache"
 
 
-def test_a_directory_that_is_not_writable(monkeypatch, tmp_path):
+def test_directory_is_not_writable(monkeypatch, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     assert cache_directory() == fallback(tmp_path)
@@ -68,31 +87,29 @@ def test_a_directory_that_is_not_writable(monkeypatch, tmp_path):
         assert cache_directory() == fallback(tmp_path)
 
 
-@needs_root
-@pytest.mark.parametrize("make", [give_away, give_away_link, give_away_target])
+@pytest.mark.parametrize("make", [foreign_directory, foreign_link, foreign_target])
 @pytest.mark.parametrize(
     ("variable", "below"),
     [("COVEY_CACHE", "."), ("XDG_CACHE_HOME", "covey"), ("HOME", ".cache/covey")],
 )
-def test_a_directory_of_another_user_is_not_used(monkeypatch, tmp_path, variable, below, make):
+def test_directory_of_another_user(monkeypatch, tmp_path, owners, variable, below, make):
     monkeypatch.setenv(variable, str(tmp_path / "mine"))
-    make(tmp_path / "mine" / below)
+    make(owners, tmp_path / "mine" / below)
     with pytest.warns(UserWarning, match=r"mine.* using .*covey-cache-"):
         assert cache_directory() == fallback(tmp_path)
     assert fallback(tmp_path).stat().st_mode & 0o7777 == 0o700
 
 
-@needs_root
-def test_a_parent_of_another_user_is_not_used(monkeypatch, tmp_path):
+def test_parent_of_another_user(monkeypatch, tmp_path, owners):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs"))
-    give_away(tmp_path / "theirs")
+    foreign_directory(owners, tmp_path / "theirs")
     with pytest.warns(UserWarning, match="directory of another user"):
         assert cache_directory() == fallback(tmp_path)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o1777])
 @pytest.mark.parametrize("variable", ["COVEY_CACHE", "XDG_CACHE_HOME"])
-def test_the_mode_of_an_own_directory_is_set(monkeypatch, tmp_path, variable, mode):
+def test_mode_of_an_own_directory(monkeypatch, tmp_path, variable, mode):
     monkeypatch.setenv(variable, str(tmp_path / "mine"))
     directory = tmp_path / "mine" / {"COVEY_CACHE": "."}.get(variable, "covey")
     directory.mkdir(parents=True)
@@ -106,36 +123,33 @@ def test_the_mode_of_an_own_directory_is_set(monkeypatch, tmp_path, variable, mo
         assert directory.stat().st_mode & 0o7777 == mode
 
 
-@needs_root
 @pytest.mark.parametrize("mode", [0o777, 0o2775])
-def test_a_subdirectory_of_a_shared_directory_is_used(monkeypatch, tmp_path, mode):
+def test_shared_directory(monkeypatch, tmp_path, owners, mode):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "shared"))
-    give_away(tmp_path / "shared")
+    foreign_directory(owners, tmp_path / "shared")
     (tmp_path / "shared").chmod(mode)
     own = tmp_path / "shared" / f"covey-{os.getuid()}"
     assert cache_directory() == own
     assert own.stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "shared").stat().st_mode & 0o7777 == mode
-    os.chown(own, 12345, 12345)
+    give_away(owners, own)
     with pytest.warns(UserWarning, match=r"belongs to user 12345; using .*covey-cache-"):
         assert cache_directory() == fallback(tmp_path)
 
 
-@needs_root
-@pytest.mark.parametrize("make", [give_away, give_away_link])
-def test_a_subdirectory_of_another_user_is_an_error(monkeypatch, tmp_path, make):
+@pytest.mark.parametrize("make", [foreign_directory, foreign_link])
+def test_subdirectory_of_another_user(monkeypatch, tmp_path, owners, make):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "mine"))
-    make(cache_directory() / "blocks")
+    make(owners, cache_directory() / "blocks")
     with pytest.raises(StorageError) as caught:
         cache.DiskCache(1).entry_path("blocks", "x")
     assert caught.value.path == str(tmp_path / "mine" / "blocks")
 
 
-@needs_root
-def test_no_usable_directory(monkeypatch, tmp_path):
+def test_no_usable_directory(monkeypatch, tmp_path, owners):
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    give_away(fallback(tmp_path))
+    foreign_directory(owners, fallback(tmp_path))
     with pytest.raises(StorageError) as caught:
         cache_directory()
     assert caught.value.path == str(fallback(tmp_path))
@@ -153,7 +167,7 @@ def test_no_home_directory(monkeypatch, tmp_path):
     assert cache_directory() == tmp_path / "link"
 
 
-def test_the_limit(monkeypatch):
+def test_cache_limit(monkeypatch):
     assert cache_limit(None) == 16 << 30
     monkeypatch.setenv("COVEY_CACHE_BYTES", "1000")
     assert (cache_limit(None), cache_limit(7)) == (1000, 7)

@@ -1,4 +1,4 @@
-"""How far a write is, as a terminal, a log and a notebook show it."""
+"""Progress bars in terminals, logs and notebooks."""
 
 import fcntl
 import os
@@ -29,7 +29,7 @@ with Progress(None, 2000, "birds train") as shown:
 
 
 @pytest.mark.parametrize("columns", [0, 100])
-def test_a_terminal_has_a_bar(columns):
+def test_terminal(columns):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen([sys.executable, "-c", CODE], stderr=theirs, stdin=theirs)
@@ -38,7 +38,7 @@ def test_a_terminal_has_a_bar(columns):
     try:
         while piece := os.read(ours, 1 << 16):
             written += piece
-    except OSError:  # how Linux tells that the other side is closed
+    except OSError:  # Linux, when the other end is closed
         pass
     assert process.wait() == 0
     states = written.decode().split("\r")
@@ -58,22 +58,22 @@ def run(capsys, show):
     return capsys.readouterr().err
 
 
-def test_a_log_has_lines_of_long_operations_only(capsys):
+def test_log_of_a_short_operation(capsys):
     assert run(capsys, None) == ""
 
 
-def test_a_log_with_progress_has_lines(capsys):
-    told = run(capsys, True)
-    assert "\r" not in told
-    assert "writing: 100%" in told.splitlines()[-1]
-    assert "400/400" in told.splitlines()[-1]
+def test_log(capsys):
+    output = run(capsys, True)
+    assert "\r" not in output
+    assert "writing: 100%" in output.splitlines()[-1]
+    assert "400/400" in output.splitlines()[-1]
 
 
-def test_progress_can_be_disabled(capsys):
+def test_disabled(capsys):
     assert run(capsys, False) == ""
 
 
-def test_a_notebook_without_widgets_has_a_plain_bar(capsys, monkeypatch):
+def test_notebook_without_widgets(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert _progress._bar_class(notebook=True) is std.tqdm

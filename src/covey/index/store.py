@@ -41,7 +41,7 @@ from covey.index.format import (
 )
 from covey.index.read import Index, max_array_bytes, read_index, read_metadata
 from covey.storage import Stat, cache_limit, remove_stale_temporaries
-from covey.storage.cache import DiskCache, cache_subdirectory
+from covey.storage.cache import DiskCache
 from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
 from covey.untrusted import RegularFile, os_errors
 
@@ -170,9 +170,8 @@ def _locations(files: ShardFiles, stem: str, label: object) -> Iterator[tuple[Pa
 def _cache_location(files: ShardFiles, stem: str, label: object) -> Path:
     """Return the directory of the cache for the index that a reader builds of these shards."""
     key = "" if label is GUESS else repr(label)
-    text = "\0".join((files.storage.clean(files.directory), stem, key))
-    name = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    return cache_subdirectory("indexes") / name
+    location = files.storage.clean(files.directory)
+    return Path(DiskCache(cache_limit()).entry_path("indexes", location, stem, key))
 
 
 # Comparing shards with their index.
@@ -299,9 +298,8 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
     # Some servers deny access to files that do not exist.
     except (FileNotFoundError, StoragePermissionError, FormatError):
         return None
-    name = hashlib.blake2b(content, digest_size=16).hexdigest()
-    directory = cache_subdirectory("indexes") / name
     cache = DiskCache(cache_limit())
+    directory = Path(cache.entry_path("indexes", hashlib.sha256(content).hexdigest()))
     with cache.wrap_os_errors():
         if (directory / names["metadata"]).exists():
             return directory

@@ -13,12 +13,12 @@ import importlib.util
 import os
 import shutil
 import struct
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
+from covey._files import open_private, replacing
 from covey._fork import ForkAware
 from covey.errors import FileChangedError, StorageError
 from covey.index.format import Shard
@@ -132,9 +132,8 @@ def open_decompressed(
             found = _open_existing(target)
             if found is not None:
                 return found, target
-            descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(target))
-            try:
-                with open(descriptor, "wb") as file:
+            with replacing(target, durable=False) as temporary:
+                with open(temporary, "xb", opener=open_private) as file:
                     _decompress(stream, file, needed, cache.limit, path)
                     size = file.tell()
                 if not is_unchanged():
@@ -147,11 +146,7 @@ def open_decompressed(
                     raise _full_error(path, cache.limit)
                 opened = RegularFile(temporary)
                 pin(opened.fileno(), temporary)
-                os.replace(temporary, target)
-                return opened, target
-            finally:
-                with contextlib.suppress(FileNotFoundError):  # it was renamed
-                    os.unlink(temporary)
+            return opened, target
         except OSError as error:
             if isinstance(error, StorageError):
                 raise

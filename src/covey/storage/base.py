@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from covey.untrusted import MAX_METADATA_BYTES
+
 if TYPE_CHECKING:
     from covey.storage.range_cache import CachedFile
 
@@ -29,11 +31,6 @@ class Pattern:
     """The longest leading path without special characters."""
     parts: tuple[str, ...]
     """The parts of the pattern below the directory."""
-
-    @property
-    def is_deep(self) -> bool:
-        """Whether files in subdirectories can match."""
-        return len(self.parts) > 1 or self.parts == ("**",)
 
     @property
     def depth(self) -> int | None:
@@ -137,12 +134,16 @@ class Storage(abc.ABC):
         """Return the sorted paths of the files that match a pattern."""
 
     @abc.abstractmethod
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int = MAX_METADATA_BYTES) -> bytes:
         """Return the content of a small file.
+
+        Args:
+            path: The file.
+            limit: The maximum size in bytes.
 
         Raises:
             FileNotFoundError: If the file does not exist.
-            StorageError: If it is larger than ``covey.untrusted.MAX_METADATA_BYTES``.
+            StorageError: If it is larger than `limit`.
         """
 
     @abc.abstractmethod

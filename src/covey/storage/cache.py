@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 import stat
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey._files import remove_any
 from covey.errors import CoveyError, StorageError
 from covey.storage.cache_entry import DELETED_PREFIX, evict, stored_bytes
 from covey.storage.local import remove_stale_temporaries
@@ -41,9 +41,7 @@ def cache_directory() -> Path:
     """
     asked = os.environ.get("COVEY_CACHE")
     directory = Path(asked).expanduser().absolute() if asked else _user_directory()
-    fallback = (
-        Path(tempfile.gettempdir()) / f"covey-cache-{getattr(os, 'getuid', lambda: 'user')()}"
-    )
+    fallback = Path(tempfile.gettempdir()) / f"covey-cache-{os.getuid()}"
     reason = "there is no home directory"
     if directory is not None:
         if asked and _is_shared(directory):
@@ -69,17 +67,6 @@ def cache_directory() -> Path:
     return fallback
 
 
-def cache_subdirectory(name: str) -> Path:
-    """Return a subdirectory of the cache; create it with mode 0700 if it does not exist.
-
-    Raises:
-        StorageError: If it belongs to another user, or cannot be created.
-    """
-    directory = cache_directory() / name
-    _make_private(directory)
-    return directory
-
-
 def cache_limit(cache_bytes: int | None = None) -> int:
     """Return the size limit of the cache: the argument, ``$COVEY_CACHE_BYTES``, or 16 GiB."""
     variable = os.environ.get("COVEY_CACHE_BYTES", "").strip()
@@ -93,19 +80,13 @@ def cache_limit(cache_bytes: int | None = None) -> int:
 
 
 def _user_directory() -> Path | None:
+    if sys.platform != "darwin" and os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "covey"
     try:
         home = Path.home()
     except RuntimeError:  # the system does not know the user
-        home = None
-    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"]) / "covey" / "cache"
-    if sys.platform not in ("darwin", "win32") and os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "covey"
-    if home is None:
         return None
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "covey"
-    return home / "covey" / "cache" if sys.platform == "win32" else home / ".cache" / "covey"
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "covey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +98,8 @@ class _Fault:
     """Whether other users can change its content."""
 
 
-def _make_private(directory: Path) -> None:
-    """Create a subdirectory of the cache, or set the mode of an existing one."""
-    found = _find_fault(directory, links=False, mask=stat.S_IRWXG | stat.S_IRWXO)
-    if found is not None:
-        raise StorageError(
-            f"the directory {found.reason}",
-            path=directory,
-            remedy="remove it, or set COVEY_CACHE to another directory",
-        )
-
-
 def _is_shared(directory: Path) -> bool:
     """Return whether several users can write to a directory, this user among them."""
-    if not hasattr(os, "getuid"):
-        return False
     try:
         link, found = os.lstat(directory), os.stat(directory)
     except OSError:
@@ -168,7 +136,7 @@ def _find_fault(directory: Path, *, links: bool, mask: int = _OTHERS_WRITE) -> _
         return _Fault("is not writable")
     if not _is_own(found):
         return _Fault(f"belongs to user {found.st_uid}", is_unsafe=True)
-    if hasattr(os, "getuid") and found.st_mode & mask:
+    if found.st_mode & mask:
         try:
             os.chmod(directory, 0o700)
         except OSError:
@@ -184,7 +152,7 @@ def _is_of_user(directory: Path) -> bool:
 
 
 def _is_own(found: os.stat_result) -> bool:
-    return not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    return found.st_uid == os.getuid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,14 +187,23 @@ class DiskCache:
         self._free = 0  # bytes that can be added before the next scan
 
     def entry_path(self, kind: str, *identity: str) -> str:
-        """Return the path of an entry.
+        """Return the path of an entry; create its parent with mode 0700 if it does not exist.
 
         Args:
             kind: The subdirectory of the cache.
             identity: Strings that identify the content.
+
+        Raises:
+            StorageError: If the parent belongs to another user, or cannot be created.
         """
         directory = os.path.join(self.root, kind)
-        _make_private(Path(directory))
+        found = _find_fault(Path(directory), links=False, mask=stat.S_IRWXG | stat.S_IRWXO)
+        if found is not None:
+            raise StorageError(
+                f"the directory {found.reason}",
+                path=directory,
+                remedy="remove it, or set COVEY_CACHE to another directory",
+            )
         key = "\0".join(identity).encode("utf-8", "surrogatepass")
         return os.path.join(directory, hashlib.sha256(key).hexdigest()[:40])
 
@@ -298,7 +275,7 @@ class DiskCache:
                 continue
             for entry in entries:
                 if entry.name.startswith(DELETED_PREFIX):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    remove_any(Path(entry.path))
                 if entry.name.startswith("."):
                     continue
                 try:

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey._files import open_private, remove_any
 
 BLOCK_BYTES = 1 << 16
 
@@ -39,7 +40,6 @@ _MAP = "map"
 _MAGIC = b"covey blocks 3\n\0"
 _HEADER_BYTES = len(_MAGIC) + 16
 _CHECKSUM = np.dtype("<u4")
-_BINARY = getattr(os, "O_BINARY", 0)
 
 # Prefixes of entries that are being created and removed.
 NEW_PREFIX = ".new-"
@@ -57,16 +57,13 @@ def pin(descriptor: int, path: str) -> bool:
     """
     with contextlib.suppress(OSError):  # the filesystem has no locks
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-    try:
-        return _is_at(descriptor, path)
-    except FileNotFoundError:
-        return False
+    return _is_at(descriptor, path)
 
 
 def open_pinned(path: str, flags: int) -> int:
     """Open a file of the cache and pin it; return its descriptor."""
     while True:
-        descriptor = os.open(path, flags | _BINARY)
+        descriptor = os.open(path, flags)
         try:
             if pin(descriptor, path):
                 return descriptor
@@ -98,8 +95,6 @@ def evict(path: str) -> bool:
         return _is_at(descriptor, target) and discard(path)
     except BlockingIOError:
         return False
-    except FileNotFoundError:
-        return True
     except OSError:  # the filesystem has no locks
         return discard(path)
     finally:
@@ -115,17 +110,16 @@ def discard(path: str) -> bool:
         return True
     except OSError:
         return False
-    if os.path.isdir(deleted):
-        shutil.rmtree(deleted, ignore_errors=True)
-    else:
-        with contextlib.suppress(FileNotFoundError):  # another process removes it, too
-            os.unlink(deleted)
+    remove_any(Path(deleted))
     return True
 
 
 def _is_at(descriptor: int, path: str) -> bool:
     """Return whether an open file is the one at a path."""
-    return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def block_count(size: int) -> int:
@@ -178,8 +172,8 @@ class BlockEntry:
             return valid
         checksums = np.frombuffer(content, _CHECKSUM)[blocks - first]
         for row in np.flatnonzero(checksums):
-            os.lseek(self.descriptor, int(blocks[row]) * BLOCK_BYTES, os.SEEK_SET)
-            valid[row] = _checksum(os.read(self.descriptor, BLOCK_BYTES)) == checksums[row]
+            block = os.pread(self.descriptor, BLOCK_BYTES, int(blocks[row]) * BLOCK_BYTES)
+            valid[row] = checksum(block) == checksums[row]
         return valid
 
     def write(self, first: int, data: bytes) -> None:
@@ -187,7 +181,7 @@ class BlockEntry:
         _write(self.descriptor, first * BLOCK_BYTES, data)
         view = memoryview(data)
         steps = range(0, len(data), BLOCK_BYTES)
-        checksums = [_checksum(view[step : step + BLOCK_BYTES]) for step in steps]
+        checksums = [checksum(view[step : step + BLOCK_BYTES]) for step in steps]
         self._write_map(first, np.array(checksums, _CHECKSUM).tobytes())
 
     def invalidate(self, block: int) -> None:
@@ -196,7 +190,7 @@ class BlockEntry:
 
     def _write_map(self, first: int, checksums: bytes) -> None:
         try:
-            descriptor = os.open(self._map, os.O_RDWR | _BINARY)
+            descriptor = os.open(self._map, os.O_WRONLY)
         except FileNotFoundError:  # the user removed the cache directory
             return
         try:
@@ -211,9 +205,9 @@ def create(directory: str, size: int) -> None:
     os.makedirs(parent, mode=0o700, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=NEW_PREFIX, dir=parent))
     try:
-        with open(new / _MAP, "wb", opener=_open_private) as file:
+        with open(new / _MAP, "wb", opener=open_private) as file:
             file.write(_MAGIC + uuid.uuid4().bytes + bytes(block_count(size) * _CHECKSUM.itemsize))
-        with open(new / DATA, "wb", opener=_open_private) as file:
+        with open(new / DATA, "wb", opener=open_private) as file:
             file.truncate(size)
         os.rename(new, directory)
     except OSError as error:
@@ -235,22 +229,17 @@ def stored_bytes(directory: str) -> int:
     return int(np.count_nonzero(np.frombuffer(content[:whole], _CHECKSUM))) * BLOCK_BYTES
 
 
-def _open_private(path: str, flags: int) -> int:
-    """Open a file with mode 0600, as an ``opener`` of :func:`open`."""
-    return os.open(path, flags, 0o600)
-
-
 def _map_offset(block: int) -> int:
     """Return the offset of the checksum of a block in the map."""
     return _HEADER_BYTES + block * _CHECKSUM.itemsize
 
 
-def _checksum(block: bytes | memoryview) -> int:
+def checksum(block: bytes | memoryview) -> int:
+    """Return the entry of a block in the map."""
     return _core.crc32c(block) or 1
 
 
 def _write(descriptor: int, offset: int, data: bytes) -> None:
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, memoryview(data)[written:], offset + written)

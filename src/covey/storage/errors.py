@@ -73,19 +73,10 @@ _TYPES: tuple[tuple[type[BaseException], ErrorKind], ...] = (
 )
 
 # Client libraries raise these before a response exists, and derive them from Exception.
-_CLASS_NAMES = (
-    (re.compile("Certificate"), ErrorKind.FATAL),
-    (
-        re.compile(
-            "Credential|Authentication|SSOToken|TokenRetrieval|ProfileNotFound|RefreshError"
-        ),
-        ErrorKind.REFUSED,
-    ),
-    (
-        re.compile("ClientConnection|ClientPayload|HTTPClient|IncompleteRead|ResponseParser|SSHEx"),
-        ErrorKind.RETRY,
-    ),
-)
+_CLASS_NAMES = {
+    ErrorKind.REFUSED: "Credential|Authentication|SSOToken|TokenRetrieval|ProfileNot|RefreshError",
+    ErrorKind.RETRY: "ClientConnection|ClientPayload|HTTPClient|IncompleteRead|ResponseParser|SSH",
+}
 
 # None: some drivers raise an OSError without errno for any failure of the connection.
 _TRANSIENT = {
@@ -122,12 +113,12 @@ def classify(error: BaseException) -> ErrorKind:
         if status is not None and status >= 500:
             return ErrorKind.RETRY
     for cause in causes:
-        names = " ".join(base.__name__ for base in type(cause).__mro__)
-        for pattern, kind in _CLASS_NAMES:
-            if pattern.search(names):
-                return kind
         for base, kind in _TYPES:
             if isinstance(cause, base):
+                return kind
+        names = " ".join(base.__name__ for base in type(cause).__mro__)
+        for kind, pattern in _CLASS_NAMES.items():
+            if re.search(pattern, names):
                 return kind
         if isinstance(cause, OSError):
             return ErrorKind.RETRY if cause.errno in _TRANSIENT else ErrorKind.FATAL
@@ -200,19 +191,14 @@ def _status(error: BaseException) -> int | None:
     """Return the HTTP status of an error, from the attribute that its library uses."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
-        found = [response.get("ResponseMetadata", {}).get("HTTPStatusCode")]
+        found = iter([response.get("ResponseMetadata", {}).get("HTTPStatusCode")])
     else:
-        found = [
-            _first_attribute(each, "status", "status_code", "code") for each in (error, response)
-        ]
+        names = ("status", "status_code", "code")
+        found = (getattr(owner, name, None) for owner in (error, response) for name in names)
     for value in found:
         if isinstance(value, (int, str)) and str(value).isdecimal() and 100 <= int(value) < 600:
             return int(value)
     return None
-
-
-def _first_attribute(owner: object, *names: str) -> object:
-    return next((getattr(owner, name) for name in names if name in dir(owner)), None)
 
 
 def _describe(error: BaseException, secrets: Iterable[str]) -> str:

@@ -21,10 +21,8 @@ Call = Callable[[Any], Awaitable[Any]]
 
 MAX_CONCURRENT_REQUESTS = 32
 
-# Timeout of a connection without data. Drivers that do not have such an option get a timeout per
-# request, long enough for a few MiB on a slow connection.
+# Timeout of an HTTP connection without data.
 _SOCKET_TIMEOUT_S = 30
-REQUEST_TIMEOUT_S = 300
 
 
 class RemoteFilesystem(ForkAware):
@@ -110,7 +108,7 @@ class RemoteFilesystem(ForkAware):
                 found = self._driver_class._get_kwargs_from_urls(self._url.address)
                 connected = self._fsspec.filesystem(self._url.protocol, **{**found, **options})
             if _is_s3(connected):
-                connected.retries = 1  # covey.storage.retry counts the attempts
+                connected.retries = 1  # covey.storage.requests counts the attempts
             return connected
         except Exception as caught:  # some drivers connect in their constructor
             error = caught

@@ -8,25 +8,32 @@ import heapq
 import io
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import BinaryIO
 
-from covey._files import replacing, sync
+from covey._files import link_or_copy, remove_any, replacing, sync
 from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Stat, Storage, parse_pattern
-from covey.untrusted import RegularFile, check_regular, os_errors, read_file
+from covey.untrusted import (
+    MAX_METADATA_BYTES,
+    RegularFile,
+    check_regular,
+    os_errors,
+    read_file,
+)
 from covey.urls import local_path, shown
 
 _builtin_list = list
 
-# Names of covey's temporary files.
+# Prefix of the temporary files of processes that do not lock the dataset, such as `covey index`.
 INDEX_TEMPORARY = ".covey-index-"
-_TEMPORARY = re.compile(r"\.covey-index-.+|\..+\.[0-9a-f]{32}\.new", re.DOTALL)
+_TEMPORARY = re.compile(rf"{re.escape(INDEX_TEMPORARY)}.+", re.DOTALL)
 
 # The age at which a temporary file that is not locked is stale.
 STALE_SECONDS = 3600.0
@@ -88,8 +95,8 @@ class LocalStorage(Storage):
             if parsed.matches(name.replace(os.sep, "/"))
         )
 
-    def read(self, path: str) -> bytes:
-        return read_file(self.clean(path))
+    def read(self, path: str, limit: int = MAX_METADATA_BYTES) -> bytes:
+        return read_file(self.clean(path), limit)
 
     def write(self, path: str, data: bytes) -> None:
         def create(temporary: str) -> None:
@@ -99,13 +106,7 @@ class LocalStorage(Storage):
         _replace(self.clean(path), create)
 
     def upload(self, local: str, path: str) -> None:
-        def create(temporary: str) -> None:
-            try:
-                os.link(local, temporary)
-            except OSError:  # another file system, or one without hard links
-                shutil.copyfile(local, temporary)
-
-        _replace(self.clean(path), create)
+        _replace(self.clean(path), lambda temporary: link_or_copy(Path(local), Path(temporary)))
 
     def copy(self, source: str, target: str) -> None:
         source = self.clean(source)
@@ -129,7 +130,9 @@ def new_temporary(directory: str | os.PathLike[str]) -> str:
     :func:`remove_stale_temporaries` of another process does not remove it.
     """
     path = tempfile.mkdtemp(prefix=INDEX_TEMPORARY, dir=directory)
-    _lock(path)
+    descriptor = _locked[path] = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with contextlib.suppress(OSError):  # the file system has no locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return path
 
 
@@ -159,13 +162,7 @@ def remove_stale_temporaries(
         return
     for entry in entries:
         if names.fullmatch(entry.name) and _is_stale(entry):
-            with contextlib.suppress(
-                OSError
-            ):  # another process removed it, or permission is denied
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    os.unlink(entry.path)
+            remove_any(Path(entry.path))
 
 
 def _is_stale(entry: os.DirEntry[str]) -> bool:
@@ -178,33 +175,21 @@ def _is_stale(entry: os.DirEntry[str]) -> bool:
                     newest = max(newest, each.stat(follow_symlinks=False).st_mtime)
     except OSError:
         return False
-    return time.time() - newest > STALE_SECONDS and not _is_locked(entry)
+    return time.time() - newest > STALE_SECONDS and not _is_locked(entry.path)
 
 
-def _lock(path: str) -> None:
-    """Lock a file or directory, if the file system supports locks."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    _locked[path] = descriptor
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_locked(entry: os.DirEntry[str]) -> bool:
-    if entry.is_symlink():
-        return False
+def _is_locked(path: str) -> bool:
     try:
-        descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # the file system has no locks
         return False
+    except OSError as error:  # on file systems without locks, nothing is locked
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(descriptor)
-    return False
 
 
 def _local(path: str) -> str:
@@ -272,9 +257,9 @@ def _walk(directory: str, depth: int | None, *, hidden: bool) -> Iterator[str]:
 
 def _replace(path: str, create: Callable[[str], object]) -> None:
     """Replace a file by one that `create` writes; it is on disk before it is visible."""
-    directory, name = os.path.split(path)
+    directory = os.path.dirname(path)
     os.makedirs(directory, exist_ok=True)
-    with replacing(path, temporary=f".{name}.{uuid.uuid4().hex}.new") as temporary:
+    with replacing(path, temporary=f"{INDEX_TEMPORARY}{secrets.token_hex(8)}") as temporary:
         create(temporary)
     sync(directory)
 

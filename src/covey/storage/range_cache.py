@@ -30,8 +30,15 @@ from covey.storage.cache_entry import (
     discard,
 )
 from covey.storage.filesystem import RemoteFilesystem
-from covey.storage.range_requests import download_call, range_call, unchanged_call
-from covey.storage.retry import Request, run_all, run_one
+from covey.storage.requests import (
+    Request,
+    download_call,
+    range_call,
+    run_all,
+    run_one,
+    unchanged_call,
+)
+from covey.untrusted import read_at
 from covey.urls import shown
 
 Offsets = NDArray[np.int64]
@@ -118,17 +125,7 @@ class CachedFile(ForkAware):
 
     def read_at(self, begin: int, end: int) -> bytes:
         """Return bytes that :func:`fetched` has fetched, while the file is pinned."""
-        chunks: list[bytes] = []
-        while begin < min(end, self.size):
-            if hasattr(os, "pread"):
-                chunk = os.pread(self.descriptor, end - begin, begin)  # at most 2 GiB
-            else:
-                with self._lock:
-                    os.lseek(self.descriptor, begin, os.SEEK_SET)
-                    chunk = os.read(self.descriptor, end - begin)
-            chunks.append(chunk)
-            begin += len(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return read_at(self.descriptor, begin, end - begin)
 
     def discard(self, begins: Offsets, ends: Offsets) -> None:
         """Invalidate the blocks of ranges, so that they are fetched again."""
@@ -214,17 +211,16 @@ class CachedFile(ForkAware):
     def download(self) -> None:
         """Fetch the whole file into the pinned entry, by one request."""
         parent = os.path.dirname(self.directory)
-        with self.cache.wrap_os_errors():
-            descriptor, target = tempfile.mkstemp(prefix=NEW_PREFIX, dir=parent)
-            os.close(descriptor)
-        try:
+        with (
+            self.cache.wrap_os_errors(),
+            tempfile.TemporaryDirectory(prefix=NEW_PREFIX, dir=parent) as directory,
+        ):
+            target = os.path.join(directory, DATA)
             call = download_call(self.fs_path, target, self.state)
             run_one(Request(self.filesystem, self.url, "reading", call, timeout_s=None))
             with open(target, "rb") as file:
                 for first in range(0, block_count(self.size), _CHUNK_BYTES // BLOCK_BYTES):
                     self.store(first, file.read(_CHUNK_BYTES))
-        finally:
-            os.unlink(target)
 
 
 @dataclass(slots=True)

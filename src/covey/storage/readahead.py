@@ -8,16 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from covey.storage.base import Stat
 from covey.storage.filesystem import RemoteFilesystem
 from covey.storage.range_cache import CachedFile, fetched
-from covey.storage.range_requests import range_call
-from covey.storage.retry import Request, RequestExecutor
+from covey.storage.requests import Request, RequestExecutor, range_call
 from covey.urls import shown
 
 # The first range is short, so that reading the head of a file costs little.
@@ -26,14 +24,12 @@ _MAX_RANGE_BYTES = 1 << 22
 _MAX_PREFETCHED = 4
 
 
-@dataclass(slots=True)
-class _Range:
+class _Range(NamedTuple):
     """A requested range of the file."""
 
     begin: int
     end: int
     future: Future[bytes | None]
-    is_read: bool = False
 
 
 class RemoteStream(io.RawIOBase):
@@ -69,10 +65,10 @@ class RemoteStream(io.RawIOBase):
     def _reset(self) -> None:
         """Drop all requests, as a forked child must: they belong to its parent."""
         self._pid = os.getpid()
-        self._executor: RequestExecutor | None = None
+        self._executor = RequestExecutor()
         self._ranges: deque[_Range] = deque()
-        self._requested = self._consumed = 0
-        """Sequential ranges that were requested, and those of them that were read."""
+        """The range at the position, and those that follow it without gaps."""
+        self._requested = 0
         self._downloaded: CachedFile | None = None
         self._pin = ExitStack()
 
@@ -123,8 +119,7 @@ class RemoteStream(io.RawIOBase):
         self._pin.close()
         if self._downloaded is not None:
             self._downloaded.close()
-        if self._executor is not None:
-            self._executor.close()
+        self._executor.close()
         self._reset()
 
     def _read(self, size: int) -> bytes | memoryview:
@@ -133,12 +128,13 @@ class RemoteStream(io.RawIOBase):
             current = self._prefetch()
             data = current.future.result()
             if data is not None:
-                current.is_read = True
                 begin = self._position - current.begin
                 return memoryview(data)[begin : begin + size]
             self._stop()
-            self._download()
-        assert self._downloaded is not None
+            self._downloaded = self._open_cached()
+            self._downloaded.ignores_ranges = True
+            everything = np.array([0]), np.array([self._state.size])
+            self._pin.enter_context(fetched([(self._downloaded, *everything)]))
         return self._downloaded.read_at(self._position, self._position + size)
 
     def _prefetch(self) -> _Range:
@@ -146,16 +142,12 @@ class RemoteStream(io.RawIOBase):
 
         The number of prefetched ranges grows with the number of ranges that were read in order.
         """
-        while self._ranges and self._ranges[0].end <= self._position:
-            self._consumed += 1
-            if not self._ranges.popleft().is_read:
-                self._stop()  # the caller has skipped it: it does not read in order
-        if self._ranges and self._ranges[0].begin > self._position:
+        if self._ranges and not self._ranges[0].begin <= self._position <= self._ranges[-1].end:
             self._stop()
-        if self._executor is None:
-            self._executor = RequestExecutor()
+        while self._ranges and self._ranges[0].end <= self._position:
+            self._ranges.popleft()
         begin = self._ranges[-1].end if self._ranges else self._position
-        prefetched = min(1 + self._consumed, _MAX_PREFETCHED)
+        prefetched = min(1 + self._requested - len(self._ranges), _MAX_PREFETCHED)
         while begin < self._state.size and len(self._ranges) < prefetched:
             length = min(_FIRST_RANGE_BYTES << min(self._requested, 8), _MAX_RANGE_BYTES)
             end = min(begin + length, self._state.size)
@@ -166,9 +158,3 @@ class RemoteStream(io.RawIOBase):
             self._requested += 1
             begin = end
         return self._ranges[0]
-
-    def _download(self) -> None:
-        self._downloaded = self._open_cached()
-        self._downloaded.ignores_ranges = True
-        everything = np.array([0]), np.array([self._state.size])
-        self._pin.enter_context(fetched([(self._downloaded, *everything)]))

@@ -16,23 +16,20 @@ from covey.errors import StorageError, StorageNotFoundError
 from covey.storage.base import Pattern, Stat, Storage, parse_pattern
 from covey.storage.cache import DiskCache, cache_limit
 from covey.storage.errors import UnsupportedOperationError
-from covey.storage.filesystem import (
-    REQUEST_TIMEOUT_S,
-    Call,
-    RemoteFilesystem,
-    is_http,
-    method_call,
-)
+from covey.storage.filesystem import Call, RemoteFilesystem, is_http, method_call
 from covey.storage.range_cache import CachedFile
-from covey.storage.range_requests import (
+from covey.storage.readahead import RemoteStream
+from covey.storage.requests import (
+    REQUEST_TIMEOUT_S,
+    Request,
     check_size,
     download_call,
     info_call,
     read_call,
+    run_all,
+    run_one,
     version_of,
 )
-from covey.storage.readahead import RemoteStream
-from covey.storage.retry import Request, run_all, run_one
 from covey.untrusted import MAX_METADATA_BYTES
 from covey.urls import LOCATION_OPTIONS, Url, shown
 
@@ -167,7 +164,7 @@ class RemoteStorage(Storage):
             return [url.public] if self.stat([str(url)])[0] is not None else []
         directory = replace(url, path=parsed.directory)
         try:
-            names = self._names(directory, parsed.is_deep, True)
+            names = self._names(directory, parsed.depth != 1, True)
         except StorageNotFoundError:
             return []
         return sorted(directory.join(name).public for name in names if parsed.matches(name))
@@ -194,11 +191,11 @@ class RemoteStorage(Storage):
             raise StorageNotFoundError(f"there is no such directory{hint}", path=directory.public)
         return {name for name in names if hidden or not f"/{name}".count("/.")}
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int = MAX_METADATA_BYTES) -> bytes:
         url = self._parse(path)
         if not is_http(self._filesystem.filesystem):
-            check_size(self._stat_file(url).size, url.public, MAX_METADATA_BYTES)
-        call = read_call(self._fs_path(url), url.public, MAX_METADATA_BYTES)
+            check_size(self._stat_file(url).size, url.public, limit)
+        call = read_call(self._fs_path(url), url.public, limit)
         data: bytes = self._run(url, "reading", call)
         return data
 

@@ -251,7 +251,7 @@ class RecordReader:
             def read_regular(size: int) -> bytes:
                 nonlocal offset
                 self._check_open()
-                piece = read_at(regular, offset, size)
+                piece = read_at(regular.fileno(), offset, size)
                 offset += len(piece)
                 return piece
 

@@ -99,7 +99,7 @@ class FileStream:
             self.mapped_from = self._shared
             mapped: Any = _core.map_file(self._file.fileno(), self._position, end, True)
             return memoryview(mapped), end == size
-        data = read_at(self._file, self._position, end - self._position)
+        data = read_at(self._file.fileno(), self._position, end - self._position)
         if len(data) < end - self._position:
             raise truncated()
         return memoryview(data), end == size
