@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import content, memory_location, ranges, read_ranges
+from locations import content, memory_location, ranges, read_ranges
 from servers import range_server, stand_alone
 
 from covey._core import crc32c
@@ -447,7 +447,7 @@ def test_a_forked_child_continues_to_read(web):
     open_all(web, "a", 8 * BLOCK)
     code = """
 import os, sys
-from places import ranges
+from locations import ranges
 from test_range_cache import BLOCK, content, fetched, open_storage, read_ranges
 
 url, data = sys.argv[1], content(8 * BLOCK, ord("a"))

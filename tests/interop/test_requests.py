@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 import servers
 from aiobotocore.session import AioSession
-from places import Location, content, memory_location, read_ranges
+from locations import Location, content, memory_location, read_ranges
 from servers import range_server, stand_alone
 
 from covey.errors import (

@@ -12,7 +12,7 @@ import boto3
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from places import content, location, memory_location, read_ranges
+from locations import content, location, memory_location, read_ranges
 from servers import s3_server, stand_alone
 
 from covey import untrusted

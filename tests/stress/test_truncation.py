@@ -244,7 +244,7 @@ def test_a_shard_that_is_truncated_while_it_is_read(copy, elsewhere, kind, mmap)
 
 def truncate_index(directory, name, kind):
     """Truncate a mapped file of an index; what the next reads do."""
-    read._MAX_READ_BYTES = 0
+    read.MAX_READ_BYTES = 0
     (path,) = directory.glob(f"*.{name}.npy")
     with opened(directory) as ds:
         loader = ds.batches(classes_per_batch=4, examples_per_class=8, threads=1)

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +29,6 @@ _TEMPORARY = re.compile(r"\.covey-index-.+|\..+\.[0-9a-f]{32}\.new", re.DOTALL)
 
 # The age at which a temporary file that is not locked is stale.
 STALE_SECONDS = 3600.0
-
-# Descriptors of the temporary directories that this process has locked, by path.
-_locked: dict[str, int] = {}
 
 
 class LocalStorage(Storage):
@@ -122,25 +118,6 @@ class LocalStorage(Storage):
         return io.BufferedReader(RegularFile(self.clean(path)))
 
 
-def new_temporary(directory: str | os.PathLike[str]) -> str:
-    """Create a temporary directory with a random name, and return its path.
-
-    It is locked until it is removed or this process ends, so that
-    :func:`remove_stale_temporaries` of another process does not remove it.
-    """
-    path = tempfile.mkdtemp(prefix=INDEX_TEMPORARY, dir=directory)
-    _lock(path)
-    return path
-
-
-def remove_temporary(path: str) -> None:
-    """Remove a temporary directory of this process."""
-    shutil.rmtree(path, ignore_errors=True)
-    descriptor = _locked.pop(path, None)
-    if descriptor is not None:
-        os.close(descriptor)
-
-
 def remove_stale_temporaries(
     directory: str | os.PathLike[str], names: re.Pattern[str] = _TEMPORARY
 ) -> None:
@@ -179,14 +156,6 @@ def _is_stale(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     return time.time() - newest > STALE_SECONDS and not _is_locked(entry)
-
-
-def _lock(path: str) -> None:
-    """Lock a file or directory, if the file system supports locks."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    _locked[path] = descriptor
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_locked(entry: os.DirEntry[str]) -> bool:
