@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -50,6 +51,27 @@ def as_lists(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == object:
         return [as_lists(each) for each in value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file by a rename."""
+    path.with_name(".new").write_bytes(content)
+    os.replace(path.with_name(".new"), path)
+
+
+# Changes of the second of several shards; `other` is the content of a shard of another dataset.
+SHARD_CHANGES: dict[str, Callable[[Path, bytes], Any]] = {
+    "truncated": lambda path, other: os.truncate(path, path.stat().st_size // 2),
+    "truncated by a byte": lambda path, other: os.truncate(path, path.stat().st_size - 1),
+    "emptied": lambda path, other: os.truncate(path, 0),
+    "extended": lambda path, other: path.write_bytes(path.read_bytes() + other[:463]),
+    "replaced": replace_file,
+    "replaced by another shard": lambda path, other: replace_file(
+        path, path.with_name(path.name.replace("00001", "00002")).read_bytes()
+    ),
+    "missing": lambda path, other: path.unlink(),
+    "a directory": lambda path, other: (path.unlink(), path.mkdir()),
+}
 
 
 class Elsewhere:

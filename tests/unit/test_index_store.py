@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from opened import numbers, opened, put, put_numbers
+from opened import SHARD_CHANGES, numbers, opened, put, put_numbers, replace_file
 from written import files, limit, shard_paths, write
 
 import covey
@@ -157,11 +157,6 @@ def test_cache_that_cannot_be_written(directory, cache, prepare):
 # Shards that another program wrote are indexed again when they change.
 
 
-def replace_file(path, content):
-    path.with_name(".new").write_bytes(content)
-    os.replace(path.with_name(".new"), path)
-
-
 @pytest.mark.parametrize("change", ["write_bytes", "rename"])
 def test_changed_files_are_indexed_again(directory, tmp_path, change):
     path = directory / "1.tfrecord"
@@ -236,26 +231,13 @@ def test_index_of_other_shards_is_ignored(directory, tmp_path):
 
 # Shards that covey wrote must not change.
 
-CHANGES = {
-    "truncated": lambda path, other: os.truncate(path, path.stat().st_size // 2),
-    "truncated by a byte": lambda path, other: os.truncate(path, path.stat().st_size - 1),
-    "emptied": lambda path, other: os.truncate(path, 0),
-    "extended": lambda path, other: path.write_bytes(path.read_bytes() + other[:463]),
-    "replaced": replace_file,
-    "replaced by another shard": lambda path, other: replace_file(
-        path, path.with_name(path.name.replace("00001", "00002")).read_bytes()
-    ),
-    "missing": lambda path, other: path.unlink(),
-    "a directory": lambda path, other: (path.unlink(), path.mkdir()),
-}
 
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", SHARD_CHANGES)
 def test_changed_shard_of_covey(birds, tmp_path, change):
     path = shard_paths(birds)[1]
     content = path.read_bytes()
     other = shard_paths(write_birds(tmp_path / "other", 130, 30))[0].read_bytes()
-    CHANGES[change](path, other)
+    SHARD_CHANGES[change](path, other)
     for options in (
         {},
         {"split": "train[:5]"},
