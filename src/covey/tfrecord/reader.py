@@ -168,7 +168,8 @@ class RecordReader:
                 break
             passed += step
             self._window(stream, step, 0, -1, offset)
-        for block in self._scan(stream, self._level(), "raise", limit=1, first=-1, at=offset):
+        blocks = self._scan(stream, self._level(), "raise", limit=1, record=-1, position=offset)
+        for block in blocks:
             return next(iter(block))
         raise self._no_record(offset, inner_offset)
 
@@ -187,12 +188,10 @@ class RecordReader:
         on_error: OnError,
         *,
         limit: int = _UNLIMITED,
-        first: int = 0,
-        at: int = 0,
+        record: int = 0,
+        position: int = 0,
     ) -> Iterator[Block]:
-        """Yield the blocks of a stream that begins at record `first` and byte `at`."""
-        position = at
-        record = first
+        """Yield the blocks of a stream that begins at a record and a byte of the file."""
         consumed = needed = 0
         try:
             while True:
@@ -207,16 +206,15 @@ class RecordReader:
                         raise self._error(record, at, str(truncated()))
                     offsets, lengths, passed, needed, fault = found
                     if len(lengths):
-                        verified = verify != _core.VERIFY_LENGTHS
                         yield Block(
                             rest,
                             offsets,
                             lengths,
                             self.name,
-                            record,
-                            at,
-                            verified,
-                            stream.mapped_from,
+                            first=record,
+                            position=at,
+                            verified=verify != _core.VERIFY_LENGTHS,
+                            mapped_from=stream.mapped_from,
                         )
                         if limit == 1:
                             return

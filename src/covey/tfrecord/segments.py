@@ -83,9 +83,9 @@ class Segment:
         """Move the window to an offset; it has at least ``needed`` bytes if as many follow."""
         try:
             self.data, self.ended = self._stream.window(at - self.begin, needed)
+            self.begin = at
         except StreamError as error:
             self._end(at, error)
-        self.begin = at
 
     def peek(self, at: int, needed: int) -> memoryview:
         """Return the data from an offset on, at least ``needed`` bytes if as many follow."""
@@ -98,11 +98,11 @@ class Segment:
         if not is_truncated(self.data, self.mapped_from, self.end):
             return False
         self._end(at, truncated())
-        self.begin = at
         return True
 
     def _end(self, at: int, error: StreamError) -> None:
-        self.data, self.ended = memoryview(b""), True
+        """End the segment at an offset."""
+        self.begin, self.data, self.ended = at, memoryview(b""), True
         self.corruption = Corruption(str(error), True, at, None)
 
 
@@ -167,12 +167,10 @@ class CorruptFile(InputFile):
             reason = f"{error}; the next GZIP member is at byte {resume} of the file"
         return Corruption(reason, True, offset, resume)
 
-    def _detect(self) -> Compression:
-        found = super()._detect()
-        if found is None and self.is_seekable:
-            data = self.read_at(0, self.window_bytes)
-            if data and not starts_with_frame(data):
-                return self._detect_after_head(data)
+    def _detect(self, head: bytes) -> Compression:
+        found = super()._detect(head)
+        if found is None and head and self.is_seekable and not starts_with_frame(head):
+            return self._detect_after_head(self.read_at(0, self.window_bytes))
         return found
 
     def _detect_after_head(self, data: bytes) -> Compression:

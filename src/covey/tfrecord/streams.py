@@ -165,8 +165,9 @@ class InputFile:
         self.compression: Compression
         try:
             with os_errors(self.name):
+                is_auto = compression == "auto"
                 self.compression = (
-                    self._detect() if compression == "auto" else parse_compression(compression)
+                    self._detect(self._read_head()) if is_auto else parse_compression(compression)
                 )
         except BaseException:
             self.close()
@@ -197,7 +198,6 @@ class InputFile:
             offset: The offset; that of a member if the file is compressed.
             members: List that gets (decompressed bytes before it, file offset) of every member.
         """
-        self.check_open()
         if self._regular is not None and self.compression is None:
             return FileStream(self._regular, offset, self.window_bytes, mmap=self._mmap)
         read = self.reader(offset)
@@ -234,12 +234,17 @@ class InputFile:
         self._file.seek(self._start + offset)  # another iteration may have changed the position
         return self._file.read(size)
 
-    def _detect(self) -> Compression:
+    def _read_head(self) -> bytes:
+        """Return the first bytes of the file, and restore its position."""
         head = read_head(self._file, is_pipe=not self.is_seekable)
         if self.is_seekable:
             self._file.seek(self._start)
         else:
             self._head = head
+        return head
+
+    def _detect(self, head: bytes) -> Compression:
+        """Return the compression of a file that begins with ``head``."""
         return detect_compression(head)
 
 
