@@ -282,7 +282,7 @@ def corruptions():
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(kinds, st.lists(corruptions(), min_size=1, max_size=2))
 def test_corrupt_index(read, kind, changes):
     by_file = {change.file: change for change in changes}
@@ -291,13 +291,13 @@ def test_corrupt_index(read, kind, changes):
     assert read(kind, *by_file.values()) in ("right", "error")
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(kinds, st.one_of(rows(forged=True), metadata(forged=True)), st.booleans())
 def test_forged_index(read, kind, change, mmap):
     assert read(kind, change, mmap=mmap) in ("right", "error")
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(kinds, metadata(in_features=True, forged=True))
 def test_forged_features(read, kind, change):
     """Other features of the same records are not detected, but no value crashes the process."""

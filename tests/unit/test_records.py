@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from corrupt_files import header
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import RecordReader, RecordWriter
@@ -48,6 +48,7 @@ def pool():
         yield pool
 
 
+@settings(max_examples=60)
 @given(
     records=st.lists(st.binary(max_size=300) | st.integers(0, 5000).map(bytes), max_size=20),
     compression=st.sampled_from(COMPRESSIONS),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import _core
@@ -12,6 +12,7 @@ from covey.samplers.inputs import ExampleRows
 RANDOM = np.random.default_rng(4)
 
 
+@settings(max_examples=40)
 @given(
     rows=st.integers(1, 40),
     shape=st.lists(st.integers(1, 9), max_size=3),

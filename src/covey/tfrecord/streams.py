@@ -165,10 +165,12 @@ class InputFile:
         self.compression: Compression
         try:
             with os_errors(self.name):
-                is_auto = compression == "auto"
-                self.compression = (
-                    self._detect(self._read_head()) if is_auto else parse_compression(compression)
-                )
+                if compression == "auto":
+                    head = read_head(self._file, is_pipe=not self.is_seekable)
+                    self._head = b"" if self.is_seekable else head
+                    self.compression = self._detect(head)
+                else:
+                    self.compression = parse_compression(compression)
         except BaseException:
             self.close()
             raise
@@ -233,15 +235,6 @@ class InputFile:
             return read_at(self._regular, offset, size)
         self._file.seek(self._start + offset)  # another iteration may have changed the position
         return self._file.read(size)
-
-    def _read_head(self) -> bytes:
-        """Return the first bytes of the file, and restore its position."""
-        head = read_head(self._file, is_pipe=not self.is_seekable)
-        if self.is_seekable:
-            self._file.seek(self._start)
-        else:
-            self._head = head
-        return head
 
     def _detect(self, head: bytes) -> Compression:
         """Return the compression of a file that begins with ``head``."""
