@@ -68,40 +68,40 @@ class Truncator:
     """A process that truncates files on request."""
 
     def __init__(self):
-        self._orders, orders = os.pipe()
-        answers, self._answers = os.pipe()
+        self._requests, requests = os.pipe()
+        replies, self._replies = os.pipe()
         self._process = os.fork()
         if self._process == 0:
-            os.close(orders)
+            os.close(requests)
             with contextlib.suppress(BaseException):
                 self._work()
             os._exit(0)
-        os.close(self._orders)
-        os.close(self._answers)
-        self._orders, self._answers = orders, answers
+        os.close(self._requests)
+        os.close(self._replies)
+        self._requests, self._replies = requests, replies
 
     def _work(self):
-        with open(self._orders) as orders:
-            for line in orders:
+        with open(self._requests) as requests:
+            for line in requests:
                 delay, size, path = line.rstrip("\n").split(" ", 2)
                 end = time.perf_counter() + float(delay)
                 while time.perf_counter() < end:
                     pass
                 os.truncate(path, int(size))
-                os.write(self._answers, b".")
+                os.write(self._replies, b".")
 
     def begin(self, path, size, delay):
-        os.write(self._orders, f"{delay} {size} {path}\n".encode())
+        os.write(self._requests, f"{delay} {size} {path}\n".encode())
 
     def is_done(self):
-        return bool(select.select([self._answers], [], [], 0)[0])
+        return bool(select.select([self._replies], [], [], 0)[0])
 
     def finish(self):
-        os.read(self._answers, 1)
+        os.read(self._replies, 1)
 
     def close(self):
-        os.close(self._orders)
-        os.close(self._answers)
+        os.close(self._requests)
+        os.close(self._replies)
         os.waitpid(self._process, 0)
 
 
@@ -201,19 +201,19 @@ def repair_all(directory, path, mmap):
     yield action
 
 
-def race(kind, directory, mmap, tries):
+def race(kind, directory, mmap, attempts):
     """Truncate a shard while it is read, several times; return the number of failed reads."""
     path = shard_paths(directory)[1]
     content = path.read_bytes()
     rng = random.Random(kind)
     failed = 0
     with closing(Truncator()) as truncator:
-        for _ in range(tries):
+        for _ in range(attempts):
             with contextlib.contextmanager(globals()[kind])(directory, path, mmap) as action:
-                # Not where a record ends: then the shorter file would be valid.
+                # Not at the end of a record, where the truncated file is valid.
                 size = rng.choice([1, 4097, len(content) // 2 + 7, len(content) - 5001])
                 truncator.begin(path, size, rng.random() * 0.004)
-                # What begins before the file is truncated is right or fails.
+                # A read that begins before the truncation returns the right records or fails.
                 try:
                     while not truncator.is_done():
                         action()

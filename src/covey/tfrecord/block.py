@@ -161,7 +161,7 @@ def truncation_reason(available: int, needed: int) -> str:
 
     Args:
         available: Bytes of the frame that the file has.
-        needed: Bytes of the whole frame; 0 if its header is truncated.
+        needed: Bytes of the complete frame; 0 if its header is truncated.
     """
     expected = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
     return f"the file ends after {available} of {expected}"
