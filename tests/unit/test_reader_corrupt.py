@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 import warnings
 
 import pytest
@@ -207,18 +208,20 @@ def test_many_corrupt_records(tmp_path, compression):
 
 def test_data_before_corrupt_compression_is_read(tmp_path):
     path = tmp_path / "x"
-    records = [b"%06d" % i * 20 for i in range(3000)]
+    rng = random.Random(0)
+    records = [rng.randbytes(60).hex().encode() for _ in range(3000)]
     with RecordWriter(path, compression="GZIP", member_bytes=10**9) as writer:
         for record in records:
             writer.write(record)
     corrupt = bytearray(path.read_bytes())
     at = len(corrupt) * 3 // 4
-    corrupt[at] ^= 0x10
+    corrupt[at : at + 64] = b"\xff" * 64
     path.write_bytes(corrupt)
     found, skipped = read_skipping(path)
-    valid = [record for record in found if record in set(records)]
-    assert found == valid
-    assert len(found) > 2000  # about three quarters, independent of the window size
+    # The file is read in several pieces; the records before the corrupt bytes are yielded.
+    assert len(corrupt) > 3 << 16
+    assert len(found) > 2200
+    assert found == records[: len(found)]
     assert skipped
 
 

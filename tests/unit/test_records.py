@@ -203,6 +203,18 @@ def test_gzip_members_have_complete_records(tmp_path):
     assert read(io.BytesIO(gzip.decompress(data))) == records
 
 
+@pytest.mark.parametrize("member_bytes", [1, 50, 1000, 5 << 20])
+def test_locations_in_members_of_other_writers(member_bytes):
+    """Records may extend over members, or be in members that are too long to be skipped."""
+    records = [*RECORDS, bytes(3 << 20), bytes(3 << 20)] if member_bytes > 1000 else RECORDS[:4]
+    data = encode(records)
+    parts = (data[at : at + member_bytes] for at in range(0, len(data), member_bytes))
+    with RecordReader(io.BytesIO(b"".join(gzip.compress(part, 1) for part in parts))) as reader:
+        locations = reader.locations().tolist()
+        assert [reader.read_at(*row[:2]) for row in locations] == records
+    assert {offset for offset, *_ in locations} == {0}
+
+
 def test_concatenated_zlib_streams_are_rejected():
     data = encode(RECORDS, compression="ZLIB")
     with pytest.raises(CorruptRecordError, match="bytes follow the end of the ZLIB stream"):

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import random
+import struct
 import threading
 import tracemalloc
 import zlib
@@ -243,14 +244,23 @@ def test_records_that_extend_over_members():
         assert len(skipped) == 1
 
 
-def test_nested_gzip_is_not_a_member():
-    # Incompressible data is stored, with the GZIP members in it.
-    inner = gzip.compress(b"no records", mtime=0) + random.Random(1).randbytes(400)
-    records = [b"first", inner, b"third"]
-    members = [gzip.compress(frame(record), 0, mtime=0) for record in records]
-    members[1] = members[1][:-200] + b"\xff" + members[1][-199:]
+# A GZIP header and a stored block that extends over the next member.
+FALSE_MEMBER = b"\x1f\x8b\x08\0" + bytes(6) + b"\0" + struct.pack("<HH", 60_000, 5535)
+
+
+@pytest.mark.parametrize("nested", [gzip.compress(b"no records", mtime=0), FALSE_MEMBER])
+def test_nested_gzip_is_not_a_member(nested):
+    # Incompressible data is stored, with the GZIP data in it.
+    inner = nested + random.Random(1).randbytes(400)
+    records = [b"first", inner, b"third" * 50]
+    levels = (9, 0, 9)
+    members = [
+        gzip.compress(frame(record), level, mtime=0)
+        for record, level in zip(records, levels, strict=True)
+    ]
+    members[1] = members[1][:20] + b"\xff" + members[1][21:]
     found, skipped = read_data(b"".join(members))
-    assert found == [b"first", b"third"]
+    assert found == [records[0], records[2]]
     assert locations(skipped) == [(1, 21)]
 
 
@@ -274,6 +284,13 @@ def test_corrupt_trailer_of_a_member_loses_no_record(tmp_path):
             assert [(d.record, d.bytes) for d in skipped] == [(number + 1, 0)]
             member = sum(map(len, members[:number]))
             assert f"in the GZIP member at byte {member} of the file" in skipped[0].reason
+
+
+def test_corrupt_header_of_a_member_loses_its_records():
+    members = [gzip.compress(frame(record), mtime=0) for record in (b"one", b"two", b"three")]
+    found, skipped = read_data(members[0] + flip(members[1], 0) + members[2])
+    assert found == [b"one", b"three"]
+    assert [(each.record, each.offset, each.lost) for each in skipped] == [(1, 19, True)]
 
 
 def test_reasons():
