@@ -2,11 +2,11 @@
 
 import gzip
 import os
-import random
+import struct
 import warnings
 
 import pytest
-from corrupt_files import header
+from corrupt_files import frame, header
 
 from covey import RecordReader, RecordWriter
 from covey.errors import CorruptRecordError, SkippedRecordsWarning
@@ -207,22 +207,18 @@ def test_many_corrupt_records(tmp_path, compression):
 
 
 def test_data_before_corrupt_compression_is_read(tmp_path):
+    """Deflate blocks of 20,000 bytes, of which one is corrupt, in several reads of the file."""
     path = tmp_path / "x"
-    rng = random.Random(0)
-    records = [rng.randbytes(60).hex().encode() for _ in range(3000)]
-    with RecordWriter(path, compression="GZIP", member_bytes=10**9) as writer:
-        for record in records:
-            writer.write(record)
-    corrupt = bytearray(path.read_bytes())
-    at = len(corrupt) * 3 // 4
-    corrupt[at : at + 64] = b"\xff" * 64
-    path.write_bytes(corrupt)
+    records = [b"%06d" % i * 20 for i in range(3000)]
+    data = b"".join(map(frame, records))
+    blocks = [data[at : at + 20_000] for at in range(0, len(data), 20_000)]
+    lengths = [struct.pack("<BHH", 0, len(each), len(each) ^ 0xFFFF) for each in blocks]
+    lengths[15] = bytes(5)
+    stream = b"".join(map(bytes.__add__, lengths, blocks))
+    path.write_bytes(b"\x1f\x8b\x08" + bytes(7) + stream)
     found, skipped = read_skipping(path)
-    # The file is read in several pieces; the records before the corrupt bytes are yielded.
-    assert len(corrupt) > 3 << 16
-    assert len(found) > 2200
-    assert found == records[: len(found)]
-    assert skipped
+    assert found == records[: 15 * 20_000 // 136]
+    assert [(each.record, each.offset) for each in skipped] == [(len(found), len(found) * 136)]
 
 
 def test_corrupt_plain_file_is_not_zlib(tmp_path):
