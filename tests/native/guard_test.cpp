@@ -219,7 +219,7 @@ TEST(environment_disables_the_guard) {
     const int ended = run_in_child([&] {
       setenv("COVEY_GUARD_TEST", "1", 1);
       setenv("COVEY_SIGBUS_HANDLER", value, 1);
-      execl("/proc/self/exe", "native_tests", "the_environment_disables_the_guard", nullptr);
+      execl("/proc/self/exe", "native_tests", "environment_disables_the_guard", nullptr);
       return 1;
     });
     CHECK(ended == (*value == '0' ? -SIGBUS : 9));
