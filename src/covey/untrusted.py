@@ -220,12 +220,13 @@ def read_file(path: str | os.PathLike[str], limit: int = MAX_METADATA_BYTES) -> 
 # JSON.
 
 
-def parse_json(text: str | bytes, name: str) -> Any:
+def parse_json(text: str | bytes, name: str, max_values: int = MAX_VALUES) -> Any:
     """Parse a JSON file.
 
     Args:
         text: The content of the file.
         name: The path of the file, for errors.
+        max_values: The maximum number of values.
 
     Raises:
         FormatError: If it is not valid JSON, has too many values, is nested too deeply, or has an
@@ -239,8 +240,8 @@ def parse_json(text: str | bytes, name: str) -> Any:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
         # Checked before values are allocated. Strings are removed only if that can matter.
-        if _count_marks(text) > MAX_VALUES and _count_marks(_STRING.sub("", text)) > MAX_VALUES:
-            raise FormatError(f"it has more than {MAX_VALUES:,} values", path=name)
+        if _count_marks(text) > max_values and _count_marks(_STRING.sub("", text)) > max_values:
+            raise FormatError(f"it has more than {max_values:,} values", path=name)
         content = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):

@@ -1,23 +1,22 @@
-// Hostile bytes for everything that reads bytes: frames, decoder and survey. Besides not
-// crashing, what they say must be true of one another:
+// Hostile bytes for frames, decoder and survey. They must not crash, and their results must be
+// consistent:
 //
-//   - a scan finds frames that lie in the buffer, and those that append_frame made;
-//   - a fault points into its record; many records decode as each of them does alone, above all
-//     such of one size, which the decoder may take for alike; what has a plain form reads the same
-//     the long way;
-//   - what was decoded has the shape that its column promises;
-//   - encoding what was decoded, and decoding that, gives the same values;
-//   - a schema made from what the survey saw decodes the record.
+//   - a scan finds frames within the buffer, and the frames of append_frame;
+//   - a fault is within its record; many records decode as they do separately, especially records
+//     of one size, which share a cached layout; plain forms equal the general decoder;
+//   - decoded values have the shape of their column;
+//   - encoding the decoded values, and decoding them again, gives the same values;
+//   - a schema inferred by the survey decodes the record.
 //
 // An input is a few bytes that choose the columns, and the record:
 //
 //   u8 form | u8 columns | per column: u8 element and layout, u8 count and flags | the record
 //
-// The form says how much of tf.train.Example the record is written out to: all of it, or a part
-// (a map of features, a Feature) that is put where it belongs, so that the innermost bytes do not
-// depend on four lengths around them being right. It also says whether the record is made a long
-// one, which the decoder verifies in another way, by an unknown field before or after it, and
-// whether its bytes are two records of one size.
+// The form selects which part of a tf.train.Example the record is: all of it, or a map of features
+// or a Feature, to which the enclosing messages are added, so that the innermost bytes do not
+// depend on four valid lengths around them. It also selects whether an unknown field before or
+// after it makes the record long, because long records are verified differently, and whether its
+// bytes are two records of one size.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -64,8 +63,8 @@ class Input {
   std::string_view bytes_;
 };
 
-// A column that the bindings would let through. `a` is element * 6 + layout * 2 + raw (for strings:
-// text), so that every byte means something; `b` holds the count and the flags.
+// A column that the bindings accept. `a` is element * 6 + layout * 2 + raw (for strings: UTF-8), so
+// that every byte is valid; `b` has the count and the flags.
 Column take_column(Input& input, std::size_t index) {
   const std::uint8_t a = input.take(), b = input.take();
   const Element element = kElements[a / 6 % std::size(kElements)];
@@ -91,12 +90,12 @@ Column take_column(Input& input, std::size_t index) {
   if (element == Element::string) {
     return optional_strings(column, std::vector<std::string>(values, "default"));
   }
-  // Ones are a value of every integer and of bool; as a double they are nothing that a float is.
+  // Bytes of 1 are a valid integer and bool; as a double they are not a float.
   const char fill = element == Element::float64 ? '\0' : '\1';
   return optional(column, std::string(values * element_size(element), fill));
 }
 
-// The record that the rest of the input, or a part of it, stands for.
+// The record of the rest of the input, or of a part of it.
 std::string make_record(const std::string& rest, int form, const std::vector<Column>& columns) {
   const bool lists = !columns.empty() && columns[0].layout == Layout::steps;
   const std::string key = columns.empty() ? "" : columns[0].key;
@@ -115,7 +114,7 @@ std::string make_record(const std::string& rest, int form, const std::vector<Col
   }
 }
 
-// The records that lie in `data` when no checksum is believed.
+// The records of `data` without verification of checksums.
 std::vector<std::string> check_scans(const std::string& data) {
   const Exact copy(data);
   std::vector<std::string> records;
@@ -137,14 +136,14 @@ std::vector<std::string> check_scans(const std::string& data) {
     expect(scan.consumed == at, "consumed is not the end of the last frame");
     expect(scan.needed == 0 || scan.needed > data.size() - at, "a frame that is there was missed");
     expect(!scan.fault || (scan.fault.offset == at && scan.needed == 0), "a fault is elsewhere");
-    expect(!scan.fault || verify != Verify::nothing, "what is not verified has no fault");
+    expect(!scan.fault || verify != Verify::nothing, "a fault without verification");
     const Scan one = scan_frames(copy.bytes().begin, copy.size(), 1, verify);
     expect(one.lengths.size() == std::min<std::size_t>(scan.lengths.size(), 1), "limit");
   }
   return records;
 }
 
-// Records come back from frames, and decode with their checksums as they do without.
+// Round trip of records in frames; they decode with and without verification alike.
 void check_frames(const std::vector<Column>& columns, const std::vector<std::string>& records) {
   Buffer<std::uint8_t> frames;
   for (const std::string& record : records) {
@@ -169,7 +168,7 @@ void check_frames(const std::vector<Column>& columns, const std::vector<std::str
   const Fault damage = decode(columns, followed, true).fault;
   expect(fault && fault.row < last ? same(damage, fault)
                                    : damage.code == FaultCode::data_checksum && damage.row == last,
-         "a damaged footer was not found");
+         "a corrupt footer was not found");
 }
 
 void check_splits(const std::vector<std::int64_t>& splits, std::size_t rows, std::size_t values,
@@ -193,7 +192,7 @@ void check_shape(const Column& column, const DecodedColumn& decoded, std::size_t
     check_splits(decoded.offsets, values, decoded.values.size(), 1, false);
     for (const std::string& string : decoded.strings()) {
       const auto* const begin = reinterpret_cast<const std::uint8_t*>(string.data());
-      expect(!column.text || is_utf8(begin, string.size()), "text that is no UTF-8");
+      expect(!column.text || is_utf8(begin, string.size()), "a string that is not valid UTF-8");
     }
   } else {
     expect(decoded.offsets.empty(), "numbers with offsets");
@@ -243,12 +242,12 @@ void check_decoding(const std::vector<Column>& columns, const std::vector<std::s
   check_encoding(columns, decoded, records.size());
 }
 
-// Records that are as long as this one, and nearly the same; its bytes choose where they differ.
+// Records of the same size that differ in few bytes, which the record selects.
 std::vector<std::string> neighbours(const std::string& record) {
   if (record.empty()) return {};
   auto choice = crc32c(reinterpret_cast<const std::uint8_t*>(record.data()), record.size());
   const auto next = [&](std::size_t limit) {
-    choice = choice * 1664525 + 1013904223;  // of which the low bits are poor
+    choice = choice * 1664525 + 1013904223;  // the low bits are not random
     return (choice >> 8) % limit;
   };
   std::string changed = record, shifted = record, exchanged = record;
@@ -259,7 +258,7 @@ std::vector<std::string> neighbours(const std::string& record) {
   return {changed, shifted, exchanged};
 }
 
-// Two records of one size, which may be alike.
+// Two records of one size.
 void check_pair(const std::vector<Column>& columns, const std::string& a, const std::string& b) {
   expect(decode_alike(columns, {a, b, b, a}), "records that are not alike were taken for it");
   expect(decode_alike(columns, {b, a, a, b}), "records that are not alike were taken for it");

@@ -1,7 +1,8 @@
-"""Making directories of TFRecords to be opened, and looking at what was opened."""
+"""TFRecord files, opened datasets, and functions in another process."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ NUMBERS = {"x": "int64", "label": "int64"}
 
 
 def put(path: Path, examples: Iterable[Mapping[str, Any]], features: Any, **options: Any) -> Path:
-    """Write a single TFRecord file that nothing else tells anything about."""
+    """Write a TFRecord file without metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = Features(features)
     with RecordWriter(path, **options) as writer:
@@ -28,7 +29,7 @@ def put(path: Path, examples: Iterable[Mapping[str, Any]], features: Any, **opti
 
 
 def put_numbers(path: Path, numbers: Iterable[int], **options: Any) -> Path:
-    """Write a file whose examples are numbered; every third is of one class."""
+    """Write a file of numbered examples of three classes."""
     return put(path, ({"x": n, "label": n % 3} for n in numbers), NUMBERS, **options)
 
 
@@ -44,7 +45,7 @@ def numbers(dataset: Any, key: Any = slice(None)) -> list[int]:
 
 
 def as_lists(value: Any) -> Any:
-    """An example or columns in lists and Python's own values."""
+    """Convert an example or columns to lists and values of Python."""
     if isinstance(value, dict):
         return {name: as_lists(each) for name, each in value.items()}
     if isinstance(value, np.ndarray) and value.dtype == object:
@@ -52,8 +53,29 @@ def as_lists(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file by a rename."""
+    path.with_name(".new").write_bytes(content)
+    os.replace(path.with_name(".new"), path)
+
+
+# Changes of the second of several shards; `other` is the content of a shard of another dataset.
+SHARD_CHANGES: dict[str, Callable[[Path, bytes], Any]] = {
+    "truncated": lambda path, other: os.truncate(path, path.stat().st_size // 2),
+    "truncated by a byte": lambda path, other: os.truncate(path, path.stat().st_size - 1),
+    "emptied": lambda path, other: os.truncate(path, 0),
+    "extended": lambda path, other: path.write_bytes(path.read_bytes() + other[:463]),
+    "replaced": replace_file,
+    "replaced by another shard": lambda path, other: replace_file(
+        path, path.with_name(path.name.replace("00001", "00002")).read_bytes()
+    ),
+    "missing": lambda path, other: path.unlink(),
+    "a directory": lambda path, other: (path.unlink(), path.mkdir()),
+}
+
+
 class Elsewhere:
-    """Runs functions in another process, which is begun again when one of them has killed it."""
+    """Run functions in another process, which is restarted after a crash."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

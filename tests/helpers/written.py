@@ -137,7 +137,7 @@ def check_index(directory: Path, split: str = "train") -> None:
     for number, (path, shard) in enumerate(zip(paths, described.shards, strict=True)):
         part = rows[rows["shard"] == number]
         with RecordReader(path) as reader:
-            places = reader.places()
+            places = reader.locations()
             assert reader.compression == described.compression
         assert part["offset"].tolist() == places["offset"].tolist()
         assert part["length"].tolist() == places["length"].tolist()

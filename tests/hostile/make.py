@@ -1,6 +1,6 @@
-"""Makes the hostile files beside it. Each is a TFRecord file, or almost one, that lies.
+"""Write the hostile files of this directory: TFRecord files with one invalid part each.
 
-The files are committed; run this only to add one, and never change what a file means.
+The files are committed. Run this script only to add a file; do not change existing ones.
 """
 
 import struct
@@ -39,23 +39,23 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def example(content: bytes) -> bytes:
-    """A sound frame around an Example whose feature x is `content`."""
+    """Return a valid frame of an Example whose feature x is `content`."""
     return frame(field(1, field(1, field(1, b"x") + field(2, content))))
 
 
-SOUND = example(field(3, b"\x0a\x01\x07"))
+VALID = example(field(3, b"\x0a\x01\x07"))
 
 FILES = {
-    # Frames. Readers of the file find these.
-    "frame-cut-in-header": SOUND + SOUND[:7],
-    "frame-cut-in-data": SOUND + SOUND[:-9],
-    "frame-cut-in-footer": SOUND + SOUND[:-2],
-    "frame-length-2-to-the-63": SOUND + header(2**63) + bytes(64),
-    "frame-length-wraps-around": SOUND + header(2**64 - 16) + bytes(64),
-    "frame-length-all-ones": SOUND + header(2**64 - 1) + bytes(64),
-    "frame-length-a-terabyte": SOUND + header(2**40) + bytes(64),
-    "frame-length-checksum": SOUND + b"\x01" + SOUND[1:],
-    "frame-data-checksum": SOUND + SOUND[:-5] + b"!" + SOUND[-4:],
+    # Frames; detected by readers.
+    "frame-cut-in-header": VALID + VALID[:7],
+    "frame-cut-in-data": VALID + VALID[:-9],
+    "frame-cut-in-footer": VALID + VALID[:-2],
+    "frame-length-2-to-the-63": VALID + header(2**63) + bytes(64),
+    "frame-length-wraps-around": VALID + header(2**64 - 16) + bytes(64),
+    "frame-length-all-ones": VALID + header(2**64 - 1) + bytes(64),
+    "frame-length-a-terabyte": VALID + header(2**40) + bytes(64),
+    "frame-length-checksum": VALID + b"\x01" + VALID[1:],
+    "frame-data-checksum": VALID + VALID[:-5] + b"!" + VALID[-4:],
     "frame-zeros": bytes(64),
     "frame-text": b"x,y\n1,2\n3,4\nthis is a table and no TFRecord\n",
     # Compression.
@@ -64,8 +64,8 @@ FILES = {
     "gzip-bomb": (lambda z: z.compress(header(2**40)) + z.compress(bytes(16 << 20)) + z.flush())(
         zlib.compressobj(9, zlib.DEFLATED, 31)
     ),
-    "zlib-two-streams": zlib.compress(SOUND) + zlib.compress(SOUND),
-    # Examples in sound frames. Decoding them finds these.
+    "zlib-two-streams": zlib.compress(VALID) + zlib.compress(VALID),
+    # Examples in valid frames; detected by the decoder.
     "example-length-past-the-end": frame(b"\x0a\x7f" + b"x" * 10),
     "example-length-2-to-the-63": frame(b"\x0a" + varint(2**63) + b"x" * 10),
     "example-length-2-to-the-64": frame(b"\x0a" + varint(2**64 - 1) + b"x" * 10),

@@ -1,7 +1,7 @@
 """Open datasets whose metadata was mutated: the outcome is a result or a CoveyError.
 
-Run by tests/test_hostile_datasets.py in a process of its own, for it limits its memory, and records
-every file that is opened.
+Run by tests/interop/test_hostile_datasets.py in a separate process, because it limits the memory of
+the process, and records every file that is opened.
 """
 
 import json
@@ -18,8 +18,8 @@ import numpy as np
 import covey
 from covey.index.format import content_checksum
 
-ROUNDS = 400
-ROOM = 1 << 30
+ROUNDS = 150
+MAX_MEMORY_BYTES = 1 << 30
 
 HOSTILE = [
     None,
@@ -73,7 +73,7 @@ def deep(depth: int) -> object:
 HOSTILE += [deep(50), deep(250), deep(600)]
 
 
-def places(value: object, path: tuple = ()) -> list[tuple]:
+def json_paths(value: object, path: tuple = ()) -> list[tuple]:
     """The paths of all values in JSON."""
     found = [path]
     items = (
@@ -84,14 +84,14 @@ def places(value: object, path: tuple = ()) -> list[tuple]:
         else ()
     )
     for key, each in items:
-        found += places(each, (*path, key))
+        found += json_paths(each, (*path, key))
     return found
 
 
 def mutate(value: object, rng: random.Random) -> object:
-    """The same JSON with one value changed, removed, renamed or doubled."""
+    """Return the same JSON with one value changed, removed, renamed or repeated."""
     value = json.loads(json.dumps(value))
-    path = rng.choice(places(value))
+    path = rng.choice(json_paths(value))
     if not path:
         return rng.choice(HOSTILE)
     parent = value
@@ -110,17 +110,17 @@ def mutate(value: object, rng: random.Random) -> object:
     return value
 
 
-def spoil(data: bytes, rng: random.Random) -> bytes:
-    """A string with some bytes changed."""
-    spoiled = bytearray(data)
+def corrupt(data: bytes, rng: random.Random) -> bytes:
+    """Return data with some bytes changed or removed."""
+    corrupted = bytearray(data)
     for _ in range(rng.choice([1, 3])):
-        at = rng.randrange(len(spoiled))
+        at = rng.randrange(len(corrupted))
         if rng.random() < 0.5:
-            spoiled[at] = rng.randrange(256)
+            corrupted[at] = rng.randrange(256)
         else:
-            del spoiled[at : at + rng.choice([1, 20, 2000])]
-        spoiled = spoiled or bytearray(b" ")
-    return bytes(spoiled)
+            del corrupted[at : at + rng.choice([1, 20, 2000])]
+        corrupted = corrupted or bytearray(b" ")
+    return bytes(corrupted)
 
 
 def make(root: Path) -> list[Path]:
@@ -147,7 +147,7 @@ def make(root: Path) -> list[Path]:
 
 
 def outcome(function: object) -> bool:
-    """Whether there is a result; anything but a CoveyError ends the process."""
+    """Return whether there is a result; other errors than a CoveyError end the process."""
     try:
         function()
     except covey.CoveyError as error:
@@ -156,7 +156,7 @@ def outcome(function: object) -> bool:
     return True
 
 
-def look(directory: Path) -> list[bool]:
+def read_dataset(directory: Path) -> list[bool]:
     def read() -> None:
         with covey.open(directory, split="all", progress=False, threads=1) as ds:
             _ = len(ds), repr(ds), ds[:3], ds.raw[:2]
@@ -185,12 +185,12 @@ def main(root: Path) -> None:
             opened.add(os.path.abspath(os.fsdecode(args[0])))
 
     sys.addaudithook(hook)
-    for source in sources:  # all is imported before memory is limited
-        found = look(shutil.copytree(source, target))
+    for source in sources:  # import all modules before memory is limited
+        found = read_dataset(shutil.copytree(source, target))
         assert all(found), found
         shutil.rmtree(target)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
-    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (size + MAX_MEMORY_BYTES,) * 2)
     allowed = [
         str(target),
         os.environ["COVEY_CACHE"],
@@ -215,10 +215,10 @@ def main(root: Path) -> None:
                 content["content_checksum"] = content_checksum(content)
             path.write_text(json.dumps(content))
         else:
-            path.write_bytes(spoil(path.read_bytes(), rng))
+            path.write_bytes(corrupt(path.read_bytes(), rng))
         recording = True
         try:
-            results += sum(look(target))
+            results += sum(read_dataset(target))
         except BaseException:
             print(f"round {seed}, {path.name}", file=sys.stderr)
             raise

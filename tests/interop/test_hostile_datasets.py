@@ -20,7 +20,7 @@ from PIL import Image as Pillow
 from written import info, limit, shard_paths, write
 
 import covey
-from covey import CoveyError, _core, untrusted
+from covey import CoveyError, _core
 from covey._progress import Progress
 from covey.cli import main
 from covey.errors import (
@@ -100,24 +100,20 @@ def test_path_inside(name):
     check_path(name, "the path")
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", ["../secret.tfrecord", "", "{directory}/secret.tfrecord"])
 def test_datum_shards_outside_the_directory(tmp_path, name):
     put_records(tmp_path / "secret.tfrecord")
-    put_records(tmp_path / "birds" / "a" / "x.tfrecord")
-    put_datum(tmp_path / "birds", [name])
+    put_datum(tmp_path / "birds", [name.format(directory=tmp_path)])
     for entry in (ENTRIES["open"], ENTRIES["info"]):
-        with pytest.raises(FormatError, match=r"shard_info\.json: .*within its directory"):
+        with pytest.raises(FormatError, match="within its directory") as caught:
             entry(tmp_path / "birds")
+        assert str(caught.value).startswith(str(tmp_path / "birds" / "shard_info.json"))
 
 
-def test_datum_shards_that_are_absolute_or_links(tmp_path):
-    secret = put_records(tmp_path / "secret.tfrecord")
-    put_datum(tmp_path / "birds", [str(secret)])
-    with pytest.raises(FormatError, match="within its directory"):
-        covey.open(tmp_path / "birds")
-    # Links are followed: caches store files elsewhere.
-    (tmp_path / "birds" / "x.tfrecord").symlink_to(secret)
+def test_datum_shards_may_be_links(tmp_path):
+    """Caches store files elsewhere."""
     put_datum(tmp_path / "birds", ["x.tfrecord"])
+    (tmp_path / "birds" / "x.tfrecord").symlink_to(put_records(tmp_path / "other.tfrecord"))
     assert len(covey.open(tmp_path / "birds", progress=False)) == 30
 
 
@@ -161,8 +157,8 @@ def test_a_table_in_a_directory_lists_images_of_the_directory(tmp_path):
 
 # Control characters.
 
-EVIL = "\x1b]0;x\x07\x1b[2J\r\t\x9b31m\x7f\u202e\u2066\u200b\u2028\nline"
-LABEL = f"species{EVIL}"
+CONTROL = "\x1b]0;x\x07\x1b[2J\r\t\x9b31m\x7f\u202e\u2066\u200b\u2028\nline"
+LABEL = f"species{CONTROL}"
 
 
 def check_output(text):
@@ -171,38 +167,36 @@ def check_output(text):
 
 
 @pytest.fixture(scope="module")
-def evil(tmp_path_factory):
+def control(tmp_path_factory):
     """Datasets in which every name has control characters."""
-    root = tmp_path_factory.mktemp("evil") / f"root{EVIL}"
-    features = {f"size{EVIL}": "int64", LABEL: "str", f"image{EVIL}": covey.Image()}
+    root = tmp_path_factory.mktemp("control") / f"root{CONTROL}"
+    features = {f"size{CONTROL}": "int64", LABEL: "str", f"image{CONTROL}": covey.Image()}
     picture = png(4, 4)
     examples = [
-        {f"size{EVIL}": n, LABEL: f"{n % 3}{EVIL}", f"image{EVIL}": picture} for n in range(12)
+        {f"size{CONTROL}": n, LABEL: f"{n % 3}{CONTROL}", f"image{CONTROL}": picture}
+        for n in range(12)
     ]
-    write(examples, root / "birds", label=LABEL, features=features, description=EVIL, shards=2)
+    write(examples, root / "birds", label=LABEL, features=features, description=CONTROL, shards=2)
     schema = covey.Features(features)
     records = b"".join(frame(schema.encode(each)) for each in examples)
-    # TFDS' layout, with a name that covey would not give.
+    # A dataset of TFDS.
     renamed = shutil.copytree(root / "birds", root / "renamed")
     for path in [*renamed.glob("*.npy"), *renamed.glob("*.index.json")]:
         path.unlink()
-    about = info(renamed)
-    for path, name in zip(
-        shard_paths(renamed),
-        about.splits[0].shard_names(f"name{EVIL}"),
-        strict=True,
-    ):
+    metadata = info(renamed)
+    names = metadata.splits[0].shard_names(f"name{CONTROL}")
+    for path, name in zip(shard_paths(renamed), names, strict=True):
         path.rename(renamed / name)
-    (renamed / "dataset_info.json").write_text(replace(about, name=f"name{EVIL}").to_json())
-    # datum's, with such a split; and plain files.
+    (renamed / "dataset_info.json").write_text(replace(metadata, name=f"name{CONTROL}").to_json())
+    # A dataset of datum, and plain files.
     (root / "datum").mkdir()
-    (root / "datum" / f"x{EVIL}").write_bytes(records)
-    content = {f"split{EVIL}": {f"x{EVIL}": 12}}
+    (root / "datum" / f"x{CONTROL}").write_bytes(records)
+    content = {f"split{CONTROL}": {f"x{CONTROL}": 12}}
     (root / "datum" / "shard_info.json").write_text(json.dumps(content))
-    (root / f"plain{EVIL}").mkdir()
-    (root / f"plain{EVIL}" / f"x{EVIL}.tfrecord").write_bytes(records)
+    (root / f"plain{CONTROL}").mkdir()
+    (root / f"plain{CONTROL}" / f"x{CONTROL}.tfrecord").write_bytes(records)
     # Corrupt copies.
-    for name in ("birds", "renamed", "datum", f"plain{EVIL}"):
+    for name in ("birds", "renamed", "datum", f"plain{CONTROL}"):
         bad = shutil.copytree(root / name, root / f"bad-{name}")
         for path in bad.iterdir():
             if not path.name.endswith((".json", ".npy", ".txt")):
@@ -210,25 +204,25 @@ def evil(tmp_path_factory):
     return root
 
 
-KINDS = ["birds", "renamed", "datum", f"plain{EVIL}"]
+KINDS = ["birds", "renamed", "datum", f"plain{CONTROL}"]
 COMMANDS = [
     ["info"],
-    ["info", "--split", EVIL],
+    ["info", "--split", CONTROL],
     ["sample", "--no-save", "-k", "2"],
     ["sample", "--save", "sheet.png", "-k", "2"],
-    ["sample", "--select", EVIL],
+    ["sample", "--select", CONTROL],
     ["verify"],
     ["index"],
     ["index", "--label", LABEL],
-    ["index", "--label", EVIL],
+    ["index", "--label", CONTROL],
     ["repair", "--output", "new"],
 ]
 
 
 @pytest.mark.parametrize("json_too", [False, True])
 @pytest.mark.parametrize("kind", [*KINDS, *(f"bad-{kind}" for kind in KINDS)])
-def test_no_control_character_is_printed(evil, tmp_path, monkeypatch, capfd, kind, json_too):
-    directory = shutil.copytree(evil / kind, tmp_path / evil.name / kind)
+def test_no_control_character_is_printed(control, tmp_path, monkeypatch, capfd, kind, json_too):
+    directory = shutil.copytree(control / kind, tmp_path / control.name / kind)
     monkeypatch.chdir(tmp_path)
     for command, *options in COMMANDS:
         arguments = [command, str(directory), *options, *(["--json"] if json_too else [])]
@@ -240,61 +234,61 @@ def test_no_control_character_is_printed(evil, tmp_path, monkeypatch, capfd, kin
         if json_too and output.out:
             content = json.loads(output.out)
             assert content["path"] == str(directory)
-            assert command != "info" or f"size{EVIL}" in content["features"]
+            assert command != "info" or f"size{CONTROL}" in content["features"]
         shutil.rmtree("new", ignore_errors=True)
 
 
 def test_no_control_character_is_printed_by_write(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    header = f'"size{EVIL}","label"'
-    rows = [f'{n},"{n % 2}{EVIL}"' for n in range(4)]
-    Path(f"table{EVIL}.csv").write_text("\n".join([header, *rows, "1"]), newline="")
-    images = Path(f"images{EVIL}")
+    header = f'"size{CONTROL}","label"'
+    rows = [f'{n},"{n % 2}{CONTROL}"' for n in range(4)]
+    Path(f"table{CONTROL}.csv").write_text("\n".join([header, *rows, "1"]), newline="")
+    images = Path(f"images{CONTROL}")
     for name in ("good", "bad"):
-        (images / f"{name}{EVIL}").mkdir(parents=True)
-        path = images / f"{name}{EVIL}" / f"x{EVIL}.png"
+        (images / f"{name}{CONTROL}").mkdir(parents=True)
+        path = images / f"{name}{CONTROL}" / f"x{CONTROL}.png"
         path.write_bytes(png(4, 4) if name == "good" else b"nothing")
-    for source in (f"table{EVIL}.csv", str(images)):
-        for options in ([], ["--on-error", "skip"], ["--label", EVIL], ["--split", EVIL]):
-            assert main(["write", source, f"to{EVIL}", *options]) in (0, 1)
+    for source in (f"table{CONTROL}.csv", str(images)):
+        for options in ([], ["--on-error", "skip"], ["--label", CONTROL], ["--split", CONTROL]):
+            assert main(["write", source, f"to{CONTROL}", *options]) in (0, 1)
             output = capfd.readouterr()
             check_output(output.out + output.err)
-            shutil.rmtree(f"to{EVIL}", ignore_errors=True)
-    for arguments in ([EVIL], ["info"], ["sample", "x", "--save", EVIL]):
+            shutil.rmtree(f"to{CONTROL}", ignore_errors=True)
+    for arguments in ([CONTROL], ["info"], ["sample", "x", "--save", CONTROL]):
         with pytest.raises(SystemExit):
             main(arguments)
         output = capfd.readouterr()
         check_output(output.out + output.err.replace("usage", ""))
 
 
-def test_characters_outside_the_encoding_are_escaped(evil):
-    command = [sys.executable, "-m", "covey", "info", str(evil / "birds")]
+def test_characters_outside_the_encoding_are_escaped(control):
+    command = [sys.executable, "-m", "covey", "info", str(control / "birds")]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, env=environment, check=True)
     check_output(done.stdout.decode("ascii"))
 
 
-def test_reports_are_printable(evil, tmp_path):
-    directory = shutil.copytree(evil / "bad-birds", tmp_path / f"x{EVIL}")
+def test_reports_are_printable(control, tmp_path):
+    directory = shutil.copytree(control / "bad-birds", tmp_path / f"x{CONTROL}")
     report = covey.verify(directory, progress=False)
     assert not report.is_valid
-    repaired = covey.repair(directory, tmp_path / f"new{EVIL}", progress=False)
-    good = covey.open(evil / "birds", progress=False)
+    repaired = covey.repair(directory, tmp_path / f"new{CONTROL}", progress=False)
+    good = covey.open(control / "birds", progress=False)
     for each in (report, repaired, *repaired.written, good, good.features, good.classes):
         check_output(str(each))
         check_output(repr(each))
 
 
-def test_errors_are_printable(evil):
+def test_errors_are_printable(control):
     with pytest.raises(CoveyError) as caught:
-        covey.open(evil / "bad-datum", progress=False)
+        covey.open(control / "bad-datum", progress=False)
     assert {each for each in str(caught.value) if not each.isprintable()} <= {"\n"}
 
 
 def test_progress_is_printable(capfd):
-    with Progress(True, 3, EVIL) as shown:
+    with Progress(True, 3, CONTROL) as shown:
         shown.add(1, 1)
-        shown.begin(EVIL, 3)
+        shown.begin(CONTROL, 3)
         shown.add(3, 1)
     check_output(capfd.readouterr().err)
 
@@ -312,9 +306,8 @@ LARGE_IMAGES = """
 import resource, sys
 import covey
 from covey.schema.images import import_pillow
-from covey.samplers import load_image
 
-directory, file = sys.argv[1:]
+(directory,) = sys.argv[1:]
 import_pillow().init()
 with covey.open(directory, decode_images=True) as ds:
     assert ds[0]["image"].shape == (4, 4, 1)
@@ -336,12 +329,6 @@ with covey.open(directory, decode_images=True) as ds:
             assert "larger" in error.remedy, error
         else:
             sys.exit("no error was raised")
-    try:
-        load_image(file)
-    except covey.errors.FeatureError as error:
-        assert (error.path, error.option, error.found) == (file, "max_pixels", 64_000_000), error
-    else:
-        sys.exit("no error was raised")
 """
 
 
@@ -349,9 +336,14 @@ def test_large_images_are_rejected_by_their_headers(tmp_path):
     large = png(8000, 9000)
     assert len(large) < 200_000
     put_images(tmp_path / "images", [png(4, 4), large])
-    (tmp_path / "large.png").write_bytes(large)
-    arguments = [str(tmp_path / "images"), str(tmp_path / "large.png")]
-    subprocess.run([sys.executable, "-c", LARGE_IMAGES, *arguments], check=True)
+    command = [sys.executable, "-c", LARGE_IMAGES, str(tmp_path / "images")]
+    subprocess.run(command, check=True)
+    path = tmp_path / "large.png"
+    path.write_bytes(large)
+    with pytest.raises(FeatureError) as caught:
+        load_image(path)
+    error = caught.value
+    assert (error.path, error.option, error.found) == (str(path), "max_pixels", 64_000_000)
 
 
 def container(kind, image):
@@ -458,14 +450,15 @@ def test_too_large_files(tmp_path):
         read_file(path, 99)
 
 
-def test_marks_within_strings_are_not_values(monkeypatch):
-    monkeypatch.setattr(untrusted, "MAX_VALUES", 10)
+def test_marks_within_strings_are_not_values():
     texts = [",[{" * 9, '\\",,,,,,,,,,,,', "\n,,,,,,,,,,,,,\u2222", ",,,,,,,,,,,\\"]
     for encoding in ("utf-8", "utf-16", "utf-32-le"):
-        assert parse_json(json.dumps(texts, ensure_ascii=False).encode(encoding), "x") == texts
+        data = json.dumps(texts, ensure_ascii=False).encode(encoding)
+        assert parse_json(data, "x", max_values=10) == texts
     for text in (texts * 3, ["\u2222", *range(20)], ['"', *range(20)]):
         with pytest.raises(FormatError, match="more than 10 values"):
-            parse_json(json.dumps(text, ensure_ascii=False).encode("utf-16"), "x")
+            data = json.dumps(text, ensure_ascii=False).encode("utf-16")
+            parse_json(data, "x", max_values=10)
 
 
 def test_directories_that_link_to_each_other_are_read_once(tmp_path, monkeypatch):
@@ -492,10 +485,10 @@ def test_directories_that_link_to_each_other_are_read_once(tmp_path, monkeypatch
 
 def test_too_many_shards(birds):
     content = json.loads((birds / "dataset_info.json").read_text())
-    content["splits"][0]["shardLengths"] = ["1"] * 3_000_000
+    content["splits"][0]["shardLengths"] = ["1"] * (MAX_SHARDS + 1)
     (birds / "dataset_info.json").write_text(json.dumps(content))
     for entry in (ENTRIES["open"], ENTRIES["info"]):
-        with pytest.raises(FormatError, match=r"dataset_info\.json: shardLengths has 3,000,000"):
+        with pytest.raises(FormatError, match=r"dataset_info\.json: shardLengths has 100,001"):
             entry(birds)
     content["splits"] = [
         {"name": f"s{n}", "shardLengths": ["1"] * 600} for n in range(MAX_SHARDS // 500)
@@ -528,12 +521,12 @@ SPECIAL = ["fifo", "directory", "device", "loop"]
 
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
-@pytest.mark.parametrize("entry", ["open", "info", "verify"])
-def test_metadata_that_is_not_a_file(birds, kind, name, entry):
+def test_metadata_that_is_not_a_file(birds, kind, name):
     make_special(birds / name, kind)
-    with pytest.raises(StorageError) as caught:
-        ENTRIES[entry](birds)
-    assert str(caught.value).startswith(f"{birds / name}: ")
+    for entry in ("open", "info", "verify"):
+        with pytest.raises(StorageError) as caught:
+            ENTRIES[entry](birds)
+        assert caught.value.path == str(birds / name)
 
 
 @pytest.mark.parametrize(
@@ -705,12 +698,12 @@ def change_class_table(directory, change):
     change(by_class)
     np.save(directory / names["by_class"], by_class)
     path = directory / names["metadata"]
-    about = IndexMetadata.from_json(path.read_bytes(), str(path))
-    sums = (about.class_checksums[0], _core.crc32c(by_class))
-    path.write_text(replace(about, class_checksums=sums).to_json())
+    metadata = IndexMetadata.from_json(path.read_bytes(), str(path))
+    sums = (metadata.class_checksums[0], _core.crc32c(by_class))
+    path.write_text(replace(metadata, class_checksums=sums).to_json())
 
 
-def put_far(by_class):
+def set_out_of_range(by_class):
     by_class[3] = 10**6
 
 
@@ -718,7 +711,7 @@ def swap(by_class):
     by_class[[0, -1]] = by_class[[-1, 0]]
 
 
-@pytest.mark.parametrize("change", [put_far, swap])
+@pytest.mark.parametrize("change", [set_out_of_range, swap])
 def test_sample_of_an_inconsistent_class_table(birds, capsys, change):
     change_class_table(birds, change)
     assert main(["sample", str(birds), "-p", "3", "-k", "10"]) == 1
@@ -751,11 +744,11 @@ def test_missing_shard_of_plain_files(tmp_path, form, capsys):
         assert covey.info(path).splits[0].missing == (missing,)
         with pytest.warns(covey.errors.SkippedRecordsWarning, match=missing):
             assert len(covey.open(path, on_error="skip", progress=False)) == 90
-    (made,) = covey.build_index(directory, progress=False)
-    assert made.differences == (f"{missing} is missing",)
+    (built,) = covey.build_index(directory, progress=False)
+    assert built.differences == (f"{missing} is missing",)
     repaired = covey.repair(directory, tmp_path / "new", progress=False)
     assert [each.file for each in repaired.lost] == [missing]
-    # What was asked for by name is all there.
+    # Files that are listed by name are complete.
     assert len(covey.open(paths, progress=False)) == 90
     assert len(covey.open(paths[0], progress=False)) == 30
     pattern = f"{directory}/{NAMES[form].replace('{:05}', '0000[01]').replace('{:03}', '00[01]')}"

@@ -45,7 +45,7 @@ def test_tensorflow_reads_appended_records(tmp_path, compression):
 
 
 def test_tensorflow_ignores_a_second_zlib_stream(tmp_path):
-    """The reason why covey refuses such files: half of the records would be lost."""
+    """Covey rejects such files, because half of the records would be lost."""
     path = tmp_path / "x"
     write(path, RECORDS, compression="ZLIB")
     path.write_bytes(path.read_bytes() * 2)

@@ -1,4 +1,4 @@
-// Quick ways must come to what the slow ones come to. Shared by the tests and the fuzz target.
+// Fast paths must give the results of the slow ones. Shared by the tests and the fuzz target.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ inline void append_splits(std::vector<std::int64_t>& splits,
   for (std::size_t i = 1; i < more.size(); ++i) splits.push_back(before + more[i]);
 }
 
-// What records come to when none of them is like another, for each is decoded by itself.
+// The result of decoding each record separately, without a cached layout.
 inline Decoded decode_alone(const std::vector<Column>& columns,
                             const std::vector<std::string>& records) {
   Decoded all = decode(columns, {});
@@ -44,7 +44,7 @@ inline Decoded decode_alone(const std::vector<Column>& columns,
   return all;
 }
 
-// Whether records decode together as each of them does alone.
+// Whether records decode together as they do separately.
 inline bool decode_alike(const std::vector<Column>& columns,
                          const std::vector<std::string>& records) {
   const Decoded together = decode(columns, records), alone = decode_alone(columns, records);
@@ -54,7 +54,7 @@ inline bool decode_alike(const std::vector<Column>& columns,
 
 enum class Plain { no, yes, wrong };
 
-// Whether a Feature has the plain form of its column; wrong if reading it the long way differs.
+// Whether a Feature has the plain form of its column; fails if the general decoder differs.
 inline Plain read_plain(const Column& column, const std::string& feature) {
   if (!is_dense(column)) return Plain::no;
   const Exact copy(feature);

@@ -1,4 +1,4 @@
-// Batches of plans, against records that are drawn, looked up and decoded one after the other.
+// Batches of plans, compared with records that are drawn, located and decoded one by one.
 #include "batcher.h"
 
 #include <atomic>
@@ -77,7 +77,7 @@ struct Flock {
   std::vector<std::uint32_t> by_class;
 };
 
-// Buffers for a batch, exactly as long as it is.
+// Buffers with the exact size of a batch.
 class Room {
  public:
   Room(const Decoder& decoder, std::size_t rows, bool add_labels) {
@@ -119,7 +119,7 @@ Ids draw(const Plan& plan, const Share& share, std::uint64_t step) {
   return ids;
 }
 
-// Whether a room holds just these records, as they were written.
+// Whether the buffers have exactly these records.
 bool holds(Room& room, const Ids& ids, bool add_labels) {
   const auto n = room.as<std::int64_t>(0), y = room.as<std::int64_t>(2);
   const auto x = room.as<float>(1);
@@ -165,7 +165,7 @@ TEST(batches_are_the_records_of_the_plan) {
   }
 }
 
-TEST(a_shorter_batch_is_left_to_others) {
+TEST(shorter_batch_is_not_assembled) {
   const Flock flock;
   const Decoder decoder(columns());
   const EpochPlan plan(1, kRecords, 16, Rest::shorter, true);  // 16, 16, 16, 12
@@ -176,7 +176,7 @@ TEST(a_shorter_batch_is_left_to_others) {
   }
 }
 
-TEST(records_that_are_numbered_otherwise) {
+TEST(batch_of_a_selection) {
   const Flock flock;
   const Decoder decoder(columns());
   Ids numbers;
@@ -203,7 +203,7 @@ TEST(records_that_are_numbered_otherwise) {
   }
 }
 
-// The steps of an epoch in order, each of one record, whose batch cannot be made.
+// The steps, each of one record, whose batches are not assembled.
 std::vector<std::size_t> refused(const Flock& flock, const Mappings& shards,
                                  const Batcher::Options& options) {
   const Decoder decoder(columns());
@@ -219,7 +219,7 @@ std::vector<std::size_t> refused(const Flock& flock, const Mappings& shards,
 
 using Steps = std::vector<std::size_t>;
 
-TEST(what_is_amiss_is_left_to_others) {
+TEST(invalid_rows_are_not_assembled) {
   Flock flock;
   Batcher::Options options;
   options.label = 2;
@@ -230,7 +230,7 @@ TEST(what_is_amiss_is_left_to_others) {
   Steps expected;
   for (std::size_t i = 1; i < kRecords; i += kShards) expected.push_back(i);
   CHECK(refused(flock, shards, options) == expected);
-  // Rows that are wrong: the place, the length, the shard, the label.
+  // Invalid rows: offset, length, shard, label.
   std::vector<Row> rows = flock.all;
   rows[3].offset += 1;
   rows[20].length -= 1;
@@ -238,13 +238,13 @@ TEST(what_is_amiss_is_left_to_others) {
   rows[50].label += 1;
   flock.set_rows(rows);
   CHECK(refused(flock, flock.shards.mappings, options) == Steps{3, 20, 33, 50});
-  // Without a column of the label, the index is all that is known of it.
+  // Without a label column, labels are those of the index.
   options.label = -1;
   options.add_labels = true;
   CHECK(refused(flock, flock.shards.mappings, options) == Steps{3, 20, 33});
 }
 
-TEST(damage_and_cuts_are_left_to_others) {
+TEST(corrupt_and_truncated_shards_are_not_assembled) {
   Flock flock;
   const Row& row = flock.all[31];
   const TemporaryFile& file = flock.shards.file(row.shard);
@@ -252,7 +252,7 @@ TEST(damage_and_cuts_are_left_to_others) {
       text({flock.shards.mappings[row.shard]->data(),
             flock.shards.mappings[row.shard]->data() + flock.shards.mappings[row.shard]->size()});
   std::string corrupt = bytes;
-  corrupt[row.offset + kHeaderBytes + row.length] ^= 1;  // of the checksum
+  corrupt[row.offset + kHeaderBytes + row.length] ^= 1;  // in the checksum
   Shards shards;
   for (std::size_t shard = 0; shard < kShards; ++shard) {
     const Mapping& mapping = *flock.shards.mappings[shard];
@@ -270,9 +270,9 @@ TEST(damage_and_cuts_are_left_to_others) {
   CHECK(refused(flock, flock.shards.mappings, options) == expected);
 }
 
-TEST(records_are_of_the_classes_that_the_plan_says) {
+TEST(labels_of_records_match_the_plan) {
   Flock flock;
-  std::swap(flock.by_class.front(), flock.by_class.back());  // an index may say anything
+  std::swap(flock.by_class.front(), flock.by_class.back());  // a corrupt index
   const Decoder decoder(columns());
   const BalancedPlan plan = flock.balanced(2, 4);
   for (const bool add_labels : {false, true}) {
@@ -303,11 +303,11 @@ TEST(records_are_of_the_classes_that_the_plan_says) {
   }
 }
 
-TEST(threads_may_share_batchers) {
+TEST(threads_share_batchers) {
   const Flock flock;
   const Decoder decoder(columns());
   const BalancedPlan even = flock.balanced(3, 4);
-  // The first class comes with every batch, then the last one does.
+  // The first class is in every batch, then the last one.
   const std::uint64_t most = WeightedSchedule::kSpans * WeightedSchedule::span(5, 3);
   const BalancedPlan first = even.reweighted(0, {most, most / 2, most / 2, most / 2, most / 2});
   const BalancedPlan last = first.reweighted(50, {most / 2, most / 2, most / 2, most / 2, most});
@@ -328,7 +328,7 @@ TEST(threads_may_share_batchers) {
   std::vector<std::thread> threads;
   for (std::uint64_t thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
-      for (std::uint64_t step = thread % 2; step < steps; step += 2) {  // two do the same ones
+      for (std::uint64_t step = thread % 2; step < steps; step += 2) {  // two threads per step
         for (std::size_t which = 0; which < batchers.size(); ++which) {
           Room room(decoder, batchers[which].rows(), false);
           const bool made = batchers[which].make(step, flock.shards.mappings, room.columns());

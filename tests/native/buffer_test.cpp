@@ -10,7 +10,7 @@
 namespace covey::testing {
 namespace {
 
-TEST(a_buffer_grows_and_keeps_its_values) {
+TEST(buffer_grows) {
   Buffer<std::int64_t> buffer;
   for (std::int64_t i = 0; i < 1000; ++i) buffer.push_back(i);
   const std::int64_t more[] = {1000, 1001};
@@ -23,7 +23,7 @@ TEST(a_buffer_grows_and_keeps_its_values) {
   CHECK(buffer.size() == 4 && buffer[2] == 2 && buffer[3] == 7);
 }
 
-TEST(a_buffer_gives_its_memory_away) {
+TEST(buffer_releases_its_memory) {
   Buffer<std::int64_t> buffer;
   buffer.push_back(5);
   std::int64_t* const memory = buffer.release();
@@ -37,7 +37,7 @@ TEST(a_buffer_gives_its_memory_away) {
   std::free(nothing);
 }
 
-TEST(a_buffer_is_moved) {
+TEST(buffer_is_moved) {
   Buffer<std::uint8_t> first;
   first.push_back(1);
   Buffer<std::uint8_t> second = std::move(first);
@@ -48,7 +48,7 @@ TEST(a_buffer_is_moved) {
   CHECK(third.size() == 1 && third[0] == 1);
 }
 
-TEST(a_size_that_no_memory_can_have_is_refused) {
+TEST(impossible_size_throws) {
   constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
   for (const std::size_t count : {most, most / 2, most / 8, most / 16 + 1}) {
     Buffer<std::int64_t> buffer;

@@ -1,5 +1,4 @@
-// As much of a test framework as these tests need: TEST names a statement about the core, CHECK
-// says where one does not hold, and goes on.
+// A minimal test framework: TEST defines a test; CHECK reports a false condition and continues.
 #pragma once
 
 #include <cstdio>
@@ -17,10 +16,10 @@ inline std::vector<Test>& tests() {
   return all;
 }
 
-// Checks that did not hold, in the test that runs.
+// Failed checks of the current test.
 inline int failures = 0;
 
-// A check within a loop should not print a thousand lines.
+// Limits the output of a check in a loop.
 inline constexpr int kPrintedFailures = 10;
 
 struct Registration {

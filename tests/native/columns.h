@@ -1,5 +1,5 @@
-// Decodes records and encodes columns, with every buffer on the heap and exactly as long as it
-// needs to be. Shared by the tests and the fuzz target.
+// Decodes records and encodes columns. Every buffer is on the heap and has the exact size, so that
+// the address sanitizer detects overflows. Shared by the tests and the fuzz target.
 #pragma once
 
 #include <cstring>
@@ -93,7 +93,7 @@ std::vector<T> to_vector(const Buffer<T>& buffer) {
                             : std::vector<T>(buffer.data(), buffer.data() + buffer.size());
 }
 
-// One column as it came out of the decoder.
+// One decoded column.
 struct DecodedColumn {
   std::string values;  // numbers in their memory layout, or concatenated strings
   std::vector<std::int64_t> offsets, row_splits, step_splits;
@@ -152,7 +152,7 @@ inline Decoded decode(const std::vector<Column>& columns, const std::vector<std:
   return decoded;
 }
 
-// Columns as the encoder takes them, from columns as the decoder gives them.
+// Columns for the encoder, from decoded columns.
 class Encodable {
  public:
   Encodable(const std::vector<Column>& columns, const std::vector<DecodedColumn>& decoded) {

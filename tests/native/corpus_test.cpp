@@ -1,4 +1,4 @@
-// Replays what fuzzing has found, through the fuzz target itself.
+// Replays the corpus of the fuzz target.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 namespace covey::testing {
 namespace {
 
-TEST(what_fuzzing_found_stays_found) {
+TEST(fuzzing_corpus) {
   std::vector<std::filesystem::path> seeds;
   for (const auto& file : std::filesystem::directory_iterator(COVEY_CORPUS)) {
     seeds.push_back(file.path());

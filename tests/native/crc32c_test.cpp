@@ -1,4 +1,4 @@
-// One suite for the checksum, run over every implementation that this processor has.
+// One suite for every implementation of CRC-32C that this processor supports.
 #include "crc32c.h"
 
 #include <numeric>
@@ -53,14 +53,14 @@ std::uint32_t by_definition(std::string_view data) {
   return ~crc;
 }
 
-TEST(crc32c_has_the_portable_implementation_last) {
+TEST(crc32c_portable_is_last) {
   CHECK(std::string_view(portable().name) == "portable");
   for (const Crc32cImplementation& implementation : crc32c_implementations()) {
     std::printf("crc32c: %s\n", implementation.name);
   }
 }
 
-TEST(crc32c_gives_the_vectors_of_rfc_3720) {
+TEST(crc32c_vectors_of_rfc_3720) {
   std::string ascending(32, '\0');
   std::iota(ascending.begin(), ascending.end(), '\0');
   const std::string descending(ascending.rbegin(), ascending.rend());
@@ -76,7 +76,7 @@ TEST(crc32c_gives_the_vectors_of_rfc_3720) {
   }
 }
 
-TEST(crc32c_gives_the_check_value_of_the_polynomial) {
+TEST(crc32c_check_value) {
   for (const Crc32cImplementation& implementation : crc32c_implementations()) {
     CHECK(checksum(implementation, "123456789") == 0xe3069283U);
     CHECK(checksum(implementation, "") == 0);
@@ -84,7 +84,7 @@ TEST(crc32c_gives_the_check_value_of_the_polynomial) {
   CHECK(crc32c(reinterpret_cast<const std::uint8_t*>("123456789"), 9) == 0xe3069283U);
 }
 
-TEST(crc32c_portable_is_the_definition) {
+TEST(crc32c_portable_equals_the_definition) {
   const std::string bytes = noise(300);
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
     const std::string_view data = std::string_view(bytes).substr(0, size);
@@ -97,8 +97,8 @@ TEST(crc32c_implementations_agree_on_every_short_length_and_alignment) {
   for (std::size_t size = 0; size <= 1100; ++size) CHECK(agrees_at_every_alignment(bytes, size));
 }
 
-// Where the longest three streams begin, and where they come again.
-TEST(crc32c_implementations_agree_around_whole_streams) {
+// Around the size of the longest three streams, and its multiples.
+TEST(crc32c_implementations_agree_around_stream_sizes) {
   constexpr std::size_t kStreams = 3 * internal::kStreamBytes;
   const std::string bytes = noise(49152 + 300);
   for (const std::size_t middle : {kStreams, 2 * kStreams, 3 * kStreams, 10 * kStreams,
@@ -112,7 +112,7 @@ TEST(crc32c_implementations_agree_around_whole_streams) {
   }
 }
 
-TEST(crc32c_of_two_pieces_is_that_of_the_whole) {
+TEST(crc32c_of_two_pieces) {
   const std::string bytes = noise(1000);
   const Exact copy(bytes);
   const std::uint8_t* const data = copy.bytes().begin;
@@ -125,7 +125,7 @@ TEST(crc32c_of_two_pieces_is_that_of_the_whole) {
   }
 }
 
-TEST(crc32c_mask_is_undone_by_unmask) {
+TEST(crc32c_mask_and_unmask) {
   CHECK(crc32c_mask(0) == 0xa282ead8U);
   for (std::uint64_t crc = 0; crc <= 0xffffffffU; crc += 65521) {
     const auto narrow = static_cast<std::uint32_t>(crc);

@@ -34,14 +34,14 @@ std::string unknown_fields() {
          tag(18, kFixed64) + "12345678" + tag(19, kStartGroup) + field(1, "x") + tag(19, kEndGroup);
 }
 
-TEST(values_are_read_packed_and_unpacked) {
+TEST(packed_and_unpacked_values) {
   CHECK(ints_of(ints({1, -2, 300})) == Ints{1, -2, 300});
   CHECK(ints_of(feature(Wire::ints, unpacked_ints({1, -2, 300}))) == Ints{1, -2, 300});
   CHECK(floats_of(floats({0.5F, -1.0F})) == Floats{0.5F, -1.0F});
   CHECK(floats_of(feature(Wire::floats, unpacked_floats({0.5F, -1.0F}))) == Floats{0.5F, -1.0F});
 }
 
-TEST(packed_and_unpacked_values_may_mix) {
+TEST(mixed_packed_and_unpacked_values) {
   const std::string mixed_ints = packed_ints({1, 2}) + unpacked_ints({3}) + packed_ints({}) +
                                  packed_ints({4}) + unpacked_ints({5, 6});
   CHECK(ints_of(feature(Wire::ints, mixed_ints)) == Ints{1, 2, 3, 4, 5, 6});
@@ -50,7 +50,7 @@ TEST(packed_and_unpacked_values_may_mix) {
   CHECK(floats_of(feature(Wire::floats, mixed_floats)) == Floats{1, 2, 3, 4});
 }
 
-TEST(fixed_values_are_read_packed_and_unpacked) {
+TEST(packed_and_unpacked_fixed_values) {
   const Column column = fixed("k", Element::int16, 3);
   for (const std::string& list : {packed_ints({1, 2, 3}), unpacked_ints({1, 2, 3}),
                                   packed_ints({1}) + unpacked_ints({2, 3})}) {
@@ -60,7 +60,7 @@ TEST(fixed_values_are_read_packed_and_unpacked) {
   }
 }
 
-TEST(strings_lie_end_to_end) {
+TEST(strings_are_contiguous) {
   const Decoded decoded =
       decode({variable("k", Element::string)},
              {example(entry("k", strings({"one", "", "three"}))), example(entry("k", strings({}))),
@@ -71,7 +71,7 @@ TEST(strings_lie_end_to_end) {
   CHECK(decoded[0].row_splits == Ints{0, 3, 3, 4});
 }
 
-TEST(fixed_strings_have_offsets_and_no_splits) {
+TEST(fixed_strings_have_no_splits) {
   const Decoded decoded =
       decode({fixed("k", Element::string, 2)},
              {example(entry("k", strings({"a", "bc"}))), example(entry("k", strings({"", "d"})))});
@@ -80,7 +80,7 @@ TEST(fixed_strings_have_offsets_and_no_splits) {
   CHECK(decoded[0].row_splits.empty());
 }
 
-TEST(rows_of_fixed_numbers_follow_one_another) {
+TEST(fixed_rows_are_contiguous) {
   const Decoded decoded =
       decode({fixed("k", Element::float64, 2)},
              {example(entry("k", floats({1, 2}))), example(entry("k", floats({3, 4})))});
@@ -106,7 +106,7 @@ TEST(no_records_give_empty_columns) {
   CHECK(decoded[2].row_splits == Ints{0} && decoded[2].step_splits == Ints{0});
 }
 
-TEST(keys_come_in_any_order_among_others) {
+TEST(keys_in_any_order) {
   const std::vector<Column> columns = {fixed("a", Element::int64), fixed("b", Element::int64),
                                        fixed("", Element::int64)};
   const std::string a = entry("a", ints({1})), b = entry("b", ints({2})),
@@ -121,17 +121,17 @@ TEST(keys_come_in_any_order_among_others) {
   }
 }
 
-TEST(a_key_that_comes_again_replaces_what_it_said) {
+TEST(repeated_key_replaces_the_value) {
   const Decoded decoded =
       decode({variable("k", Element::int64)},
              {example(entry("k", ints({1, 2})) + entry("k", ints({3}))),
-              // Features that come twice are one map, too.
+              // Repeated `features` fields are merged to one map.
               example(entry("k", ints({4}))) + example(entry("k", ints({5, 6})))});
   CHECK(!decoded.fault);
   CHECK(decoded[0].as<std::int64_t>() == Ints{3, 5, 6});
 }
 
-TEST(a_list_of_another_kind_replaces_the_one_before) {
+TEST(list_of_another_kind_replaces_the_list) {
   CHECK(ints_of(floats({1, 2}) + ints({3})) == Ints{3});
   CHECK(ints_of(ints({1}) + floats({2}) + ints({3})) == Ints{3});
   CHECK(fault_of(variable("k", Element::int64), ints({1}) + floats({2})) == FaultCode::kind);
@@ -149,12 +149,12 @@ TEST(a_list_of_another_kind_replaces_the_one_before) {
   CHECK(tensor[0].values == "kept");
 }
 
-TEST(lists_of_the_same_kind_add_up) {
+TEST(lists_of_one_kind_are_concatenated) {
   CHECK(ints_of(ints({1}) + ints({2, 3})) == Ints{1, 2, 3});
   CHECK(floats_of(floats({1}) + floats({}) + floats({2})) == Floats{1, 2});
 }
 
-TEST(values_that_come_twice_in_an_entry_are_merged) {
+TEST(repeated_values_of_an_entry_are_merged) {
   const auto merged = [](const std::string& fields) {
     const Decoded decoded = decode({variable("k", Element::int64)}, {example(field(1, fields))});
     CHECK(!decoded.fault);
@@ -165,7 +165,7 @@ TEST(values_that_come_twice_in_an_entry_are_merged) {
   CHECK(merged(field(2, ints({1})) + key + field(2, "") + field(2, ints({2, 3}))) == Ints{1, 2, 3});
   CHECK(merged(key + field(2, floats({1})) + field(2, ints({2}))) == Ints{2});
   CHECK(merged(field(1, "x") + field(2, ints({1})) + key) == Ints{1});
-  // Two entries with merged values live side by side.
+  // Two entries with merged values.
   const std::string twice = field(2, ints({1})) + field(2, ints({2}));
   const Decoded decoded =
       decode({variable("k", Element::int64), variable("l", Element::int64)},
@@ -175,7 +175,7 @@ TEST(values_that_come_twice_in_an_entry_are_merged) {
   CHECK(decoded[1].as<std::int64_t>() == Ints{1, 2, 1, 2});
 }
 
-TEST(a_fault_within_merged_values_points_at_the_end_of_the_record) {
+TEST(fault_in_merged_values_is_at_the_end_of_the_record) {
   const std::string record =
       example(field(1, field(1, "k") + field(2, ints({1})) + field(2, "\x1a\x7f")));
   const Fault fault = decode({variable("k", Element::int64)}, {record}).fault;
@@ -183,7 +183,7 @@ TEST(a_fault_within_merged_values_points_at_the_end_of_the_record) {
   CHECK(fault.offset == record.size());
 }
 
-TEST(an_entry_without_key_or_value_has_the_default) {
+TEST(entry_without_key_or_value) {
   const Decoded decoded =
       decode({fixed("", Element::int64), optional(variable("k", Element::int64))},
              {example(field(1, field(2, ints({7}))) + field(1, field(1, "k")))});
@@ -192,7 +192,7 @@ TEST(an_entry_without_key_or_value_has_the_default) {
   CHECK(decoded[1].row_splits == Ints{0, 0});
 }
 
-TEST(unknown_fields_are_passed_over_everywhere) {
+TEST(unknown_fields_are_skipped) {
   const std::string u = unknown_fields();
   const std::string list = u + packed_ints({1}) + u + unpacked_ints({2}) + u;
   const std::string value = u + feature(Wire::ints, list) + u;
@@ -214,7 +214,7 @@ TEST(known_numbers_with_other_wire_types_are_unknown_fields) {
   CHECK(decoded[0].as<std::int64_t>() == Ints{1});
 }
 
-TEST(integers_have_the_values_that_they_had) {
+TEST(integers_of_every_width) {
   const Decoded decoded = decode(
       {fixed("a", Element::int8), fixed("b", Element::uint64), fixed("c", Element::boolean, 3)},
       {example(entry("a", ints({-5})) + entry("b", ints({-1})) + entry("c", ints({0, 1, -7})))});
@@ -224,7 +224,7 @@ TEST(integers_have_the_values_that_they_had) {
   CHECK(decoded[2].values == std::string("\0\1\1", 3));
 }
 
-TEST(raw_tensors_are_the_memory_of_one_string) {
+TEST(raw_tensor_is_one_string) {
   const std::string memory = memory_of<std::int32_t>({1, -2, 3});
   for (const Column& column : {fixed("k", Element::int32, 3), variable("k", Element::int32, 3)}) {
     const Decoded decoded = decode_feature(raw(column), strings({memory}));
@@ -238,7 +238,7 @@ TEST(raw_tensors_are_the_memory_of_one_string) {
   CHECK(rows[0].row_splits == Ints{0, 3, 3});
 }
 
-TEST(packed_floats_are_whole) {
+TEST(packed_floats_of_incomplete_size) {
   for (std::size_t size = 0; size <= 9; ++size) {
     const std::string list = field(1, std::string(size, 'x'));
     const FaultCode expected = size % 4 == 0 ? FaultCode::none : FaultCode::packed_floats;
@@ -256,7 +256,7 @@ TEST(floats_are_widened_and_narrowed) {
   CHECK(decoded[1].as<std::uint16_t>() == std::vector<std::uint16_t>{0x3c00, 0x7c00});
 }
 
-TEST(a_fault_says_the_record_the_column_and_the_byte) {
+TEST(fault_has_record_column_and_offset) {
   const std::string valid = example(entry("a", ints({1})) + entry("b", ints({1})));
   const std::string before = entry("a", ints({1}));
   const std::string record = example(before + entry("b", ints({300})));
@@ -270,20 +270,20 @@ TEST(a_fault_says_the_record_the_column_and_the_byte) {
   CHECK(fault.offset == record.size() - 4);
 }
 
-TEST(a_record_that_is_no_message_has_no_column) {
+TEST(fault_of_an_invalid_message_has_no_column) {
   const Fault fault = decode({fixed("a", Element::int64)}, {std::string("\x0a\x05xx")}).fault;
   CHECK(fault.code == FaultCode::length);
   CHECK(fault.offset == 1);
   CHECK(fault.column == 1);
 }
 
-TEST(columns_that_are_not_wanted_are_not_looked_into) {
+TEST(unselected_columns_are_not_parsed) {
   const std::string broken = entry("broken", feature(Wire::ints, "\x0a\x7f"));
   CHECK(!decode({fixed("a", Element::int64)}, {example(broken + entry("a", ints({1})))}).fault);
   CHECK(!decode({}, {example(broken)}).fault);
 }
 
-TEST(a_decoder_can_be_moved) {
+TEST(decoder_is_moved) {
   std::vector<Column> columns = {fixed("k", Element::int64)};
   Decoder first(columns);
   const Decoder second = std::move(first);
@@ -295,7 +295,7 @@ TEST(a_decoder_can_be_moved) {
   CHECK(value == 1);
 }
 
-// A schema that wants a bit of everything, and a record that has it.
+// A schema with columns of every type, and a record of it.
 std::vector<Column> wide_schema() {
   return {fixed("a", Element::int32, 2),
           variable("b", Element::float16),
@@ -314,17 +314,17 @@ std::string wide_record() {
                  entry("e", strings({"here"})) + field(1, twice));
 }
 
-TEST(a_record_cut_at_any_byte_is_decoded_or_a_fault) {
+TEST(record_truncated_at_any_byte) {
   const std::string record = wide_record();
   CHECK(!decode(wide_schema(), {record}).fault);
   for (std::size_t size = 0; size < record.size(); ++size) {
     const Fault fault = decode(wide_schema(), {record.substr(0, size)}).fault;
-    CHECK(fault);  // the required columns come last
+    CHECK(fault);  // the required columns are last
     CHECK(fault.offset <= size);
   }
 }
 
-TEST(a_record_with_any_byte_changed_is_decoded_or_a_fault) {
+TEST(record_with_any_byte_changed) {
   const std::string record = wide_record();
   for (std::size_t at = 0; at < record.size(); ++at) {
     for (int change = 1; change < 256; change += 2) {

@@ -17,7 +17,7 @@ Things draw(const Draws& draws, std::uint64_t number, std::uint64_t take) {
   return things;
 }
 
-// The stream as its comment says, laid out from its first round on.
+// The stream of rounds from the first on, by its definition in draws.h.
 Things lay_out(std::uint64_t key, std::uint64_t size, std::uint64_t take, std::uint64_t rounds) {
   Things stream;
   for (std::uint64_t round = 0; round < rounds; ++round) {
@@ -38,7 +38,7 @@ Things lay_out(std::uint64_t key, std::uint64_t size, std::uint64_t take, std::u
   return stream;
 }
 
-// How often the things of a draw are in it: the least, and the most.
+// The minimum and maximum number of occurrences of the items of a draw.
 std::pair<std::uint64_t, std::uint64_t> repeats(const Things& things, std::uint64_t size) {
   Things times(size);
   for (const std::uint64_t thing : things) ++times.at(thing);
@@ -46,10 +46,10 @@ std::pair<std::uint64_t, std::uint64_t> repeats(const Things& things, std::uint6
   return {*least, *most};
 }
 
-TEST(draws_are_the_stream_cut_up) {
+TEST(draws_are_slices_of_the_stream) {
   for (std::uint64_t take = 1; take <= 9; ++take) {
     for (std::uint64_t size = 1; size <= 40; ++size) {
-      const std::uint64_t count = 3 * size;  // draws, which are whole rounds
+      const std::uint64_t count = 3 * size;  // draws, which are complete rounds
       const Things stream = lay_out(size, size, take, 3 * take);
       const Draws draws(size, size, take);
       for (std::uint64_t number = 0; number < count; ++number) {
@@ -61,7 +61,7 @@ TEST(draws_are_the_stream_cut_up) {
   }
 }
 
-TEST(draws_have_no_thing_twice_or_all_as_often) {
+TEST(draws_are_distinct) {
   for (std::uint64_t take = 1; take <= 12; ++take) {
     for (std::uint64_t size = 1; size <= 40; ++size) {
       const Draws draws(take, size, take);
@@ -75,7 +75,7 @@ TEST(draws_have_no_thing_twice_or_all_as_often) {
   }
 }
 
-TEST(draws_have_each_thing_once_a_round_also_far_away) {
+TEST(draws_have_each_item_once_per_round) {
   for (std::uint64_t take = 1; take <= 9; ++take) {
     for (const std::uint64_t size : {1, 2, 3, 5, 8, 13, 16, 17, 18, 34, 77}) {
       const Draws draws(5, size, take);
@@ -94,7 +94,7 @@ TEST(draws_have_each_thing_once_a_round_also_far_away) {
   }
 }
 
-TEST(draws_tell_the_rounds_of_their_things) {
+TEST(draws_return_the_rounds_of_their_items) {
   for (const auto& [size, take] : {std::pair<std::uint64_t, std::uint64_t>{7, 3}, {5, 4}, {3, 8}}) {
     const Draws draws(1, size, take);
     for (const std::uint64_t number :
@@ -107,7 +107,7 @@ TEST(draws_tell_the_rounds_of_their_things) {
   }
 }
 
-TEST(draws_know_how_a_round_begins) {
+TEST(draws_return_the_first_items_of_a_round) {
   for (std::uint64_t take = 1; take <= 9; ++take) {
     for (std::uint64_t size = take; size <= 30; ++size) {
       const Things stream = lay_out(3, size, take, 20);

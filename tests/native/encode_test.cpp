@@ -72,7 +72,7 @@ DecodedColumn sample_values(Element element, std::size_t count) {
   return column;
 }
 
-// A column's values for all rows: `count` in each if fixed, else as many as `lengths` says.
+// The values of a column: `count` in each row if fixed, else the `lengths`.
 DecodedColumn sample_column(const Column& column, const std::vector<std::size_t>& lengths) {
   if (column.layout == Layout::fixed) {
     return sample_values(column.element, lengths.size() * column.count);
@@ -105,7 +105,7 @@ void check_round_trip(const std::vector<Column>& columns, const std::vector<std:
   CHECK(decoded.columns == values);
 }
 
-TEST(every_element_and_layout_comes_back) {
+TEST(round_trip_of_every_element_and_layout) {
   for (const Element element : kElements) {
     for (const std::size_t count : {0, 1, 2, 20}) {
       check_round_trip({fixed("k", element, count)}, {0, 0, 0});
@@ -120,7 +120,7 @@ TEST(every_element_and_layout_comes_back) {
   }
 }
 
-TEST(many_columns_come_back_together) {
+TEST(round_trip_of_many_columns) {
   std::vector<Column> columns;
   for (const Element element : kElements) {
     const std::string name = std::to_string(static_cast<int>(element));
@@ -132,7 +132,7 @@ TEST(many_columns_come_back_together) {
 }
 
 // Sizes depend on the sizes of the varints of sizes, six deep.
-TEST(lengths_at_every_boundary_of_a_varint_come_back) {
+TEST(round_trip_of_lengths_around_varint_sizes) {
   for (const std::size_t middle : {std::size_t{128}, std::size_t{16384}}) {
     for (std::size_t size = middle - 24; size <= middle + 2; ++size) {
       check_round_trip({variable("k", Element::uint8), raw(variable("l", Element::uint8))}, {size});
@@ -142,7 +142,7 @@ TEST(lengths_at_every_boundary_of_a_varint_come_back) {
   check_round_trip({raw(fixed("k", Element::uint8, 1 << 21))}, {0});
 }
 
-TEST(every_half_comes_back_from_a_float_list) {
+TEST(round_trip_of_every_half_in_a_float_list) {
   DecodedColumn column;
   for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {
     column.values += memory_of(static_cast<std::uint16_t>(bits));
@@ -153,7 +153,7 @@ TEST(every_half_comes_back_from_a_float_list) {
   CHECK(decoded[0] == column);
 }
 
-TEST(records_are_packed_and_have_their_keys_in_the_order_of_their_bytes) {
+TEST(records_are_packed_and_keys_sorted) {
   const std::vector<Column> columns = {
       fixed("b", Element::int8, 2), fixed("\xc3\xa9", Element::int8), fixed("a", Element::float32),
       fixed("B", Element::string), fixed("aa", Element::boolean)};
@@ -170,7 +170,7 @@ TEST(records_are_packed_and_have_their_keys_in_the_order_of_their_bytes) {
                 entry("b", ints({1, -1})) + entry("\xc3\xa9", ints({5}))));
 }
 
-TEST(the_order_of_the_columns_does_not_change_a_byte) {
+TEST(order_of_columns_does_not_change_the_record) {
   std::vector<Column> columns;
   std::vector<DecodedColumn> values;
   for (const char* const key : {"c", "", "a", "ab", "B"}) {
@@ -185,7 +185,7 @@ TEST(the_order_of_the_columns_does_not_change_a_byte) {
   }
 }
 
-TEST(an_empty_list_keeps_its_kind) {
+TEST(empty_list_has_its_kind) {
   const std::vector<Column> columns = {variable("i", Element::int64),
                                        variable("f", Element::float32),
                                        variable("s", Element::string)};
@@ -198,7 +198,7 @@ TEST(an_empty_list_keeps_its_kind) {
   CHECK(!decode(columns, {record}).fault);
 }
 
-TEST(an_absent_column_leaves_its_key_out) {
+TEST(absent_column_has_no_key) {
   const std::vector<Column> columns = {
       fixed("a", Element::int64), optional(fixed("b", Element::int64), memory_of(std::int64_t{9}))};
   Encodable values(columns, {sample_column(columns[0], {0}), {}});
@@ -208,9 +208,9 @@ TEST(an_absent_column_leaves_its_key_out) {
   CHECK(records == std::vector<std::string>{example(entry("a", ints({0})))});
 }
 
-TEST(no_columns_make_an_empty_example) { CHECK(encode_row({}, {}) == example("")); }
+TEST(example_without_columns) { CHECK(encode_row({}, {}) == example("")); }
 
-TEST(double_precision_is_rounded_to_the_nearest_float) {
+TEST(double_is_rounded_to_the_nearest_float) {
   const std::vector<Column> columns = {fixed("k", Element::float64, 2)};
   const double precise[] = {0.1, 1e300};
   const DecodedColumn values{memory_of(precise), {}, {}, {}};
@@ -219,7 +219,7 @@ TEST(double_precision_is_rounded_to_the_nearest_float) {
   CHECK(decoded[0].as<double>()[1] == std::numeric_limits<double>::infinity());
 }
 
-TEST(frames_hold_what_their_places_say) {
+TEST(frames_match_their_offsets) {
   const std::vector<Column> columns = {variable("k", Element::string)};
   const Frames frames = encode(columns, {sample_column(columns[0], {1, 0, 5})}, 3);
   const Exact data(text({frames.data.data(), frames.data.data() + frames.data.size()}));
@@ -230,7 +230,7 @@ TEST(frames_hold_what_their_places_say) {
   CHECK(to_vector(scan.lengths) == to_vector(frames.lengths));
 }
 
-TEST(encoding_in_pieces_gives_the_same_frames) {
+TEST(encoding_in_pieces) {
   const std::vector<Column> columns = {variable("k", Element::int64), fixed("l", Element::string)};
   const std::vector<std::size_t> lengths = {1, 500, 0, 3, 3, 70, 0};
   const std::vector<DecodedColumn> values = {sample_column(columns[0], lengths),
@@ -247,7 +247,7 @@ TEST(encoding_in_pieces_gives_the_same_frames) {
       const Frames piece = encoder.encode(in.columns(), row, lengths.size(), bytes);
       const std::size_t rows = piece.lengths.size();
       CHECK(rows != 0);
-      // It stops at the first frame end past `bytes`, and no later.
+      // It stops at the first end of a frame after `bytes`.
       CHECK(row + rows == lengths.size() || piece.data.size() >= bytes);
       CHECK(piece.offsets[rows - 1] - kHeaderBytes < bytes);
       joined += text({piece.data.data(), piece.data.data() + piece.data.size()});
@@ -257,14 +257,14 @@ TEST(encoding_in_pieces_gives_the_same_frames) {
   }
 }
 
-TEST(no_rows_make_no_frames) {
+TEST(encoding_of_no_rows) {
   const std::vector<Column> columns = {fixed("k", Element::int64)};
   const Frames frames = Encoder(columns).encode({ColumnIn{}}, 0, 0, kNoLimit);
   CHECK(frames.data.size() == 0 && frames.lengths.size() == 0);
 }
 
-// One huge row must not make room for as many of its size as there are rows.
-TEST(room_is_made_for_the_rows_that_there_are) {
+// The size of one huge row must not be reserved for every row.
+TEST(buffer_is_reserved_for_the_rows) {
   const std::vector<Column> columns = {variable("k", Element::uint8)};
   const std::size_t rows = std::size_t{1} << 20;
   std::vector<std::int64_t> splits(rows + 1, 1 << 24);
@@ -275,7 +275,7 @@ TEST(room_is_made_for_the_rows_that_there_are) {
   CHECK(frames.lengths.size() == rows);
 }
 
-TEST(a_row_is_written_into_exactly_the_room_that_was_measured) {
+TEST(row_has_the_measured_size) {
   for (const Element element : kElements) {
     for (const bool is_raw : {false, true}) {
       if (is_raw && element == Element::string) continue;
@@ -295,8 +295,8 @@ TEST(a_row_is_written_into_exactly_the_room_that_was_measured) {
   }
 }
 
-// The values are the caller's: another thread may change them between the two calls.
-TEST(values_that_change_after_they_were_measured_are_not_written_past_the_room) {
+// Another thread of the caller may change the values between the two calls.
+TEST(values_changed_after_measuring_do_not_overflow) {
   const Column column = variable("k", Element::int64);
   const Encoder encoder({column});
   const std::string small = memory_of<std::int64_t>({1, 2, 3}),
@@ -310,12 +310,12 @@ TEST(values_that_change_after_they_were_measured_are_not_written_past_the_room) 
       Exact out(std::string(encoder.measure(&cell, &size), '\xee'));
       std::memcpy(numbers.data(), after.data(), after.size());
       encoder.write(&cell, &size, out.data());
-      CHECK(!decode({column}, {text(out.bytes())}).fault);  // a record, if not the right one
+      CHECK(!decode({column}, {text(out.bytes())}).fault);  // a valid record
     }
   }
 }
 
-TEST(rows_are_measured_and_encoded_in_any_order) {
+TEST(rows_in_any_order) {
   const std::vector<Column> columns = {fixed("a", Element::uint8, 700),
                                        variable("b", Element::string),
                                        variable("c", Element::int64)};

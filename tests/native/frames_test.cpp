@@ -23,14 +23,14 @@ std::string framed(const std::vector<std::string>& records) {
   return out.size() == 0 ? "" : text({out.data(), out.data() + out.size()});
 }
 
-// The header of a frame that says it has `length` bytes, with the right checksum.
+// The header of a frame of `length` bytes, with a valid checksum.
 std::string header(std::uint64_t length) {
   std::string bytes(kHeaderBytes, '\0');
   write_header(reinterpret_cast<std::uint8_t*>(bytes.data()), length);
   return bytes;
 }
 
-// A scan, and the records that it found.
+// A scan and its records.
 struct Found {
   explicit Found(const std::string& data, Verify verify = Verify::all,
                  std::size_t limit = kNoLimit) {
@@ -45,15 +45,15 @@ struct Found {
   std::vector<std::string> records;
 };
 
-TEST(a_frame_is_length_checksum_data_checksum) {
-  // What TensorFlow's TFRecordWriter writes for b"covey".
+TEST(layout_of_a_frame) {
+  // The output of TensorFlow's TFRecordWriter for b"covey".
   const unsigned char expected[] = {0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
                                     0x00, 0xea, 0xb2, 0x04, 0x3e, 0x63, 0x6f,
                                     0x76, 0x65, 0x79, 0x7e, 0xae, 0x0c, 0xf7};
   CHECK(framed({"covey"}) == std::string(std::begin(expected), std::end(expected)));
 }
 
-TEST(frames_come_back_as_they_were) {
+TEST(round_trip_of_frames) {
   const std::vector<std::string> records = {"", "a", "", std::string(1000, 'x'), "\n", "end"};
   const std::string data = framed(records);
   for (const Verify verify : kLevels) {
@@ -65,12 +65,12 @@ TEST(frames_come_back_as_they_were) {
   }
 }
 
-TEST(nothing_holds_no_frames) {
+TEST(scan_of_empty_data) {
   const Scan scan = scan_frames(nullptr, 0, kNoLimit, Verify::all);
   CHECK(scan.lengths.size() == 0 && scan.consumed == 0 && scan.needed == 0 && !scan.fault);
 }
 
-TEST(a_scan_stops_at_its_limit) {
+TEST(scan_stops_at_the_limit) {
   const std::string data = framed({"one", "two", "three"});
   for (std::size_t limit = 0; limit <= 4; ++limit) {
     const Found found(data, Verify::all, limit);
@@ -81,13 +81,13 @@ TEST(a_scan_stops_at_its_limit) {
   }
 }
 
-TEST(a_limit_keeps_a_scan_from_later_damage) {
+TEST(scan_does_not_read_past_the_limit) {
   const std::string data = framed({"one"}) + std::string(40, '\xff');
   CHECK(!Found(data, Verify::all, 1).scan.fault);
   CHECK(Found(data, Verify::all, 2).scan.fault.code == FaultCode::length_checksum);
 }
 
-TEST(frames_cut_at_any_byte_give_the_whole_ones_and_say_what_the_next_needs) {
+TEST(scan_of_data_truncated_at_any_byte) {
   const std::vector<std::string> records = {"first", "", "the third"};
   const std::string data = framed(records);
   for (const Verify verify : kLevels) {
@@ -106,7 +106,7 @@ TEST(frames_cut_at_any_byte_give_the_whole_ones_and_say_what_the_next_needs) {
   }
 }
 
-TEST(damage_to_any_bit_of_a_header_is_found) {
+TEST(corruption_of_any_bit_of_a_header) {
   const std::string data = framed({"valid", "corrupt"});
   const std::size_t second = kFrameBytes + 5;
   for (std::size_t bit = 0; bit < 8 * kHeaderBytes; ++bit) {
@@ -125,7 +125,7 @@ TEST(damage_to_any_bit_of_a_header_is_found) {
   }
 }
 
-TEST(damage_to_any_bit_of_the_data_or_its_checksum_is_found) {
+TEST(corruption_of_any_bit_of_the_data_or_its_checksum) {
   const std::string data = framed({"valid", "corrupt"});
   const std::size_t second = kFrameBytes + 5;
   for (std::size_t bit = 8 * (second + kHeaderBytes); bit < 8 * data.size(); ++bit) {
@@ -144,7 +144,7 @@ TEST(damage_to_any_bit_of_the_data_or_its_checksum_is_found) {
   }
 }
 
-TEST(a_data_fault_says_both_checksums) {
+TEST(data_fault_has_both_checksums) {
   std::string data = framed({"data"});
   data[kHeaderBytes] = 'D';
   const Fault fault = Found(data).scan.fault;
@@ -152,7 +152,7 @@ TEST(a_data_fault_says_both_checksums) {
   CHECK(fault.expected == crc32c(reinterpret_cast<const std::uint8_t*>("data"), 4));
 }
 
-TEST(a_length_near_the_end_of_64_bits_does_not_wrap_around) {
+TEST(length_near_2_to_the_64_does_not_overflow) {
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   for (std::uint64_t below = 0; below < 40; ++below) {
     const std::uint64_t length = most - below;
@@ -166,14 +166,14 @@ TEST(a_length_near_the_end_of_64_bits_does_not_wrap_around) {
   }
 }
 
-TEST(a_length_that_passes_the_end_by_one_is_not_believed) {
+TEST(length_one_byte_past_the_end) {
   const std::string data = header(8) + std::string(8 + kFooterBytes - 1, 'x');
   const Found found(data, Verify::nothing);
   CHECK(found.records.empty());
   CHECK(found.scan.needed == data.size() + 1);
 }
 
-TEST(verify_data_reads_the_footer_behind_the_record) {
+TEST(verify_data_reads_the_footer) {
   const std::string frame = framed({"record"});
   const Exact valid(std::string_view(frame).substr(kHeaderBytes));
   CHECK(!verify_data(valid.bytes().begin, 6));
@@ -182,7 +182,7 @@ TEST(verify_data_reads_the_footer_behind_the_record) {
   CHECK(verify_data(corrupt.bytes().begin, 6).code == FaultCode::data_checksum);
 }
 
-TEST(every_fault_has_a_name_of_its_own) {
+TEST(names_of_faults_are_distinct) {
   std::vector<std::string> names;
   for (int code = 0; code <= static_cast<int>(FaultCode::utf8); ++code) {
     const std::string name = fault_name(static_cast<FaultCode>(code));
@@ -192,7 +192,7 @@ TEST(every_fault_has_a_name_of_its_own) {
   }
 }
 
-TEST(copied_frames_are_the_frames_in_the_order_asked_for) {
+TEST(copied_frames_are_in_the_requested_order) {
   const std::vector<std::string> records = {"first", "", std::string(3000, 'x'), "last one"};
   const Exact copy(framed(records));
   const Scan scan = scan_frames(copy.bytes().begin, copy.size(), kNoLimit, Verify::all);

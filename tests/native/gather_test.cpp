@@ -66,7 +66,7 @@ struct Birds {
   RowTables tables{{}};
 };
 
-TEST(records_are_found_by_their_numbers) {
+TEST(records_by_id) {
   const Birds birds;
   CHECK(birds.tables.records() == 5);
   CHECK(birds.tables.shards() == 3);
@@ -83,13 +83,13 @@ TEST(records_are_found_by_their_numbers) {
   CHECK(!birds.locate({}).fault);
 }
 
-TEST(numbers_of_no_record_are_faults) {
+TEST(ids_out_of_range_are_faults) {
   const Birds birds;
   for (const std::int64_t id : {std::int64_t{5}, std::int64_t{6}, std::int64_t{-6}, kMost, kLeast,
                                 kLeast + 1, kLeast + 5, std::int64_t{1} << 32}) {
     const Fault fault = birds.locate({0, id}).fault;
     CHECK(is(fault, FaultCode::row, 1, static_cast<std::uint64_t>(id), 5));
-    // Far ahead, where memory is asked for it before it is looked at.
+    // Far ahead: the row is prefetched before it is checked.
     std::vector<std::int64_t> ids(20, 3);
     ids[15] = id;
     CHECK(birds.locate(ids).fault.row == 15);
@@ -105,8 +105,8 @@ TEST(numbers_of_no_record_are_faults) {
   }
 }
 
-// Ends of shards, and numbers that come near them by wrapping around.
-TEST(a_record_lies_in_its_shard_or_is_a_fault) {
+// Ends of shards, and offsets that reach them by an overflow.
+TEST(record_outside_its_shard_is_a_fault) {
   for (const std::uint64_t size : {0, 1, 15, 16, 17, 40}) {
     Shards shards;
     shards.add(std::string(size, 's'));
@@ -137,7 +137,7 @@ TEST(a_record_lies_in_its_shard_or_is_a_fault) {
   }
 }
 
-TEST(records_begin_behind_the_header_and_end_before_the_footer) {
+TEST(records_exclude_header_and_footer) {
   const Birds birds;
   Located located;
   const std::int64_t id = 2;
@@ -149,7 +149,7 @@ TEST(records_begin_behind_the_header_and_end_before_the_footer) {
 }
 
 // A table must not reach into the shards of the one that follows.
-TEST(a_shard_is_one_of_its_table) {
+TEST(shard_out_of_range_is_a_fault) {
   Shards shards;
   std::vector<Row> rows;
   shards.add(framed({"a"}, 0, rows));
@@ -163,12 +163,12 @@ TEST(a_shard_is_one_of_its_table) {
     CHECK(index.tables().missing(&id, 1, Mappings(2)).empty());
   }
   Index index;
-  index.add({{0, 0, 1, 0}}, 0).add({{0, 0, 1, 0}}, 2);  // a split that has no shards
+  index.add({{0, 0, 1, 0}}, 0).add({{0, 0, 1, 0}}, 2);  // a split without shards
   CHECK(is(locate(index.tables(), {0}, shards.mappings).fault, FaultCode::out_of_bounds, 0, 1, 0));
   CHECK(locate(index.tables(), {1}, shards.mappings).records == std::vector<std::string>{"a"});
 }
 
-TEST(shards_that_are_not_there_are_named) {
+TEST(missing_shards_are_returned) {
   const Birds birds;
   const std::vector<std::int64_t> ids = {4, 0, 9, 3, -1, 1, kLeast, 1};
   const auto missing = [&](const Mappings& shards) {
@@ -184,20 +184,20 @@ TEST(shards_that_are_not_there_are_named) {
     CHECK(is(fault, FaultCode::unmapped, gone == 2 ? 0 : gone == 0 ? 1 : 3));
     CHECK(fault.offset == gone);
   }
-  // What is not asked for is not missed.
+  // Shards without requested records may be missing.
   Mappings shards = birds.shards.mappings;
   shards[1] = nullptr;
   CHECK(locate(birds.tables, {0, 4}, shards).records == std::vector<std::string>{"wren", "gull"});
 }
 
-TEST(a_truncated_shard_is_a_fault_of_reads_from_it) {
+TEST(truncated_shard_is_a_fault) {
   for (const int kept : {-1, 1, 0}) {
     const Birds birds;
     const TemporaryFile& file = birds.shards.file(1);
     const std::size_t size = birds.shards.mappings[1]->size();
     CHECK(!birds.locate({0, 1, 1}).fault);
     file.resize(kept < 0 ? size - 1 : static_cast<std::size_t>(kept));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until files are asked again
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until files are checked again
     for (int round = 0; round < 3; ++round) {
       const Fault fault = birds.locate({0, 1, 1}).fault;
       CHECK(is(fault, FaultCode::changed, 1, 0, size));
@@ -207,7 +207,7 @@ TEST(a_truncated_shard_is_a_fault_of_reads_from_it) {
   }
 }
 
-TEST(a_fault_of_a_changed_shard_is_the_change) {
+TEST(changed_shard_replaces_other_faults) {
   const Birds birds;
   Located located;
   const std::int64_t id = 1;
@@ -222,7 +222,7 @@ TEST(a_fault_of_a_changed_shard_is_the_change) {
   CHECK(check(fault) == FaultCode::changed && check({}) == FaultCode::changed);
 }
 
-TEST(a_truncated_index_is_a_fault) {
+TEST(truncated_index_is_a_fault) {
   const Birds birds;
   std::vector<Row> rows;
   Shards shards;
@@ -253,7 +253,7 @@ TEST(a_truncated_index_is_a_fault) {
   CHECK(!birds.locate({0, 1}).fault);
 }
 
-TEST(labels_are_those_of_the_rows) {
+TEST(labels_of_rows) {
   Index index;
   index.add({{0, 0, 1, 3}, {0, 0, 1, -1}, {0, 0, 1, kLeast}}, 1)
       .add({{0, 0, 1, 8}}, 1, false)
@@ -274,14 +274,14 @@ TEST(labels_are_those_of_the_rows) {
   CHECK(is(check({3, 4}, {0, -1}), FaultCode::label, 1, kLast, kLast >> 1));
 }
 
-TEST(any_rows_are_found_as_a_plain_search_finds_them) {
+TEST(any_rows_equal_a_linear_search) {
   std::mt19937_64 random(7);
   const auto below = [&](std::uint64_t limit) { return random() % limit; };
   for (int round = 0; round < 300; ++round) {
     Shards shards;
     Index index;
-    std::vector<Row> rows;          // of all tables,
-    std::vector<std::size_t> last;  // and the end of each row's shards
+    std::vector<Row> rows;          // of all tables
+    std::vector<std::size_t> last;  // the end of each row's shards
     for (std::uint64_t tables = below(4); tables > 0; --tables) {
       const std::size_t first = shards.mappings.size(), own = below(3);
       for (std::size_t s = 0; s < own; ++s) {
@@ -326,7 +326,7 @@ TEST(any_rows_are_found_as_a_plain_search_finds_them) {
 
 // The frames around the records that were found.
 
-TEST(a_header_says_how_long_its_record_is) {
+TEST(header_has_the_length_of_the_record) {
   for (const std::string& record : {std::string(), std::string("wren"), std::string(300, 'x')}) {
     Buffer<std::uint8_t> frame;
     append_frame(frame, reinterpret_cast<const std::uint8_t*>(record.data()), record.size());
@@ -349,7 +349,7 @@ TEST(a_header_says_how_long_its_record_is) {
   CHECK(is(verify_header(huge.data() + kHeaderBytes, 5), FaultCode::length_mismatch, 0, kLast, 5));
 }
 
-// Decodes records of one int64 column, with as much of their frames checked as is asked for.
+// Decodes records of one int64 column, and verifies their frames to the given level.
 Fault decode_located(const RowTables& tables, const std::vector<std::int64_t>& ids,
                      const Mappings& shards, Check check, std::vector<std::int64_t>& numbers) {
   Located located;
@@ -363,7 +363,7 @@ Fault decode_located(const RowTables& tables, const std::vector<std::int64_t>& i
   return fault;
 }
 
-TEST(frames_are_checked_as_far_as_it_is_asked_for) {
+TEST(frames_are_verified_to_the_requested_level) {
   const auto record = [](std::int64_t number) { return example(entry("k", ints({number}))); };
   std::vector<Row> rows;
   std::string bytes = framed({record(1), record(2), record(300), record(4)}, 0, rows);
@@ -382,7 +382,7 @@ TEST(frames_are_checked_as_far_as_it_is_asked_for) {
     CHECK(!fault);
     CHECK(numbers == std::vector<std::int64_t>{4, 300, 2, 1, 4});
   }
-  // A row that points elsewhere, or is too long or short.
+  // A row with another offset or length.
   std::vector<Row> moved = rows, other = rows;
   moved[1].offset += 1;
   CHECK(decode_rows(moved, Check::frame, {0, 1}).first.code == FaultCode::length_checksum);
@@ -395,7 +395,7 @@ TEST(frames_are_checked_as_far_as_it_is_asked_for) {
   other[1].length -= 1;
   CHECK(is(decode_rows(other, Check::frame, {0, 1}).first, FaultCode::length_mismatch, 1,
            rows[2].length, rows[2].length - 1));
-  // Damage in the header, in the data and in the footer.
+  // Corruption in the header, in the data and in the footer.
   const auto corrupt = [&](std::size_t at, Check check) {
     char& byte = bytes[rows[1].offset + at];
     byte ^= 1;

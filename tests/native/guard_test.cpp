@@ -43,7 +43,7 @@ int run_in_child(const std::function<int()>& body) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// A page behind the end of a file, mapped without a guard.
+// A page after the end of a file, mapped without a guard.
 const volatile char* unguarded_page(const TemporaryFile& file) {
   const OpenFile open(file.path());
   void* const mapped = mmap(nullptr, kSize, PROT_READ, MAP_SHARED, open.descriptor(), 0);
@@ -61,12 +61,12 @@ void set_action(void (*handler)(int, siginfo_t*, void*)) {
 
 struct sigaction earlier;
 
-// A handler that passes signals to the one before it, by a call, as another library would.
+// A handler that calls the previous handler, as that of another library.
 void call_earlier(int signal, siginfo_t* info, void* context) {
   earlier.sa_sigaction(signal, info, context);
 }
 
-// A handler that restores the one before it and raises the signal, as faulthandler does.
+// A handler that restores the previous handler and raises the signal, as faulthandler does.
 void raise_earlier(int signal, siginfo_t*, void*) {
   sigaction(SIGBUS, &earlier, nullptr);
   raise(signal);
@@ -74,7 +74,7 @@ void raise_earlier(int signal, siginfo_t*, void*) {
 
 void exit_7(int, siginfo_t*, void*) { _exit(7); }
 
-TEST(a_truncated_file_reads_as_zeros_and_is_marked) {
+TEST(truncated_file_reads_as_zeros_and_is_marked) {
   const TemporaryFile file(std::string(kSize, '\1'));
   const auto mapped = map_whole(file);
   const TemporaryFile other_file(std::string(kSize, '\1'));
@@ -85,13 +85,13 @@ TEST(a_truncated_file_reads_as_zeros_and_is_marked) {
   CHECK(mapped->is_faulted() && fault_count() > 0);
   CHECK(has_faulted(mapped->data()) && has_faulted(mapped->data() + kSize - 1));
   CHECK(!has_faulted(mapped.get()));
-  // The mark stays, whatever becomes of the file; other ranges are not concerned.
+  // The mark stays if the file grows again; other ranges are not marked.
   file.resize(kSize);
   CHECK(mapped->is_faulted());
   CHECK(sum(*other) == kSize && !other->is_faulted() && !has_faulted(other->data()));
 }
 
-TEST(a_range_that_is_used_again_is_not_marked) {
+TEST(reused_range_is_not_marked) {
   for (int round = 0; round < 3; ++round) {
     const TemporaryFile file(std::string(kSize, '\1'));
     const auto mapped = map_whole(file);
@@ -101,7 +101,7 @@ TEST(a_range_that_is_used_again_is_not_marked) {
   }
 }
 
-TEST(threads_read_a_file_that_is_truncated) {
+TEST(threads_read_a_truncated_file) {
   for (int round = 0; round < 20; ++round) {
     const TemporaryFile file(std::string(kSize, '\1'));
     const auto mapped = map_whole(file);
@@ -121,7 +121,7 @@ TEST(threads_read_a_file_that_is_truncated) {
   }
 }
 
-TEST(a_child_survives_a_truncated_file) {
+TEST(child_process_reads_a_truncated_file) {
   const TemporaryFile file(std::string(kSize, '\1'));
   const auto mapped = map_whole(file);
   std::atomic<bool> stop{false};
@@ -142,10 +142,10 @@ TEST(a_child_survives_a_truncated_file) {
   }
   stop = true;
   busy.join();
-  CHECK(!mapped->is_faulted());  // the child's fault is not the parent's
+  CHECK(!mapped->is_faulted());  // the fault of the child does not mark the parent
 }
 
-TEST(other_faults_go_to_the_handler_that_was_there) {
+TEST(other_faults_are_forwarded_to_the_previous_handler) {
   const TemporaryFile file(std::string(kSize, '\1')), other(std::string(kSize, '\1'));
   const auto begin = [&](void (*handler)(int, siginfo_t*, void*)) {
     if (handler == nullptr) {
@@ -153,7 +153,7 @@ TEST(other_faults_go_to_the_handler_that_was_there) {
     } else {
       set_action(handler);
     }
-    return map_whole(other);  // installs ours
+    return map_whole(other);  // installs the guard
   };
   const auto access = [&] { return *unguarded_page(file) == 'x' ? 3 : 4; };
   CHECK(run_in_child([&] {
@@ -183,7 +183,7 @@ TEST(other_faults_go_to_the_handler_that_was_there) {
         }) == 5);
 }
 
-TEST(a_handler_that_is_installed_later_is_replaced_with_the_next_range) {
+TEST(later_handler_is_replaced_with_the_next_range) {
   const TemporaryFile file(std::string(kSize, '\1')), other(std::string(kSize, '\1'));
   for (const auto later : {exit_7, call_earlier, raise_earlier}) {
     const auto survives = [&] {
@@ -196,8 +196,8 @@ TEST(a_handler_that_is_installed_later_is_replaced_with_the_next_range) {
       return sum(*mapped) == 0 && mapped->is_faulted();
     };
     CHECK(run_in_child([&] { return survives() ? 0 : 1; }) == 0);
-    // Each passes other faults to the other, which must end: in the action that was there first,
-    // which is that of the sanitizer (exit status 1) if there is one.
+    // Each handler forwards faults to the other one. The chain ends in the first action, which is
+    // that of the sanitizer (exit status 1) if there is one.
     const int ended = run_in_child([&] { return survives() ? *unguarded_page(file) : 2; });
     CHECK(later == exit_7 ? ended == 7 : ended == -SIGBUS || ended == 1);
     file.resize(kSize);
@@ -205,7 +205,7 @@ TEST(a_handler_that_is_installed_later_is_replaced_with_the_next_range) {
   }
 }
 
-TEST(the_environment_disables_the_guard) {
+TEST(environment_disables_the_guard) {
   // The variable is read once: an earlier test may have done so in this process.
   const char* const program = std::getenv("COVEY_GUARD_TEST");
   if (program != nullptr) {
@@ -219,7 +219,7 @@ TEST(the_environment_disables_the_guard) {
     const int ended = run_in_child([&] {
       setenv("COVEY_GUARD_TEST", "1", 1);
       setenv("COVEY_SIGBUS_HANDLER", value, 1);
-      execl("/proc/self/exe", "native_tests", "the_environment_disables_the_guard", nullptr);
+      execl("/proc/self/exe", "native_tests", "environment_disables_the_guard", nullptr);
       return 1;
     });
     CHECK(ended == (*value == '0' ? -SIGBUS : 9));

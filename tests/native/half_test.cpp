@@ -1,4 +1,4 @@
-// binary16: every half there is, and every boundary between two of them.
+// binary16: every half, and every boundary between two of them.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ constexpr std::uint16_t kSign = 0x8000;
 
 bool is_nan(std::uint16_t half) { return (half & 0x7fff) > kInfinity; }
 
-TEST(every_half_comes_back_from_float) {
+TEST(round_trip_of_every_half) {
   for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
     CHECK(float_to_half(half_to_float(half)) == half);
@@ -22,7 +22,7 @@ TEST(every_half_comes_back_from_float) {
   }
 }
 
-TEST(halves_have_the_values_of_ieee_754) {
+TEST(values_of_halves) {
   CHECK(half_to_float(0x3c00) == 1.0F);
   CHECK(half_to_float(0xc000) == -2.0F);
   CHECK(half_to_float(0x7bff) == 65504.0F);
@@ -38,8 +38,8 @@ TEST(halves_have_the_values_of_ieee_754) {
   }
 }
 
-// The next half after the largest would be 2^16: what rounds to it is infinite.
-TEST(floats_round_to_the_nearest_half_and_ties_to_the_even_one) {
+// Values that round to 2^16, the successor of the largest half, are infinite.
+TEST(floats_are_rounded_to_the_nearest_even_half) {
   for (const std::uint16_t sign : {std::uint16_t{0}, kSign}) {
     for (std::uint16_t half = 0; half < kInfinity; ++half) {
       const auto low = static_cast<std::uint16_t>(sign | half);
@@ -67,7 +67,7 @@ TEST(floats_out_of_range_become_infinite_or_zero) {
   CHECK(float_to_half(-std::numeric_limits<float>::denorm_min()) == kSign);
 }
 
-TEST(a_nan_stays_a_nan) {
+TEST(nan_stays_nan) {
   for (std::uint32_t payload = 1; payload < 0x800000; payload = payload * 2 + 1) {
     CHECK(is_nan(float_to_half(std::bit_cast<float>(0x7f800000U | payload))));
     CHECK(is_nan(float_to_half(std::bit_cast<float>(0xff800000U | payload))));

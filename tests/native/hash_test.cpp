@@ -8,8 +8,7 @@
 namespace covey::testing {
 namespace {
 
-// The first and the second of the vectors that SipHash's authors publish: key 00 01 .. 0f, input of
-// so many bytes 00 01 02 ..
+// Published vectors of SipHash: key 00 01 .. 0f, and an input of this many bytes 00 01 02 ..
 std::string hash_of(std::size_t size) {
   std::string input;
   for (std::size_t i = 0; i < size; ++i) input += static_cast<char>(i);
@@ -18,7 +17,7 @@ std::string hash_of(std::size_t size) {
   return memory_of(hash.low) + memory_of(hash.high);
 }
 
-TEST(siphash_gives_the_published_vectors) {
+TEST(siphash_published_vectors) {
   CHECK(hash_of(0) == std::string("\xa3\x81\x7f\x04\xba\x25\xa8\xe6\x6d\xf6\x72\x14\xc7\x55\x02"
                                   "\x93"));
   CHECK(hash_of(1) == std::string("\xda\x87\xc1\xd8\x6b\x99\xaf\x44\x34\x76\x59\x11\x9b\x22\xfc"

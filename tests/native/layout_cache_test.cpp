@@ -1,4 +1,4 @@
-// Records that are built like others before them are not parsed, which must never show.
+// Records with the layout of an earlier record are not parsed; the result must be the same.
 #include "layout_cache.h"
 
 #include <string>
@@ -11,8 +11,7 @@
 namespace covey::testing {
 namespace {
 
-// A record whose values were found by hand: those in brackets, and of these the ones that columns
-// want, by their numbers.
+// A record whose values are in brackets, and the numbers of the values that columns select.
 struct Parsed {
   explicit Parsed(const std::string& marked, const std::vector<std::size_t>& wanted = {0})
       : record(without_marks(marked)), layout(wanted.size()) {
@@ -45,8 +44,7 @@ struct Parsed {
   RecordLayout layout;
 };
 
-// What a cache finds in a record: the columns' values, "-" for those that are not there, and
-// nothing if the record is like none before.
+// The values that a cache finds in a record, "-" for missing ones; empty if no layout matches.
 std::vector<std::string> found(LayoutCache& cache, const std::string& record,
                                std::size_t columns = 1) {
   const Exact copy(record);
@@ -61,7 +59,7 @@ std::vector<std::string> found(LayoutCache& cache, const std::string& record,
 
 using Values = std::vector<std::string>;
 
-TEST(likeness_is_of_what_lies_between_the_values) {
+TEST(layouts_are_compared_between_the_values) {
   LayoutCache cache;
   CHECK(found(cache, "a=1;b=22;", 3) == Values{});
   const Parsed parsed("a=[1];b=[22];", {1, 9, 0});
@@ -81,7 +79,7 @@ TEST(likeness_is_of_what_lies_between_the_values) {
   CHECK(found(cache, "", 3) == Values{});
 }
 
-TEST(values_may_touch_and_be_empty_and_be_all_there_is) {
+TEST(adjacent_and_empty_values) {
   LayoutCache cache;
   const Parsed all("[abc]"), touching("[a][]bc[d][ef]", {0, 1, 2, 3});
   cache.learn(all.record.bytes(), all.layout);
@@ -91,7 +89,7 @@ TEST(values_may_touch_and_be_empty_and_be_all_there_is) {
   CHECK(found(cache, "1bd234", 4) == Values{});
 }
 
-TEST(a_record_without_values_is_like_itself_alone) {
+TEST(record_without_values_matches_equal_records) {
   LayoutCache cache;
   const Parsed parsed("abc");
   cache.learn(parsed.record.bytes(), parsed.layout);
@@ -99,7 +97,7 @@ TEST(a_record_without_values_is_like_itself_alone) {
   CHECK(found(cache, "abd") == Values{});
 }
 
-TEST(an_empty_record_is_like_none) {
+TEST(empty_record_matches_none) {
   LayoutCache cache;
   const Parsed parsed("");
   cache.learn(parsed.record.bytes(), parsed.layout);
@@ -107,7 +105,7 @@ TEST(an_empty_record_is_like_none) {
   CHECK(found(cache, "") == Values{});
 }
 
-TEST(records_whose_values_were_merged_are_not_learned) {
+TEST(records_with_merged_values_are_not_cached) {
   LayoutCache cache;
   Parsed parsed("a=[1]");
   parsed.layout.whole = false;
@@ -115,19 +113,19 @@ TEST(records_whose_values_were_merged_are_not_learned) {
   CHECK(found(cache, "a=1") == Values{});
 }
 
-TEST(records_with_much_between_their_values_are_not_learned) {
+TEST(records_with_long_gaps_between_values_are_not_cached) {
   for (const std::size_t size : {4096, 4097, 100'000}) {
     const std::string between(size, 'x');
     const Parsed known("[1x]" + between.substr(1)), much("[1]" + between);
     LayoutCache cache;
     cache.learn(known.record.bytes(), known.layout);
     cache.learn(much.record.bytes(), much.layout);
-    // What was known before is no longer, for parsing it again is what led here.
+    // The layouts before it were evicted: parsing follows a miss.
     CHECK(found(cache, "2" + between) == (size == 4096 ? Values{"2"} : Values{}));
   }
 }
 
-TEST(records_of_several_sizes_take_turns) {
+TEST(records_of_alternating_sizes) {
   LayoutCache cache;
   const Parsed one("a[1]"), two("ab[1]"), three("abc[1]"), four("abcd[1]"), five("abcde[1]");
   for (const Parsed* each : {&one, &two, &three, &four}) {
@@ -145,7 +143,7 @@ TEST(records_of_several_sizes_take_turns) {
   CHECK(found(cache, "a2") == Values{});
 }
 
-TEST(looking_stops_where_nothing_is_alike) {
+TEST(search_stops_without_matches) {
   const Parsed parsed("a=[1]");
   for (const bool alike : {false, true}) {
     LayoutCache cache;
@@ -155,7 +153,7 @@ TEST(looking_stops_where_nothing_is_alike) {
   }
 }
 
-// From here on, through the decoder.
+// The following tests use the decoder.
 
 const std::vector<Column> kColumns = {
     fixed("id", Element::int64), optional(fixed("x", Element::float32, 2), std::string(8, '\1')),
@@ -176,7 +174,7 @@ std::string padded(const std::string& record, std::size_t size) {
   return all;
 }
 
-// Whether records decode alike in this order, and each next to itself and to all others.
+// Whether records decode correctly in this order, and each after itself and every other one.
 void check_alike(const std::vector<Column>& columns, const std::vector<std::string>& records) {
   CHECK(decode_alike(columns, records));
   for (const std::string& a : records) {
@@ -187,10 +185,10 @@ void check_alike(const std::vector<Column>& columns, const std::vector<std::stri
   }
 }
 
-TEST(records_that_differ_in_values_alone_decode_alike) {
+TEST(records_that_differ_in_values) {
   std::vector<std::string> records;
   for (int i = 0; i < 200; ++i) {
-    // Long and short names take turns, and some lengths come again after others.
+    // Long and short names alternate, and some lengths are repeated.
     const std::string name(static_cast<std::size_t>(i % 7), static_cast<char>('a' + i % 26));
     records.push_back(example(entry("id", ints({i})) + kX + entry("name", strings({name}))));
   }
@@ -201,7 +199,7 @@ TEST(records_that_differ_in_values_alone_decode_alike) {
   CHECK(decoded[3].strings()[199] == std::string(199 % 7, static_cast<char>('a' + 199 % 26)));
 }
 
-TEST(records_of_one_size_that_are_built_differently_decode_alike) {
+TEST(records_of_one_size_with_different_layouts) {
   const std::string twice = field(1, field(1, "m") + field(2, strings({"ab"})) +
                                          field(2, ints({1})) + field(2, strings({"xyz"})));
   const std::string merged_list =
@@ -214,9 +212,9 @@ TEST(records_of_one_size_that_are_built_differently_decode_alike) {
            kId + entry("y", floats({1, 2})) + kM + kName + kN,   // another key
            kId + entry("X", floats({1, 2})) + kM + kName + kN,   // in one bit
            entry("n", ints({7})) + kX + entry("id", ints({1})),  // keys exchanged
-           kId + kX + kM + kName + kN + entry("id", ints({8})),  // the key comes again
-           entry("id", ints({8})) + kX + kM + kName + kN + kId,  // and elsewhere
-           // As many bytes, in values of other lengths.
+           kId + kX + kM + kName + kN + entry("id", ints({8})),  // a repeated key
+           entry("id", ints({8})) + kX + kM + kName + kN + kId,  // at another position
+           // The same size, with values of other lengths.
            kId + entry("name", strings({"wrens"})) + entry("n", ints({1, 2})),
            kId + entry("name", strings({"wre"})) + entry("n", ints({1, 2, 3, 4})),
            kId + entry("name", strings({"w", "en"})) + kN,
@@ -224,19 +222,19 @@ TEST(records_of_one_size_that_are_built_differently_decode_alike) {
            kId + kX + entry("u", strings({"12"})) + kN,
            kId + kX + entry("u", strings({"123"})) + kN,
            kId + kX + entry("uu", strings({"1"})) + kN,
-           // Merged, and what could be taken for it.
+           // Merged values, and records that are similar to them.
            kId + twice,
            kId + merged_list,
            kId + twice + merged_list,
            kId + field(1, field(1, "n") + field(2, ints({1})) + field(3, ints({2, 3}))),
-           // Entries without a value, without a key, with two keys, and the other way round.
+           // Entries without a value, without a key, with two keys, and in reverse order.
            kId + field(1, field(1, "n")),
            kId + field(1, field(2, ints({1}))),
            kId + field(1, ""),
            kId + field(1, field(1, "m") + field(1, "n") + field(2, ints({1}))),
            kId + field(1, field(2, ints({1})) + field(1, "n")),
            kId + field(1, field(2, ints({1})) + field(1, "u")),
-           // Forms that are not plain, and values that do not fit.
+           // Forms that are not plain, and values out of range.
            entry("id", feature(Wire::ints, unpacked_ints({7}))),
            entry("id", ints({7}) + ints({})),
            entry("id", ints({7, 8})),
@@ -251,7 +249,7 @@ TEST(records_of_one_size_that_are_built_differently_decode_alike) {
     records.push_back(padded(example(entries), 128));
     CHECK(records.back().size() == 128);
   }
-  // Not all of the record is a map, or one.
+  // Records with other parts than one map.
   const std::string entries = kId + kX;
   records.push_back(padded(field(15, "before") + example(entries), 128));
   records.push_back(padded(example(kId) + example(kX), 128));
@@ -259,7 +257,7 @@ TEST(records_of_one_size_that_are_built_differently_decode_alike) {
   records.push_back(
       padded(tag(9, kStartGroup) + example(kX) + tag(9, kEndGroup) + example(kId), 128));
   records.push_back(padded("", 128));
-  // Broken.
+  // Invalid records.
   records.push_back(padded(example(entries), 126) + tag(9, kStartGroup) + '\0');
   records.push_back(std::string(128, '\xff'));
   records.push_back(std::string(128, '\0'));
@@ -267,7 +265,7 @@ TEST(records_of_one_size_that_are_built_differently_decode_alike) {
   check_alike({}, records);
 }
 
-TEST(records_that_differ_anywhere_decode_alike) {
+TEST(records_that_differ_in_any_byte) {
   const std::vector<Column> steps_too = {
       fixed("id", Element::int64), optional(fixed("k", Element::int64)),
       steps("k", Element::float32), optional(ragged_steps("s", Element::string))};
@@ -290,7 +288,7 @@ TEST(records_that_differ_anywhere_decode_alike) {
         other[at] = static_cast<char>(other[at] ^ change);
         check(other);
       }
-      // A length that grows while another shrinks, and bytes that change their places.
+      // One length increased and another decreased, and bytes exchanged.
       for (std::size_t with = 0; with < record.size(); ++with) {
         if (with == at) continue;
         std::string shifted = record, exchanged = record;
@@ -304,7 +302,7 @@ TEST(records_that_differ_anywhere_decode_alike) {
   }
 }
 
-TEST(steps_of_one_size_decode_alike) {
+TEST(steps_of_one_size) {
   const std::vector<Column> columns = {optional(fixed("k", Element::int64), std::string(8, '\1')),
                                        ragged_steps("k", Element::int64),
                                        optional(raw(steps("m", Element::uint8, 2)))};
@@ -331,10 +329,10 @@ TEST(steps_of_one_size_decode_alike) {
     CHECK(records.back().size() == 64);
   }
   check_alike(columns, records);
-  check_alike({fixed("k", Element::int64)}, records);  // which passes over the lists
+  check_alike({fixed("k", Element::int64)}, records);  // skips the lists
 }
 
-TEST(records_that_go_on_where_others_end_decode_alike) {
+TEST(records_that_are_prefixes_of_others) {
   const std::string record = example(kX + kId);
   std::vector<std::string> records = {record};
   for (std::size_t more = 0; more < 8; ++more) {
@@ -345,13 +343,13 @@ TEST(records_that_go_on_where_others_end_decode_alike) {
   check_alike(kColumns, records);
 }
 
-TEST(empty_records_decode_alike) {
+TEST(empty_records) {
   const std::vector<Column> columns = {optional(variable("n", Element::int64))};
   check_alike(columns, {"", example(""), example(kN), example(kN) + example(""), field(15, "")});
 }
 
 // Long records are verified while their largest tensor is copied.
-TEST(long_records_of_one_size_decode_alike_with_their_checksums) {
+TEST(long_records_of_one_size_with_checksums) {
   const std::vector<Column> columns = {
       fixed("id", Element::int64), raw(fixed("a", Element::uint8, 9'000)),
       optional(raw(fixed("b", Element::uint8, 9'000)), std::string(9'000, 'b'))};
@@ -375,7 +373,7 @@ TEST(long_records_of_one_size_decode_alike_with_their_checksums) {
   CHECK(!alone.fault);
   CHECK(decode(columns, records).columns == alone.columns);
   CHECK(decode(columns, framed, true).columns == alone.columns);
-  // Damage in a value, which is like the record before it, and between values, which is not.
+  // Corruption in a value, with the cached layout, and between values, with another one.
   for (const std::size_t at : {100, 1, 29'999}) {
     std::vector<std::string> corrupt = {framed[0], framed[0], framed[0]};
     corrupt[1][at] ^= 1;

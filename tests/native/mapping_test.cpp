@@ -37,7 +37,7 @@ std::string pattern(std::size_t size) {
   return bytes;
 }
 
-TEST(a_mapping_has_the_bytes_of_its_file) {
+TEST(mapping_has_the_bytes_of_the_file) {
   for (const std::size_t size : {0, 1, 4095, 4096, 4097, 100'000}) {
     const std::string bytes = pattern(size);
     const TemporaryFile file(bytes);
@@ -53,7 +53,7 @@ TEST(a_mapping_has_the_bytes_of_its_file) {
   }
 }
 
-TEST(a_part_of_a_file_is_mapped_from_any_offset) {
+TEST(mapping_from_any_offset) {
   const std::string bytes = pattern(20'000);
   const TemporaryFile file(bytes);
   const OpenFile open(file.path());
@@ -66,12 +66,12 @@ TEST(a_part_of_a_file_is_mapped_from_any_offset) {
   }
 }
 
-TEST(a_file_of_another_size_is_not_mapped) {
+TEST(mapping_of_another_size_fails) {
   const TemporaryFile file("wren");
   for (const std::size_t size : {0, 3, 5, 4096}) CHECK(map_shard(file, size, true)->error() == -1);
 }
 
-TEST(a_bad_descriptor_is_an_error) {
+TEST(mapping_of_an_invalid_descriptor_fails) {
   for (const std::size_t size : {0, 4}) CHECK(Mapping(-1, size, {}).error() == EBADF);
 }
 
@@ -87,7 +87,7 @@ void overwrite(const TemporaryFile& file, const std::string& bytes) {
   stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-TEST(a_file_that_becomes_shorter_has_changed) {
+TEST(truncated_file_has_changed) {
   for (const bool keep_open : kBoth) {
     const std::string bytes(10'000, 'x');
     const TemporaryFile file(bytes);
@@ -96,12 +96,12 @@ TEST(a_file_that_becomes_shorter_has_changed) {
       file.resize(size);
       CHECK(mapping->has_changed(Mapping::now()) && mapping->has_changed());
     }
-    file.resize(10'000);  // with zeros, which are not what it had
+    file.resize(10'000);  // with zeros
     CHECK(mapping->has_changed());
   }
 }
 
-TEST(a_file_that_is_overwritten_has_changed) {
+TEST(overwritten_file_has_changed) {
   for (const bool keep_open : kBoth) {
     for (const int seconds : {0, 100}) {  // recent, and long ago
       const std::string bytes = pattern(10'000);
@@ -118,7 +118,7 @@ TEST(a_file_that_is_overwritten_has_changed) {
   }
 }
 
-TEST(a_file_that_is_only_touched_or_extended_has_not_changed) {
+TEST(touched_or_extended_file_has_not_changed) {
   for (const bool keep_open : kBoth) {
     const std::string bytes = pattern(10'000);
     const TemporaryFile file(bytes);
@@ -133,7 +133,7 @@ TEST(a_file_that_is_only_touched_or_extended_has_not_changed) {
   }
 }
 
-TEST(without_a_fingerprint_only_the_size_counts) {
+TEST(without_a_fingerprint_the_size_is_compared) {
   const std::string bytes = pattern(10'000);
   const TemporaryFile file(bytes);
   const auto mapping = map_shard(file, bytes.size(), true);
@@ -143,7 +143,7 @@ TEST(without_a_fingerprint_only_the_size_counts) {
   CHECK(mapping->has_changed());
 }
 
-TEST(a_file_that_was_removed_stays_as_it_was) {
+TEST(removed_file_stays_mapped) {
   for (const bool keep_open : kBoth) {
     const std::string bytes = "wren";
     const TemporaryFile file(bytes);
@@ -156,7 +156,7 @@ TEST(a_file_that_was_removed_stays_as_it_was) {
   }
 }
 
-TEST(an_empty_file_cannot_change) {
+TEST(empty_file_has_not_changed) {
   for (const bool keep_open : kBoth) {
     const std::string bytes;
     const TemporaryFile file(bytes);

@@ -28,8 +28,8 @@ bool has_each_once(Order order) {
   return true;
 }
 
-// Whether counts differ by no more than chance has it, but for one case in a thousand; keys are
-// fixed, so it is always the same. The limit is Wilson and Hilferty's.
+// Whether counts are uniform by a chi-squared test at the level 0.001, with the approximation of
+// Wilson and Hilferty. Keys are fixed, so the result is too.
 bool are_uniform(const std::vector<std::uint64_t>& counts) {
   const double cells = static_cast<double>(counts.size());
   const double mean = std::accumulate(counts.begin(), counts.end(), 0.0) / cells;
@@ -41,7 +41,7 @@ bool are_uniform(const std::vector<std::uint64_t>& counts) {
   return found < freedom * std::pow(1 - spread + 3.09 * std::sqrt(spread), 3);
 }
 
-TEST(derive_gives_the_published_numbers_of_splitmix64) {
+TEST(derive_published_numbers_of_splitmix64) {
   CHECK(derive(0, 0) == 0xe220a8397b1dcdafU);
   CHECK(derive(0, 1) == 0x6e789e6aa1b965f4U);
   CHECK(derive(0, 2) == 0x06c45d188009454fU);
@@ -49,8 +49,8 @@ TEST(derive_gives_the_published_numbers_of_splitmix64) {
   CHECK(derive(5, ~std::uint64_t{0}) == mix(5));
 }
 
-// tests/plan_reference.py gives the same.
-TEST(permutation_never_changes) {
+// The values of tests/helpers/plan_reference.py.
+TEST(permutation_golden_values) {
   CHECK(order_of(1, 5) == Order{0, 4, 1, 2, 3});
   const Order shuffled = order_of(7, 32), computed = order_of(7, 33);
   CHECK(Order(shuffled.begin(), shuffled.begin() + 8) == Order{22, 16, 10, 28, 26, 2, 24, 9});
@@ -70,7 +70,7 @@ TEST(permutation_has_each_number_once) {
       CHECK(has_each_once(order_of(key, size)));
     }
   }
-  // A grid is about square: just below, at and above squares, and where rows are added.
+  // The grid is almost square: sizes around squares, and around the addition of a row.
   for (const std::uint64_t root : {31, 100, 181, 256}) {
     for (const std::uint64_t size : {root * root - 1, root * root, root * root + 1,
                                      root * (root + 1), root * (root + 1) + 1}) {
@@ -79,12 +79,12 @@ TEST(permutation_has_each_number_once) {
   }
 }
 
-TEST(permutation_of_nothing_can_be_made) {
+TEST(permutation_of_zero_items) {
   const Permutation nothing(1, 0);
   nothing.fill(0, 0, nullptr);
 }
 
-TEST(permutation_fills_what_it_gives_one_by_one) {
+TEST(permutation_fill_equals_single_items) {
   for (const std::uint64_t size : {1, 2, 31, 32, 33, 40, 50, 97, 1000}) {
     const Order expected = order_of(size, size);
     const Permutation permutation(size, size);
@@ -101,7 +101,7 @@ TEST(permutation_fills_what_it_gives_one_by_one) {
   }
 }
 
-TEST(permutation_of_very_many_stays_below_its_size) {
+TEST(permutation_of_large_sizes) {
   for (int bits = 20; bits <= 62; ++bits) {
     for (const std::uint64_t more : {-1, 0, 1}) {
       const std::uint64_t size = (std::uint64_t{1} << bits) + more;
@@ -115,7 +115,7 @@ TEST(permutation_of_very_many_stays_below_its_size) {
   }
 }
 
-TEST(permutation_gives_all_orders_of_a_few_equally_often) {
+TEST(permutation_orders_are_uniform) {
   std::map<Order, std::uint64_t> seen;
   for (std::uint64_t key = 0; key < 120'000; ++key) ++seen[order_of(key, 5)];
   std::vector<std::uint64_t> counts;
@@ -124,7 +124,7 @@ TEST(permutation_gives_all_orders_of_a_few_equally_often) {
   CHECK(are_uniform(counts));
 }
 
-TEST(permutation_gives_all_pairs_equally_often) {
+TEST(permutation_pairs_are_uniform) {
   for (const std::uint64_t size : {20, 32, 33, 36, 37, 50}) {
     std::vector<std::uint64_t> first(size * (size - 1)), ends(size * (size - 1));
     for (std::uint64_t key = 0; key < 100'000; ++key) {

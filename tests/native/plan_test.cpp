@@ -14,7 +14,7 @@ using Ids = std::vector<std::int64_t>;
 
 constexpr std::uint64_t kFar = std::uint64_t{1} << 50;
 
-// Classes with records of their own: those of class i are i * 1000, i * 1000 + 1, ...
+// Classes; the records of class i are i * 1000, i * 1000 + 1, ...
 class Classes {
  public:
   explicit Classes(const std::vector<std::uint64_t>& sizes) : records(sizes) {
@@ -67,7 +67,7 @@ std::vector<std::uint64_t> equal_quotas(std::size_t classes, std::uint64_t per_b
   return quotas;
 }
 
-TEST(balanced_plan_draws_records_of_the_classes_it_names) {
+TEST(balanced_plan_draws_records_of_its_classes) {
   const Classes classes({4, 9, 5, 40, 7, 6});
   const BalancedPlan plan(1, classes.list(), 3, 4);
   for (const std::uint64_t start : {std::uint64_t{0}, kFar}) {
@@ -85,7 +85,7 @@ TEST(balanced_plan_draws_records_of_the_classes_it_names) {
   }
 }
 
-TEST(balanced_plan_of_wide_numbers_is_the_same) {
+TEST(balanced_plan_of_64_bit_ids) {
   const Classes classes({4, 9, 5, 40});
   const BalancedPlan narrow(1, classes.list(), 2, 3), wide(1, classes.list(true), 2, 3);
   for (std::uint64_t step = 0; step < 20; ++step) {
@@ -117,8 +117,8 @@ TEST(balanced_plan_draws_a_part_of_a_batch) {
   }
 }
 
-// More than there is room for on the stack.
-TEST(balanced_plan_has_room_for_many_classes_and_records) {
+// More than fit into the buffers on the stack.
+TEST(balanced_plan_of_many_classes_and_records) {
   const Classes classes(std::vector<std::uint64_t>(130, 100));
   const BalancedPlan plan(1, classes.list(), 100, 90);
   for (std::uint64_t step = 0; step < 5; ++step) {
@@ -128,7 +128,7 @@ TEST(balanced_plan_has_room_for_many_classes_and_records) {
   }
 }
 
-TEST(balanced_plan_counts_its_visits_over_changes) {
+TEST(balanced_plan_counts_visits_across_changes) {
   const Classes classes({4, 9, 5, 40, 7, 6});
   BalancedPlan plan(1, classes.list(), 2, 3);
   std::vector<std::uint64_t> heavy = equal_quotas(6, 2);
@@ -144,7 +144,7 @@ TEST(balanced_plan_counts_its_visits_over_changes) {
       const auto which = static_cast<std::size_t>((batch.labels[unit] + 5) / 3);
       CHECK(!(which == 2 && step >= 11 && step < 30));
       ++seen[which];
-      for (std::size_t i = 0; i < 3; ++i) {  // each record once before any comes twice
+      for (std::size_t i = 0; i < 3; ++i) {  // each record once before any is repeated
         CHECK(pass[which].insert(batch.ids[unit * 3 + i]).second);
         if (pass[which].size() == classes.records[which]) pass[which].clear();
       }
@@ -152,7 +152,7 @@ TEST(balanced_plan_counts_its_visits_over_changes) {
   }
 }
 
-TEST(balanced_plan_keeps_the_past_and_drops_the_future_of_a_change) {
+TEST(balanced_plan_change_applies_to_later_steps) {
   const Classes classes({4, 9, 5, 40, 7, 6});
   const BalancedPlan plan(1, classes.list(), 2, 3);
   const BalancedPlan later = plan.reweighted(20, equal_quotas(6, 2));
@@ -167,7 +167,7 @@ TEST(balanced_plan_keeps_the_past_and_drops_the_future_of_a_change) {
   }
 }
 
-TEST(epoch_plan_has_every_record_once_an_epoch) {
+TEST(epoch_plan_has_each_record_once_per_epoch) {
   for (const std::uint64_t records : {1, 5, 12, 33, 100}) {
     for (const std::size_t batch_size : {1, 4, 12, 40}) {
       for (const bool shuffled : {false, true}) {
@@ -203,7 +203,7 @@ TEST(epoch_plan_drops_or_fills_the_last_batch) {
   }
 }
 
-TEST(shares_of_ranks_are_disjoint_and_all_there_is) {
+TEST(shares_of_ranks_partition_the_batch) {
   for (std::uint64_t world = 1; world <= 9; ++world) {
     for (std::size_t units = 0; units <= 20; ++units) {
       std::size_t end = 0;
@@ -217,7 +217,7 @@ TEST(shares_of_ranks_are_disjoint_and_all_there_is) {
   }
 }
 
-TEST(shares_of_ranks_with_batches_of_their_own) {
+TEST(shares_of_independent_ranks) {
   const Share share{100, 2, 6, false};
   CHECK(share.batch(0) == 102 && share.batch(3) == 120);
   CHECK(share.units(7) == (std::pair<std::size_t, std::size_t>{0, 7}));

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLong{60'000};  // only reached if a test fails
 
-// A door that threads wait at until it is opened.
+// An event that threads wait for.
 class Door {
  public:
   void open() {
@@ -54,13 +54,13 @@ struct Sets {
     return true;
   }
 
-  std::vector<std::uint64_t> steps;  // not atomic: a sanitizer sees who is not kept apart
+  std::vector<std::uint64_t> steps;  // not atomic: a sanitizer detects races
   std::vector<std::atomic<bool>> in_use;
   std::atomic<int> collisions = 0;
   std::atomic<std::uint64_t> done = 0;
 };
 
-TEST(steps_come_in_order_and_each_once) {
+TEST(steps_in_order) {
   for (const std::size_t threads : {1, 2, 5, 16}) {
     for (const std::size_t count : {1, 2, 3, 7, 40}) {
       const std::uint64_t steps = 500;
@@ -73,18 +73,18 @@ TEST(steps_come_in_order_and_each_once) {
         CHECK(result && result->done);
         if (!result) return;
         CHECK(sets.steps[result->set] == step);
-        // All that bounds how far they run ahead is how many sets they have.
+        // The number of sets limits how far they run ahead.
         CHECK(sets.done <= step + count);
         ahead.give(result->set);
       }
-      CHECK(!ahead.poll());  // there are no more
+      CHECK(!ahead.poll());  // all steps were returned
       CHECK(sets.done == steps);
       CHECK(sets.collisions == 0);
     }
   }
 }
 
-TEST(a_set_in_use_is_not_written) {
+TEST(buffers_in_use_are_not_written) {
   const std::size_t count = 6;
   Sets sets(200);
   Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, 200,
@@ -96,13 +96,13 @@ TEST(a_set_in_use_is_not_written) {
     CHECK(result.has_value());
     if (!result) return;
     kept.push_back(result->set);
-    if (count + step < 200) ahead.give(count + step);  // another one instead
+    if (count + step < 200) ahead.give(count + step);  // a set for the next step
   }
   CHECK(std::set<std::size_t>(kept.begin(), kept.end()).size() == kept.size());
   for (std::uint64_t step = 0; step < kept.size(); ++step) CHECK(sets.steps[kept[step]] == step);
 }
 
-TEST(sets_may_become_more_and_fewer) {
+TEST(number_of_buffers_changes) {
   std::mt19937_64 random(3);
   const std::uint64_t steps = 4000;
   Sets sets(64);
@@ -127,7 +127,7 @@ TEST(sets_may_become_more_and_fewer) {
   CHECK(sets.collisions == 0);
 }
 
-TEST(a_step_that_fails_is_told_in_its_turn) {
+TEST(failed_step_is_reported_in_order) {
   for (const std::size_t threads : {1, 4}) {
     Prefetcher ahead(
         [](std::uint64_t step, std::size_t) {
@@ -146,7 +146,7 @@ TEST(a_step_that_fails_is_told_in_its_turn) {
   }
 }
 
-TEST(a_wait_that_times_out_returns_nothing_and_can_be_repeated) {
+TEST(wait_after_a_timeout) {
   Door door;
   std::atomic<int> begun = 0;
   Prefetcher ahead(
@@ -187,7 +187,7 @@ TEST(later_steps_wait_for_an_earlier_one) {
   for (int step = 0; step < 8; ++step) CHECK(ahead.wait(kLong).has_value());
 }
 
-TEST(stopping_waits_for_what_is_under_way_and_begins_nothing) {
+TEST(stop_waits_for_steps_in_flight) {
   for (const std::size_t threads : {1, 3}) {
     Door door;
     std::atomic<std::size_t> begun = 0, ended = 0;
@@ -204,7 +204,7 @@ TEST(stopping_waits_for_what_is_under_way_and_begins_nothing) {
     std::thread opener([&] { door.open(); });
     ahead.stop();
     opener.join();
-    // A thread may have begun one more step between the door and the word to stop.
+    // A thread may have begun one more step before the stop.
     const std::size_t stopped = begun;
     CHECK(begun == ended);
     ahead.give(20);
@@ -213,17 +213,17 @@ TEST(stopping_waits_for_what_is_under_way_and_begins_nothing) {
   }
 }
 
-TEST(stopping_ends_a_wait) {
+TEST(stop_ends_a_wait) {
   Prefetcher ahead([](std::uint64_t, std::size_t) { return true; }, 1000, 2);
   std::thread stopper([&] { ahead.stop(); });
-  CHECK(!ahead.wait(kLong));  // there is no set, so that it waits until it is stopped
+  CHECK(!ahead.wait(kLong));  // without a set it waits until it is stopped
   stopper.join();
   CHECK(!ahead.wait(kLong));
   ahead.give(0);
   CHECK(!ahead.wait(kLong));
 }
 
-TEST(many_may_stop_it_at_once) {
+TEST(concurrent_stops) {
   for (int round = 0; round < 100; ++round) {
     Sets sets(4);
     Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
@@ -238,7 +238,7 @@ TEST(many_may_stop_it_at_once) {
   }
 }
 
-TEST(leaving_ends_the_threads) {
+TEST(destructor_ends_the_threads) {
   for (int round = 0; round < 200; ++round) {
     Sets sets(4);
     {
@@ -251,13 +251,13 @@ TEST(leaving_ends_the_threads) {
         if (result && round % 2 == 0) ahead.give(result->set);
       }
     }
-    const std::uint64_t done = sets.done;  // who is not there any more does nothing
+    const std::uint64_t done = sets.done;  // ended threads do nothing
     sets.steps.assign(4, 0);
     CHECK(sets.done == done && sets.collisions == 0);
   }
 }
 
-TEST(no_steps_and_fewer_than_threads) {
+TEST(fewer_steps_than_threads) {
   for (const std::uint64_t steps : {0, 1, 2}) {
     Sets sets(5);
     Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },

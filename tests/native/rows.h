@@ -1,4 +1,4 @@
-// Indexes and shards made by hand, with anything in their rows.
+// Indexes and shards with any rows.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Row {
   std::int64_t label = 0;
 };
 
-// Rows as an index file has them, at addresses that suit no number.
+// Rows of an index file, at unaligned addresses.
 class Index {
  public:
   Index& add(const std::vector<Row>& rows, std::size_t shards, bool labelled = true) {
@@ -56,7 +56,7 @@ class Index {
   std::size_t records_ = 0, shards_ = 0;
 };
 
-// The frames of records, and the rows that say where they are.
+// The frames of records, and their rows.
 inline std::string framed(const std::vector<std::string>& records, std::uint32_t shard,
                           std::vector<Row>& rows) {
   Buffer<std::uint8_t> frames;

@@ -18,7 +18,7 @@ std::uint64_t sum_of(const Numbers& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), std::uint64_t{0});
 }
 
-// How often classes of these weights come in a cycle; a light one gets what cannot be divided.
+// The quotas of classes of these weights in a cycle; the remainder goes to a light class.
 Numbers quotas_of(const Numbers& weights, std::uint64_t per_batch) {
   const std::uint64_t span = WeightedSchedule::span(weights.size(), per_batch);
   const std::uint64_t total = kSpans * span * per_batch;
@@ -29,7 +29,7 @@ Numbers quotas_of(const Numbers& weights, std::uint64_t per_batch) {
   return quotas;
 }
 
-// Goes through batches from the first one on, and counts what the schedule says of itself.
+// Draws batches in order, and compares the visits with those of the schedule.
 bool is_true_to_itself(const Schedule& schedule, std::uint64_t classes, std::uint64_t per_batch,
                        std::uint64_t batches) {
   Numbers seen(classes), drawn(per_batch), visits(per_batch);
@@ -40,7 +40,7 @@ bool is_true_to_itself(const Schedule& schedule, std::uint64_t classes, std::uin
     schedule.draw(batch, drawn.data(), visits.data());
     for (std::uint64_t i = 0; i < per_batch; ++i) {
       if (visits[i] != counted.at(drawn[i])) return false;
-      if (seen[drawn[i]]++ != visits[i]) return false;  // also if it is there twice
+      if (seen[drawn[i]]++ != visits[i]) return false;  // also if a class is repeated
     }
   }
   return true;
@@ -78,7 +78,7 @@ TEST(weighted_schedule_counts_what_it_draws) {
        {Numbers{1}, Numbers{1, 1}, Numbers{1, 2, 3}, Numbers{3, 0, 1, 2, 5},
         Numbers{1, 1, 1, 1, 1, 1, 1}, Numbers{9, 1, 8, 2, 7, 3, 6, 4, 5}}) {
     const std::uint64_t heaviest = *std::max_element(weights.begin(), weights.end());
-    // No class more than once a batch.
+    // Each class at most once per batch.
     for (std::uint64_t per_batch = 1; per_batch * heaviest <= sum_of(weights); ++per_batch) {
       const WeightedSchedule schedule(9, quotas_of(weights, per_batch), per_batch);
       CHECK(is_true_to_itself(schedule, weights.size(), per_batch, 700));
@@ -86,7 +86,7 @@ TEST(weighted_schedule_counts_what_it_draws) {
   }
 }
 
-TEST(weighted_schedule_of_a_cycle_has_the_quotas) {
+TEST(weighted_schedule_of_one_cycle_has_the_quotas) {
   const Numbers quotas = quotas_of({2, 0, 3, 1, 4}, 2);
   const WeightedSchedule schedule(7, quotas, 2);
   const std::uint64_t cycle = kSpans * 3;
@@ -102,7 +102,7 @@ TEST(weighted_schedule_of_a_cycle_has_the_quotas) {
   CHECK(often == quotas);
 }
 
-TEST(weighted_schedule_counts_also_far_away) {
+TEST(weighted_schedule_counts_at_large_steps) {
   const Numbers quotas = quotas_of({5, 1, 4, 2, 3, 3, 2, 4, 1, 5}, 3);
   const WeightedSchedule schedule(8, quotas, 3);
   const std::uint64_t far = (std::uint64_t{1} << 52) + 12345;
@@ -114,7 +114,7 @@ TEST(weighted_schedule_counts_also_far_away) {
   CHECK(count(schedule, 10, far + 2000) == seen);
 }
 
-TEST(weighted_schedule_has_what_is_due_in_every_span) {
+TEST(weighted_schedule_has_the_quotas_of_every_span) {
   const Numbers quotas = quotas_of({5, 1, 4, 2, 3, 3, 2, 4, 1, 5}, 3);
   const WeightedSchedule schedule(8, quotas, 3);
   for (std::uint64_t span = 0; span < 3000; ++span) {
@@ -126,7 +126,7 @@ TEST(weighted_schedule_has_what_is_due_in_every_span) {
   }
 }
 
-TEST(weighted_schedule_has_a_full_class_in_every_batch) {
+TEST(weighted_schedule_of_a_class_in_every_batch) {
   const std::uint64_t most = kSpans * 2;
   const WeightedSchedule schedule(1, {most, 1, most - 1, 0}, 2);
   Numbers drawn(2), visits(2);
@@ -137,7 +137,7 @@ TEST(weighted_schedule_has_a_full_class_in_every_batch) {
   }
 }
 
-TEST(weighted_schedule_can_be_shared_by_threads) {
+TEST(weighted_schedule_is_shared_by_threads) {
   const WeightedSchedule schedule(3, quotas_of({1, 2, 3, 4, 5, 5, 4, 3, 2, 1}, 2), 2);
   const auto ask = [&](std::uint64_t times, Numbers* out) {
     for (std::uint64_t i = 0; i < 1500; ++i) {

@@ -1,4 +1,4 @@
-// What a record must have to fit its columns.
+// Records that do not match their columns.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -14,7 +14,7 @@ using Ints = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 using Strings = std::vector<std::string>;
 
-TEST(a_required_key_must_be_there) {
+TEST(required_key_is_missing) {
   const std::vector<Column> columns = {fixed("a", Element::int64), variable("b", Element::string)};
   const std::string a = entry("a", ints({1})), b = entry("b", strings({}));
   CHECK(!decode(columns, {example(a + b)}).fault);
@@ -23,12 +23,12 @@ TEST(a_required_key_must_be_there) {
   CHECK(missing.code == FaultCode::missing);
   CHECK(missing.row == 1 && missing.column == 1 && missing.offset == short_record.size());
   CHECK(decode(columns, {""}).fault.code == FaultCode::missing);
-  // A Feature that holds no list is as good as none.
+  // A Feature without a list is missing.
   CHECK(fault_of(fixed("k", Element::int64), "") == FaultCode::missing);
   CHECK(fault_of(variable("k", Element::int64), field(16, "unknown")) == FaultCode::missing);
 }
 
-TEST(an_optional_key_has_its_default) {
+TEST(optional_key_has_its_default) {
   const std::vector<Column> columns = {
       optional(fixed("a", Element::int16, 2), memory_of<std::int16_t>({7, -8})),
       optional(variable("b", Element::float32), memory_of<float>({0.5F})),
@@ -57,13 +57,13 @@ TEST(an_optional_key_has_its_default) {
   CHECK(decoded[6].values.empty());
 }
 
-TEST(an_optional_key_must_fit_if_it_is_there) {
+TEST(optional_key_of_another_shape) {
   const Column column = optional(fixed("k", Element::int64), memory_of<std::int64_t>({9}));
   CHECK(fault_of(column, floats({1})) == FaultCode::kind);
   CHECK(fault_of(column, ints({1, 2})) == FaultCode::count);
 }
 
-TEST(the_kind_must_be_that_of_the_schema) {
+TEST(kind_differs_from_the_schema) {
   const std::string lists[] = {"", strings({"x"}), floats({1}), ints({1})};
   for (const Element element : {Element::string, Element::float32, Element::int64}) {
     for (const Column& column : {fixed("k", element), variable("k", element)}) {
@@ -82,7 +82,7 @@ TEST(the_kind_must_be_that_of_the_schema) {
   CHECK(fault_of(raw(fixed("k", Element::int64)), ints({1})) == FaultCode::kind);
 }
 
-TEST(the_count_must_fit_the_shape) {
+TEST(count_differs_from_the_shape) {
   const Fault fault = decode_feature(fixed("k", Element::int64, 2), ints({1, 2, 3})).fault;
   CHECK(fault.code == FaultCode::count && fault.found == 3 && fault.expected == 2);
   for (const Element element : kElements) {
@@ -100,7 +100,7 @@ TEST(the_count_must_fit_the_shape) {
   }
 }
 
-TEST(integers_must_fit_the_dtype) {
+TEST(integers_out_of_range_of_the_dtype) {
   struct Case {
     Element element;
     std::int64_t least, most;
@@ -125,7 +125,7 @@ TEST(integers_must_fit_the_dtype) {
   CHECK(fault_of(fixed("k", Element::uint64), ints({-1})) == FaultCode::none);
 }
 
-TEST(raw_tensors_must_have_the_right_size) {
+TEST(raw_tensor_of_another_size) {
   const Fault fault =
       decode_feature(raw(fixed("k", Element::int32, 2)), strings({"1234567"})).fault;
   CHECK(fault.code == FaultCode::bytes && fault.found == 7 && fault.expected == 8);
@@ -138,7 +138,7 @@ TEST(raw_tensors_must_have_the_right_size) {
   CHECK(fault_of(raw(fixed("k", Element::uint8, 0)), strings({""})) == FaultCode::none);
 }
 
-TEST(raw_tensors_are_one_string) {
+TEST(raw_tensor_of_several_strings) {
   const Column column = raw(fixed("k", Element::uint8, 2));
   CHECK(fault_of(column, strings({"ab"})) == FaultCode::none);
   CHECK(fault_of(column, strings({"ab", "ab"})) == FaultCode::count);

@@ -40,7 +40,7 @@ bool operator==(const Found& found, const Found& other) {
   return found.position == other.position && found.needed == other.needed;
 }
 
-TEST(a_frame_is_found_behind_any_number_of_bytes) {
+TEST(frame_after_any_number_of_bytes) {
   for (const std::string record : {"", "x", "a longer record, of more than a header"}) {
     for (std::size_t before = 0; before < 40; ++before) {
       const std::string data = std::string(before, '\x7f') + frame(record);
@@ -51,18 +51,18 @@ TEST(a_frame_is_found_behind_any_number_of_bytes) {
   }
 }
 
-TEST(nothing_is_found_in_nothing) {
+TEST(search_of_empty_data) {
   CHECK(find_frame(nullptr, 0, 0, 0, kAny, true) == Found{0, 0});
   CHECK(find_frame(nullptr, 0, 0, 0, kAny, false) == Found{0, kHeaderBytes});
   CHECK(find_end(nullptr, 0, true) == 0);
 }
 
-TEST(zeros_are_no_frames) {
+TEST(search_of_zeros) {
   for (std::size_t size = 0; size < 100; ++size)
     CHECK(find(std::string(size, '\0')) == Found{size, 0});
 }
 
-TEST(a_frame_with_one_wrong_bit_is_not_found) {
+TEST(search_ignores_a_corrupt_frame) {
   const std::string valid = frame("record");
   for (std::size_t bit = 0; bit < 8 * valid.size(); ++bit) {
     std::string corrupt = valid;
@@ -71,7 +71,7 @@ TEST(a_frame_with_one_wrong_bit_is_not_found) {
   }
 }
 
-TEST(a_frame_cut_at_any_byte_asks_for_the_rest_unless_the_file_ends) {
+TEST(search_of_a_truncated_frame_needs_the_rest) {
   const std::string valid = frame("record");
   for (std::size_t size = 0; size < valid.size(); ++size) {
     const std::string data = "junk" + valid.substr(0, size);
@@ -81,11 +81,11 @@ TEST(a_frame_cut_at_any_byte_asks_for_the_rest_unless_the_file_ends) {
   }
 }
 
-TEST(a_search_goes_on_where_a_header_may_begin) {
+TEST(search_resumes_at_a_possible_header) {
   CHECK(find(std::string(100, 'x'), 0, 0, false) == Found{100 - kHeaderBytes + 1, kHeaderBytes});
 }
 
-TEST(a_length_over_the_most_is_passed_over) {
+TEST(search_skips_lengths_over_the_limit) {
   const std::string data = header(1000) + frame("next");
   CHECK(find(data, 0, 0, false, 999) == Found{kHeaderBytes, 0});
   CHECK(find(data, 0, 0, false, 1000) == Found{0, 1000 + kFrameBytes});
@@ -94,27 +94,27 @@ TEST(a_length_over_the_most_is_passed_over) {
   }
 }
 
-TEST(before_the_end_of_a_corrupt_record_frames_must_lead_there) {
+TEST(frames_in_a_corrupt_record_must_end_with_it) {
   const std::string inner = frame("one") + frame("two");
-  // What a record holds stops before the record's own checksum.
+  // The data of a record ends before its checksum.
   const std::string held = inner + "crc4" + frame("next");
   CHECK(find(held, 0, inner.size() + 4) == Found{inner.size() + 4, 0});
   CHECK(find(held) == Found{0, 0});
   // Frames that reach its end, or pass it, are not inside it.
   for (std::size_t end = 1; end <= inner.size(); ++end)
     CHECK(find(inner + "x", 0, end) == Found{0, 0});
-  // Nor do those that lead to the end of the file.
+  // Frames that end with the file are not inside it either.
   CHECK(find(inner, 0, inner.size() + 9) == Found{0, 0});
   CHECK(find(inner, 0, inner.size() + 9, false) == Found{0, inner.size() + kHeaderBytes});
 }
 
-TEST(a_search_in_nothing_but_headers_ends) {
+TEST(search_of_headers_ends) {
   std::string data;
   while (data.size() < (1 << 20)) data += header(500'000);
   CHECK(find(data + frame("last")).position >= data.size());
 }
 
-TEST(a_frame_whose_header_alone_is_corrupt_is_known_by_its_data) {
+TEST(end_of_a_frame_with_a_corrupt_header) {
   const std::string inner = frame("a record") + frame("within a record");
   for (const std::string& record : {std::string(), std::string("x"), inner, "a" + inner + "b"}) {
     const std::string valid = frame(record);
@@ -131,7 +131,7 @@ TEST(a_frame_whose_header_alone_is_corrupt_is_known_by_its_data) {
   }
 }
 
-TEST(the_end_of_less_than_a_frame_is_nowhere) {
+TEST(end_of_less_than_a_frame) {
   for (std::size_t size = 0; size < kFrameBytes; ++size) CHECK(end_of(std::string(size, 'x')) == 0);
 }
 

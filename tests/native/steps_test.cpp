@@ -10,7 +10,7 @@ namespace {
 
 using Ints = std::vector<std::int64_t>;
 
-// A record that has nothing but the one list.
+// A record of one list.
 std::string with_list(std::string_view key, const std::string& list) {
   return sequence_example("", entry(key, list));
 }
@@ -26,7 +26,7 @@ TEST(steps_have_splits_for_steps_and_rows) {
   CHECK(decoded[0].row_splits == Ints{0, 3, 3, 4});
 }
 
-TEST(steps_hold_every_kind_of_list) {
+TEST(steps_of_every_kind) {
   const Decoded decoded = decode(
       {steps("floats", Element::float32, 2), steps("strings", Element::string),
        raw(steps("raw", Element::uint16, 2))},
@@ -43,7 +43,7 @@ TEST(steps_hold_every_kind_of_list) {
   CHECK(decoded[2].step_splits == Ints{0, 2});
 }
 
-TEST(context_and_lists_have_keys_of_their_own) {
+TEST(context_and_lists_have_separate_keys) {
   const std::string record = sequence_example(entry("k", ints({1})) + entry("only", ints({2})),
                                               entry("k", feature_list({ints({3}), ints({4})})));
   for (const bool turned : {false, true}) {
@@ -57,7 +57,7 @@ TEST(context_and_lists_have_keys_of_their_own) {
   CHECK(decode({steps("only", Element::int64)}, {record}).fault.code == FaultCode::missing);
 }
 
-TEST(a_list_is_missing_or_empty) {
+TEST(missing_or_empty_list) {
   const std::string empty = with_list("k", ""), none = sequence_example("", "");
   CHECK(!decode({steps("k", Element::int64)}, {empty}).fault);
   CHECK(decode({steps("k", Element::int64)}, {none}).fault.code == FaultCode::missing);
@@ -66,7 +66,7 @@ TEST(a_list_is_missing_or_empty) {
   CHECK(decoded[0].row_splits == Ints{0, 0, 0, 0});
 }
 
-TEST(every_step_must_fit_the_shape) {
+TEST(step_of_another_shape) {
   const auto fault_of = [](const Column& column, const std::string& step) {
     const std::string valid =
         column.element == Element::string ? strings({"a", "b"}) : ints({1, 2});
@@ -85,7 +85,7 @@ TEST(every_step_must_fit_the_shape) {
 }
 
 // The caller shapes exact steps as (steps, count), so that each of them must have its values.
-TEST(a_step_without_a_list_has_no_values) {
+TEST(step_without_a_list) {
   const std::string record = with_list("k", feature_list({ints({1}), "", ints({2})}));
   const Fault fault = decode({steps("k", Element::int64)}, {record}).fault;
   CHECK(fault.code == FaultCode::count);
@@ -102,7 +102,7 @@ TEST(a_step_without_a_list_has_no_values) {
   CHECK(empty[0].step_splits == Ints{0, 0});
 }
 
-TEST(a_list_that_comes_again_replaces_what_it_said) {
+TEST(repeated_list_replaces_the_list) {
   const std::string one = entry("k", feature_list({ints({1}), ints({2})}));
   const std::string two = entry("k", feature_list({ints({3})}));
   const Decoded decoded = decode({steps("k", Element::int64)}, {sequence_example("", one + two)});
@@ -111,7 +111,7 @@ TEST(a_list_that_comes_again_replaces_what_it_said) {
   CHECK(decoded[0].row_splits == Ints{0, 1});
 }
 
-TEST(lists_that_come_twice_in_an_entry_are_merged) {
+TEST(repeated_lists_of_an_entry_are_merged) {
   const std::string fields = field(1, "k") + field(2, feature_list({ints({1})})) +
                              field(2, feature_list({ints({2}), ints({3})}));
   const Decoded decoded =
@@ -120,13 +120,13 @@ TEST(lists_that_come_twice_in_an_entry_are_merged) {
   CHECK(decoded[0].as<std::int64_t>() == Ints{1, 2, 3});
 }
 
-TEST(lists_are_passed_over_when_no_column_wants_them) {
+TEST(lists_without_a_column_are_skipped) {
   const std::string record = field(2, "this is no map of feature lists") + field(1, "");
   CHECK(!decode({optional(variable("k", Element::int64))}, {record}).fault);
   CHECK(decode({optional(steps("k", Element::int64))}, {record}).fault);
 }
 
-TEST(unknown_fields_of_a_list_are_passed_over) {
+TEST(unknown_fields_of_a_list_are_skipped) {
   const std::string unknown = tag(1, kVarint) + varint(1) + field(2, "x");
   const std::string list = unknown + field(1, ints({1})) + unknown;
   const Decoded decoded = decode({steps("k", Element::int64)}, {with_list("k", list)});
@@ -134,7 +134,7 @@ TEST(unknown_fields_of_a_list_are_passed_over) {
   CHECK(decoded[0].as<std::int64_t>() == Ints{1});
 }
 
-TEST(a_sequence_example_cut_at_any_byte_is_decoded_or_a_fault) {
+TEST(sequence_example_truncated_at_any_byte) {
   const std::vector<Column> columns = {fixed("id", Element::int64), steps("a", Element::float32, 2),
                                        ragged_steps("b", Element::string),
                                        raw(steps("c", Element::int16))};

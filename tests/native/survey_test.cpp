@@ -23,7 +23,7 @@ Survey survey_of(const std::vector<std::string>& records) {
   return survey;
 }
 
-TEST(a_survey_counts_records_kinds_and_values) {
+TEST(survey_counts_records_kinds_and_values) {
   const Survey survey = survey_of({
       example(entry("a", ints({1, 2})) + entry("b", strings({"x"}))),
       example(entry("a", ints({})) + entry("b", floats({1, 2, 3}))),
@@ -43,7 +43,7 @@ TEST(a_survey_counts_records_kinds_and_values) {
   CHECK(b.first_of_kind == Kinds{2, 0, 1, 0});
 }
 
-TEST(a_survey_reads_packed_and_unpacked_values) {
+TEST(survey_of_packed_and_unpacked_values) {
   const Survey survey = survey_of({example(
       entry("i", feature(Wire::ints, packed_ints({1, 300}) + unpacked_ints({-1}))) +
       entry("f", feature(Wire::floats, packed_floats({1, 2}) + unpacked_floats({3, 4}))))});
@@ -51,7 +51,7 @@ TEST(a_survey_reads_packed_and_unpacked_values) {
   CHECK(survey.context().at("f").most == 4);
 }
 
-TEST(a_survey_sees_what_protobuf_would) {
+TEST(survey_equals_protobuf) {
   const std::string twice = field(1, "merged") + field(2, ints({1})) + field(2, ints({2}));
   const Survey survey = survey_of({
       example(entry("replaced", ints({1, 2, 3})) + entry("replaced", strings({"x"})) +
@@ -65,7 +65,7 @@ TEST(a_survey_sees_what_protobuf_would) {
   CHECK(survey.context().at("merged").most == 2);
 }
 
-TEST(a_survey_counts_the_values_of_steps) {
+TEST(survey_counts_the_values_of_steps) {
   const Survey survey = survey_of({
       sequence_example(
           entry("k", ints({1})),
@@ -80,8 +80,8 @@ TEST(a_survey_counts_the_values_of_steps) {
   CHECK(survey.lists().at("empty").by_kind == Kinds{});
 }
 
-// The decoder gives such a step no values, so the fewest values of a step are none.
-TEST(a_step_without_a_list_counts_as_one_without_values) {
+// The decoder returns no values for such a step, so the minimum number of values is 0.
+TEST(survey_of_a_step_without_a_list) {
   const Survey survey =
       survey_of({sequence_example("", entry("k", feature_list({ints({1, 2}), ""})))});
   const Seen& k = survey.lists().at("k");
@@ -89,7 +89,7 @@ TEST(a_step_without_a_list_counts_as_one_without_values) {
   CHECK(k.least == 0 && k.most == 2);
 }
 
-TEST(a_survey_says_which_record_is_none) {
+TEST(survey_fault_has_the_record) {
   Survey survey;
   const std::string valid = example(entry("k", ints({1})));
   CHECK(!add(survey, valid));
@@ -99,7 +99,7 @@ TEST(a_survey_says_which_record_is_none) {
   CHECK(fault.offset == valid.size() - 2);
 }
 
-TEST(a_survey_of_a_record_cut_at_any_byte_is_made_or_a_fault) {
+TEST(survey_of_a_record_truncated_at_any_byte) {
   const std::string record = sequence_example(
       entry("a", ints({1, 300})) + entry("b", strings({"x", "yz"})),
       entry("c", feature_list({floats({1}), feature(Wire::floats, unpacked_floats({2})), ""})));

@@ -1,4 +1,4 @@
-// Text: what is UTF-8, and columns that must be.
+// Validation of UTF-8, and of columns of strings.
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ std::string encoded(std::uint32_t point) {
   return {static_cast<char>(0xf0 | point >> 18), tail(12), tail(6), tail(0)};
 }
 
-TEST(every_character_is_text_and_no_surrogate_is) {
+TEST(every_character_is_valid_and_surrogates_are_not) {
   for (std::uint32_t point = 0; point <= 0x10ffff; ++point) {
     const bool surrogate = point >= 0xd800 && point <= 0xdfff;
     const std::string bytes = encoded(point);
@@ -32,8 +32,8 @@ TEST(every_character_is_text_and_no_surrogate_is) {
   CHECK(!is_text("\xf4\x90\x80\x80"));  // one past the last
 }
 
-// There are exactly as many texts of two and of three bytes as there are characters to make them.
-TEST(nothing_but_characters_is_text) {
+// The number of valid strings of two and of three bytes follows from the number of characters.
+TEST(invalid_utf8) {
   std::size_t two = 0, three = 0;
   for (std::uint32_t bits = 0; bits < 1U << 24; ++bits) {
     const std::uint8_t bytes[] = {static_cast<std::uint8_t>(bits >> 16),
@@ -48,7 +48,7 @@ TEST(nothing_but_characters_is_text) {
   CHECK(three == one_byte * one_byte * one_byte + 2 * one_byte * two_bytes + three_bytes);
 }
 
-TEST(characters_longer_than_needed_are_no_text) {
+TEST(overlong_characters_are_invalid) {
   for (const char* const bytes :
        {"\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80",
         "\xf0\x8f\xbf\xbf", "\xf8\x88\x80\x80\x80", "\xfc\x84\x80\x80\x80\x80", "\xfe", "\xff"}) {
@@ -56,7 +56,7 @@ TEST(characters_longer_than_needed_are_no_text) {
   }
 }
 
-TEST(text_is_read_to_its_end_at_every_length) {
+TEST(strings_of_every_length) {
   for (std::size_t before = 0; before < 20; ++before) {
     for (std::size_t after = 0; after < 20; ++after) {
       for (const char* const character : {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\xa6\x89"}) {
@@ -74,7 +74,7 @@ TEST(text_is_read_to_its_end_at_every_length) {
   CHECK(is_text(""));
 }
 
-TEST(a_column_of_text_must_be_utf8) {
+TEST(string_column_must_be_utf8) {
   const std::string owl = "\xf0\x9f\xa6\x89", broken = "\xf0\x9f\xa6";
   for (const Column& column : {fixed("k", Element::string, 2), variable("k", Element::string)}) {
     CHECK(!decode({utf8(column)}, {example(entry("k", strings({owl, "owl"})))}).fault);
@@ -86,12 +86,12 @@ TEST(a_column_of_text_must_be_utf8) {
   }
 }
 
-TEST(text_that_was_replaced_need_not_be_utf8) {
+TEST(replaced_string_need_not_be_utf8) {
   const std::string value = strings({"\xff"}) + ints({1}) + strings({"text"});
   CHECK(!decode({utf8(fixed("k", Element::string))}, {example(entry("k", value))}).fault);
 }
 
-TEST(text_of_steps_must_be_utf8) {
+TEST(strings_of_steps_must_be_utf8) {
   const std::string list = feature_list({strings({"a"}), strings({"\x80"})});
   const std::string record = sequence_example("", entry("k", list));
   CHECK(!decode({steps("k", Element::string)}, {record}).fault);

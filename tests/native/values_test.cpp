@@ -1,4 +1,4 @@
-// The plain form of a row of numbers, which is read without looking further.
+// The plain form of a row of numbers, which has a fast path.
 #include "values.h"
 
 #include <limits>
@@ -15,7 +15,7 @@ std::string raw_feature(const Column& column, char fill) {
   return strings({std::string(column.count * element_size(column.element), fill)});
 }
 
-// A Feature, and every Feature that differs from it in one byte, or is cut or longer.
+// A Feature, and every Feature that differs from it in one byte or is truncated or longer.
 std::vector<std::string> around(const std::string& feature) {
   std::vector<std::string> all = {feature, feature + '\0', feature + feature};
   for (std::size_t at = 0; at < feature.size(); ++at) {
@@ -29,7 +29,7 @@ std::vector<std::string> around(const std::string& feature) {
   return all;
 }
 
-TEST(what_others_write_has_the_plain_form) {
+TEST(encodings_of_other_writers_have_the_plain_form) {
   for (const Element element : kElements) {
     if (element == Element::string) continue;
     for (const std::size_t count : {0, 1, 2, 15, 16, 17, 31, 32, 127, 128, 5000}) {
@@ -59,7 +59,7 @@ TEST(integers_have_the_plain_form_if_they_fit) {
   CHECK(plain(Element::int64, std::numeric_limits<std::int64_t>::max()) == Plain::yes);
   CHECK(plain(Element::uint64, -1) == Plain::yes);
   CHECK(plain(Element::boolean, 2) == Plain::yes);
-  // Longer than it need be, but a varint all the same, which may have ten bytes.
+  // Longer than necessary, but a valid varint.
   const auto long_one = [](std::size_t zeros) {
     const std::string run = '\x85' + std::string(zeros, '\x80') + '\0';
     return read_plain(fixed("k", Element::int64), feature(Wire::ints, field(1, run)));
@@ -89,7 +89,7 @@ TEST(other_forms_are_not_plain) {
   CHECK(read_plain(variable("k", Element::int64), ints({1})) == Plain::no);
 }
 
-TEST(what_looks_plain_is_read_the_same_the_long_way) {
+TEST(plain_form_equals_the_general_decoder) {
   const std::string fill = {'\0', '\1', '\x7f'};
   for (const Element element : kElements) {
     if (element == Element::string) continue;

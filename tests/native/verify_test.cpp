@@ -1,4 +1,4 @@
-// Decoding records together with their frames' checksums.
+// Decoding of records with verification of their checksums.
 #include <string>
 #include <vector>
 
@@ -16,7 +16,7 @@ std::string followed_by_footer(const std::string& record) {
   return record + footer;
 }
 
-TEST(checksums_are_verified_when_asked_for) {
+TEST(checksums_are_verified_on_request) {
   const std::string record = example(entry("k", ints({1})));
   const std::string with_footer = followed_by_footer(record);
   const std::vector<Column> columns = {fixed("k", Element::int64)};
@@ -28,8 +28,8 @@ TEST(checksums_are_verified_when_asked_for) {
   CHECK(!decode(columns, {corrupt.substr(0, record.size())}).fault);
 }
 
-// Long records are verified while they are copied, which must not show.
-TEST(long_records_decode_alike_with_and_without_their_checksums) {
+// Long records are verified while they are copied; the result must be the same.
+TEST(long_records_with_and_without_checksums) {
   std::string memory(60'000, '\0');
   for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<char>(i * i >> 3);
   const std::string large = memory.substr(0, 40'000), small = memory.substr(1, 2'000);
@@ -44,7 +44,7 @@ TEST(long_records_decode_alike_with_and_without_their_checksums) {
   std::vector<std::string> records, followed;
   for (const std::string& entries :
        {s + l + n, n + l + s, l + s + n + entry("o", strings({"def"})), l + m + s + n,
-        // The key comes again, and the largest tensor is not the first one.
+        // A repeated key; the largest tensor is not the first one.
         entry("l", strings({small})) + s + n + l}) {
     records.push_back(example(entries));
     followed.push_back(followed_by_footer(records.back()));
@@ -63,7 +63,7 @@ TEST(long_records_decode_alike_with_and_without_their_checksums) {
   }
 }
 
-TEST(long_records_have_the_same_faults_with_and_without_their_checksums) {
+TEST(faults_of_long_records_with_and_without_checksums) {
   const std::string memory(20'000, 'x');
   const std::vector<Column> columns = {raw(fixed("a", Element::uint8, 20'000)),
                                        raw(fixed("b", Element::uint8, 10'000))};

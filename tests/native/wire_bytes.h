@@ -13,8 +13,7 @@
 
 namespace covey::testing {
 
-// A copy on the heap that is exactly as long as its bytes, so that the address sanitizer sees a
-// read past the end.
+// A copy on the heap of the exact size, so that the address sanitizer detects a read past the end.
 class Exact {
  public:
   explicit Exact(std::string_view bytes)

@@ -13,7 +13,7 @@ using namespace std::string_literals;
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
 
-// What reading one thing came to: the fault, and how many bytes were taken if there was none.
+// The result of one read: the fault, or the number of consumed bytes.
 struct Read {
   FaultCode code;
   std::uint64_t value = 0;
@@ -76,7 +76,7 @@ std::string repeated(const std::string& text, int times) {
   return all;
 }
 
-TEST(varints_of_every_size_come_back) {
+TEST(round_trip_of_varints) {
   for (int bits = 0; bits <= 64; ++bits) {
     const std::uint64_t most = bits == 0 ? 0 : kMost >> (64 - bits);
     for (const std::uint64_t value : {most, most / 2 + 1, most - (bits != 0)}) {
@@ -90,16 +90,16 @@ TEST(varints_of_every_size_come_back) {
   }
 }
 
-TEST(the_longest_varint_has_ten_bytes) {
+TEST(longest_varint_has_ten_bytes) {
   CHECK(read_varint("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").value == kMost);
   CHECK(read_varint("\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"s).value == 0);
   CHECK(read_varint("\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"s).taken == 10);
-  // protobuf drops what does not fit 64 bits.
+  // protobuf drops bits above 64.
   CHECK(read_varint("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f").value == kMost);
   CHECK(read_varint("\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"s).code == FaultCode::varint);
 }
 
-TEST(a_varint_cut_at_any_byte_is_a_fault) {
+TEST(varint_truncated_at_any_byte) {
   const std::string whole = varint(kMost);
   for (std::size_t size = 0; size < whole.size(); ++size) {
     CHECK(read_varint(whole.substr(0, size)).code == FaultCode::varint);
@@ -121,7 +121,7 @@ TEST(field_number_0_is_a_fault) {
   }
 }
 
-TEST(a_length_is_compared_with_what_is_left) {
+TEST(length_is_compared_with_the_rest) {
   CHECK(read_bytes(varint(3) + "abc").value == 3);
   CHECK(read_bytes(varint(3) + "abcd").taken == 4);
   CHECK(read_bytes(varint(0)).value == 0);
@@ -161,12 +161,12 @@ TEST(groups_nest_a_hundred_deep) {
   CHECK(skip(repeated(open(1), 100) + repeated(close(1), 100)).code == FaultCode::none);
   CHECK(skip(repeated(open(1), 101) + repeated(close(1), 101)).code == FaultCode::group);
   CHECK(skip(repeated(open(1), 100'000)).code == FaultCode::group);
-  // One after the other they may be as many as they like.
+  // Consecutive groups are not limited.
   const std::string row = open(1) + repeated(open(2) + close(2), 1000) + close(1);
   CHECK(skip(row).taken == row.size());
 }
 
-TEST(a_group_must_be_closed_by_its_own_number) {
+TEST(group_is_closed_by_its_number) {
   CHECK(skip(open(1)).code == FaultCode::group);
   CHECK(skip(open(1) + field(1, "x")).code == FaultCode::group);
   CHECK(skip(open(1) + close(2)).code == FaultCode::group);
@@ -175,7 +175,7 @@ TEST(a_group_must_be_closed_by_its_own_number) {
   CHECK(skip(close(1)).code == FaultCode::group);
 }
 
-TEST(a_failure_points_at_its_field) {
+TEST(fault_is_at_its_field) {
   CHECK(read_tag(varint(0)).failed_at == 0);
   CHECK(skip(tag(1, kLengthDelimited) + varint(9) + "x").failed_at == 1);
   CHECK(skip(tag(1, kFixed64) + "1234567").failed_at == 1);

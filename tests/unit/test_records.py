@@ -1,18 +1,21 @@
 """TFRecord files: reader and writer."""
 
+import errno
 import gzip
 import io
 import os
+import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from corrupt_files import header
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covey import RecordReader, RecordWriter
-from covey.errors import ClosedError
+from covey.errors import ClosedError, CorruptRecordError
 from covey.tfrecord import Block
 from covey.tfrecord.compression import detect_compression
 
@@ -24,7 +27,11 @@ def write(path, records, **options):
     with RecordWriter(path, **options) as writer:
         for record in records:
             writer.write(record)
-    return str(path)
+    return path
+
+
+def encode(records, **options):
+    return write(io.BytesIO(), records, **options).getvalue()
 
 
 def read(path, **options):
@@ -32,440 +39,385 @@ def read(path, **options):
         return list(reader)
 
 
+# Reading and writing.
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@settings(max_examples=60)
+@given(
+    records=st.lists(st.binary(max_size=300) | st.integers(0, 5000).map(bytes), max_size=20),
+    compression=st.sampled_from(COMPRESSIONS),
+    member_bytes=st.sampled_from([1, 500, 1 << 16]),
+    rows_per_block=st.integers(1, 7),
+    window_bytes=st.sampled_from([20, 1000, 8 << 20]),
+    is_concurrent=st.booleans(),
+)
+def test_round_trip(
+    tmp_path, pool, records, compression, member_bytes, rows_per_block, window_bytes, is_concurrent
+):
+    options = {"compression": compression, "member_bytes": member_bytes}
+    path = write(tmp_path / "x", records, **options)
+    # The file does not depend on the blocks and threads that write it.
+    executor = pool if is_concurrent else None
+    other = tmp_path / "blocks"
+    with (
+        RecordWriter(other, **options, executor=executor, track_locations=True) as writer,
+        RecordReader(io.BytesIO(encode(records))) as reader,
+    ):
+        for block in reader.blocks():
+            for row in range(0, len(block), rows_per_block):
+                writer.write_block(block[row : row + rows_per_block])
+    assert other.read_bytes() == path.read_bytes()
+    assert writer.records == len(records)
+    with RecordReader(path, compression=compression, window_bytes=window_bytes) as reader:
+        assert list(reader) == records
+        assert reader.count() == len(records)
+        locations = reader.locations()
+        np.testing.assert_array_equal(writer.locations(), locations)
+        assert locations["length"].tolist() == [len(record) for record in records]
+        assert [reader.read_at(*row[:2]) for row in locations.tolist()] == records
+
+
+def open_pipe(data):
+    """Open a pipe with this content, which is small enough for its buffer."""
+    out, into = os.pipe()
+    os.write(into, data)
+    os.close(into)
+    return open(out, "rb", buffering=0)
+
+
+def open_at_offset(data):
+    file = io.BytesIO(b"bytes before the records" + data)
+    file.seek(24)
+    return file
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-class TestRoundTrip:
-    @given(records=st.lists(st.binary(max_size=300), max_size=20))
-    def test_any_records(self, tmp_path, compression, records):
-        path = write(tmp_path / "x", records, compression=compression, member_bytes=200)
-        assert read(path, compression=compression) == records
-
-    def test_count(self, tmp_path, compression):
-        path = write(tmp_path / "x", RECORDS, compression=compression)
-        with RecordReader(path) as reader:
-            assert reader.count() == len(RECORDS)
-
-    def test_every_place_reads_back(self, tmp_path, compression):
-        path = write(tmp_path / "x", RECORDS, compression=compression, member_bytes=1000)
-        with RecordReader(path) as reader:
-            places = reader.places()
-            found = [reader.read_at(int(p["offset"]), int(p["inner_offset"])) for p in places]
-        assert found == RECORDS
-        assert places["length"].tolist() == [len(record) for record in RECORDS]
-
-    def test_open_files(self, tmp_path, compression):
-        memory = io.BytesIO()
-        write(memory, RECORDS, compression=compression)
-        memory.seek(0)
-        with RecordReader(memory) as reader:
-            assert list(reader) == RECORDS
-            assert list(reader) == RECORDS  # from the beginning again
-            place = reader.places()[2]
-            assert reader.read_at(int(place["offset"]), int(place["inner_offset"])) == RECORDS[2]
-        assert not memory.closed  # it is the caller's
-
-    def test_file_object_is_read_from_where_it_stands(self, compression):
-        memory = io.BytesIO()
-        memory.write(b"something else first")
-        write(memory, RECORDS, compression=compression)
-        memory.seek(20)
-        assert read(memory) == RECORDS
-
-    def test_pipe_is_read_once(self, compression):
-        memory = io.BytesIO()
-        write(memory, RECORDS[:4], compression=compression)
-        out, into = os.pipe()
-        os.write(into, memory.getvalue())
-        os.close(into)
-        with open(out, "rb", buffering=0) as pipe:
-            reader = RecordReader(pipe)
-            assert list(reader) == RECORDS[:4]
-            with pytest.raises(ClosedError, match="read only once"):
-                list(reader)
-
-    def test_empty_file(self, tmp_path, compression):
-        path = write(tmp_path / "x", [], compression=compression)
-        assert read(path, compression=compression) == []
-        (tmp_path / "x").write_bytes(b"")
-        assert read(path, compression=compression) == []
-
-    def test_compression_is_found_from_the_bytes(self, tmp_path, compression):
-        path = write(tmp_path / "misleading.gz", RECORDS, compression=compression)
-        with RecordReader(path) as reader:
+@pytest.mark.parametrize("open_source", [io.BytesIO, open_at_offset, open_pipe])
+def test_file_objects(compression, open_source):
+    records = RECORDS[:4]
+    with open_source(encode(records, compression=compression)) as file:
+        with RecordReader(file) as reader:
             assert reader.compression == compression
+            assert list(reader) == records
+            if open_source is open_pipe:
+                with pytest.raises(ClosedError, match="read only once"):
+                    list(reader)
+            else:
+                assert list(reader) == records
+                offset, inner_offset, _ = reader.locations()[2].tolist()
+                assert reader.read_at(offset, inner_offset) == records[2]
+        assert not file.closed  # the caller closes it
 
 
-class TestCompression:
-    def test_gzip_members_hold_whole_records(self, tmp_path):
-        records = [bytes([i]) * 300 for i in range(50)]
-        path = write(tmp_path / "x", records, compression="GZIP", member_bytes=1000)
-        with RecordReader(path) as reader:
-            starts = np.unique(reader.places()["offset"]).tolist()
-        assert len(starts) == 13  # four records of 316 bytes in each
-        data = (tmp_path / "x").read_bytes()
-        for start in starts:
-            member = zlib.decompressobj(31).decompress(data[start:])
-            assert len(read(io.BytesIO(member))) in (2, 4)
-        assert read(io.BytesIO(gzip.decompress(data))) == records
-
-    def test_where_members_end_does_not_depend_on_how_records_arrive(self, tmp_path):
-        records = [os.urandom(n % 700) for n in range(200)]
-        one = write(tmp_path / "one", records, compression="GZIP", member_bytes=2000)
-        plain = write(tmp_path / "plain", records)
-        with (
-            RecordWriter(tmp_path / "two", compression="GZIP", member_bytes=2000) as writer,
-            RecordReader(plain) as reader,
-        ):
-            for block in reader.blocks():
-                for cut in range(0, len(block), 7):
-                    writer.write_block(block[cut : cut + 7])
-        assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
-        assert read(one) == records
-
-    def test_concatenated_zlib_streams_are_refused(self, tmp_path):
-        path = write(tmp_path / "x", RECORDS, compression="ZLIB")
-        data = (tmp_path / "x").read_bytes()
-        (tmp_path / "x").write_bytes(data + data)
-        with pytest.raises(ValueError, match="bytes follow the end of the ZLIB stream"):
-            read(path)
-
-    @pytest.mark.parametrize("name", ["gzip", "GZIP", "Gzip"])
-    def test_names_in_any_case(self, tmp_path, name):
-        assert read(write(tmp_path / "x", [b"r"], compression=name)) == [b"r"]
-
-    def test_unknown_compression(self, tmp_path):
-        with pytest.raises(ValueError, match="compression is 'LZ4'; must be None"):
-            RecordWriter(tmp_path / "x", compression="LZ4")
-
-    @given(head=st.binary(max_size=64))
-    def test_detection_never_fails(self, head):
-        assert detect_compression(head) in COMPRESSIONS
-
-    def test_a_bomb_does_not_fill_the_memory(self, tmp_path):
-        # A sound header that claims 8 GiB of zeros, a thousand times compressed.
-        header = (8 << 30).to_bytes(8, "little")
-        from covey import _core
-
-        crc = _core.crc32c(header)
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
-        data = squeeze.compress(header + masked.to_bytes(4, "little"))
-        data += b"".join(squeeze.compress(bytes(1 << 20)) for _ in range(64)) + squeeze.flush()
-        assert len(data) < 100_000
-        with pytest.raises(ValueError, match="over the limit of 1000000"):
-            read(io.BytesIO(data), max_record_bytes=1_000_000)
+def test_named_pipe(tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    thread = threading.Thread(target=lambda: path.write_bytes(encode(RECORDS)))
+    thread.start()
+    assert read(path) == RECORDS
+    thread.join()
 
 
-class TestAppend:
-    @pytest.mark.parametrize("compression", [None, "GZIP"])
-    def test_append(self, tmp_path, compression):
-        path = write(tmp_path / "x", RECORDS, compression=compression)
-        write(path, [b"more"], compression=compression, append=True)
-        assert read(path) == [*RECORDS, b"more"]
-
-    def test_append_creates_a_file(self, tmp_path):
-        assert read(write(tmp_path / "x", [b"r"], append=True)) == [b"r"]
-
-    def test_append_to_a_file_object(self):
-        memory = io.BytesIO()
-        write(memory, [b"one"])
-        write(memory, [b"two"], append=True)
-        memory.seek(0)
-        assert read(memory) == [b"one", b"two"]
-
-    def test_append_to_zlib_is_refused(self, tmp_path):
-        path = write(tmp_path / "x", [b"r"], compression="ZLIB")
-        with pytest.raises(ValueError, match="cannot append to a ZLIB file"):
-            RecordWriter(path, compression="ZLIB", append=True)
-
-    @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-    def test_append_to_an_empty_compressed_file(self, tmp_path, compression):
-        path = write(tmp_path / "x", [], compression=compression)
-        with pytest.raises(ValueError, match="cannot append"):
-            RecordWriter(path, append=True)
-        if compression == "GZIP":
-            assert read(write(path, [b"r"], compression="GZIP", append=True)) == [b"r"]
-
-    def test_append_with_another_compression_is_refused(self, tmp_path):
-        path = write(tmp_path / "x", [b"r"])
-        with pytest.raises(ValueError, match="pass compression=None"):
-            RecordWriter(path, compression="GZIP", append=True)
-
-    @pytest.mark.parametrize("cut", [1, 4, 5, 11, 16])
-    def test_append_to_a_cut_file_is_refused_and_nothing_is_lost(self, tmp_path, cut):
-        path = write(tmp_path / "x", [b"whole", b"r"])
-        data = (tmp_path / "x").read_bytes()[:-cut]
-        (tmp_path / "x").write_bytes(data)
-        with pytest.raises(ValueError, match="record 1 at byte 21: the file ends after"):
-            RecordWriter(path, append=True)
-        assert (tmp_path / "x").read_bytes() == data
+def test_records_of_an_open_pipe_are_read_at_once():
+    out, into = os.pipe()
+    os.write(into, encode([b"early"]))
+    with open(out, "rb", buffering=0) as pipe:
+        records = iter(RecordReader(pipe))
+        assert next(records) == b"early"
+        os.close(into)
 
 
-class TestClosed:
-    def test_closed_reader(self, tmp_path):
-        path = write(tmp_path / "x", [b"r"])
-        reader = RecordReader(path)
-        reader.close()
-        for use in (lambda: list(reader), reader.count, lambda: reader.read_at(0), reader.places):
-            with pytest.raises(ClosedError, match="the reader is closed"):
-                use()
-
-    @pytest.mark.parametrize("compression", [None, "GZIP"])
-    def test_closed_while_iterating(self, tmp_path, monkeypatch, compression):
-        from covey.tfrecord import reader as module
-        from covey.tfrecord import streams
-
-        monkeypatch.setattr(streams, "WINDOW_BYTES", 1000)
-        monkeypatch.setattr(module, "_PIECE_BYTES", 1000)
-        path = write(tmp_path / "x", [b"r" * 100] * 50, compression=compression)
-        reader = RecordReader(path)
-        blocks = reader.blocks()
-        next(blocks)
-        reader.close()
-        with pytest.raises(ClosedError, match="the reader is closed"):
-            list(blocks)
-
-    def test_closed_in_the_middle(self, tmp_path):
-        path = write(tmp_path / "x", [b"r"] * 3)
-        reader = RecordReader(path)
-        blocks = reader.blocks()
-        block = next(blocks)
-        reader.close()
-        assert list(block) == [b"r"] * 3  # what was read stays valid
-
-    def test_closed_writer(self, tmp_path):
-        writer = RecordWriter(tmp_path / "x")
-        writer.close()
-        writer.close()  # twice is fine
-        with pytest.raises(ClosedError, match="the writer is closed"):
-            writer.write(b"r")
-        with pytest.raises(ClosedError):
-            writer.flush()
-
-    def test_missing_file(self, tmp_path):
-        with pytest.raises(FileNotFoundError):
-            RecordReader(tmp_path / "none")
-
-
-class Taking(io.RawIOBase):
-    """A file that takes a few bytes at a time, and then perhaps fails."""
-
-    def __init__(self, at_once, most=10**9):
-        self.data = b""
-        self.at_once, self.most = at_once, most
-
-    def writable(self):
-        return True
-
-    def write(self, view):
-        taken = bytes(view[: self.at_once])
-        if len(self.data) + len(taken) > self.most:
-            raise OSError(28, "No space left on device")
-        self.data += taken
-        return len(taken)
-
-
-class TestFiles:
-    """Files that are not as helpful as they could be."""
-
-    @pytest.mark.parametrize("compression", COMPRESSIONS)
-    def test_short_writes(self, compression):
-        file = Taking(7)
-        write(file, RECORDS, compression=compression)
-        assert read(io.BytesIO(file.data)) == RECORDS
-
-    def test_a_full_disk_ends_the_writer(self):
-        file = Taking(7, most=50)
-        writer = RecordWriter(file, buffer_bytes=1)
-        with pytest.raises(OSError, match="No space left"):
-            for _ in range(10):
-                writer.write(b"a record")
-        size = len(file.data)
-        file.most = 10**9
-        with pytest.raises(ClosedError, match=r"failed earlier: .*No space left"):
-            writer.write(b"more")
-        writer.close()
-        assert len(file.data) == size  # nothing follows half a frame
-
-    def test_a_file_that_takes_nothing(self):
-        writer = RecordWriter(Taking(0), buffer_bytes=1)
-        with pytest.raises(BlockingIOError, match="accepts no more"):
-            writer.write(b"r")
-
-    def test_a_file_that_does_not_say_what_it_took(self):
-        class Quiet:
-            data = b""
-
-            def write(self, view):
-                self.data += bytes(view)
-
-        file = Quiet()
-        write(file, RECORDS)
-        assert read(io.BytesIO(file.data)) == RECORDS
-
-    def test_a_writer_that_is_not_closed_says_so(self, tmp_path):
-        writer = RecordWriter(tmp_path / "x")
-        writer.write(b"r")
-        with pytest.warns(ResourceWarning, match="its last records are lost"):
-            del writer
-
-    @pytest.mark.parametrize("compression", COMPRESSIONS)
-    def test_threads_may_share_a_writer(self, tmp_path, compression):
-        from concurrent.futures import ThreadPoolExecutor
-
-        path = tmp_path / "x"
-        with (
-            RecordWriter(path, compression=compression, member_bytes=500) as writer,
-            ThreadPoolExecutor(4) as pool,
-        ):
-            list(pool.map(writer.write, [b"%d" % i * 20 for i in range(2000)]))
-        assert sorted(read(path)) == sorted(b"%d" % i * 20 for i in range(2000))
-
-    def test_named_pipe(self, tmp_path):
-        import threading
-
-        path = tmp_path / "fifo"
-        os.mkfifo(path)
-        memory = io.BytesIO()
-        write(memory, RECORDS)
-        thread = threading.Thread(target=lambda: path.write_bytes(memory.getvalue()))
-        thread.start()
-        assert read(path) == RECORDS
-        thread.join()
-
-    def test_a_live_pipe_is_read_as_it_comes(self):
-        memory = io.BytesIO()
-        write(memory, [b"early"])
-        out, into = os.pipe()
-        os.write(into, memory.getvalue())
-        with open(out, "rb", buffering=0) as pipe:
-            records = iter(RecordReader(pipe))
-            assert next(records) == b"early"
-            os.close(into)
-
-    def test_iterations_over_one_file_object(self):
-        memory = io.BytesIO()
-        records = [bytes([i]) * 700_000 for i in range(6)]
-        write(memory, records)
-        memory.seek(0)
-        reader = RecordReader(memory)
-        found = [(a, b, reader.read_at(0)) for a, b in zip(reader, reader, strict=True)]
-        assert found == [(record, record, records[0]) for record in records]
-
-    def test_a_file_that_is_cut_while_it_is_read(self, tmp_path, monkeypatch):
-        from covey.tfrecord import streams
-
-        monkeypatch.setattr(streams, "WINDOW_BYTES", 1000)
-        path = write(tmp_path / "x", [b"r" * 100] * 50)
-        with RecordReader(path) as reader:
-            blocks = reader.blocks()
-            next(blocks)
-            os.truncate(path, 300)
-            with pytest.raises(ValueError, match="the file was truncated from 5800 to 300 bytes"):
-                list(blocks)
-
-    @pytest.mark.parametrize("source", [None, 5, b"path"], ids=str)
-    def test_what_is_no_source(self, source):
-        with pytest.raises(TypeError, match="must be a path or a binary file"):
-            RecordReader(source)
-        with pytest.raises(TypeError, match="must be a path or a binary file"):
-            RecordWriter(source)
-
-    def test_blocks_that_are_not_iterated_open_nothing(self, tmp_path):
-        with RecordReader(write(tmp_path / "x", RECORDS, compression="GZIP")) as reader:
-            reader.blocks()
-
-
-class TestWriter:
-    def test_flush_makes_records_visible(self, tmp_path):
-        for compression in (None, "GZIP"):
-            path = tmp_path / f"x{compression}"
-            writer = RecordWriter(path, compression=compression)
-            writer.write(b"early")
-            writer.flush()
-            assert read(path) == [b"early"]
-            writer.close()
-
-    def test_anything_bytes_like(self, tmp_path):
-        given = [b"b", bytearray(b"ba"), memoryview(b"m"), np.frombuffer(b"np", np.uint8)]
-        assert read(write(tmp_path / "x", given)) == [b"b", b"ba", b"m", b"np"]
-
-    def test_text_is_refused(self, tmp_path):
-        with RecordWriter(tmp_path / "x") as writer, pytest.raises(TypeError):
-            writer.write("text")
-
-    def test_blocks_must_be_whole(self, tmp_path):
-        path = write(tmp_path / "x", [b"one", b"two", b"three"])
-        with RecordReader(path) as reader:
-            (block,) = reader.blocks()
-        holes = Block(block.data, block.offsets[::2].copy(), block.lengths[::2].copy())
-        with (
-            RecordWriter(tmp_path / "y") as writer,
-            pytest.raises(ValueError, match="not consecutive"),
-        ):
-            writer.write_block(holes)
-
-    @pytest.mark.parametrize(
-        "options", [{"compression_level": 10}, {"member_bytes": 0}, {"buffer_bytes": 0}], ids=str
-    )
-    def test_bad_options(self, tmp_path, options):
-        with pytest.raises(ValueError, match="must be"):
-            RecordWriter(tmp_path / "x", **options)
-        assert not (tmp_path / "x").exists()
-
-
-def test_large_records_and_many_windows(tmp_path, monkeypatch):
-    from covey.tfrecord import streams
-
-    monkeypatch.setattr(streams, "WINDOW_BYTES", 5000)
-    records = [bytes([n % 256]) * (n * 37 % 9000) for n in range(300)]
-    assert read(write(tmp_path / "x", records)) == records
-
-
-def test_readers_in_threads_do_not_disturb_each_other(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
+def test_concurrent_iterations(tmp_path):
+    """Iterations over one file object or one reader are independent."""
+    records = [bytes([i]) * 700 for i in range(6)]
+    reader = RecordReader(io.BytesIO(encode(records)), window_bytes=1000)
+    found = [(a, b, reader.read_at(0)) for a, b in zip(reader, reader, strict=True)]
+    assert found == [(record, record, records[0]) for record in records]
     path = write(tmp_path / "x", RECORDS * 20, compression="GZIP")
     with RecordReader(path) as reader, ThreadPoolExecutor(4) as pool:
         assert all(found == RECORDS * 20 for found in pool.map(lambda _: list(reader), range(8)))
 
 
-def test_without_verification_lengths_are_still_checked(tmp_path):
-    path = write(tmp_path / "x", [b"first", b"second"])
-    data = bytearray((tmp_path / "x").read_bytes())
-    data[12] ^= 1  # data of the first record
-    (tmp_path / "x").write_bytes(data)
-    assert read(path, verify=False)[1] == b"second"
-    data[21:29] = (2**63).to_bytes(8, "little")
-    (tmp_path / "x").write_bytes(data)
-    with pytest.raises(ValueError, match="record 1 at byte 21: the file ends after 22 of"):
-        read(path, verify=False)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_empty_file(tmp_path, compression):
+    path = write(tmp_path / "x", [], compression=compression)
+    assert read(path, compression=compression) == []
+    path.write_bytes(b"")
+    assert read(path, compression=compression) == []
 
 
-@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
-@pytest.mark.parametrize("threads", [0, 2])
-def test_a_writer_says_where_it_wrote_each_record(tmp_path, compression, threads):
-    records = [bytes([i % 251]) * (i * 37 % 3000) for i in range(400)]
-    options = {"compression": compression, "member_bytes": 4096}
-    with RecordWriter(tmp_path / "plain", **options) as writer:
-        for record in records:
-            writer.write(record)
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        executor = pool if threads else None
-        with RecordWriter(
-            tmp_path / "kept", **options, executor=executor, track_locations=True
-        ) as writer:
-            for record in records[:150]:
-                writer.write(record)
-            with RecordReader(tmp_path / "plain") as reader:
-                block = next(iter(reader.blocks()))
-            if len(block) == len(records):
-                writer.write_block(block[150:])
-            else:
-                for record in records[150:]:
-                    writer.write(record)
-    assert (tmp_path / "kept").read_bytes() == (tmp_path / "plain").read_bytes()
-    with RecordReader(tmp_path / "kept") as reader:
-        places = writer.places()
-        np.testing.assert_array_equal(places, reader.places())
-        offset, within, _ = places[321].tolist()
-        assert reader.read_at(offset, within) == records[321]
+def test_bytes_like_records(tmp_path):
+    given = [b"b", bytearray(b"ba"), memoryview(b"m"), np.frombuffer(b"np", np.uint8)]
+    assert read(write(tmp_path / "x", given)) == [b"b", b"ba", b"m", b"np"]
+    with RecordWriter(tmp_path / "x") as writer, pytest.raises(TypeError):
+        writer.write("a string")
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_flush_makes_records_visible(tmp_path, compression):
+    path = tmp_path / "x"
+    with RecordWriter(path, compression=compression) as writer:
+        writer.write(b"early")
+        writer.flush()
+        assert read(path) == [b"early"]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_threads_share_a_writer(tmp_path, compression):
+    records = [b"%d" % i * 20 for i in range(2000)]
+    with (
+        RecordWriter(tmp_path / "x", compression=compression, member_bytes=500) as writer,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        list(pool.map(writer.write, records))
+    assert sorted(read(tmp_path / "x")) == sorted(records)
+
+
+def test_frames_of_a_written_block_are_consecutive(tmp_path):
+    with RecordReader(io.BytesIO(encode([b"one", b"two", b"three"]))) as reader:
+        (block,) = reader.blocks()
+    gaps = Block(block.data, block.offsets[::2].copy(), block.lengths[::2].copy())
+    with RecordWriter(tmp_path / "y") as writer, pytest.raises(ValueError, match="not consecutive"):
+        writer.write_block(gaps)
+
+
+# Compression.
+
+
+def test_gzip_members_have_complete_records(tmp_path):
+    records = [bytes([i]) * 300 for i in range(50)]
+    path = write(tmp_path / "x", records, compression="GZIP", member_bytes=1000)
+    with RecordReader(path) as reader:
+        starts = np.unique(reader.locations()["offset"]).tolist()
+    assert len(starts) == 13  # four records of 316 bytes in each
+    data = path.read_bytes()
+    for start in starts:
+        member = zlib.decompressobj(31).decompress(data[start:])
+        assert len(read(io.BytesIO(member))) in (2, 4)
+    assert read(io.BytesIO(gzip.decompress(data))) == records
+
+
+@pytest.mark.parametrize("member_bytes", [1, 50, 1000, 5 << 20])
+def test_locations_in_members_of_other_writers(member_bytes):
+    """Records may extend over members, or be in members that are too long to be skipped."""
+    records = [*RECORDS, bytes(3 << 20), bytes(3 << 20)] if member_bytes > 1000 else RECORDS[:4]
+    data = encode(records)
+    parts = (data[at : at + member_bytes] for at in range(0, len(data), member_bytes))
+    with RecordReader(io.BytesIO(b"".join(gzip.compress(part, 1) for part in parts))) as reader:
+        locations = reader.locations().tolist()
+        assert [reader.read_at(*row[:2]) for row in locations] == records
+    assert {offset for offset, *_ in locations} == {0}
+
+
+def test_concatenated_zlib_streams_are_rejected():
+    data = encode(RECORDS, compression="ZLIB")
+    with pytest.raises(CorruptRecordError, match="bytes follow the end of the ZLIB stream"):
+        read(io.BytesIO(data + data))
+
+
+@pytest.mark.parametrize("name", ["gzip", "GZIP", "Gzip"])
+def test_compression_in_any_case(name):
+    assert gzip.decompress(encode([b"r"], compression=name)) == encode([b"r"])
+
+
+@given(head=st.binary(max_size=64))
+def test_detection_of_any_bytes(head):
+    assert detect_compression(head) in COMPRESSIONS
+
+
+def test_decompression_bomb_exceeds_max_record_bytes():
+    """A valid header that claims 8 GiB of zeros."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, 31)
+    data = deflate.compress(header(8 << 30))
+    data += b"".join(deflate.compress(bytes(1 << 20)) for _ in range(16)) + deflate.flush()
+    assert len(data) < 100_000
+    with pytest.raises(CorruptRecordError, match="over the limit of 1000000"):
+        read(io.BytesIO(data), max_record_bytes=1_000_000)
+
+
+# Appending.
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_append(tmp_path, compression):
+    path = tmp_path / "x"
+    for records in ([b"first"], RECORDS, []):
+        write(path, records, compression=compression, append=True)
+    assert read(path) == [b"first", *RECORDS]
+    file = io.BytesIO(path.read_bytes())
+    write(file, [b"last"], compression=compression, append=True)
+    file.seek(0)
+    assert read(file) == [b"first", *RECORDS, b"last"]
+
+
+@pytest.mark.parametrize(
+    ("records", "existing", "compression", "message"),
+    [
+        ([b"r"], "ZLIB", "ZLIB", "cannot append to a ZLIB file"),
+        ([], "ZLIB", None, "pass compression='ZLIB'"),
+        ([], "GZIP", None, "pass compression='GZIP'"),
+        ([b"r"], None, "GZIP", "pass compression=None"),
+    ],
+)
+def test_append_with_another_compression(tmp_path, records, existing, compression, message):
+    path = write(tmp_path / "x", records, compression=existing)
+    with pytest.raises(ValueError, match=message):
+        RecordWriter(path, compression=compression, append=True)
+
+
+@pytest.mark.parametrize("removed", [1, 4, 5, 11, 16])
+def test_append_to_a_truncated_file(tmp_path, removed):
+    path = write(tmp_path / "x", [b"valid", b"r"])
+    data = path.read_bytes()[:-removed]
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="the file ends after") as caught:
+        RecordWriter(path, append=True)
+    assert (caught.value.record, caught.value.offset) == (1, 21)
+    assert path.read_bytes() == data
+
+
+# Closed readers and writers.
+
+
+def test_closed_reader(tmp_path):
+    reader = RecordReader(write(tmp_path / "x", [b"r"]))
+    reader.close()
+    for use in (reader.__iter__().__next__, reader.count, reader.locations, reader.__enter__):
+        with pytest.raises(ClosedError, match="the reader is closed"):
+            use()
+    with pytest.raises(ClosedError) as caught:
+        reader.read_at(0)
+    assert caught.value.path == str(tmp_path / "x")
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_reader_closed_during_iteration(tmp_path, compression):
+    path = write(tmp_path / "x", [b"r" * 100] * 50, compression=compression)
+    reader = RecordReader(path, window_bytes=1000)
+    blocks = reader.blocks()
+    block = next(blocks)
+    reader.close()
+    assert set(block) == {b"r" * 100}  # a block stays valid
+    with pytest.raises(ClosedError):
+        list(blocks)
+
+
+def test_closed_writer(tmp_path):
+    writer = RecordWriter(tmp_path / "x")
+    writer.close()
+    writer.close()
+    for use in (lambda: writer.write(b"r"), writer.flush, writer.__enter__):
+        with pytest.raises(ClosedError, match="the writer is closed"):
+            use()
+    with pytest.raises(ValueError, match="track_locations=True"):
+        writer.locations()
+
+
+def test_unclosed_writer_warns(tmp_path):
+    writer = RecordWriter(tmp_path / "x")
+    writer.write(b"r")
+    with pytest.warns(ResourceWarning, match="its last records are lost"):
+        del writer
+
+
+def test_unused_blocks_open_nothing(tmp_path):
+    with RecordReader(write(tmp_path / "x", RECORDS, compression="GZIP")) as reader:
+        reader.blocks()
+
+
+# Files that write only part of the data, or fail.
+
+
+class LimitedFile(io.RawIOBase):
+    """A file that accepts a few bytes at a time, and raises when it is full."""
+
+    def __init__(self, bytes_per_call, capacity=10**9):
+        self.data = b""
+        self.bytes_per_call, self.capacity = bytes_per_call, capacity
+
+    def writable(self):
+        return True
+
+    def write(self, view):
+        accepted = bytes(view[: self.bytes_per_call])
+        if len(self.data) + len(accepted) > self.capacity:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.data += accepted
+        return len(accepted)
+
+
+class SilentFile:
+    """A file whose write method returns None."""
+
+    data = b""
+
+    def write(self, view):
+        self.data += bytes(view)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("make", [lambda: LimitedFile(7), SilentFile])
+def test_partial_writes(make, compression):
+    file = write(make(), RECORDS, compression=compression)
+    assert read(io.BytesIO(file.data)) == RECORDS
+
+
+def test_failed_write_closes_the_writer():
+    file = LimitedFile(7, capacity=50)
+    writer = RecordWriter(file, buffer_bytes=1)
+    with pytest.raises(OSError, match="No space left"):
+        for _ in range(10):
+            writer.write(b"a record")
+    size = len(file.data)
+    file.capacity = 10**9
+    with pytest.raises(ClosedError, match=r"failed earlier: .*No space left"):
+        writer.write(b"more")
+    writer.close()
+    assert len(file.data) == size  # nothing follows half a frame
+
+
+def test_file_that_accepts_no_bytes():
+    writer = RecordWriter(LimitedFile(0), buffer_bytes=1)
+    with pytest.raises(BlockingIOError, match="accepts no more"):
+        writer.write(b"r")
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("source", [None, 5, b"path"], ids=str)
+@pytest.mark.parametrize("kind", [RecordReader, RecordWriter])
+def test_invalid_source(kind, source):
+    with pytest.raises(TypeError, match="must be a path or a binary file"):
+        kind(source)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RecordWriter, {"compression": "LZ4"}),
+        (RecordWriter, {"compression_level": 10}),
+        (RecordWriter, {"member_bytes": 0}),
+        (RecordWriter, {"buffer_bytes": 0}),
+        (RecordWriter, {"append": True, "track_locations": True}),
+        (RecordReader, {"compression": "LZ4"}),
+        (RecordReader, {"max_record_bytes": -1}),
+        (RecordReader, {"on_error": "ignore"}),
+    ],
+)
+def test_invalid_options(tmp_path, kind, options):
+    option = next(iter(options))
+    with pytest.raises(ValueError, match=option):
+        kind(tmp_path / "x", **options)
+    assert not (tmp_path / "x").exists()
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        RecordReader(tmp_path / "missing")

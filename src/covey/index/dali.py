@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FormatError
-from covey.index.build import GUESS, IndexBuilder, ShardFiles
-from covey.index.labels import Label
+from covey.index.build import IndexBuilder, ShardFiles
 from covey.index.read import Index
-from covey.schema import Features
 from covey.storage import open_storage
 from covey.tfrecord import Block, RecordReader
 from covey.tfrecord.block import FRAME_BYTES, HEADER_BYTES, RecordLocations
@@ -54,40 +52,21 @@ def export_dali(index: Index, files: ShardFiles, directory: str | None = None) -
     return written
 
 
-def import_dali(
-    files: ShardFiles,
-    directory: str | None = None,
-    *,
-    features: Features | None = None,
-    label: Label | object = GUESS,
-    threads: int | None = None,
-    progress: bool | None = None,
-) -> Index:
-    """Return an index of the records that DALI's index files list.
+@dataclass(frozen=True)
+class DaliIndexBuilder(IndexBuilder):
+    """Builder of the index of the records that DALI's index files list.
 
     Every line is compared with the frame of its record. The data of records is read only as far as
     the label needs it, and its checksums are not verified.
 
     Args:
-        files: The shards.
         directory: The directory of the index files; by default that of the shards.
-        features, label, threads, progress: As for :class:`IndexBuilder`.
 
     Raises:
-        FormatError: If a line is not valid, or does not match the shard.
+        FormatError: If a line is not valid, or does not match the shard. Raised by :meth:`build`.
     """
-    builder = DaliIndexBuilder(
-        features, label, threads=threads, progress=progress, directory=directory
-    )
-    return builder.build(files)
-
-
-@dataclass(frozen=True)
-class DaliIndexBuilder(IndexBuilder):
-    """Builder of the index of the records that DALI's index files list."""
 
     directory: str | None = None
-    """The directory of the index files; by default that of the shards."""
 
     def blocks(
         self,

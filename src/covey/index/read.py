@@ -24,8 +24,8 @@ from covey.untrusted import RegularFile, read_file
 # Bytes of a file that are verified at a time.
 _CHUNK_BYTES = 1 << 20
 
-# Arrays up to this size are read into memory; larger ones are mapped.
-_MAX_READ_BYTES = 16 << 20
+MAX_READ_BYTES = 16 << 20
+"""Arrays up to this size are read into memory; larger ones are mapped."""
 
 _MAX_HEADER_BYTES = 10_000
 
@@ -117,7 +117,14 @@ def read_metadata(directory: Path, stem: str) -> IndexMetadata | None:
         raise FormatError(error.reason, path=error.path) from None
 
 
-def read_index(directory: Path, stem: str, metadata: IndexMetadata, *, mmap: bool = True) -> Index:
+def read_index(
+    directory: Path,
+    stem: str,
+    metadata: IndexMetadata,
+    *,
+    mmap: bool = True,
+    max_read_bytes: int | None = None,
+) -> Index:
     """Read the arrays of an index, and verify their checksums.
 
     Args:
@@ -125,23 +132,26 @@ def read_index(directory: Path, stem: str, metadata: IndexMetadata, *, mmap: boo
         stem: The common start of their names.
         metadata: The metadata of the index.
         mmap: Map large arrays into memory; False reads them.
+        max_read_bytes: Maximum size of arrays that are not mapped (default:
+            :data:`MAX_READ_BYTES`).
 
     Raises:
         FormatError: If a file is corrupt, missing, or belongs to another index.
     """
     names, home = index_names(stem), (str(directory), stem)
     check = _row_check(metadata)
+    map_from = (MAX_READ_BYTES if max_read_bytes is None else max_read_bytes) if mmap else None
     path = directory / names["rows"]
-    rows = _load(path, metadata.row_dtype, metadata.records, metadata.checksum, check, mmap=mmap)
+    rows = _load(path, metadata.row_dtype, metadata.records, metadata.checksum, map_from, check)
     if metadata.class_checksums is None:
         return Index(metadata, rows, None, None, home, mmap=mmap)
     table_checksum, ids_checksum = metadata.class_checksums
     path = directory / names["classes"]
-    classes = _load(path, CLASS_DTYPE, None, table_checksum, mmap=mmap)
+    classes = _load(path, CLASS_DTYPE, None, table_checksum, map_from)
     _check_classes(classes, metadata, path)
     path = directory / names["by_class"]
     ids = id_dtype(metadata.records)
-    by_class = _load(path, ids, metadata.records, ids_checksum, mmap=mmap)
+    by_class = _load(path, ids, metadata.records, ids_checksum, map_from)
     return Index(metadata, rows, classes, by_class, home, mmap=mmap)
 
 
@@ -172,9 +182,8 @@ def _load(
     dtype: np.dtype[Any],
     rows: int | None,
     checksum: int,
+    map_from: int | None,
     check: _core.RowCheck | None = None,
-    *,
-    mmap: bool,
 ) -> NDArray[Any]:
     """Return a verified array."""
     try:
@@ -209,7 +218,7 @@ def _load(
             done += len(chunk) // dtype.itemsize
         if found != checksum or (check is not None and not check.is_done()):
             raise FormatError("the rows do not match the metadata of the index", path=path)
-        return file.load(mmap=mmap)
+        return file.load(map_from)
 
 
 class ArrayFile:
@@ -271,9 +280,9 @@ class ArrayFile:
             yield buffer[:count]
             left -= count
 
-    def load(self, *, mmap: bool) -> NDArray[Any]:
-        """Return the array: mapped if it is large and ``mmap`` is true, else read into memory."""
-        if mmap and self.nbytes > _MAX_READ_BYTES:
+    def load(self, map_from: int | None) -> NDArray[Any]:
+        """Return the array: mapped if it has more than ``map_from`` bytes, else read."""
+        if map_from is not None and self.nbytes > map_from:
             end = self._begin + self.nbytes
             mapped = _core.map_file(self._file.fileno(), self._begin, end, False)
             return mapped.view(self.dtype).reshape(self.shape)

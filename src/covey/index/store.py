@@ -34,7 +34,6 @@ from covey.index.build import GUESS, IndexBuilder, ShardFiles
 from covey.index.format import (
     FileIdentity,
     IndexMetadata,
-    IndexWriter,
     Shard,
     fingerprint_of,
     index_names,
@@ -42,7 +41,7 @@ from covey.index.format import (
 from covey.index.read import Index, max_array_bytes, read_index, read_metadata
 from covey.storage import Stat, cache_limit, remove_stale_temporaries
 from covey.storage.cache import DiskCache
-from covey.storage.local import INDEX_TEMPORARY, new_temporary, remove_temporary
+from covey.storage.local import INDEX_TEMPORARY
 from covey.untrusted import RegularFile, os_errors
 
 # Upper bound of the size of the metadata of an index, to reserve space in the cache.
@@ -242,34 +241,28 @@ def write_index(directory: Path, stem: str, index: Index, *, private: bool = Fal
         private: Whether only the user may read the files.
     """
     directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
-    names = index_names(stem)
-    metadata = index.metadata
     remove_stale_temporaries(directory)
-    staging = Path(new_temporary(directory))
-    try:
-        writer = IndexWriter(
-            staging / names["rows"],
-            len(index.rows),
-            compressed=metadata.compression is not None,
-            labelled=metadata.label is not None,
-        )
-        try:
-            writer.add_rows(index.rows)
-            writer.close()
-        finally:
-            writer.abandon()
-        if index.classes is not None and index.by_class is not None:
-            np.save(staging / names["classes"], index.classes)
-            np.save(staging / names["by_class"], index.by_class)
-        (staging / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
-        # The metadata last: it has the checksums of the other files.
-        for part in ("rows", "classes", "by_class", "metadata"):
-            if (staging / names[part]).exists():
-                if private:
-                    os.chmod(staging / names[part], 0o600)
-                os.replace(staging / names[part], directory / names[part])
-    finally:
-        remove_temporary(os.fspath(staging))
+    names = index_names(stem)
+    arrays = {"rows": index.rows, "classes": index.classes, "by_class": index.by_class}
+    with contextlib.ExitStack() as stack:
+        # The stack renames in reverse order, after all files are written: the metadata, which has
+        # the checksums of the arrays, last.
+        with _create(stack, directory / names["metadata"], private=private) as file:
+            file.write(index.metadata.to_json().encode())
+        for part, array in arrays.items():
+            if array is not None:
+                with _create(stack, directory / names[part], private=private) as file:
+                    np.save(file, array)
+
+
+def _create(stack: contextlib.ExitStack, path: Path, *, private: bool) -> BinaryIO:
+    """Open a temporary file that replaces ``path`` when the stack is closed.
+
+    The content of a private file, which is part of the cache, is not synced to disk.
+    """
+    name = f"{INDEX_TEMPORARY}{secrets.token_hex(8)}"
+    temporary = stack.enter_context(replacing(path, temporary=name, durable=not private))
+    return open(temporary, "xb", opener=open_private if private else None)
 
 
 def _make_room(directory: Path, size: int) -> None:
@@ -319,12 +312,8 @@ def _fetch(files: ShardFiles, stem: str) -> Path | None:
 
 
 def _save(path: Path, stream: BinaryIO, limit: int) -> None:
-    """Write at most ``limit`` bytes of a stream to a private file, which is replaced atomically."""
-    name = f"{INDEX_TEMPORARY}{secrets.token_hex(8)}"
-    with (
-        replacing(path, temporary=name, durable=False) as temporary,
-        open(temporary, "xb", opener=open_private) as file,
-    ):
+    """Write at most ``limit`` bytes of a stream to a private file."""
+    with contextlib.ExitStack() as stack, _create(stack, path, private=True) as file:
         while limit and (chunk := stream.read(min(limit, 1 << 20))):
             file.write(chunk)
             limit -= len(chunk)

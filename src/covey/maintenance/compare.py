@@ -21,7 +21,7 @@ from covey.dataset.layout import Layout
 from covey.errors import CoveyError, FormatError
 from covey.filenames import FEATURES_FILE
 from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, row_dtype
-from covey.index.read import ArrayFile
+from covey.index.read import MAX_READ_BYTES, ArrayFile
 from covey.maintenance.report import Problems, reason_of
 from covey.maintenance.scan import CheckedShard, ScannedRows
 from covey.schema import Feature, Features
@@ -126,7 +126,7 @@ def _load_array(
     """Load an array; None if it does not have the expected type and length."""
     try:
         with ArrayFile(path) as file:
-            array, trailing = file.load(mmap=mmap), file.rest
+            array, trailing = file.load(MAX_READ_BYTES if mmap else None), file.rest
     except FileNotFoundError:
         problems.add(path.name, _MISSING)
         return None

@@ -25,8 +25,7 @@ from covey.index.format import Shard
 from covey.storage import cache_limit
 from covey.storage.cache import DiskCache
 from covey.storage.cache_entry import pin
-from covey.tfrecord.compression import Compression, Inflater, detect_compression
-from covey.tfrecord.streams import StreamError
+from covey.tfrecord.compression import Compression, Inflater, StreamError, detect_compression
 from covey.untrusted import RegularFile
 
 # Two to three times as fast as zlib, if it is installed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import heapq
 import io
@@ -11,7 +10,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -37,9 +35,6 @@ _TEMPORARY = re.compile(rf"{re.escape(INDEX_TEMPORARY)}.+", re.DOTALL)
 
 # The age at which a temporary file that is not locked is stale.
 STALE_SECONDS = 3600.0
-
-# Descriptors of the temporary directories that this process has locked, by path.
-_locked: dict[str, int] = {}
 
 
 class LocalStorage(Storage):
@@ -121,27 +116,6 @@ class LocalStorage(Storage):
 
     def open_stream(self, path: str) -> BinaryIO:
         return io.BufferedReader(RegularFile(self.clean(path)))
-
-
-def new_temporary(directory: str | os.PathLike[str]) -> str:
-    """Create a temporary directory with a random name, and return its path.
-
-    It is locked until it is removed or this process ends, so that
-    :func:`remove_stale_temporaries` of another process does not remove it.
-    """
-    path = tempfile.mkdtemp(prefix=INDEX_TEMPORARY, dir=directory)
-    descriptor = _locked[path] = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with contextlib.suppress(OSError):  # the file system has no locks
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return path
-
-
-def remove_temporary(path: str) -> None:
-    """Remove a temporary directory of this process."""
-    shutil.rmtree(path, ignore_errors=True)
-    descriptor = _locked.pop(path, None)
-    if descriptor is not None:
-        os.close(descriptor)
 
 
 def remove_stale_temporaries(

@@ -1,18 +1,19 @@
-"""Blocks: many complete records in one buffer, the unit in which records are passed around.
+"""Blocks of records, and the locations of records in a file.
 
-Locations of the records of a file, for random access.
+A block has many complete records in one buffer; it is the unit in which records are processed.
 
-In a plain file the location of a record is the ``offset`` of its frame. In a file of small GZIP
-members it is the ``offset`` of the member, and the ``inner_offset`` of the frame in the
-decompressed member. Other compressed files can only be read from their beginning: ``offset`` is 0,
-and ``inner_offset`` is the offset in the decompressed file.
+The location of a record is for random access. In a plain file it is the ``offset`` of the frame. In
+a file of small GZIP members it is the ``offset`` of the member, and the ``inner_offset`` of the
+frame in the decompressed member. Other compressed files can only be read from their beginning:
+``offset`` is 0, and ``inner_offset`` is the offset in the decompressed file.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,43 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FileChangedError, FormatError
-from covey.tfrecord.streams import SharedDescriptor, is_truncated
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+
+class SharedDescriptor:
+    """A duplicate of the descriptor of a file, closed with the last reference to it.
+
+    Args:
+        descriptor: The descriptor; the caller keeps it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+
+    def size(self) -> int:
+        """Return the current size of the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+
+def is_truncated(window: Any, mapped_from: SharedDescriptor | None, end: int) -> bool:
+    """Return whether a window may have been read as zeros because its file was truncated.
+
+    To be called after each read.
+
+    Args:
+        window: Bytes of a file.
+        mapped_from: The file, if the window is mapped.
+        end: The offset in the file at which the window ends.
+    """
+    # Bytes after the end of the file in its last page are zeros, and raise no fault.
+    return _core.has_faulted(window) or (mapped_from is not None and mapped_from.size() < end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,15 +98,11 @@ class Block:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError(f"the step of the slice is {step}; must be 1")
-        return Block(
-            self.data,
-            self.offsets[start:stop],
-            self.lengths[start:stop],
-            self.name,
-            self.first + start,
-            self.position,
-            self.verified,
-            self.mapped_from,
+        return replace(
+            self,
+            offsets=self.offsets[start:stop],
+            lengths=self.lengths[start:stop],
+            first=self.first + start,
         )
 
 
@@ -84,7 +113,7 @@ def reading(blocks: Sequence[Block]) -> Iterator[None]:
     The data of a mapped block reads as zeros once its file is truncated.
 
     Raises:
-        FileChangedError: If a file is truncated; it replaces any other error.
+        FileChangedError: If a file is truncated; it relocations any other error.
     """
     try:
         yield
@@ -132,7 +161,7 @@ def truncation_reason(available: int, needed: int) -> str:
 
     Args:
         available: Bytes of the frame that the file has.
-        needed: Bytes of the whole frame; 0 if its header is truncated.
+        needed: Bytes of the complete frame; 0 if its header is truncated.
     """
     expected = f"the record's {needed} bytes" if needed else f"a header of {HEADER_BYTES}"
     return f"the file ends after {available} of {expected}"
@@ -195,25 +224,25 @@ class RecordLocations:
             return True
         if self._compression != "GZIP":
             return False
-        places = np.zeros(len(self), LOCATION_DTYPE)
-        self._fill(places)
+        locations = np.zeros(len(self), LOCATION_DTYPE)
+        self._fill(locations)
         before, _ = np.array(self.members, np.uint64).T
-        ends = places["offset"] + places["length"] + np.uint64(FRAME_BYTES)
+        ends = locations["offset"] + locations["length"] + np.uint64(FRAME_BYTES)
         # The end of the last member is unknown; it has at least the last record.
         last = max(int(ends[-1]) if len(ends) else 0, int(before[-1]))
         following = np.append(before[1:], np.uint64(last))
-        member = np.searchsorted(before, places["offset"], side="right") - 1
+        member = np.searchsorted(before, locations["offset"], side="right") - 1
         # If every member has complete records, each one ends where the next with records begins.
         full = len(np.unique(member)) == len(before)
         complete = bool((ends <= following[member]).all())
         longest = int((following - before).max())
-        return full and complete and longest <= longest_member(places["length"])
+        return full and complete and longest <= longest_member(locations["length"])
 
     def table(self) -> NDArray[Any]:
         """Return all locations: an array of (offset, inner_offset, length)."""
-        places = np.zeros(len(self), LOCATION_DTYPE)
-        self.fill(places, single_stream=not self.can_skip())
-        return places
+        locations = np.zeros(len(self), LOCATION_DTYPE)
+        self.fill(locations, single_stream=not self.can_skip())
+        return locations
 
     def fill(self, rows: NDArray[Any], *, single_stream: bool) -> None:
         """Fill the fields ``offset``, ``length`` and, if present, ``inner_offset`` of rows.

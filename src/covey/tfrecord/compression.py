@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import BinaryIO, Literal
 
 from covey.tfrecord.block import HEADER_BYTES, starts_with_frame
-from covey.tfrecord.streams import StreamError
 
 Compression = Literal["GZIP", "ZLIB"] | None
 
@@ -27,6 +26,10 @@ _HEAD_BYTES = 4096
 # Ten bytes: magic, deflate, no flags, no time, no extra flags, and the operating system "unknown",
 # so that equal records give equal bytes on every machine.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+
+class StreamError(Exception):
+    """The bytes of a file cannot be read."""
 
 
 def parse_compression(value: str | None) -> Compression:
@@ -58,10 +61,10 @@ def detect_compression(head: bytes) -> Compression:
     # The two bytes of a ZLIB header are not sufficient.
     if len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
         try:
-            inflated = zlib.decompressobj().decompress(head, 12)
+            inflated = zlib.decompressobj().decompress(head, HEADER_BYTES)
         except zlib.error:
             return None
-        if len(inflated) < 12 or starts_with_frame(inflated):
+        if len(inflated) < HEADER_BYTES or starts_with_frame(inflated):
             return "ZLIB"
     return None
 
@@ -82,7 +85,7 @@ def begins_like_records(head: bytes) -> bool:
     """Return whether `head` is the beginning of a TFRecord file, plain or compressed."""
     if head[:2] == b"\x1f\x8b" or head[:1] == b"\x78":
         try:
-            head = zlib.decompressobj(47).decompress(head, 12)
+            head = zlib.decompressobj(47).decompress(head, HEADER_BYTES)
         except zlib.error:
             return False
     return starts_with_frame(head)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import os
-import stat
 import struct
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import Any, BinaryIO, Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
 from covey import _core
-from covey.errors import ClosedError, CorruptRecordError, SkippedRecordsWarning
+from covey.errors import CorruptRecordError, SkippedRecordsWarning
 from covey.results import SkippedRecord
 from covey.tfrecord.block import (
     FRAME_BYTES,
@@ -22,31 +18,24 @@ from covey.tfrecord.block import (
     Members,
     RecordLocations,
     checksum_reason,
+    is_truncated,
     limit_reason,
     truncation_reason,
 )
-from covey.tfrecord.compression import (
-    Compression,
-    Inflater,
-    detect_compression,
-    parse_compression,
-    read_head,
-)
+from covey.tfrecord.compression import Compression, StreamError
 from covey.tfrecord.streams import (
+    WINDOW_BYTES,
     FileStream,
-    PieceStream,
+    InputFile,
+    PathOrFile,
     Stream,
-    StreamError,
-    is_truncated,
+    check_source,
     truncated,
 )
-from covey.untrusted import RegularFile, open_path, os_errors, read_at, storage_error
-from covey.urls import check_local
+from covey.untrusted import storage_error
 
 OnError = Literal["raise", "skip"]
-PathOrFile = str | os.PathLike[str] | BinaryIO
 
-_PIECE_BYTES = 1 << 20
 _UNLIMITED = 2**63
 _MAX_OFFSET = 2**62
 
@@ -60,10 +49,11 @@ class RecordReader:
         verify: Verify the checksums. Lengths are checked against the size of the file in any case.
         on_error: ``"raise"``, or ``"skip"`` to continue after a corrupt record if its length is
             valid; :attr:`skipped` then has the skipped parts, and a warning has their number.
-        max_record_bytes: Maximum size of a record in compressed data or a file object, where the
-            size of the file is no limit.
+        max_record_bytes: Maximum size of a record in compressed data or a file object. The size
+            of an uncompressed file limits its records.
         mmap: Map the file into memory; False reads it, which is slower. Only uncompressed files
             that are given by their path are mapped.
+        window_bytes: Bytes that are mapped or read at a time, unless a record is larger.
 
     >>> with RecordWriter("two.tfrecord") as writer:
     ...     writer.write(b"one")
@@ -82,56 +72,22 @@ class RecordReader:
         on_error: OnError = "raise",
         max_record_bytes: int = 1 << 28,
         mmap: bool = True,
+        window_bytes: int = WINDOW_BYTES,
     ) -> None:
+        check_source(source, compression, max_record_bytes)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error is {on_error!r}; must be 'raise' or 'skip'")
-        if max_record_bytes < 0:
-            raise ValueError(f"max_record_bytes is {max_record_bytes}; must be an integer >= 0")
-        if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
-            raise TypeError(
-                f"the source is of type {type(source).__name__}; must be a path or a binary file"
-            )
-        asked = None if compression == "auto" else parse_compression(compression)
         self._verify = verify
         self._on_error = on_error
         self._max_record_bytes = max_record_bytes
-        self._map_files = mmap
-        self._closed = False
         self.skipped: list[SkippedRecord] = []
         """Records that ``on_error="skip"`` has skipped in the last pass."""
-
-        self._path: str | None = None
-        if isinstance(source, (str, os.PathLike)):
-            self._path = check_local(source)
-            self.name = self._path
-            self._file: BinaryIO = open_path(self._path)
-        else:
-            self.name = str(getattr(source, "name", "<file>"))
-            self._file = source
-        self._regular = _regular_file(self._file, is_own=self._path is not None)
-        self._peeked = b""
-        self._passed = False
-        self._start = self._file.tell() if self._seekable() else None
-        try:
-            with os_errors(self.name):
-                self.compression: Compression = self._detect() if compression == "auto" else asked
-        except BaseException:
-            self.close()
-            raise
-
-    def _seekable(self) -> bool:
-        return bool(getattr(self._file, "seekable", lambda: False)())
-
-    def _detect(self) -> Compression:
-        head = read_head(self._file, is_pipe=self._start is None)
-        if self._start is None:
-            self._peeked = head  # a pipe cannot seek: these bytes are returned first
-        else:
-            self._file.seek(self._start)
-        return detect_compression(head)
+        self._input = InputFile(source, compression, mmap=mmap, window_bytes=window_bytes)
+        self.name = self._input.name
+        self.compression: Compression = self._input.compression
 
     def __enter__(self) -> RecordReader:
-        self._check_open()
+        self._input.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,13 +95,7 @@ class RecordReader:
 
     def close(self) -> None:
         """Close the file, if this reader opened it. Its blocks stay valid."""
-        self._closed = True
-        if self._path is not None:
-            self._file.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the reader is closed; open the file again", path=self.name)
+        self._input.close()
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over the records, from the first."""
@@ -171,8 +121,7 @@ class RecordReader:
         return self._scan_all(self._level(verify_data), members)
 
     def _scan_all(self, verify: int, members: Members | None) -> Iterator[Block]:
-        with closing(self._stream(0, members)) as stream:
-            yield from self._scan(stream, verify, self._on_error)
+        yield from self._scan(self._input.stream(0, members), verify, self._on_error)
         if self.skipped:
             warnings.warn(
                 f"{self.name}: skipped {len(self.skipped)} corrupt "
@@ -187,18 +136,18 @@ class RecordReader:
             return _core.VERIFY_NOTHING
         return _core.VERIFY_ALL if verify_data else _core.VERIFY_LENGTHS
 
-    def places(self) -> NDArray[Any]:
+    def locations(self) -> NDArray[Any]:
         """Return the locations of all records: an array of (offset, inner_offset, length).
 
         See :mod:`covey.tfrecord.block`; :meth:`read_at` takes them.
         """
-        places = RecordLocations(self.compression)
-        for block in self.blocks(members=places.members):
-            places.add(block)
-        return places.table()
+        locations = RecordLocations(self.compression)
+        for block in self.blocks(members=locations.members):
+            locations.add(block)
+        return locations.table()
 
     def read_at(self, offset: int, inner_offset: int = 0) -> bytes:
-        """Return the record at a location that :meth:`places` returned.
+        """Return the record at a location that :meth:`locations` returned.
 
         Raises:
             CorruptRecordError: If there is no valid record, also with ``on_error="skip"``.
@@ -210,68 +159,27 @@ class RecordReader:
             offset, inner_offset = offset + inner_offset, 0
         if offset + inner_offset > _MAX_OFFSET:
             raise self._no_record(offset, inner_offset)
-        with closing(self._stream(offset)) as stream:
-            passed = 0
-            while passed < inner_offset:
-                window, ended = self._window(stream, 0, 1, -1, offset)
-                step = min(inner_offset - passed, len(window))
-                if step == 0 and ended:
-                    break
-                passed += step
-                self._window(stream, step, 0, -1, offset)
-            for block in self._scan(stream, self._level(), "raise", limit=1, first=-1, at=offset):
-                return next(iter(block))
+        stream = self._input.stream(offset)
+        passed = 0
+        while passed < inner_offset:
+            window, ended = self._window(stream, 0, 1, -1, offset)
+            step = min(inner_offset - passed, len(window))
+            if step == 0 and ended:
+                break
+            passed += step
+            self._window(stream, step, 0, -1, offset)
+        blocks = self._scan(stream, self._level(), "raise", limit=1, record=-1, position=offset)
+        for block in blocks:
+            return next(iter(block))
         raise self._no_record(offset, inner_offset)
 
     def _no_record(self, offset: int, inner_offset: int) -> CorruptRecordError:
-        place = f"{offset} + {inner_offset}" if inner_offset else str(offset)
+        location = f"{offset} + {inner_offset}" if inner_offset else str(offset)
         return CorruptRecordError(
-            f"the file ends before byte {place}; take locations from the index of the file",
+            f"the file ends before byte {location}; take locations from the index of the file",
             path=self.name,
             offset=offset,
         )
-
-    def _stream(self, offset: int, members: Members | None = None) -> Stream:
-        """Return a stream of the (decompressed) bytes from `offset` on."""
-        self._check_open()
-        if self._regular is not None and self.compression is None:
-            return FileStream(self._regular, offset, mmap=self._map_files)
-        read = self._reader(offset)
-        if self.compression is None:
-            return PieceStream(read, _PIECE_BYTES)
-        inflater = Inflater(read, self.compression, offset, members)
-        return PieceStream(inflater.read, _PIECE_BYTES)
-
-    def _reader(self, offset: int) -> Callable[[int], bytes]:
-        """Return a function that reads the file from `offset` on."""
-        file = self._file
-        if self._regular is not None:
-            regular = self._regular
-
-            def read_regular(size: int) -> bytes:
-                nonlocal offset
-                self._check_open()
-                piece = read_at(regular.fileno(), offset, size)
-                offset += len(piece)
-                return piece
-
-            return read_regular
-        if self._start is None:
-            if self._passed or offset:
-                raise ClosedError("it is not seekable, so it can be read only once", path=self.name)
-            self._passed = True
-            head, self._peeked = [self._peeked], b""
-            return lambda size: (head.pop() if head else b"") or file.read(size)
-        position = self._start + offset
-
-        def read(size: int) -> bytes:
-            nonlocal position
-            file.seek(position)  # another iteration may have changed the position
-            piece = file.read(size)
-            position += len(piece)
-            return piece
-
-        return read
 
     def _scan(
         self,
@@ -280,12 +188,10 @@ class RecordReader:
         on_error: OnError,
         *,
         limit: int = _UNLIMITED,
-        first: int = 0,
-        at: int = 0,
+        record: int = 0,
+        position: int = 0,
     ) -> Iterator[Block]:
-        """Yield the blocks of a stream that begins at record `first` and byte `at`."""
-        position = at
-        record = first
+        """Yield the blocks of a stream that begins at a record and a byte of the file."""
         consumed = needed = 0
         try:
             while True:
@@ -295,21 +201,20 @@ class RecordReader:
                 while True:
                     rest = window[consumed:]
                     found = _core.scan_frames(rest, limit, verify)
-                    place = position + consumed
-                    if is_truncated(rest, stream.mapped_from, place + len(rest)):
-                        raise self._error(record, place, str(truncated()))
+                    at = position + consumed
+                    if is_truncated(rest, stream.mapped_from, at + len(rest)):
+                        raise self._error(record, at, str(truncated()))
                     offsets, lengths, passed, needed, fault = found
                     if len(lengths):
-                        verified = verify != _core.VERIFY_LENGTHS
                         yield Block(
                             rest,
                             offsets,
                             lengths,
                             self.name,
-                            record,
-                            place,
-                            verified,
-                            stream.mapped_from,
+                            first=record,
+                            position=at,
+                            verified=verify != _core.VERIFY_LENGTHS,
+                            mapped_from=stream.mapped_from,
                         )
                         if limit == 1:
                             return
@@ -340,7 +245,7 @@ class RecordReader:
         self, stream: Stream, consumed: int, needed: int, record: int, offset: int
     ) -> tuple[memoryview, bool]:
         """Return the next window of a stream; raise CorruptRecordError if it cannot be read."""
-        self._check_open()
+        self._input.check_open()
         try:
             return stream.window(consumed, needed)
         except StreamError as error:
@@ -371,10 +276,3 @@ class RecordReader:
             remedy="pass on_error='skip' to read the valid records"
             + (" (the offset is that in the decompressed data)" if is_inside else ""),
         )
-
-
-def _regular_file(file: BinaryIO, *, is_own: bool) -> io.FileIO | None:
-    """Return a file that can be read at any offset; None for other file objects."""
-    if not isinstance(file, io.FileIO) or not (is_own or isinstance(file, RegularFile)):
-        return None
-    return file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import BinaryIO
 
 from covey import _core
 from covey.results import SkippedRecord
@@ -20,23 +18,21 @@ from covey.tfrecord.block import (
     starts_with_frame,
     truncation_reason,
 )
-from covey.tfrecord.compression import parse_compression
 from covey.tfrecord.segments import CorruptFile, Corruption, Segment
-from covey.tfrecord.streams import WINDOW_BYTES
+from covey.tfrecord.streams import WINDOW_BYTES, PathOrFile, check_source
 
 _UNLIMITED = 2**63
-# Smallest window in which a frame is searched.
-_SEARCH_BYTES = 1 << 20
 # Frames longer than a window that one search reads: a hostile file consists of headers only.
 _MAX_LONG_FRAMES = 16
 
 
 def salvage(
-    source: str | os.PathLike[str] | BinaryIO,
+    source: PathOrFile,
     *,
     compression: str | None = "auto",
     max_record_bytes: int = 1 << 28,
     mmap: bool = True,
+    window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Block | SkippedRecord]:
     """Yield the valid records of a file, and a :class:`SkippedRecord` for each corrupt range.
 
@@ -55,6 +51,7 @@ def salvage(
         max_record_bytes: Largest record of compressed data or a file object. The size of a plain
             file bounds its records.
         mmap: Map local files into memory; False reads them.
+        window_bytes: Bytes that are mapped or read at a time, unless a record is larger.
 
     >>> with RecordWriter("three.tfrecord") as writer:
     ...     for record in (b"one", b"two", b"three"):
@@ -67,25 +64,14 @@ def salvage(
     (1, 19)
     [b'three']
     """
-    if compression != "auto":
-        parse_compression(compression)
-    if max_record_bytes < 0:
-        raise ValueError(f"max_record_bytes is {max_record_bytes}; must be 0 or more")
-    if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
-        raise TypeError(
-            f"the source is of type {type(source).__name__}; must be a path or a binary file"
-        )
-    return _salvage(source, compression, max_record_bytes, mmap)
+    check_source(source, compression, max_record_bytes)
 
+    def recover() -> Iterator[Block | SkippedRecord]:
+        file = CorruptFile(source, compression, mmap=mmap, window_bytes=window_bytes)
+        with closing(file):
+            yield from _Recovery(file, max_record_bytes).read()
 
-def _salvage(
-    source: str | os.PathLike[str] | BinaryIO,
-    compression: str | None,
-    max_record_bytes: int,
-    mmap: bool,
-) -> Iterator[Block | SkippedRecord]:
-    with closing(CorruptFile(source, compression, mmap=mmap)) as file:
-        yield from _Recovery(file, max_record_bytes).read()
+    return recover()
 
 
 class _Recovery:
@@ -168,7 +154,8 @@ class _Recovery:
         """Skip a record with a corrupt length."""
         if self._open is None:
             self._begin(at, reason)
-            data = segment.peek(at, _SEARCH_BYTES)[:_SEARCH_BYTES]
+            size = self._file.piece_bytes
+            data = segment.peek(at, size)[:size]
             length = _core.find_end(data, segment.ended and at + len(data) == segment.end)
             if length:
                 yield from self._close(at + length)
@@ -238,7 +225,8 @@ class _Recovery:
                 return end
             if not needed:
                 return begin
-            if needed > WINDOW_BYTES:
+            window = self._file.window_bytes
+            if needed > window:
                 long_frames += 1
-                max_bytes = max_bytes if long_frames < _MAX_LONG_FRAMES else WINDOW_BYTES
-            segment.move(begin, max(needed, _SEARCH_BYTES))
+                max_bytes = max_bytes if long_frames < _MAX_LONG_FRAMES else window
+            segment.move(begin, max(needed, self._file.piece_bytes))

@@ -7,36 +7,15 @@ corrupt member; the next segment begins at the next member.
 from __future__ import annotations
 
 import io
-import os
-import stat
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from covey import _core
-from covey.tfrecord.block import HEADER_BYTES, starts_with_frame
-from covey.tfrecord.compression import (
-    Compression,
-    Inflater,
-    detect_compression,
-    parse_compression,
-    read_head,
-)
-from covey.tfrecord.streams import (
-    WINDOW_BYTES,
-    FileStream,
-    PieceStream,
-    SharedDescriptor,
-    Stream,
-    StreamError,
-    is_truncated,
-    truncated,
-)
-from covey.untrusted import RegularFile, open_path
-from covey.urls import check_local
+from covey.tfrecord.block import HEADER_BYTES, SharedDescriptor, is_truncated, starts_with_frame
+from covey.tfrecord.compression import Compression, Inflater, StreamError
+from covey.tfrecord.streams import PIECE_BYTES, InputFile, PieceStream, Stream, truncated
 
-_PIECE_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_RESERVED_FLAGS = 0xE0
 _GZIP_TRAILER_BYTES = 8  # CRC-32 and size of the decompressed data
@@ -104,9 +83,9 @@ class Segment:
         """Move the window to an offset; it has at least ``needed`` bytes if as many follow."""
         try:
             self.data, self.ended = self._stream.window(at - self.begin, needed)
+            self.begin = at
         except StreamError as error:
             self._end(at, error)
-        self.begin = at
 
     def peek(self, at: int, needed: int) -> memoryview:
         """Return the data from an offset on, at least ``needed`` bytes if as many follow."""
@@ -119,61 +98,27 @@ class Segment:
         if not is_truncated(self.data, self.mapped_from, self.end):
             return False
         self._end(at, truncated())
-        self.begin = at
         return True
 
     def _end(self, at: int, error: StreamError) -> None:
-        self.data, self.ended = memoryview(b""), True
+        """End the segment at an offset."""
+        self.begin, self.data, self.ended = at, memoryview(b""), True
         self.corruption = Corruption(str(error), True, at, None)
 
 
-class CorruptFile:
+class CorruptFile(InputFile):
     """A file that may be corrupt, read in segments. To be closed.
 
-    Args:
-        source: Path, or binary file object, which is read from its current position.
-        compression: As for :class:`covey.RecordReader`. ``"auto"`` also detects the compression of
-            a seekable file whose first bytes are corrupt.
-        mmap: Map local files into memory; False reads them.
+    With ``compression="auto"`` the compression of a seekable file is also detected if its first
+    bytes are corrupt.
     """
-
-    def __init__(
-        self,
-        source: str | os.PathLike[str] | BinaryIO,
-        compression: str | None = "auto",
-        *,
-        mmap: bool = True,
-    ) -> None:
-        self._owned = isinstance(source, (str, os.PathLike))
-        self._mmap = mmap
-        if isinstance(source, (str, os.PathLike)):
-            self.name = check_local(source)
-            self._file: BinaryIO = open_path(self.name)
-        else:
-            self.name = str(getattr(source, "name", "<file>"))
-            self._file = source
-        seekable = getattr(self._file, "seekable", lambda: False)()
-        self._start = self._file.tell() if seekable else None
-        self._peeked = b""
-        try:
-            self.compression: Compression = (
-                self._detect() if compression == "auto" else parse_compression(compression)
-            )
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file if it was opened here."""
-        if self._owned:
-            self._file.close()
 
     def segment(self, position: int = 0, begin: int = 0) -> Segment:
         """Return the segment at a byte of the file; ``begin`` is its offset in the file's data."""
         if self.compression is None:
-            return self._plain()
+            return Segment(self.stream(), 0, self.size)
         members: list[tuple[int, int]] = []
-        inflater = Inflater(self._reader(position), self.compression, position, members)
+        inflater = Inflater(self.reader(position), self.compression, position, members)
         produced = 0
 
         def read(size: int) -> bytes:
@@ -190,18 +135,8 @@ class CorruptFile:
             produced += len(piece)
             return piece
 
-        segment = Segment(PieceStream(read, _PIECE_BYTES, _close_nothing), begin, None)
+        segment = Segment(PieceStream(read, self.piece_bytes), begin, None)
         return segment
-
-    def _plain(self) -> Segment:
-        if isinstance(self._file, RegularFile) or (
-            self._owned and isinstance(self._file, io.FileIO)
-        ):
-            status = os.fstat(self._file.fileno())
-            if stat.S_ISREG(status.st_mode):
-                stream = FileStream(self._file, 0, mmap=self._mmap)
-                return Segment(stream, 0, status.st_size)
-        return Segment(PieceStream(self._reader(0), _PIECE_BYTES, _close_nothing), 0, None)
 
     def _corruption(self, error: str, member: int, offset: int, inflated: int) -> Corruption:
         """Return what follows a corrupt GZIP member or ZLIB stream.
@@ -215,58 +150,34 @@ class CorruptFile:
         if self.compression == "ZLIB":
             reason = f"{error}; the rest of a ZLIB stream cannot be read"
             return Corruption(reason, True, offset, None)
-        if self._start is None:
+        if not self.is_seekable:
             reason = f"{error}; the next GZIP member cannot be searched in a file without seek"
             return Corruption(reason, True, offset, None)
-        end = _end_of_member(self._read_at, member, inflated)
+        end = _end_of_member(self.read_at, member, inflated)
         if end is not None:
             reason = f"{error}, in the GZIP member at byte {member} of the file"
-            if not self._read_at(end, 1):
+            if not self.read_at(end, 1):
                 return Corruption(reason, False, offset, None)
-            if find_member(self._read_at, end, end + 1) == end:
+            if find_member(self.read_at, end, end + 1) == end:
                 return Corruption(reason, False, offset, end)
-        resume = find_member(self._read_at, member + 1)
+        resume = find_member(self.read_at, member + 1)
         if resume is None:
             reason = f"{error}; no GZIP member follows the one at byte {member} of the file"
         else:
             reason = f"{error}; the next GZIP member is at byte {resume} of the file"
         return Corruption(reason, True, offset, resume)
 
-    def _read_at(self, at: int, size: int) -> bytes:
-        assert self._start is not None
-        self._file.seek(self._start + at)
-        return self._file.read(size)
-
-    def _reader(self, at: int) -> Callable[[int], bytes]:
-        """Return a function that reads the file sequentially."""
-        if self._start is None:
-            head = [self._peeked]
-            return lambda size: (head.pop() if head else b"") or self._file.read(size)
-
-        def read(size: int) -> bytes:
-            nonlocal at
-            piece = self._read_at(at, size)
-            at += len(piece)
-            return piece
-
-        return read
-
-    def _detect(self) -> Compression:
-        head = read_head(self._file, is_pipe=self._start is None)
-        if self._start is None:
-            self._peeked = head
-            return detect_compression(head)
-        self._file.seek(self._start)
-        found = detect_compression(head)
-        if found is None and head and not starts_with_frame(head):
-            return self._detect_after_head(self._read_at(0, WINDOW_BYTES))
+    def _detect(self, head: bytes) -> Compression:
+        found = super()._detect(head)
+        if found is None and head and self.is_seekable and not starts_with_frame(head):
+            return self._detect_after_head(self.read_at(0, self.window_bytes))
         return found
 
     def _detect_after_head(self, data: bytes) -> Compression:
         """Detect the compression of a file whose first bytes are corrupt."""
-        member = find_member(self._read_at, 0, len(data))
+        member = find_member(self.read_at, 0, len(data))
         if member is None:
-            is_zlib = not _has_frame(data) and _has_frame(_inflate_zlib(data))
+            is_zlib = not _has_frame(data) and _has_frame(_inflate_zlib(data, self.window_bytes))
             return "ZLIB" if is_zlib else None
         # Stored GZIP data contains plain frames, and a plain record may contain GZIP data.
         at = _find_frame(data, 0)
@@ -286,12 +197,12 @@ def _has_frame(data: bytes) -> bool:
     return _find_frame(data, 0) < len(data)
 
 
-def _inflate_zlib(data: bytes) -> bytes:
-    """Return the first window of a ZLIB stream, up to its first error."""
+def _inflate_zlib(data: bytes, max_bytes: int) -> bytes:
+    """Return the beginning of a ZLIB stream, up to its first error."""
     inflater = Inflater(io.BytesIO(data).read, "ZLIB")
     pieces: list[bytes] = []
     try:
-        while sum(map(len, pieces)) < WINDOW_BYTES and (piece := inflater.read(_PIECE_BYTES)):
+        while sum(map(len, pieces)) < max_bytes and (piece := inflater.read(PIECE_BYTES)):
             pieces.append(piece)
     except StreamError:
         pass
@@ -301,7 +212,7 @@ def _inflate_zlib(data: bytes) -> bytes:
 def find_member(read_at: ReadAt, begin: int, end: int | None = None) -> int | None:
     """Return the first byte in [begin, end) at which a GZIP member of records begins."""
     while end is None or begin < end:
-        data = read_at(begin, _PIECE_BYTES)
+        data = read_at(begin, PIECE_BYTES)
         if len(data) <= len(_GZIP_MAGIC):
             return None
         at = data.find(_GZIP_MAGIC)
@@ -343,7 +254,7 @@ def _end_of_member(read_at: ReadAt, member: int, inflated: int) -> int | None:
     Returns:
         The byte after the trailer; None if the data is corrupt or the trailer incomplete.
     """
-    header = _gzip_header_bytes(read_at(member, _PIECE_BYTES))
+    header = _gzip_header_bytes(read_at(member, PIECE_BYTES))
     found = None if header is None else _inflate(read_at, member + header, _RAW_DEFLATE)
     if found is None or found[0] != inflated:
         return None
@@ -387,7 +298,3 @@ def _inflate(
         except zlib.error:
             return None
     return produced, at - len(inflate.unused_data)
-
-
-def _close_nothing() -> None:
-    """Leave the file open: its owner closes it."""

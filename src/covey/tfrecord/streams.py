@@ -1,4 +1,4 @@
-"""Streams: the bytes of a TFRecord file, mapped into memory or read in pieces.
+"""Input files: their bytes, mapped into memory, read in pieces, or decompressed.
 
 A stream returns windows. Each begins at the end of the consumed bytes, and has at least the bytes
 that the caller needs next, so that a frame is never split between pieces.
@@ -8,40 +8,34 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from covey import _core
-from covey.untrusted import read_at
+from covey.errors import ClosedError
+from covey.tfrecord.block import Members, SharedDescriptor
+from covey.tfrecord.compression import (
+    Compression,
+    Inflater,
+    StreamError,
+    detect_compression,
+    parse_compression,
+    read_head,
+)
+from covey.untrusted import RegularFile, open_path, os_errors, read_at
+from covey.urls import check_local
+
+PathOrFile = str | os.PathLike[str] | BinaryIO
 
 # Size of a mapped window: large enough that the cost of mapping is negligible, and an upper bound
 # of the memory for reading a file of any size.
 WINDOW_BYTES = 8 << 20
 
-_MAP_FROM = 1 << 20
+PIECE_BYTES = 1 << 20
+"""Maximum number of bytes that are read or decompressed at a time."""
 
-
-class StreamError(Exception):
-    """The bytes of a file cannot be read."""
-
-
-class SharedDescriptor:
-    """A duplicate of the descriptor of a file, closed with the last reference to it.
-
-    Args:
-        descriptor: The descriptor; the caller keeps it.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = os.dup(descriptor)
-
-    def size(self) -> int:
-        """Return the size of the file now."""
-        return os.fstat(self._descriptor).st_size
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+_MIN_MAPPED_BYTES = 1 << 20
 
 
 class Stream(Protocol):
@@ -60,10 +54,6 @@ class Stream(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Release the resources of the stream. Windows stay valid."""
-        ...
-
 
 class FileStream:
     """A stream over a regular file; its size limits the windows.
@@ -71,13 +61,15 @@ class FileStream:
     Args:
         file: The file; its position is unused.
         position: Offset of the first window.
+        window_bytes: Size of a window, unless more bytes are needed.
         mmap: Map windows into memory; False reads them.
     """
 
-    def __init__(self, file: io.FileIO, position: int, *, mmap: bool) -> None:
+    def __init__(self, file: io.FileIO, position: int, window_bytes: int, *, mmap: bool) -> None:
         self._file = file
         self._position = position
-        self._map_files = mmap
+        self._window_bytes = window_bytes
+        self._mmap = mmap
         self._size = 0
         self._shared: SharedDescriptor | None = None
         self.mapped_from: SharedDescriptor | None = None
@@ -91,9 +83,9 @@ class FileStream:
         self._size = size
         if self._position >= size:
             return memoryview(b""), True
-        end = min(size, self._position + max(needed, WINDOW_BYTES))
+        end = min(size, self._position + max(needed, self._window_bytes))
         # Reading is faster than mapping for small windows.
-        if self._map_files and end - self._position >= _MAP_FROM:
+        if self._mmap and end - self._position >= _MIN_MAPPED_BYTES:
             if self._shared is None:
                 self._shared = SharedDescriptor(self._file.fileno())
             self.mapped_from = self._shared
@@ -104,39 +96,16 @@ class FileStream:
             raise truncated()
         return memoryview(data), end == size
 
-    def close(self) -> None:
-        """Do nothing: the reader owns the file, and a map is released with its last window."""
-
 
 def truncated() -> StreamError:
     """Return the error for a window that was truncated while it was read."""
     return StreamError("the file was truncated while it was read")
 
 
-def is_truncated(window: Any, mapped_from: SharedDescriptor | None, end: int) -> bool:
-    """Return whether a window may have been read as zeros because its file was truncated.
-
-    To be called after each read.
-
-    Args:
-        window: Bytes of a file.
-        mapped_from: The file, if the window is mapped.
-        end: The offset in the file at which the window ends.
-    """
-    # Bytes after the end of the file in its last page are zeros, and raise no fault.
-    return _core.has_faulted(window) or (mapped_from is not None and mapped_from.size() < end)
-
-
 class PieceStream:
     """A stream over a function that reads pieces: a file object, an inflater."""
 
-    def __init__(
-        self,
-        read: Callable[[int], bytes],
-        piece_bytes: int,
-        close: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.close = close
+    def __init__(self, read: Callable[[int], bytes], piece_bytes: int) -> None:
         self.mapped_from: SharedDescriptor | None = None
         self._read = read
         self._piece_bytes = piece_bytes
@@ -155,3 +124,137 @@ class PieceStream:
             have += len(piece)
         self._buffer = memoryview(b"".join(pieces))
         return self._buffer, self._ended
+
+
+class InputFile:
+    """A TFRecord file that is read. To be closed.
+
+    Args:
+        source: A path, or a binary file object, which is read from its current position.
+        compression: ``None``, ``"GZIP"`` or ``"ZLIB"``; ``"auto"`` detects it.
+        mmap: Map local files into memory; False reads them.
+        window_bytes: Bytes that are mapped or read at a time, unless a record is larger.
+    """
+
+    def __init__(
+        self,
+        source: PathOrFile,
+        compression: str | None = "auto",
+        *,
+        mmap: bool = True,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self._mmap = mmap
+        self.window_bytes = window_bytes
+        self.piece_bytes = min(window_bytes, PIECE_BYTES)
+        self._owned = isinstance(source, (str, os.PathLike))
+        self.is_closed = False
+        if isinstance(source, (str, os.PathLike)):
+            self.name = check_local(source)
+            self._file: BinaryIO = open_path(self.name)
+        else:
+            self.name = str(getattr(source, "name", "<file>"))
+            self._file = source
+        self._regular = _regular_file(self._file, is_owned=self._owned)
+        self.is_seekable = bool(getattr(self._file, "seekable", lambda: False)())
+        self._start = self._file.tell() if self.is_seekable else 0
+        self._head = b""
+        """Bytes of a pipe that were read to detect the compression."""
+        self._is_consumed = False
+        """Whether a pipe was read."""
+        self.compression: Compression
+        try:
+            with os_errors(self.name):
+                if compression == "auto":
+                    head = read_head(self._file, is_pipe=not self.is_seekable)
+                    self._head = b"" if self.is_seekable else head
+                    self.compression = self._detect(head)
+                else:
+                    self.compression = parse_compression(compression)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file, if it was opened here."""
+        self.is_closed = True
+        if self._owned:
+            self._file.close()
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the file was closed."""
+        if self.is_closed:
+            raise ClosedError("the reader is closed; open the file again", path=self.name)
+
+    @property
+    def size(self) -> int | None:
+        """Size of the data; None if it is unknown: of compressed files and file objects."""
+        if self._regular is None or self.compression is not None:
+            return None
+        return os.fstat(self._regular.fileno()).st_size
+
+    def stream(self, offset: int = 0, members: Members | None = None) -> Stream:
+        """Return a stream of the (decompressed) bytes from an offset in the file on.
+
+        Args:
+            offset: The offset; that of a member if the file is compressed.
+            members: List that gets (decompressed bytes before it, file offset) of every member.
+        """
+        if self._regular is not None and self.compression is None:
+            return FileStream(self._regular, offset, self.window_bytes, mmap=self._mmap)
+        read = self.reader(offset)
+        if self.compression is not None:
+            read = Inflater(read, self.compression, offset, members).read
+        return PieceStream(read, self.piece_bytes)
+
+    def reader(self, offset: int) -> Callable[[int], bytes]:
+        """Return a function that reads the file sequentially from an offset on.
+
+        Raises:
+            ClosedError: If the file is not seekable, and was read before.
+        """
+        if not self.is_seekable:
+            if self._is_consumed or offset:
+                raise ClosedError("it is not seekable, so it can be read only once", path=self.name)
+            self._is_consumed = True
+            head = [self._head]
+            return lambda size: (head.pop() if head else b"") or self._file.read(size)
+
+        def read(size: int) -> bytes:
+            nonlocal offset
+            piece = self.read_at(offset, size)
+            offset += len(piece)
+            return piece
+
+        return read
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to ``size`` bytes of a seekable file from ``offset``."""
+        self.check_open()
+        if self._regular is not None:
+            return read_at(self._regular.fileno(), offset, size)
+        self._file.seek(self._start + offset)  # another iteration may have changed the position
+        return self._file.read(size)
+
+    def _detect(self, head: bytes) -> Compression:
+        """Return the compression of a file that begins with ``head``."""
+        return detect_compression(head)
+
+
+def check_source(source: PathOrFile, compression: str | None, max_record_bytes: int = 0) -> None:
+    """Raise TypeError or ValueError if the arguments of a reader are not valid."""
+    if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "read"):
+        raise TypeError(
+            f"the source is of type {type(source).__name__}; must be a path or a binary file"
+        )
+    if compression != "auto":
+        parse_compression(compression)
+    if max_record_bytes < 0:
+        raise ValueError(f"max_record_bytes is {max_record_bytes}; must be an integer >= 0")
+
+
+def _regular_file(file: BinaryIO, *, is_owned: bool) -> io.FileIO | None:
+    """Return a file that can be read at any offset; None for other file objects."""
+    if not isinstance(file, io.FileIO) or not (is_owned or isinstance(file, RegularFile)):
+        return None
+    return file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None

@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections import deque
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,12 +22,13 @@ from covey.tfrecord.block import (
     FOOTER_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
-    LOCATION_DTYPE,
     Block,
+    RecordLocations,
     reading,
 )
 from covey.tfrecord.compression import gzip_member, parse_compression
-from covey.tfrecord.reader import PathOrFile, RecordReader
+from covey.tfrecord.reader import RecordReader
+from covey.tfrecord.streams import PathOrFile
 from covey.urls import check_local
 
 # Maximum number of members that are being compressed or wait to be written.
@@ -48,7 +50,7 @@ class RecordWriter:
         append: Append to an existing file, after checking that it ends with a complete record.
         buffer_bytes: Size of the write buffer.
         executor: Executor that compresses GZIP members concurrently; the file is the same.
-        track_locations: Keep the location of each record, for :meth:`places`.
+        track_locations: Keep the location of each record, for :meth:`locations`.
 
     >>> with RecordWriter("small.tfrecord.gz", compression="GZIP") as writer:
     ...     writer.write(b"a record")
@@ -101,10 +103,14 @@ class RecordWriter:
         self._compression_level = compression_level
         self._executor = executor
         self._member = bytearray()  # GZIP: complete frames, not yet compressed
-        self._members = 0  # GZIP: completed members
-        self._compressing: deque[Future[bytes]] = deque()
+        self._member_begin = 0  # GZIP: offset of the open member in the uncompressed data
+        self._compressing: deque[tuple[int, Future[bytes]]] = deque()
         self._zlib = zlib.compressobj(compression_level) if self.compression == "ZLIB" else None
-        self._places = _Places() if track_locations else None
+        self._locations = RecordLocations(self.compression) if track_locations else None
+        if self._locations is not None and self.compression == "ZLIB":
+            self._locations.members.append((0, 0))
+        self._data_bytes = 0  # uncompressed
+        self._file_bytes = 0  # of GZIP members
         self._closed = False
 
     def _check_end(self, target: PathOrFile) -> None:
@@ -180,17 +186,17 @@ class RecordWriter:
             self._drain()
             self._emit(block)
 
-    def places(self) -> NDArray[Any]:
-        """Return the location of every record, like :meth:`covey.RecordReader.places`.
+    def locations(self) -> NDArray[Any]:
+        """Return the location of every record, like :meth:`covey.RecordReader.locations`.
 
         The writer must be closed.
         """
-        if self._places is None or not self._closed:
+        if self._locations is None or not self._closed:
             raise ValueError(
                 f"{self.name}: locations are available after the writer is closed, with "
                 "track_locations=True"
             )
-        return self._places.finish()
+        return self._locations.table()
 
     @property
     def records(self) -> int:
@@ -219,7 +225,7 @@ class RecordWriter:
             try:
                 self._drain()
                 # An empty GZIP file still has a member.
-                self._end_member(last=not self._append)
+                self._end_member(is_last=not self._append)
                 self._put_compressed(0)
                 if self._zlib is not None:
                     self._put(self._zlib.flush())
@@ -248,66 +254,62 @@ class RecordWriter:
         end = int(block.offsets[-1] + block.lengths[-1]) + FOOTER_BYTES
         if end - begin != int(block.lengths.sum()) + FRAME_BYTES * len(block):
             raise ValueError(f"{block.name}: the frames of the block are not consecutive")
-        starts = block.offsets - np.uint64(HEADER_BYTES + begin)
-        if self.compression == "GZIP":
-            with reading([block]):
-                self._emit_members(frames, begin, starts, block.lengths)
-        else:
-            if self._places is not None:
-                stream = self.compression == "ZLIB"
-                self._places.add(starts, block.lengths, end - begin, stream=stream)
-            data = frames[begin:end]
-            with reading([block]):
+        if self._locations is not None:
+            offsets = block.offsets - np.uint64(begin)
+            self._locations.add(replace(block, offsets=offsets, position=self._data_bytes))
+        self._data_bytes += end - begin
+        with reading([block]):
+            if self.compression == "GZIP":
+                ends = block.offsets + block.lengths + np.uint64(FOOTER_BYTES)
+                self._emit_members(frames, begin, ends)
+            else:
+                data = frames[begin:end]
                 self._put(data if self._zlib is None else self._zlib.compress(data))
         self._emitted += len(block)
 
-    def _emit_members(
-        self,
-        frames: memoryview,
-        begin: int,
-        starts: NDArray[np.uint64],
-        lengths: NDArray[np.uint64],
-    ) -> None:
+    def _emit_members(self, frames: memoryview, begin: int, ends: NDArray[np.uint64]) -> None:
         """Add frames to the open GZIP member, and end it whenever it is full.
 
         Where members end depends on the records alone, not on how they arrive.
+
+        Args:
+            frames: The buffer of the frames.
+            begin: Offset of the first frame.
+            ends: Offset of the end of each frame.
         """
-        ends = starts + lengths + np.uint64(begin + FRAME_BYTES)
-        row, at = 0, begin
+        row = 0
         while row < len(ends):
-            full = at + self._member_bytes - len(self._member)
+            full = begin + self._member_bytes - len(self._member)
             last = min(int(np.searchsorted(ends, np.uint64(full))), len(ends) - 1)
-            if self._places is not None:
-                within = starts[row : last + 1] - np.uint64(at - begin)
-                within += np.uint64(len(self._member))
-                self._places.add_to_member(within, lengths[row : last + 1])
-            self._member += frames[at : int(ends[last])]
-            row, at = last + 1, int(ends[last])
+            self._member += frames[begin : int(ends[last])]
+            row, begin = last + 1, int(ends[last])
             if len(self._member) >= self._member_bytes:
                 self._end_member()
 
-    def _end_member(self, *, last: bool = False) -> None:
-        """Compress the open GZIP member, if any."""
-        if self.compression != "GZIP" or (not self._member and not (last and not self._members)):
+    def _end_member(self, *, is_last: bool = False) -> None:
+        """Compress the open GZIP member, if it has records or is the only one."""
+        is_needed = self._member or (is_last and not self._member_begin)
+        if self.compression != "GZIP" or not is_needed:
             return
-        self._members += 1
-        if self._places is not None:
-            self._places.end_member()
         data, self._member = self._member, bytearray()
+        begin, self._member_begin = self._member_begin, self._member_begin + len(data)
         if self._executor is None:
-            self._put_member(gzip_member(data, self._compression_level))
+            self._put_member(begin, gzip_member(data, self._compression_level))
             return
-        self._compressing.append(self._executor.submit(gzip_member, data, self._compression_level))
+        future = self._executor.submit(gzip_member, data, self._compression_level)
+        self._compressing.append((begin, future))
         self._put_compressed(_MAX_PENDING_MEMBERS)
 
     def _put_compressed(self, pending: int) -> None:
         """Write compressed members in order, until at most `pending` remain."""
         while len(self._compressing) > pending:
-            self._put_member(self._compressing.popleft().result())
+            begin, future = self._compressing.popleft()
+            self._put_member(begin, future.result())
 
-    def _put_member(self, member: bytes) -> None:
-        if self._places is not None:
-            self._places.write_member(len(member))
+    def _put_member(self, begin: int, member: bytes) -> None:
+        if self._locations is not None:
+            self._locations.members.append((begin, self._file_bytes))
+        self._file_bytes += len(member)
         self._put(member)
 
     def _put(self, data: bytes | memoryview) -> None:
@@ -328,49 +330,3 @@ class RecordWriter:
             if self._owned:
                 self._file.close()
             raise
-
-
-class _Places:
-    """Locations of the records of a file that is being written."""
-
-    def __init__(self) -> None:
-        self._position = 0  # bytes of the file, or of the ZLIB stream
-        self._known: list[NDArray[Any]] = []
-        # GZIP: positions of the records in the open member, and in members not yet written.
-        self._open: list[NDArray[Any]] = []
-        self._waiting: deque[list[NDArray[Any]]] = deque()
-
-    def add(
-        self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64], size: int, *, stream: bool
-    ) -> None:
-        """Add records of a file, or of a stream that can only be read from its start."""
-        field = "inner_offset" if stream else "offset"
-        self._known.append(_table(field, starts + np.uint64(self._position), lengths))
-        self._position += size
-
-    def add_to_member(self, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> None:
-        """Add records of the open member, by their positions in it."""
-        self._open.append(_table("inner_offset", starts, lengths))
-
-    def end_member(self) -> None:
-        """Start the next member."""
-        self._waiting.append(self._open)
-        self._open = []
-
-    def write_member(self, size: int) -> None:
-        """Set the size of the oldest member that was not written."""
-        for table in self._waiting.popleft():
-            table["offset"] = self._position
-            self._known.append(table)
-        self._position += size
-
-    def finish(self) -> NDArray[Any]:
-        """Return all locations."""
-        return np.concatenate([np.zeros(0, LOCATION_DTYPE), *self._known])
-
-
-def _table(field: str, starts: NDArray[np.uint64], lengths: NDArray[np.uint64]) -> NDArray[Any]:
-    table = np.zeros(len(starts), LOCATION_DTYPE)
-    table[field] = starts
-    table["length"] = lengths
-    return table

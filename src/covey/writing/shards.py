@@ -103,7 +103,7 @@ class Cuts:
 class IndexSink(Protocol):
     """Receiver of the record locations of shards."""
 
-    def add(self, shard: int, places: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
+    def add(self, shard: int, locations: NDArray[Any], labels: NDArray[np.int64] | None) -> None:
         """Add the locations and class ids of the records of a shard."""
         ...
 
@@ -156,10 +156,12 @@ def write_shards(
             progress(len(block), _frame_bytes(block))
             if is_end:
                 writer.close()
-                places = writer.places()
-                index.add(first + len(shards), places, np.concatenate(labels) if labels else None)
+                locations = writer.locations()
+                index.add(
+                    first + len(shards), locations, np.concatenate(labels) if labels else None
+                )
                 size = path.stat().st_size
-                shards.append(Shard(path.name, len(places), size, fingerprint(path)))
+                shards.append(Shard(path.name, len(locations), size, fingerprint(path)))
                 writer, labels = None, []
                 synced.append(disk.submit(sync, path))
         for future in synced:

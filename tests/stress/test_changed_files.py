@@ -1,4 +1,4 @@
-"""Files that are truncated, overwritten or replaced while they are read."""
+"""Shards and indexes that are truncated, overwritten or replaced while they are used."""
 
 import contextlib
 import itertools
@@ -11,26 +11,24 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from contextlib import closing
 
 import numpy as np
 import pytest
-from opened import Elsewhere, opened
+from opened import SHARD_CHANGES, Elsewhere, numbers, opened
 from written import shard_paths, write
 
 import covey
 from covey import CoveyError, RecordReader, _core
-from covey.errors import CorruptRecordError, FileChangedError, StorageError
+from covey.errors import CorruptRecordError, FileChangedError
 from covey.index import read
 from covey.maintenance.repair import repair
 from covey.maintenance.verify import verify
-from covey.reading import open_files
 from covey.storage import LocalStorage
 from covey.tfrecord.recovery import salvage
 
-MAX_ATTEMPTS = 100
+MAX_ATTEMPTS = 40
 RECORDS = 1200
 FEATURES = covey.Features({"x": "int64", "label": "int64", "pad": covey.Tensor("uint8", (2000,))})
 PADS = np.random.default_rng(0).integers(0, 256, (RECORDS, 2000), np.uint8)
@@ -67,50 +65,49 @@ def check_rows(found, ids):
 
 
 class Truncator:
-    """Another process, which truncates files when it is told to."""
+    """A process that truncates files on request."""
 
     def __init__(self):
-        self._orders, orders = os.pipe()
-        answers, self._answers = os.pipe()
+        self._requests, requests = os.pipe()
+        replies, self._replies = os.pipe()
         self._process = os.fork()
         if self._process == 0:
-            os.close(orders)
+            os.close(requests)
             with contextlib.suppress(BaseException):
                 self._work()
             os._exit(0)
-        os.close(self._orders)
-        os.close(self._answers)
-        self._orders, self._answers = orders, answers
+        os.close(self._requests)
+        os.close(self._replies)
+        self._requests, self._replies = requests, replies
 
     def _work(self):
-        with open(self._orders) as orders:
-            for line in orders:
+        with open(self._requests) as requests:
+            for line in requests:
                 delay, size, path = line.rstrip("\n").split(" ", 2)
                 end = time.perf_counter() + float(delay)
                 while time.perf_counter() < end:
                     pass
                 os.truncate(path, int(size))
-                os.write(self._answers, b".")
+                os.write(self._replies, b".")
 
     def begin(self, path, size, delay):
-        os.write(self._orders, f"{delay} {size} {path}\n".encode())
+        os.write(self._requests, f"{delay} {size} {path}\n".encode())
 
     def is_done(self):
-        return bool(select.select([self._answers], [], [], 0)[0])
+        return bool(select.select([self._replies], [], [], 0)[0])
 
     def finish(self):
-        os.read(self._answers, 1)
+        os.read(self._replies, 1)
 
     def close(self):
-        os.close(self._orders)
-        os.close(self._answers)
+        os.close(self._requests)
+        os.close(self._replies)
         os.waitpid(self._process, 0)
 
 
 def read_batches(directory, path, mmap):
     with opened(directory, mmap=mmap) as ds:
-        loader = ds.batches(classes_per_batch=4, examples_per_class=8, seed=1, threads=2)
-        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        batches = repeat_batches(ds, threads=2)
 
         def action():
             x, y = next(batches)
@@ -118,6 +115,11 @@ def read_batches(directory, path, mmap):
             assert (y == x["x"] % 6).all()
 
         yield action
+
+
+def repeat_batches(ds, threads):
+    loader = ds.batches(classes_per_batch=4, examples_per_class=8, seed=1, threads=threads)
+    return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
 def read_ids(directory, path, mmap):
@@ -199,19 +201,19 @@ def repair_all(directory, path, mmap):
     yield action
 
 
-def race(kind, directory, mmap, tries):
-    """Truncate a shard while it is read, again and again; how many reads have failed."""
+def race(kind, directory, mmap, attempts):
+    """Truncate a shard while it is read, several times; return the number of failed reads."""
     path = shard_paths(directory)[1]
     content = path.read_bytes()
     rng = random.Random(kind)
     failed = 0
     with closing(Truncator()) as truncator:
-        for _ in range(tries):
+        for _ in range(attempts):
             with contextlib.contextmanager(globals()[kind])(directory, path, mmap) as action:
-                # Not where a record ends: then the shorter file would be valid.
+                # Not at the end of a record, where the truncated file is valid.
                 size = rng.choice([1, 4097, len(content) // 2 + 7, len(content) - 5001])
                 truncator.begin(path, size, rng.random() * 0.004)
-                # What begins before the file is truncated is right or fails.
+                # A read that begins before the truncation returns the right records or fails.
                 try:
                     while not truncator.is_done():
                         action()
@@ -223,32 +225,28 @@ def race(kind, directory, mmap, tries):
     return failed
 
 
+RACES = [read_batches, read_ids, read_raw, index_shards, read_records, stream_batches, verify_all]
+
+
 @pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "read_batches",
-        "read_ids",
-        "read_raw",
-        "index_shards",
-        "read_records",
-        "stream_batches",
-        "verify_all",
-        "repair_all",
-    ],
-)
-def test_a_shard_that_is_truncated_while_it_is_read(copy, elsewhere, kind, mmap):
-    tries = MAX_ATTEMPTS if kind != "repair_all" else 10
-    assert elsewhere(race, kind, copy, mmap, tries) > 0
+@pytest.mark.parametrize("kind", [*RACES, repair_all], ids=lambda kind: kind.__name__)
+def test_shard_truncated_during_a_read(copy, elsewhere, kind, mmap):
+    attempts = 6 if kind is repair_all else MAX_ATTEMPTS
+    assert elsewhere(race, kind.__name__, copy, mmap, attempts) > 0
+
+
+def test_compressed_shard_truncated_during_a_read(tmp_path, elsewhere):
+    options = {"features": FEATURES, "label": "label", "compression": "GZIP"}
+    write(columns(), tmp_path / "birds", shuffle=False, shards=2, **options)
+    assert elsewhere(race, "read_ids", tmp_path / "birds", True, MAX_ATTEMPTS // 2) > 0
 
 
 def truncate_index(directory, name, kind):
-    """Truncate a mapped file of an index; what the next reads do."""
-    read._MAX_READ_BYTES = 0
+    """Truncate a mapped file of an index, and return the error of the next reads."""
+    read.MAX_READ_BYTES = 0
     (path,) = directory.glob(f"*.{name}.npy")
     with opened(directory) as ds:
-        loader = ds.batches(classes_per_batch=4, examples_per_class=8, threads=1)
-        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        batches = repeat_batches(ds, threads=1)
         action = {
             "batches": lambda: next(batches),
             "ids": lambda: ds[np.arange(RECORDS)],
@@ -261,81 +259,56 @@ def truncate_index(directory, name, kind):
                 action()
         except CoveyError as error:
             return type(error).__name__
-    return "nothing"
+    return "no error"
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        ("index", "batches"),
-        ("index", "ids"),
-        ("index", "labels"),
-        ("by_class", "batches"),
-    ],
+    [("index", "batches"), ("index", "ids"), ("index", "labels"), ("by_class", "batches")],
 )
-def test_an_index_that_is_truncated_while_it_is_mapped(copy, elsewhere, name, kind):
+def test_mapped_index_is_truncated(copy, elsewhere, name, kind):
     found = elsewhere(truncate_index, copy, name, kind)
     assert found in ("FileChangedError", "FormatError")
 
 
-def use_block_after_truncation(directory):
-    """Read from a block, which is a map of its file, after the file was truncated."""
+def use_truncated_block(directory, salvaged, removed):
+    """Truncate the file of a mapped block, and return the paths of the errors of each use."""
     path = shard_paths(directory)[1]
-    found = []
-    with RecordReader(path) as reader:
-        (block,) = reader.blocks()
-        os.truncate(path, 0)
-        target = directory.parent / "written"
-        with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(covey.RecordWriter(target))
-            for use in (
-                lambda: list(block),
-                lambda: FEATURES.decode_batch(block),
-                lambda: writer.write_block(block),
-            ):
-                with contextlib.suppress(CoveyError):
-                    try:
-                        use()
-                    except FileChangedError as error:
-                        found.append(error.path)
-                        raise
-    return found
-
-
-def test_a_block_of_a_file_that_was_truncated(copy, elsewhere):
-    assert elsewhere(use_block_after_truncation, copy) == [str(shard_paths(copy)[1])] * 3
-
-
-@pytest.mark.parametrize("use", ["iterate", "slice", "decode", "join", "write", "closed"])
-@pytest.mark.parametrize("salvaged", [False, True])
-def test_a_block_of_a_file_that_was_truncated_in_its_last_page(copy, tmp_path, use, salvaged):
-    # An access to the last page of a file raises no signal: what is missing there is zeros.
-    def write_block(block):
-        with covey.RecordWriter(tmp_path / "x") as writer:
-            writer.write_block(block)
-
-    path = shard_paths(copy)[1]
-    size = path.stat().st_size
+    target = directory.parent / "written"
     with RecordReader(path) as reader:
         (block,) = salvage(path) if salvaged else reader.blocks()
-        os.truncate(path, size - 1)
-        assert (size - 1) // 4096 == (size - 2) // 4096
-        if use == "closed":
-            reader.close()
-        action = {
-            "iterate": lambda: list(block),
-            "slice": lambda: list(block[5:9]),
-            "decode": lambda: FEATURES.decode_batch(block),
-            "join": lambda: FEATURES.decode_batch([block, block]),
-            "write": lambda: write_block(block),
-            "closed": lambda: list(block),
-        }
-        with pytest.raises(FileChangedError) as caught:
-            action[use]()
-        assert caught.value.path == str(path)
+        os.truncate(path, 0 if removed is None else path.stat().st_size - removed)
+    paths = []
+    for use in (
+        lambda: list(block),
+        lambda: list(block[5:9]),
+        lambda: FEATURES.decode_batch(block),
+        lambda: FEATURES.decode_batch([block, block]),
+        lambda: write_block(target, block),
+    ):
+        try:
+            use()
+        except FileChangedError as error:
+            paths.append(error.path)
+    return paths
 
 
-def test_a_descriptor_lives_as_long_as_mapped_blocks(copy):
+def write_block(path, block):
+    with contextlib.suppress(covey.errors.ClosedError), covey.RecordWriter(path) as writer:
+        writer.write_block(block)
+
+
+# An access to the last page of a truncated file raises no signal: the missing bytes are zeros.
+@pytest.mark.parametrize("removed", [1, None], ids=["in the last page", "all"])
+@pytest.mark.parametrize("salvaged", [False, True])
+def test_use_of_a_block_whose_file_was_truncated(copy, elsewhere, salvaged, removed):
+    path = shard_paths(copy)[1]
+    size = path.stat().st_size
+    assert (size - 1) // 4096 == (size - 2) // 4096
+    assert elsewhere(use_truncated_block, copy, salvaged, removed) == [str(path)] * 5
+
+
+def test_descriptor_is_closed_with_the_last_mapped_block(copy):
     path = shard_paths(copy)[1]
 
     def count():
@@ -352,7 +325,7 @@ def test_a_descriptor_lives_as_long_as_mapped_blocks(copy):
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_a_file_that_is_truncated_in_its_last_page_while_it_is_scanned(copy, monkeypatch, verify):
+def test_file_truncated_in_its_last_page_during_a_scan(copy, monkeypatch, verify):
     path = shard_paths(copy)[1]
     real = _core.scan_frames
 
@@ -366,11 +339,11 @@ def test_a_file_that_is_truncated_in_its_last_page_while_it_is_scanned(copy, mon
         r.count()
 
 
-# Handlers of others.
+# Other handlers of SIGBUS.
 
 
 def run_script(script, directory, **environment):
-    """Run a script in which `cut()` truncates a shard; the exit status, and the output."""
+    """Run a script in which `cut()` truncates a shard; return the exit status and the output."""
     begin = f"""
         import os, signal, sys, faulthandler
         import covey
@@ -407,7 +380,7 @@ def test_faulthandler_and_the_guard(copy, first):
     assert run_script(script, copy) == (-signal.SIGBUS, "changed\n")
 
 
-def test_a_handler_in_python_is_called_for_other_signals(copy):
+def test_handler_in_python_is_called_for_other_signals(copy):
     script = f"""
         signal.signal(signal.SIGBUS, lambda number, frame: print("called"))
         ds[{RECORDS - 1}]
@@ -417,7 +390,7 @@ def test_a_handler_in_python_is_called_for_other_signals(copy):
     assert run_script(script, copy) == (0, "called\nchanged\n")
 
 
-def test_the_guard_can_be_disabled(copy):
+def test_guard_is_disabled(copy):
     script = f"ds[{RECORDS - 1}]\ncut()"
     assert run_script(script, copy, COVEY_SIGBUS_HANDLER="1") == (0, "changed\n")
     shutil.rmtree(copy)
@@ -436,40 +409,42 @@ def other_version(directory):
     return shard_paths(other)[1]
 
 
+def replaced_when_opened_again(directory, other, mmap):
+    """Replace a shard when it is opened the second time; return how often it was opened."""
+    path = shard_paths(directory)[1]
+    count = 0
+
+    def hook(event, args):
+        nonlocal count
+        if event == "open" and args[:2] == (str(path), "rb"):
+            count += 1
+            if count == 2:
+                os.replace(other, path)
+
+    with opened(directory, mmap=mmap) as ds:
+        sys.addaudithook(hook)
+        ids = np.arange(RECORDS // 2, RECORDS)
+        for _ in range(2):
+            check_rows(ds[ids], ids)
+        return count
+
+
 @pytest.mark.parametrize("mmap", [True, False])
-def test_what_is_checked_is_what_is_read(copy, monkeypatch, mmap):
-    # The shard is replaced at the moment at which its fingerprint is known.
-    path, other = shard_paths(copy)[1], other_version(copy)
-    ds = opened(copy, mmap=mmap)
-    real, calls = _core.crc32c, itertools.count(1)
-
-    def crc32c(*args):
-        found = real(*args)
-        if next(calls) == 2:
-            os.replace(other, path)
-        return found
-
-    monkeypatch.setattr(_core, "crc32c", crc32c)
-    ids = np.arange(RECORDS // 2, RECORDS)
-    check_rows(ds[ids], ids)
-    assert not other.exists()
-    check_rows(ds[ids], ids)
+def test_verified_file_is_the_file_that_is_read(copy, elsewhere, mmap):
+    assert elsewhere(replaced_when_opened_again, copy, other_version(copy), mmap) == 1
 
 
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("kind", ["ids", "raw", "batches"])
-def test_a_shard_that_is_overwritten_in_place(copy, mmap, kind):
+def test_shard_overwritten_in_place(copy, mmap, kind):
     path, other = shard_paths(copy)[1], other_version(copy)
     ds = opened(copy, mmap=mmap)
-    loader = ds.batches(classes_per_batch=4, examples_per_class=8, threads=1)
-    batches = itertools.chain.from_iterable(itertools.repeat(loader))
-    ids = np.arange(RECORDS)
     action = {
-        "ids": lambda: ds[ids],
+        "ids": lambda: ds[np.arange(RECORDS)],
         "raw": lambda: ds.raw[RECORDS - 1],
-        "batches": batches.__next__,
+        "batches": repeat_batches(ds, threads=1).__next__,
     }
-    for age in (1000, 100, 0):  # a file that is only touched is the same
+    for age in (1000, 100, 0):  # a change of the time alone is not an error
         os.utime(path, (time.time() - age, time.time() - age))
         action[kind]()
     content = other.read_bytes()
@@ -485,8 +460,73 @@ def test_a_shard_that_is_overwritten_in_place(copy, mmap, kind):
         action["ids"]()
 
 
+def outcome(dataset, ids):
+    """The numbers of examples, or the path of the error."""
+    try:
+        return numbers(dataset, ids)
+    except CoveyError as error:
+        return error.path
+
+
+def change_open_shard(directory, change, other, mmap, is_used):
+    """Change the second of three shards of an open dataset, and read records of all shards."""
+    ds = opened(directory, mmap=mmap)
+    if is_used:
+        assert numbers(ds) == list(range(90))
+    SHARD_CHANGES[change](shard_paths(directory)[1], other)
+    return [outcome(ds, ids) for ids in ([45], list(range(30, 60)), [59], [3, 80])]
+
+
 @pytest.mark.parametrize("mmap", [True, False])
-def test_a_shard_that_is_replaced_before_it_is_opened(copy, mmap):
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_change_of_an_open_shard(tmp_path, elsewhere, compression, mmap):
+    def make(name, first, count, shards):
+        examples = [{"x": n, "label": n % 3, "pad": "p" * 400} for n in range(first, first + count)]
+        options = {"label": "label", "compression": compression}
+        write(examples, tmp_path / name / "birds", shuffle=False, shards=shards, **options)
+        return tmp_path / name / "birds"
+
+    birds = make("original", 0, 90, 3)
+    other = shard_paths(make("other", 130, 30, 1))[0].read_bytes()
+    for change, is_used in itertools.product(SHARD_CHANGES, (True, False)):
+        copy = shutil.copytree(birds, tmp_path / f"{change} {is_used}" / "birds")
+        path = str(shard_paths(copy)[1])
+        *found, others = elsewhere(change_open_shard, copy, change, other, mmap, is_used)
+        assert others == [3, 80]
+        for each, expected in zip(found, ([45], list(range(30, 60)), [59]), strict=True):
+            assert each == path or (is_used and each == expected), change
+        if change in ("truncated", "emptied"):
+            assert found[1] == path
+
+
+def overwrite_open_shard(directory, mmap, content):
+    path = shard_paths(directory)[1]
+    ds = opened(directory, mmap=mmap)
+    ds[:]
+    with open(path, "r+b") as file:
+        file.write(content)
+    return [outcome(ds, [number]) for number in range(0, RECORDS, 25)]
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: bytes(len(content)),
+        lambda content: content[1:] + content[:1],
+        lambda content: bytes(b ^ 0x55 if at % 100 == 20 else b for at, b in enumerate(content)),
+    ],
+    ids=["zeros", "shifted", "flipped"],
+)
+def test_corruption_of_an_open_shard(copy, elsewhere, change, mmap):
+    path = shard_paths(copy)[1]
+    found = elsewhere(overwrite_open_shard, copy, mmap, change(path.read_bytes()))
+    expected = [[n] if n < RECORDS // 2 else str(path) for n in range(0, RECORDS, 25)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_shard_replaced_before_it_is_read(copy, mmap):
     path, other = shard_paths(copy)[1], other_version(copy)
     ds = opened(copy, mmap=mmap)
     ds[0]
@@ -501,7 +541,7 @@ def test_a_shard_that_is_replaced_before_it_is_opened(copy, mmap):
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_a_shard_that_is_only_touched_before_it_is_opened(copy, tmp_path, monkeypatch, mmap):
+def test_touched_or_copied_shard_is_unchanged(copy, tmp_path, monkeypatch, mmap):
     monkeypatch.setenv("COVEY_CACHE", str(tmp_path / "cache"))
     paths = shard_paths(copy)
     ds = opened(paths, mmap=mmap)  # without the index that covey wrote
@@ -516,7 +556,7 @@ def test_a_shard_that_is_only_touched_before_it_is_opened(copy, tmp_path, monkey
 
 
 def replaced_after_eviction(directory, other):
-    """Replace a shard whose descriptor was closed to make room for others."""
+    """Replace a shard whose descriptor was closed because of the limit."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     ds = opened(directory, mmap=False)
     path = shard_paths(directory)[1]
@@ -531,140 +571,70 @@ def replaced_after_eviction(directory, other):
         return error.path
 
 
-def test_a_shard_that_is_replaced_while_its_descriptor_is_closed(copy, elsewhere):
+def test_shard_replaced_while_its_descriptor_is_closed(copy, elsewhere):
     path, other = shard_paths(copy)[1], other_version(copy)
     found = elsewhere(replaced_after_eviction, copy, other)
     assert found == str(path)
 
 
-def replaced_while_indexed(directory, other):
-    """Replace a shard between the passes of indexing."""
+def change_during_indexing(directory, change, other):
+    """Change a shard between the passes over the shards, in the label function."""
     path = shard_paths(directory)[1]
+    is_changed = False
 
-    def look(example):
-        if other.exists():
-            os.replace(other, path)
+    def label(example):
+        nonlocal is_changed
+        if not is_changed:
+            SHARD_CHANGES[change](path, other)
+            is_changed = True
         return int(example["label"])
 
     for each in [*directory.glob("*.npy"), *directory.glob("*.json")]:
         each.unlink()
     try:
-        opened(directory, label=look, threads=1)
+        opened(directory, label=label, threads=1)
     except FileChangedError as error:
         return error.path
-    return "nothing"
 
 
-def test_a_shard_that_is_replaced_while_it_is_indexed(copy, elsewhere):
-    path, other = shard_paths(copy)[1], other_version(copy)
-    assert elsewhere(replaced_while_indexed, copy, other) == str(path)
+@pytest.mark.parametrize("change", ["replaced", "extended", "truncated", "missing"])
+def test_change_of_a_shard_during_indexing(copy, elsewhere, change):
+    path, other = shard_paths(copy)[1], other_version(copy).read_bytes()
+    assert elsewhere(change_during_indexing, copy, change, other) == str(path)
 
 
-# What is not a file.
+# Shards that are not regular files; tests/interop/test_hostile_datasets.py opens and verifies them.
 
 
-def make_special(kind, path):
-    path.unlink()
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "directory":
-        path.mkdir()
-    else:
-        path.symlink_to("/dev/zero")
-
-
-def use_special(kind, directory, use, mmap):
-    """Use a shard that is not a regular file; the error. A process that waits is killed."""
-    signal.alarm(20)
+def use_special(kind, directory, use):
+    """Read or index a shard that is not a regular file; return the error."""
+    signal.alarm(20)  # a FIFO may block
     paths = shard_paths(directory)
-    path = paths[1]
     try:
-        ds = opened(directory, mmap=mmap) if use == "read" else None
-        make_special(kind, path)
-        if use == "read":
+        ds = opened(directory) if use == "read" else None
+        paths[1].unlink()
+        if kind == "FIFO":
+            os.mkfifo(paths[1])
+        elif kind == "directory":
+            paths[1].mkdir()
+        else:
+            paths[1].symlink_to("/dev/zero")
+        if ds is not None:
             ds[RECORDS - 1]
-        elif use == "open":
-            opened(directory, mmap=mmap)
-        elif use == "index":
+        else:
             for each in [*directory.glob("*.npy"), *directory.glob("*.json")]:
                 each.unlink()
-            opened(paths, mmap=mmap)
-        else:
-            return [str(each) for each in verify(directory, progress=False).problems]
+            opened(paths)
     except CoveyError as error:
-        return [str(error)]
+        return error.path, error.reason
     finally:
         signal.alarm(0)
-    return []
 
 
+@pytest.mark.parametrize("use", ["read", "index"])
 @pytest.mark.parametrize("kind", ["FIFO", "directory", "character device"])
-def test_a_shard_that_is_not_a_regular_file(directory, tmp_path, elsewhere, kind):
-    for use in ("read", "open", "index", "verify"):
-        copy = shutil.copytree(directory, tmp_path / use / "birds")
-        path = shard_paths(copy)[1]
-        found = elsewhere(use_special, kind, copy, use, True)
-        assert any(path.name in each for each in found)
-        if use == "read":
-            assert f"{path}: it is a {kind}; must be a regular file" in found[0]
-
-
-def test_a_fingerprint_is_of_a_regular_file(tmp_path):
-    with pytest.raises(StorageError, match="it is a directory; must be a regular file"):
-        covey.index.format.fingerprint(tmp_path)
-
-
-# The limit on open files.
-
-
-def descriptors_of_two_datasets(directory):
-    """Read two datasets in two threads; how many descriptors of shards stay open."""
-
-    def max_open_files():
-        time.sleep(0.2)  # the other thread asks meanwhile
-        return 64
-
-    open_files.max_open_files = max_open_files
-    sets = [opened(directory) for _ in range(2)]
-    threads = [threading.Thread(target=ds.__getitem__, args=(slice(None),)) for ds in sets]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    links = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
-    return sum(os.path.dirname(each) == str(directory) for each in links)
-
-
-def test_datasets_that_are_opened_at_once_share_the_limit(tmp_path):
-    write(columns(), tmp_path / "birds", features=FEATURES, label="label", shards=20)
-    with closing(Elsewhere()) as run:
-        assert run(descriptors_of_two_datasets, tmp_path / "birds") == 20
-
-
-def read_with_few_descriptors(directory, mmap):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    sets = [opened(directory, mmap=mmap) for _ in range(3)]
-    failures = []
-
-    def read(ds, seed):
-        rng = np.random.default_rng(seed)
-        try:
-            for _ in range(20):
-                ids = rng.integers(0, 400, 50)
-                assert ds[ids]["x"].tolist() == ids.tolist()
-        except BaseException as error:
-            failures.append(repr(error))
-
-    threads = [threading.Thread(target=read, args=(ds, s)) for s, ds in enumerate(sets * 2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return failures
-
-
-def test_many_shards_and_few_descriptors(tmp_path, elsewhere):
-    examples = [{"x": number, "label": number % 3} for number in range(400)]
-    write(examples, tmp_path / "many", label="label", shuffle=False, shards=200)
-    for mmap in (True, False):
-        assert elsewhere(read_with_few_descriptors, tmp_path / "many", mmap) == []
+def test_shard_that_is_not_a_regular_file(copy, elsewhere, kind, use):
+    path = str(shard_paths(copy)[1])
+    found_path, reason = elsewhere(use_special, kind, copy, use)
+    assert found_path == path
+    assert use == "index" or f"it is a {kind}; must be a regular file" in reason

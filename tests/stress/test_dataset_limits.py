@@ -1,0 +1,199 @@
+"""Datasets with few file descriptors, several processes, and other users."""
+
+import os
+import resource
+import shutil
+import tempfile
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from opened import Elsewhere, numbers, opened, put_numbers
+from written import write
+
+import covey
+from covey.cli import main
+from covey.index import index_names
+from covey.maintenance.verify import verify
+
+# The limit on open files.
+
+
+def limit_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+
+@pytest.fixture(scope="module")
+def limited():
+    """A process that may have 64 files open."""
+    with closing(Elsewhere()) as run:
+        run(limit_descriptors)
+        yield run
+
+
+def descriptors_of_two_datasets(directory):
+    """Read two datasets in two threads; return the number of open descriptors of shards."""
+    datasets = [opened(directory) for _ in range(2)]
+    barrier = threading.Barrier(2)
+
+    def read(ds):
+        barrier.wait()
+        ds[:]
+
+    threads = [threading.Thread(target=read, args=[ds]) for ds in datasets]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    links = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    return sum(os.path.dirname(each) == str(directory) for each in links)
+
+
+def test_datasets_share_the_limit_of_descriptors(tmp_path, limited):
+    examples = [{"x": number, "label": number % 3} for number in range(400)]
+    write(examples, tmp_path / "birds", label="label", shards=20)
+    assert limited(descriptors_of_two_datasets, tmp_path / "birds") == 20
+
+
+def read_with_few_descriptors(directory, mmap):
+    sets = [opened(directory, mmap=mmap) for _ in range(3)]
+    failures = []
+
+    def read(ds, seed):
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(20):
+                ids = rng.integers(0, 400, 50)
+                assert ds[ids]["x"].tolist() == ids.tolist()
+        except BaseException as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=read, args=(ds, s)) for s, ds in enumerate(sets * 2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return failures
+
+
+def test_many_shards_and_few_descriptors(tmp_path, limited):
+    examples = [{"x": number, "label": number % 3} for number in range(400)]
+    write(examples, tmp_path / "many", label="label", shuffle=False, shards=200)
+    for mmap in (True, False):
+        assert limited(read_with_few_descriptors, tmp_path / "many", mmap) == []
+
+
+# Several processes.
+
+
+@pytest.fixture(scope="module")
+def forking():
+    """A process that forks others."""
+    with closing(Elsewhere()) as run:
+        yield run
+
+
+def index_in_processes(directory, cache, labels, rounds):
+    """Open a directory without an index in several processes at once; return the exit statuses."""
+    os.environ["COVEY_CACHE"] = str(cache)
+    statuses = []
+    for _ in range(rounds):
+        shutil.rmtree(cache, ignore_errors=True)
+        children = []
+        begin, go = os.pipe()
+        for label in labels:
+            child = os.fork()
+            if child == 0:
+                os.close(go)
+                os.read(begin, 1)  # until the parent closes its end
+                try:
+                    ds = opened(directory, label=label, threads=2)
+                    expected = [n if ds.label == "x" else n % 3 for n in range(3000)]
+                    is_right = numbers(ds) == list(range(3000)) and ds.labels.tolist() == expected
+                except BaseException as error:
+                    print(f"{label}: {error!r}", flush=True)
+                    os._exit(2)
+                os._exit(0 if is_right and label in (None, ds.label) else 1)
+            children.append(child)
+        os.close(go)
+        statuses += [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        os.close(begin)
+        assert numbers(opened(directory)) == list(range(3000))
+    return statuses
+
+
+def test_processes_that_build_an_index_at_once(tmp_path, forking):
+    names = [f"{shard}.tfrecord" for shard in range(3)]
+    for shard, name in enumerate(names):
+        put_numbers(tmp_path / "data" / name, range(1000 * shard, 1000 * (shard + 1)))
+    labels = [None, "label", "x"] * 2
+    found = forking(index_in_processes, tmp_path / "data", tmp_path / "cache", labels, 4)
+    assert found == [0] * len(labels) * 4
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == names
+
+
+def snapshot(directory):
+    """The state and the content of all files of a directory."""
+    found = {}
+    for path in (directory, *directory.rglob("*")):
+        stat = path.lstat()
+        content = path.read_bytes() if path.is_file() else None
+        found[str(path)] = (stat.st_ino, stat.st_mode, stat.st_mtime_ns, stat.st_uid, content)
+    return found
+
+
+def make_files(directory):
+    for shard in range(3):
+        put_numbers(directory / f"{shard}.tfrecord", range(10 * shard, 10 * shard + 10))
+
+
+def make_without_index(directory):
+    write([{"x": n, "label": n % 3} for n in range(30)], directory, label="label", shards=3)
+    for name in index_names(f"{directory.name}-train").values():
+        (directory / name).unlink()
+
+
+def make_with_corrupt_index(directory):
+    write([{"x": n, "label": n % 3} for n in range(30)], directory, label="label", shards=3)
+    with open(directory / index_names(f"{directory.name}-train")["rows"], "r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"?????")
+
+
+def read_everything(directory, cache, user):
+    """Read a dataset with all functions and commands, as another user."""
+    os.environ["COVEY_CACHE"] = str(cache)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(user)
+            os.setuid(user)
+            with opened(directory) as ds:
+                assert sorted(numbers(ds)) == list(range(30))
+                next(iter(ds.batches(3, 2, seed=0)))
+            covey.info(directory)
+            verify(directory, progress=False)
+            assert main(["sample", str(directory), "--quiet"]) == 0
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("make", [make_files, make_without_index, make_with_corrupt_index])
+def test_readers_do_not_write_to_a_dataset(make, forking):
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        directory = Path(root, "data")
+        directory.mkdir()
+        make(directory)
+        before = snapshot(directory)
+        for user in (12345, 0):  # without and with permission to write there
+            cache = Path(root, f"cache-{user}")
+            cache.mkdir(mode=0o700)
+            os.chown(cache, user, user)
+            assert forking(read_everything, directory, cache, user) == 0
+            assert snapshot(directory) == before
