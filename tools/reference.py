@@ -36,7 +36,17 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     (
         "Datasets",
         "covey",
-        ["write", "open", "info", "verify", "repair", "build_index", "Dataset", "Loader"],
+        [
+            "write",
+            "HoldOut",
+            "open",
+            "info",
+            "verify",
+            "repair",
+            "build_index",
+            "Dataset",
+            "Loader",
+        ],
     ),
     (
         "Features",
@@ -47,7 +57,6 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     ("Record files", "covey", ["RecordReader", "RecordWriter"]),
     ("Batches of columns", "covey.reading", ["read_batches"]),
     ("Sources", "covey.sources", ["open_source", "from_tfds_builder", "register", "Source"]),
-    ("Held-out examples and classes", "covey.sources.hold_out", ["hold_out"]),
     ("Plans", "covey.plan", ["*"]),
     ("Samplers", "covey.samplers", ["*"]),
     ("Augmenters", "covey.augmenters", ["*"]),
