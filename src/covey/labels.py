@@ -109,7 +109,7 @@ class Classes:
         column = leaf(self._only.decode_batch(block))
         if self.texts is None:
             return _check_ids(self.label, column)
-        strings = decode_strings(column)
+        strings = decode_strings(column, label=self.label)
         unknown = next((string for string in strings if string not in self._ids), None)
         if unknown is not None:
             raise FeatureError(
@@ -148,7 +148,7 @@ class ClassIds:
             return _check_ids(label, column)
         self.has_strings = True
         ids = self._ids
-        strings = decode_strings(column, examples)
+        strings = decode_strings(column, examples, label=label)
         return np.array([ids.setdefault(string, len(ids)) for string in strings], np.int64)
 
     def strings(self) -> tuple[str, ...]:
@@ -195,12 +195,15 @@ def extend(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return (*first, *sorted(set(found).difference(first)))
 
 
-def decode_strings(column: Iterable[Any], examples: Positions | None = None) -> list[str]:
+def decode_strings(
+    column: Iterable[Any], examples: Positions | None = None, *, label: str | None = None
+) -> list[str]:
     """Return the labels of a column as strings.
 
     Args:
         column: Strings, or byte strings in UTF-8.
         examples: Positions of the examples in the source, for errors; from 0 by default.
+        label: Label feature, for errors.
 
     Raises:
         FeatureError: If a value is not a string, or not UTF-8.
@@ -215,6 +218,7 @@ def decode_strings(column: Iterable[Any], examples: Positions | None = None) -> 
             raise FeatureError(
                 f"the label is {value!r}, of type {type(value).__name__}; other labels are strings",
                 example=example,
+                feature=label,
             )
         try:
             strings.append(value.decode())
@@ -222,6 +226,7 @@ def decode_strings(column: Iterable[Any], examples: Positions | None = None) -> 
             raise FeatureError(
                 f"the label {value!r} is not valid UTF-8, so it cannot be a class name",
                 example=example,
+                feature=label,
             ) from None
     return strings
 
@@ -230,7 +235,7 @@ def read_strings(
     features: Features, label: str, block: Block, examples: Positions | None = None
 ) -> list[str]:
     """Return the strings of the label feature in the records of a block."""
-    return decode_strings(leaf(features.decode_batch(block, [label])), examples)
+    return decode_strings(leaf(features.decode_batch(block, [label])), examples, label=label)
 
 
 def number_column(
@@ -264,7 +269,7 @@ def number_column(
             else value
             for value in values
         ]
-    strings = decode_strings(values)
+    strings = decode_strings(values, label=label)
     is_stored = is_string(feature) and not may_grow
     names = tuple(known)
     if not names and isinstance(feature, ClassLabel):

@@ -21,6 +21,9 @@ OnError = Literal["raise", "skip"]
 DEFAULT_SHARD_BYTES = 256 << 20
 DEFAULT_MEMORY_LIMIT = 512 << 20
 
+MAX_CHUNK_BYTES = 1 << 20
+MAX_CHUNK_EXAMPLES = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
@@ -111,6 +114,11 @@ class WriteOptions:
     def order(self) -> RecordOrder:
         """The order of the records."""
         return RecordOrder(self.sort_by_class, "hash" if self.shuffle else "position")
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of a chunk, and of the part of the source that a worker encodes at once."""
+        return max(1, min(MAX_CHUNK_BYTES, self.memory_limit // 16))
 
     @property
     def encode_workers(self) -> int:

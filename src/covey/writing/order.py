@@ -285,6 +285,6 @@ def _translate(block: Block, known: Features, features: Features, label: str | N
     """Return records of some features as records of other features that fit them."""
     columns = flatten(known.decode_batch(block))
     if label in columns and not is_string(features[label]) and is_string(known[label]):
-        columns[label] = decode_strings(columns[label])
+        columns[label] = decode_strings(columns[label], label=label)
     fill_columns(features, columns, len(block))
     return features.encode_batch(columns)
