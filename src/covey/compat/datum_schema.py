@@ -21,7 +21,7 @@ from covey.schema.columns import Shape
 from covey.schema.datum import DTYPES, DatumEntry
 from covey.schema.survey import survey_kinds
 from covey.schema.types import Feature
-from covey.sources.image_formats import image_format, jpeg_segments
+from covey.sources.images import image_format, jpeg_segments
 
 _TYPES = {dtype: name for name, dtype in DTYPES.items()}
 _REMEDY = "list it in sparse_features"
