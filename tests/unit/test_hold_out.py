@@ -207,6 +207,8 @@ def test_unlabelled_examples_are_not_held_out(tmp_path):
     train, val = map(set, by_split(tmp_path, "label"))
     assert -1 in train
     assert len(val) == 1
+    with pytest.raises(DatasetError, match="2 of 2 classes would be held out"):
+        write(examples, tmp_path, "more", features=features, hold_out=HoldOut(classes=2, split="x"))
 
 
 # One schema and one commit.

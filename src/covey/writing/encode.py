@@ -26,6 +26,7 @@ from covey.tfrecord.block import join_blocks
 from covey.writing.inputs import get_value, source_failed, split_item
 from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
+
 @dataclass(slots=True)
 class Chunk:
     """Consecutive examples, encoded."""
