@@ -32,7 +32,6 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument("--output", metavar="NEW", help="directory or URL of the new dataset")
     parser.add_argument(

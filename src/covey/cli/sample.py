@@ -44,7 +44,6 @@ EXAMPLES_PER_CLASS = 4
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument(
         "-p",

@@ -21,7 +21,6 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     add_running(parser)
 

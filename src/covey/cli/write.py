@@ -51,7 +51,6 @@ _MAX_LISTED = 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     parser.add_argument("source", metavar="SOURCE", help="file, directory, or quoted pattern")
     parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
 
