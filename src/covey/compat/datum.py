@@ -9,6 +9,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from covey.shuffle.keys import Key
 from covey.storage import LocalStorage
 from covey.urls import check_local, shown
 from covey.writing.options import WriteOptions
+from covey.writing.split_writer import stage_split
 
 __all__ = ["CountWarning", "Serializer", "TFRecordWriter"]
 
@@ -219,6 +221,7 @@ class TFRecordWriter:
         self.current_examples = 0
         """Number of cached examples."""
         self._cache: tuple[RecordCache, DatumSchema] | None = None
+        self._staging = ExitStack()
         self._finalizer: Any = None  # deletes a cache that is not flushed
 
     def create_records(self) -> None:
@@ -238,25 +241,22 @@ class TFRecordWriter:
             self._finalizer()
             self._cache = None
         schema = DatumSchema(self.sparse_features)
-        with Progress(self.progress, self.total_examples, f"caching {self.split}") as bar:
-            cache = RecordCache(
-                self._directory,
-                self._options(),
-                progress=bar.add,
-            )
-            try:
+        options = self._options()
+        with ExitStack() as stack:
+            writer = stack.enter_context(stage_split(str(self._directory), options))
+            title = f"caching {self.split}"
+            with Progress(self.progress, self.total_examples, title) as bar:
+                cache = RecordCache(writer, options, bar.add)
                 for key, datum, record in self._records():
                     schema.add(datum, record)
                     cache.add(key, record)
                 cache.flush()
-                self._check_count(cache.records)
-                schema.entries()
-            except BaseException:
-                cache.abort()
-                raise
+            self._check_count(cache.records)
+            schema.entries()
+            self._staging = stack.pop_all()
         self.current_examples = cache.records
         self._cache = cache, schema
-        self._finalizer = weakref.finalize(self, cache.abort)
+        self._finalizer = weakref.finalize(self, self._staging.close)
 
     def _options(self) -> WriteOptions:
         # Without compression, which datum's reader does not support.
@@ -358,8 +358,8 @@ class TFRecordWriter:
                 remedy="call cache_records() before flush()",
             )
         (cache, schema), self._cache = self._cache, None
-        entries = schema.entries()
-        try:
+        with self._staging:
+            entries = schema.entries()
             if read_shard_info(self._directory).keys() - {self.split}:
                 known = read_entries(LocalStorage(), str(self._directory))
                 if known is not None:
@@ -367,8 +367,6 @@ class TFRecordWriter:
             with Progress(self.progress, cache.records, f"writing {self.split}") as bar:
                 sidecars = {ENTRIES_FILE: entries_to_json(entries)}
                 shards = cache.write(self._features(schema), self.label, bar, sidecars)
-        finally:
-            self._finalizer()
         shard_info = {self.split: {shard.name: shard.records for shard in shards}}
         self.save_shard_info(shard_info)
         return shard_info, cache.bytes

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 
 from covey import _core
-from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey.errors import DatasetError, FeatureError
 from covey.index.format import Shard
@@ -19,7 +17,6 @@ from covey.schema.tfds import features_from_tfds
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, make_rows
 from covey.tfrecord import Block
-from covey.writing.commit import Staging
 from covey.writing.options import WriteOptions
 from covey.writing.split_writer import SplitWriter
 from covey.writing.target import TargetSplit
@@ -32,32 +29,27 @@ class RecordCache:
     """Records and their keys, sorted, and written as a split in place of the old one.
 
     Args:
-        directory: Directory of the dataset; created if it does not exist.
+        writer: Writer of the split.
         options: Options of the write.
         progress: Function that is called with numbers of records and bytes.
     """
 
     def __init__(
         self,
-        directory: Path,
+        writer: SplitWriter,
         options: WriteOptions,
-        *,
         progress: Callable[[int, int], None],
     ) -> None:
         self.records = 0
         self.bytes = 0
         """Size of the records, without their frames."""
-        self._directory = directory
-        self._split = options.split
         self._options = options
         self._progress = progress
         self._frames = _core.FrameBuffer(_BLOCK_BYTES)
         self._keys: list[Key] = []
-        self._staging = Staging(directory, options.split)
-        with reporting_failures(directory, options.split):
-            self._staging.open()
+        self._writer = writer
         self._spool = Spool(
-            self._staging.path,
+            self._writer.staging.path,
             memory_limit=options.memory_limit,
             order=options.order,
             unique=True,
@@ -80,8 +72,7 @@ class RecordCache:
         self._keys = []
         positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
         rows = make_rows(positions, block.lengths, keys, self._options.seed)
-        with reporting_failures(self._directory, self._split):
-            self._spool.add(block, rows, keys)
+        self._spool.add(block, rows, keys)
         self._progress(len(block), block.data.nbytes)
 
     def write(
@@ -99,19 +90,13 @@ class RecordCache:
             DuplicateKeyError: If two records have the same key.
             DatasetError: If the features differ from those of the other splits.
         """
-        with reporting_failures(self._directory, self._split, lambda: self._staging.committed):
-            with locked(self._directory):
-                unique = not self._staging.can_link
-                target = TargetSplit.inspect(
-                    self._directory, self._split, "overwrite", None, unique=unique
-                )
-            features = _unify_splits(target, features)
-            classes = self._classes(features, label)
-            writer = SplitWriter(self._options, target, self._staging, progress)
-            shards, _ = writer.write(
-                self._spool, features, classes, sidecars=sidecars, list_shards=True
-            )
-        return shards
+        self._writer.inspect()  # other splits may have been written since the records were added
+        features = _unify_splits(self._writer.target, features)
+        classes = self._classes(features, label)
+        result = self._writer.write(
+            self._spool, features, classes, progress, sidecars=sidecars, list_shards=True
+        )
+        return result.shards
 
     def _classes(self, features: Features, label: str | None) -> Classes:
         label = find_label(features, label)
@@ -121,10 +106,6 @@ class RecordCache:
         for block, _ in self._spool.blocks():
             names.update(read_strings(features, label, block))
         return Classes(features, label, sorted(names))
-
-    def abort(self) -> None:
-        """Delete the records that are not committed."""
-        self._staging.abort()
 
 
 def _unify_splits(target: TargetSplit, features: Features) -> Features:

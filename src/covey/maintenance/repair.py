@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from covey._locks import locked
 from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
@@ -53,12 +52,10 @@ from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
 from covey.urls import shown
-from covey.writing.commit import staged
 from covey.writing.options import WriteOptions
-from covey.writing.publish import RemoteStaging
 from covey.writing.recovery import clean_up
 from covey.writing.shards import Cuts
-from covey.writing.split_writer import SplitWriter
+from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
 Mode = Literal["error", "overwrite"]
@@ -288,54 +285,29 @@ class _SplitRepair:
         features: Features,
     ) -> WriteResult:
         """Write the valid records as a split of the new dataset."""
-        if not is_remote(target):
-            return self._write(target, Path(os.path.abspath(target)), split, mode, features)
-        with RemoteStaging(target, split, appends=False, options=options) as staging:
-            written = self._write(target, staging.directory, split, mode, features)
-            staging.publish()
-        return written
-
-    def _write(
-        self, target: str, directory: Path, split: str, mode: Mode, features: Features
-    ) -> WriteResult:
-        started = time.perf_counter()
-        with staged(directory, split) as staging:
-            unique = is_remote(target) or not staging.can_link
-            with locked(directory):
-                existing = TargetSplit.inspect(directory, split, mode, None, unique=unique)
-                features = _merge_features(existing, features)
+        with stage_split(target, self._options(split, mode), options) as writer:
+            features = _merge_features(writer, features)
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin(f"writing {split}", self.records)
-            writer = SplitWriter(self._options(split), existing, staging, self._bar)
-            shards, counts = writer.write(
+            return writer.write(
                 _ValidRecords(self._split.files, self.shards),
                 features,
                 Classes(features, self._label, extend(known or (), strings)),
+                self._bar,
                 cuts=self._cuts(),
                 sidecars=self._sidecars(features),
                 list_shards=self._has(SHARD_INFO_FILE),
             )
-        return WriteResult(
-            path=target,
-            split=split,
-            shards=shards,
-            records=sum(shard.records for shard in shards),
-            bytes=sum(shard.bytes for shard in shards),
-            label=self._label,
-            classes=counts,
-            features=features,
-            skipped=(),
-            seconds=time.perf_counter() - started,
-        )
 
-    def _options(self, split: str) -> WriteOptions:
+    def _options(self, split: str, mode: Mode) -> WriteOptions:
         compressions = [shard.compression for shard in self.shards if shard.valid]
         order = {} if self._metadata is None else self._metadata.order
         by, by_class, seed = order.get("by"), order.get("class"), order.get("seed")
         # The order is recorded in the index; the records stay in their order.
         return WriteOptions(
             split=split,
+            mode=mode,
             shuffle=by == "hash",
             sort_by_class=by_class is True,
             seed=seed if type(seed) is int and by == "hash" else 0,
@@ -396,9 +368,9 @@ def _find_label(features: Features | None, metadata: IndexMetadata | None) -> st
         return guess_label(features)
 
 
-def _merge_features(existing: TargetSplit, features: Features) -> Features:
+def _merge_features(writer: SplitWriter, features: Features) -> Features:
     """Return features that match the existing splits, too."""
-    base, _ = existing.known_schema()
+    base, _ = writer.known_schema()
     if base is None or base == features:
         return features
     for name in dict.fromkeys((*base, *features)):
@@ -406,7 +378,7 @@ def _merge_features(existing: TargetSplit, features: Features) -> Features:
         if known != found and not (isinstance(known, ClassLabel) and isinstance(found, ClassLabel)):
             raise DatasetError(
                 f"it is {known} in the existing splits, and {found} in the repaired dataset",
-                path=existing.directory,
+                path=writer.target.directory,
                 feature=name,
                 remedy="pass another output",
             )

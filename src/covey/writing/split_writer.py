@@ -1,11 +1,13 @@
-"""Write sorted records as a version of a split: shards, index, metadata, commit."""
+"""Write sorted records as a version of a split: staging, shards, index, metadata, commit."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._files import link_or_copy, sync
+from covey._locks import locked
 from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.errors import DatasetError
@@ -22,62 +25,110 @@ from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
 from covey.index.format import Shard
 from covey.labels import Classes, make_label
+from covey.results import WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
-from covey.writing.commit import Change, Staging
+from covey.storage import LocalStorage, is_remote
+from covey.urls import shown
+from covey.writing.commit import Change, Staging, staged
 from covey.writing.options import WriteOptions
+from covey.writing.publish import RemoteStaging
 from covey.writing.shards import Cuts, plan_cuts, write_shards
 from covey.writing.target import TargetSplit
+
+
+@contextmanager
+def stage_split(
+    path: str, options: WriteOptions, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[SplitWriter]:
+    """Yield the writer of a split, and remove what it has not committed at the end of the block.
+
+    A split of a URL is written to a local directory, and uploaded at the end of the block.
+
+    Args:
+        path: Directory or URL of the dataset.
+        options: Options of the write.
+        storage_options: Options of fsspec for a URL.
+    """
+    if not is_remote(path):
+        # An absolute path: the source may change the current directory.
+        with staged(Path(LocalStorage().clean(path)), options.split) as staging:
+            yield SplitWriter(path, options, staging, unique=not staging.can_link)
+        return
+    appends = options.mode == "append"
+    with RemoteStaging(path, options.split, appends=appends, options=storage_options) as remote:
+        with staged(remote.directory, options.split) as staging:
+            yield SplitWriter(path, options, staging, unique=True)
+        remote.publish()
 
 
 class SplitWriter:
     """Writer of a version of a split.
 
     Args:
+        path: Directory or URL of the dataset.
         options: Options of the write.
-        target: The split, and the dataset before the write.
         staging: Staging directory.
-        progress: Progress bar.
+        unique: Whether the version needs file names that no other version has.
     """
 
-    def __init__(
-        self, options: WriteOptions, target: TargetSplit, staging: Staging, progress: Progress
-    ) -> None:
+    target: TargetSplit
+    """The split, and the dataset before the write."""
+
+    def __init__(self, path: str, options: WriteOptions, staging: Staging, *, unique: bool) -> None:
+        self.staging = staging
+        self._path = path
         self._options = options
-        self._target = target
-        self._staging = staging
-        self._progress = progress
+        self._unique = unique
+        self._started = time.perf_counter()
+        self.inspect()
+
+    def inspect(self) -> None:
+        """Read the dataset, while no other process commits to it.
+
+        Raises:
+            DatasetError: As :meth:`TargetSplit.inspect`.
+        """
+        options, directory = self._options, self.staging.directory
+        with locked(directory):
+            self.target = TargetSplit.inspect(
+                directory, options.split, options.mode, options.name, unique=self._unique
+            )
+
+    def known_schema(self) -> tuple[Features | None, str | None]:
+        """Return the features and the label of the records that remain; None if none do."""
+        with locked(self.staging.directory):
+            return self.target.known_schema()
 
     def write(
         self,
         ordered: OrderedRecords,
         features: Features,
         classes: Classes,
+        progress: Progress,
         *,
         cuts: Cuts | None = None,
         sidecars: Mapping[str, str] | None = None,
         list_shards: bool = False,
-    ) -> tuple[tuple[Shard, ...], dict[Any, int]]:
+    ) -> WriteResult:
         """Write records and commit them.
 
         Args:
             ordered: Sorted records.
             features: Features of the records.
             classes: Classes of the records.
+            progress: Progress bar.
             cuts: Ends of the shards; by default as the options request.
             sidecars: Content of further sidecar files, by name.
             list_shards: Whether to write datum's ``shard_info.json``. If the dataset has that
                 file, it is always updated.
-
-        Returns:
-            The shards of the split, and the number of examples of each class.
         """
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
         compression = self._choose_compression()
-        directory, rows = self._staging.path, self._staging.path / "rows.npy"
-        old, new, checksum = self._write_shards(ordered, classes, cuts, rows, compression)
-        target = self._target.with_new_token()
+        directory, rows = self.staging.path, self.staging.path / "rows.npy"
+        old, new, checksum = self._write_shards(ordered, classes, cuts, rows, compression, progress)
+        target = self.target.with_new_token()
         names = index_names(target.stem)
         os.rename(rows, directory / names["rows"])
         shards = _name_shards(old, new, target, directory)
@@ -116,7 +167,19 @@ class SplitWriter:
         self._commit(
             target, shards, files, {**_sidecars(features), **(sidecars or {})}, list_shards
         )
-        return shards, counts
+        return WriteResult(
+            path=shown(self._path),
+            split=target.split,
+            shards=shards,
+            records=metadata.records,
+            bytes=sum(shard.bytes for shard in shards),
+            label=classes.label,
+            classes=counts,
+            features=features,
+            skipped=(),
+            seconds=time.perf_counter() - self._started,
+            replaced=target.old_shards(),
+        )
 
     def _commit(
         self,
@@ -138,11 +201,11 @@ class SplitWriter:
             version=target.version,
             description=self._options.description,
         )
-        self._staging.commit(change, check=partial(target.check_foreign, (*files, *sidecars)))
+        self.staging.commit(change, check=partial(target.check_foreign, (*files, *sidecars)))
 
     def _choose_compression(self) -> str | None:
         """Return the compression of the options, or that of the shards before appended ones."""
-        target, requested = self._target, self._options.compression
+        target, requested = self.target, self._options.compression
         if not target.appends:
             return requested
         metadata = target.index_metadata(target.split)
@@ -164,12 +227,13 @@ class SplitWriter:
         cuts: Cuts,
         rows: Path,
         compression: str | None,
+        progress: Progress,
     ) -> tuple[list[Shard], list[Shard], int]:
         """Write shards and index rows; return old shards, new shards and checksum of the rows."""
         old: list[Shard] = []
         old_rows = np.zeros(0, np.int64)
-        if self._target.appends:
-            old, old_rows = self._target.old_index(classes)
+        if self.target.appends:
+            old, old_rows = self.target.old_index(classes)
         index = IndexWriter(
             rows,
             len(old_rows) + ordered.records,
@@ -184,13 +248,13 @@ class SplitWriter:
                 new = write_shards(
                     ordered_map(tasks, executor, threads + 2),
                     cuts,
-                    self._staging.path,
+                    self.staging.path,
                     index,
                     first=len(old),
                     compression=compression,
                     compression_level=self._options.compression_level,
                     executor=executor,
-                    progress=self._progress.add,
+                    progress=progress.add,
                 )
             index.close()
         finally:

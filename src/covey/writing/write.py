@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covey._locks import interrupted, locked
+from covey._locks import interrupted
 from covey._progress import Progress
 from covey.errors import DatasetError, FeatureError
 from covey.labels import Classes, find_label, is_string, number_column
@@ -20,9 +20,7 @@ from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.schema.codec import count_rows
 from covey.shuffle.keys import OrderedRecords
-from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
-from covey.writing.commit import Staging, staged
 from covey.writing.inputs import Input, name_classes, normalize_input
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
@@ -41,8 +39,7 @@ from covey.writing.order import (
     flatten,
 )
 from covey.writing.parallel import encode_examples
-from covey.writing.publish import RemoteStaging
-from covey.writing.split_writer import SplitWriter
+from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
 
@@ -153,9 +150,9 @@ def write(
     write = _Write(options, normalize_input(examples), progress)
     committed = False
     try:
-        result = write.to_url(target, storage_options) if is_remote(target) else write.to(target)
+        result = write.run(target, storage_options)
         committed = True
-        return replace(result, path=shown(target), seconds=time.perf_counter() - started)
+        return replace(result, seconds=time.perf_counter() - started)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # it reports whether the split was written
             raise
@@ -170,75 +167,45 @@ class _Write:
     input: Input
     progress: bool | None
 
-    def to_url(self, url: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
-        """Write to a URL."""
-        split, appends = self.options.split, self.options.mode == "append"
-        with RemoteStaging(url, split, appends=appends, options=storage_options) as remote:
-            written = self._write(remote.directory, unique=True)
-            remote.publish()
-        return written
-
-    def to(self, path: str) -> WriteResult:
-        """Write to a local directory."""
-        # An absolute path: the source may change the current directory.
-        return self._write(Path(LocalStorage().clean(path)), unique=False)
-
-    def _write(self, directory: Path, *, unique: bool) -> WriteResult:
+    def run(self, path: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
+        """Write the split, and return its summary."""
         options = self.options
-        with staged(directory, options.split) as staging:
-            with locked(directory):  # no other process changes the dataset meanwhile
-                unique = unique or not staging.can_link
-                target = TargetSplit.inspect(
-                    directory, options.split, options.mode, options.name, unique=unique
-                )
-                known = target.known_schema()
-            schema = resolve_schema(options, self.input, target, known)
+        with stage_split(path, options, storage_options) as writer:
+            target = writer.target
+            schema = resolve_schema(options, self.input, target, writer.known_schema())
             title = f"{target.name} {options.split}"
             with Progress(self.progress, self.input.length, title) as progress:
-                return self._run(target, schema, staging, progress)
+                return self._write(writer, schema, progress)
 
-    def _run(
-        self, target: TargetSplit, schema: WriteSchema, staging: Staging, progress: Progress
-    ) -> WriteResult:
+    def _write(self, writer: SplitWriter, schema: WriteSchema, progress: Progress) -> WriteResult:
         skipped: list[SkippedRecord] = []
         ordered: OrderedRecords | None
         if self.input.columns is not None:
             ordered, features, classes = self._sort_columns(schema)
         else:
-            ordered, features, classes = self._sort_items(schema, staging, progress, skipped)
+            ordered, features, classes = self._sort_items(
+                schema, writer.staging.path, progress, skipped
+            )
         if ordered is None or ordered.records == 0:
             reasons = f"; {len(skipped)} were skipped: {skipped[0].reason}" if skipped else ""
             raise DatasetError(
-                f"there are no examples to write as split {target.split!r}{reasons}",
-                path=target.directory,
+                f"there are no examples to write as split {self.options.split!r}{reasons}",
+                path=writer.target.directory,
             )
-        writer = SplitWriter(self.options, target, staging, progress)
-        shards, counts = writer.write(ordered, features, classes)
-        return WriteResult(
-            path=str(target.directory),
-            split=target.split,
-            shards=shards,
-            records=sum(shard.records for shard in shards),
-            bytes=sum(shard.bytes for shard in shards),
-            label=classes.label,
-            classes=counts,
-            features=features,
-            skipped=tuple(skipped),
-            seconds=0.0,
-            replaced=target.old_shards(),
-        )
+        result = writer.write(ordered, features, classes, progress)
+        return replace(result, skipped=tuple(skipped))
 
     def _sort_items(
         self,
         schema: WriteSchema,
-        staging: Staging,
+        directory: Path,
         progress: Progress,
         skipped: list[SkippedRecord],
     ) -> tuple[OrderedRecords | None, Features, Classes]:
         """Encode and sort items that come one by one."""
         class_names = self.input.class_names
         with RecordSorter(
-            staging.path, self.options, schema, class_names=class_names, progress=progress.add
+            directory, self.options, schema, class_names=class_names, progress=progress.add
         ) as sorter:
             encoder = encode_examples(self.input, self.options, schema, sorter)
             skipped.extend(sorter.skipped)
