@@ -111,7 +111,7 @@ class Entry:
 def page() -> str:
     """Return the page."""
     lines = [PROLOGUE]
-    for title, found in entries():
+    for title, found in entries().items():
         lines.append(f"## {title}\n")
         brief = [entry for entry in found if entry.bases and not entry.arguments]
         for entry in found:
@@ -127,13 +127,15 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def entries() -> Iterator[tuple[str, list[Entry]]]:
-    """Yield (section, entries) for the Python interface."""
+@functools.cache
+def entries() -> dict[str, list[Entry]]:
+    """Return the entries of the Python interface by section."""
+    sections: dict[str, list[Entry]] = {}
     for title, module, names in SECTIONS:
-        found: list[Entry] = []
+        found = sections[title] = []
         for name in _section_names(module, names):
             found += _describe(getattr(importlib.import_module(module), name), f"{module}.{name}")
-        yield title, found
+    return sections
 
 
 def commands() -> Iterator[tuple[str, str, list[Row]]]:
