@@ -44,13 +44,12 @@ Arguments after `*` are keyword-only. A default of `-` means that the argument i
 
 # Title, module and names of each section; "*" is every public name of the module.
 SECTIONS = [
-    ("Datasets", "covey", "write open info verify repair build_index Dataset Loader"),
+    ("Datasets", "covey", "write HoldOut open info verify repair build_index Dataset Loader"),
     ("Features", "covey", "Features Feature Tensor ClassLabel Image Ragged Sparse Steps"),
     ("Classes", "covey.classes", "ClassTable"),
     ("Record files", "covey", "RecordReader RecordWriter"),
     ("Batches of columns", "covey.reading", "read_batches"),
     ("Sources", "covey.sources", "open_source from_tfds_builder register Source"),
-    ("Held-out examples and classes", "covey.sources.hold_out", "hold_out"),
     ("Plans", "covey.plan", "*"),
     ("Samplers", "covey.samplers", "*"),
     ("Augmenters", "covey.augmenters", "*"),

@@ -72,6 +72,8 @@ class WriteResult:
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
     """Shards of the replaced version, which are deleted by the next write."""
+    held_out: WriteResult | None = field(default=None, repr=False)
+    """The held-out split, with ``hold_out``."""
 
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
@@ -93,7 +95,8 @@ class WriteResult:
             count = len(self.replaced)
             lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
-        return "\n".join(map(escape, lines))
+        text = "\n".join(map(escape, lines))
+        return text if self.held_out is None else f"{text}\n{self.held_out}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from covey._threads import ordered_map
 from covey.errors import DuplicateKeyError
 from covey.shuffle import RecordOrder, Spool, hash_keys, hash_positions
 from covey.shuffle.keys import ROW_DTYPE, cut_by_bytes
-from covey.writing.order import ColumnOrder
+from covey.writing.columns import ColumnOrder
 
 FEATURES = Features({"x": "bytes"})
 

@@ -17,9 +17,6 @@ TERMINAL_WIDTH = 80
 
 # Arguments whose option does not have the same name.
 _OPTIONS = {
-    "fraction": "--val-fraction",
-    "classes": "--held-out-classes",
-    "class_fraction": "--held-out-classes",
     "defaults": "--default",
     "storage_options": "--storage-option",
 }
@@ -47,10 +44,10 @@ def print_message(*lines: str) -> None:
 def option_name(argument: str) -> str:
     """Return the option of an argument of Python.
 
-    >>> option_name("memory_limit"), option_name("class_fraction")
-    ('--memory-limit', '--held-out-classes')
+    >>> option_name("memory_limit"), option_name("hold_out.by")
+    ('--memory-limit', '--hold-out-by')
     """
-    return _OPTIONS.get(argument) or f"--{argument.replace('_', '-')}"
+    return _OPTIONS.get(argument) or f"--{argument.replace('_', '-').replace('.', '-')}"
 
 
 def with_option_names(remedy: str) -> str:

@@ -94,7 +94,7 @@ class RecordCache:
         features = _unify_splits(self._writer.target, features)
         classes = self._classes(features, label)
         result = self._writer.write(
-            self._spool, features, classes, progress, sidecars=sidecars, list_shards=True
+            [self._spool], features, classes, progress, sidecars=sidecars, list_shards=True
         )
         return result.shards
 

@@ -295,7 +295,7 @@ class _SplitRepair:
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin(f"writing {split}", self.records)
             return writer.write(
-                _ValidRecords(self._split.files, self.shards),
+                [_ValidRecords(self._split.files, self.shards)],
                 features,
                 Classes(features, self._label, extend(known or (), strings)),
                 self._bar,

@@ -94,12 +94,6 @@ class _ImageFiles(LazyItems):
             return error
         return relative, {"image": data, self.label: directory, "filename": relative}
 
-    def peek(self, position: int) -> tuple[str, str] | None:
-        """Return the key and the class of an image, from its path; None if it is unreadable."""
-        relative = self.paths[position]
-        directory, _, _ = relative.rpartition("/")
-        return (relative, directory) if directory and _is_utf8(relative) else None
-
 
 def _is_utf8(text: str) -> bool:
     try:

@@ -1,14 +1,14 @@
-"""Write sorted records as a version of a split: staging, shards, index, metadata, commit."""
+"""Write sorted records as new versions of splits: staging, shards, index, metadata, commit."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._files import link_or_copy, sync
-from covey._locks import locked
+from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.errors import DatasetError
@@ -53,18 +53,47 @@ def stage_split(
     """
     if not is_remote(path):
         # An absolute path: the source may change the current directory.
-        with staged(Path(LocalStorage().clean(path)), options.split) as staging:
+        directory = Path(LocalStorage().clean(path))
+        with _claimed(directory, options), staged(directory, options.split) as staging:
             yield SplitWriter(path, options, staging, unique=not staging.can_link)
         return
     appends = options.mode == "append"
-    with RemoteStaging(path, options.split, appends=appends, options=storage_options) as remote:
+    with RemoteStaging(path, options.splits, appends=appends, options=storage_options) as remote:
         with staged(remote.directory, options.split) as staging:
             yield SplitWriter(path, options, staging, unique=True)
         remote.publish()
 
 
+@contextmanager
+def _claimed(directory: Path, options: WriteOptions) -> Iterator[None]:
+    """Keep other processes from writing the held-out split, whose files are staged with others."""
+    claims = [Staging(directory, split) for split in options.splits[1:]]
+    try:
+        for claim in claims:
+            with reporting_failures(directory, claim.split):
+                claim.open()
+        yield
+    finally:
+        for claim in claims:
+            claim.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedSplit:
+    """Files of a split in the staging directory, with their final names."""
+
+    target: TargetSplit
+    shards: tuple[Shard, ...]
+    index_files: tuple[str, ...]
+    counts: dict[Any, int]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*(shard.name for shard in self.shards), *self.index_files)
+
+
 class SplitWriter:
-    """Writer of a version of a split.
+    """Writer of a version of a split, and of the split that is held out from it.
 
     Args:
         path: Directory or URL of the dataset.
@@ -73,8 +102,8 @@ class SplitWriter:
         unique: Whether the version needs file names that no other version has.
     """
 
-    target: TargetSplit
-    """The split, and the dataset before the write."""
+    targets: tuple[TargetSplit, ...]
+    """The splits, and the dataset before the write."""
 
     def __init__(self, path: str, options: WriteOptions, staging: Staging, *, unique: bool) -> None:
         self.staging = staging
@@ -92,9 +121,22 @@ class SplitWriter:
         """
         options, directory = self._options, self.staging.directory
         with locked(directory):
-            self.target = TargetSplit.inspect(
-                directory, options.split, options.mode, options.name, unique=self._unique
+            self.targets = tuple(
+                TargetSplit.inspect(
+                    directory,
+                    split,
+                    options.mode,
+                    options.name,
+                    unique=self._unique,
+                    splits=options.splits,
+                )
+                for split in options.splits
             )
+
+    @property
+    def target(self) -> TargetSplit:
+        """The first split, and the dataset before the write."""
+        return self.targets[0]
 
     def known_schema(self) -> tuple[Features | None, str | None]:
         """Return the features and the label of the records that remain; None if none do."""
@@ -103,7 +145,7 @@ class SplitWriter:
 
     def write(
         self,
-        ordered: OrderedRecords,
+        ordered: Sequence[OrderedRecords],
         features: Features,
         classes: Classes,
         progress: Progress,
@@ -115,7 +157,7 @@ class SplitWriter:
         """Write records and commit them.
 
         Args:
-            ordered: Sorted records.
+            ordered: Sorted records of each split.
             features: Features of the records.
             classes: Classes of the records.
             progress: Progress bar.
@@ -124,11 +166,47 @@ class SplitWriter:
             list_shards: Whether to write datum's ``shard_info.json``. If the dataset has that
                 file, it is always updated.
         """
+        splits = [
+            self._stage(target, records, features, classes, progress, cuts)
+            for target, records in zip(self.targets, ordered, strict=True)
+        ]
+        self._commit(splits, {**_sidecars(features), **(sidecars or {})}, list_shards)
+        result: WriteResult | None = None
+        for split in reversed(splits):
+            result = WriteResult(
+                path=shown(self._path),
+                split=split.target.split,
+                shards=split.shards,
+                records=sum(shard.records for shard in split.shards),
+                bytes=sum(shard.bytes for shard in split.shards),
+                label=classes.label,
+                classes=split.counts,
+                features=features,
+                skipped=(),
+                seconds=time.perf_counter() - self._started,
+                replaced=split.target.old_shards(),
+                held_out=result,
+            )
+        assert result is not None
+        return result
+
+    def _stage(
+        self,
+        target: TargetSplit,
+        ordered: OrderedRecords,
+        features: Features,
+        classes: Classes,
+        progress: Progress,
+        cuts: Cuts | None,
+    ) -> _StagedSplit:
+        """Write the shards and the index of a split into the staging directory."""
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
-        compression = self._choose_compression()
+        compression = self._choose_compression(target)
         directory, rows = self.staging.path, self.staging.path / "rows.npy"
-        old, new, checksum = self._write_shards(ordered, classes, cuts, rows, compression, progress)
-        target = self.target.with_new_token()
+        old, new, checksum = self._write_shards(
+            target, ordered, classes, cuts, rows, compression, progress
+        )
+        target = target.with_new_token()
         names = index_names(target.stem)
         os.rename(rows, directory / names["rows"])
         shards = _name_shards(old, new, target, directory)
@@ -163,49 +241,38 @@ class SplitWriter:
         (directory / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
         for name in index_files:
             sync(directory / name)
-        files = (*(shard.name for shard in shards), *index_files)
-        self._commit(
-            target, shards, files, {**_sidecars(features), **(sidecars or {})}, list_shards
-        )
-        return WriteResult(
-            path=shown(self._path),
-            split=target.split,
-            shards=shards,
-            records=metadata.records,
-            bytes=sum(shard.bytes for shard in shards),
-            label=classes.label,
-            classes=counts,
-            features=features,
-            skipped=(),
-            seconds=time.perf_counter() - self._started,
-            replaced=target.old_shards(),
-        )
+        return _StagedSplit(target, shards, tuple(index_files), counts)
 
     def _commit(
-        self,
-        target: TargetSplit,
-        shards: tuple[Shard, ...],
-        files: tuple[str, ...],
-        sidecars: Mapping[str, str],
-        list_shards: bool,
+        self, splits: Sequence[_StagedSplit], sidecars: Mapping[str, str], list_shards: bool
     ) -> None:
+        target = self.target
         has_list = list_shards or (target.directory / SHARD_INFO_FILE).exists()
+        listed = {
+            split.target.split: {shard.name: shard.records for shard in split.shards}
+            for split in splits
+        }
         change = Change(
-            split=target.version_info(shards),
-            replaced=target.old,
-            files=files,
+            splits=tuple(split.target.version_info(split.shards) for split in splits),
+            replaced=tuple(each.old for each in self.targets if each.old is not None),
+            files=tuple(name for split in splits for name in split.files),
             sidecars=sidecars,
-            listed_shards={shard.name: shard.records for shard in shards} if has_list else None,
+            listed_shards=listed if has_list else None,
             keeps=target.keeps,
             name=target.name,
             version=target.version,
             description=self._options.description,
         )
-        self.staging.commit(change, check=partial(target.check_foreign, (*files, *sidecars)))
 
-    def _choose_compression(self) -> str | None:
+        def check() -> None:
+            for split in splits:
+                split.target.check_foreign((*split.files, *sidecars))
+
+        self.staging.commit(change, check)
+
+    def _choose_compression(self, target: TargetSplit) -> str | None:
         """Return the compression of the options, or that of the shards before appended ones."""
-        target, requested = self.target, self._options.compression
+        requested = self._options.compression
         if not target.appends:
             return requested
         metadata = target.index_metadata(target.split)
@@ -222,6 +289,7 @@ class SplitWriter:
 
     def _write_shards(
         self,
+        target: TargetSplit,
         ordered: OrderedRecords,
         classes: Classes,
         cuts: Cuts,
@@ -232,8 +300,8 @@ class SplitWriter:
         """Write shards and index rows; return old shards, new shards and checksum of the rows."""
         old: list[Shard] = []
         old_rows = np.zeros(0, np.int64)
-        if self.target.appends:
-            old, old_rows = self.target.old_index(classes)
+        if target.appends:
+            old, old_rows = target.old_index(classes)
         index = IndexWriter(
             rows,
             len(old_rows) + ordered.records,
