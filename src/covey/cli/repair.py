@@ -25,7 +25,7 @@ versions are deleted; no record is read.
 
 examples:
   covey repair data/birds
-  covey repair data/birds --output data/birds-mended
+  covey repair data/birds --output data/birds-repaired
   covey repair 'photos/*.tfrec' --output data/photos --report lost.jsonl
 """
 
