@@ -363,13 +363,14 @@ def test_output_is_a_file(directory, new):
         repair(directory, new)
 
 
-def test_shard_is_changed_during_repair(directory, new, monkeypatch):
-    path = shard_paths(directory)[1]
+@pytest.mark.parametrize("records", [10, 20], ids=["truncated", "replaced"])
+def test_shard_is_changed_during_repair(directory, new, monkeypatch, records):
+    path, other = shard_paths(directory)[1:]
     mkdir = os.mkdir
 
     def change_and_create(*arguments, **options):
-        """Truncate the shard when the output is created: after the scan, before the copy."""
-        os.truncate(path, path.stat().st_size // 2)
+        """Replace the shard when the output is created: after the scan, before the copy."""
+        path.write_bytes(b"".join(map(frame, read_file(other)[:records])))
         mkdir(*arguments, **options)
 
     monkeypatch.setattr(os, "mkdir", change_and_create)

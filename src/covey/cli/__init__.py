@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import covey
 from covey.cli import index, info, repair, sample, verify, write
-from covey.cli.formatting import error_message, print_message
+from covey.cli.output import error_message, print_message
 from covey.errors import CoveyError, escape
 
 INTERRUPTED = 130  # 128 + SIGINT, the convention of shells

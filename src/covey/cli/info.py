@@ -7,8 +7,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import TERMINAL_WIDTH, describe_feature, print_lines, shorten, table
-from covey.cli.options import add_output, add_path, print_json, storage_options
+from covey.cli.options import add_output, add_path, storage_options
+from covey.cli.output import (
+    TERMINAL_WIDTH,
+    describe_feature,
+    print_json,
+    print_lines,
+    shorten,
+    table,
+)
 from covey.errors import escape
 
 if TYPE_CHECKING:

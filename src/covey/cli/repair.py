@@ -5,16 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from covey.cli.formatting import print_lines
-from covey.cli.options import (
-    add_path,
-    add_running,
-    check_report,
-    print_json,
-    shows_progress,
-    storage_options,
-    write_report,
-)
+from covey.cli.options import add_path, add_running, shows_progress, storage_options
+from covey.cli.output import check_report, print_json, print_lines, write_report
 
 SUMMARY = "copy the valid records of a dataset into a new one, or clean up after interrupted writes"
 

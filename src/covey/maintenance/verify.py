@@ -13,21 +13,10 @@ from typing import Any
 from covey._progress import Progress
 from covey.dataset.layout import Layout, SplitFiles
 from covey.errors import CoveyError, DatasetError, FormatError
-from covey.filenames import (
-    ENTRIES_FILE,
-    INFO_FILE,
-    SHARD_INFO_FILE,
-    has_token,
-    parse_version_file,
-)
+from covey.filenames import ENTRIES_FILE, INFO_FILE, SHARD_INFO_FILE, has_token, parse_version_file
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
-from covey.maintenance.compare import (
-    compare_classes,
-    compare_features,
-    compare_shard,
-    open_index,
-)
+from covey.maintenance.compare import compare_classes, compare_features, compare_shard, open_index
 from covey.maintenance.report import (
     Problems,
     choose_splits,
