@@ -693,11 +693,13 @@ LENGTHS = {
 def test_wrong_shards_in_the_metadata(directory, case):
     edit, expected = LENGTHS[case]
     change_splits(directory, edit)
-    problems = check(directory).problems
-    for file, reason in expected.items():
-        assert any(each.file == file and each.reason.startswith(reason) for each in problems)
-    assert case == "other shards" or len(problems) == len(expected)
-    assert check(directory, split="test" if case != "no split" else "train").is_valid
+    other, splits = ("train", [None]) if case == "no split" else ("test", [None, "train"])
+    assert check(directory, split=other).is_valid
+    for split in splits:
+        problems = check(directory, split=split).problems
+        for file, reason in expected.items():
+            assert any(each.file == file and each.reason.startswith(reason) for each in problems)
+        assert case == "other shards" or len(problems) == len(expected)
 
 
 def test_wrong_size(directory):
