@@ -121,10 +121,10 @@ def test_batch_is_that_of_the_loader(capsys, seed, step, weights):
 def test_table_of_classes(capsys):
     write_images(count=60)
     found = draw(capsys, "birds", "-p", 2, "-k", 3, "--no-save")["classes"]
-    said = run(capsys, "birds", "-p", 2, "-k", 3, "--no-save").out.splitlines()
-    assert said[0] == "birds: batch 0 of seed 0: 2 classes of 'bird', 3 examples each"
-    assert said[1].split() == ["class", "label", "examples"]
-    assert [line.split() for line in said[2:]] == [
+    output = run(capsys, "birds", "-p", 2, "-k", 3, "--no-save").out.splitlines()
+    assert output[0] == "birds: batch 0 of seed 0: 2 classes of 'bird', 3 examples each"
+    assert output[1].split() == ["class", "label", "examples"]
+    assert [line.split() for line in output[2:]] == [
         [each["name"], str(each["label"]), *map(str, each["ids"])] for each in found
     ]
     dataset = opened("birds")
@@ -176,8 +176,10 @@ def test_class_names_in_the_table(capsys):
         ({"x": n, "label": names[n % 4]} for n in range(16)),
         {"x": "int64", "label": "str"},
     )
-    said = run(capsys, "x.tfrecord", "--no-progress").out.splitlines()
-    found = sorted(re.fullmatch(r"  (.*?) +\d+ +\d+ +\d+ +\d+ +\d+", line)[1] for line in said[2:])
+    output = run(capsys, "x.tfrecord", "--no-progress").out.splitlines()
+    found = sorted(
+        re.fullmatch(r"  (.*?) +\d+ +\d+ +\d+ +\d+ +\d+", line)[1] for line in output[2:]
+    )
     assert found == ["owl", r"owl\nwren", f"{'x' * 37}...", "Жар-птица"]
     drawn = draw(capsys, "x.tfrecord", "--no-progress")
     assert sorted(each["name"] for each in drawn["classes"]) == sorted(names)
@@ -351,9 +353,9 @@ def test_select_one_of_several_images(capsys):
     assert draw(capsys, "birds")["sheet"]["feature"] == "seen/left"
     for name in ("flat", "seen/left", "seen/right"):
         assert draw(capsys, "birds", "--select", name)["sheet"]["feature"] == name
-    said = run(capsys, "birds", "--select", "label", code=1).err
-    assert "feature 'label': it is int64, not an image" in said
-    assert "images: seen/left, seen/right, flat" in said
+    output = run(capsys, "birds", "--select", "label", code=1).err
+    assert "feature 'label': it is int64, not an image" in output
+    assert "images: seen/left, seen/right, flat" in output
     found = run(capsys, "birds", "--select", "above", code=1)
     assert "there is no feature 'above'" in found.err
     assert "flat, seen/left, seen/right, label" in found.err

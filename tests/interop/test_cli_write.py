@@ -137,9 +137,9 @@ def error_of(capsys, *arguments):
 def test_every_kind_of_source(kind, capsys):
     source = MAKERS[kind]()
     assert main(["write", source, "data"]) == 0
-    said, _ = capsys.readouterr()
-    assert re.match(rf"\S+: {kind}, ", said)
-    assert "train        12        4" in said
+    output, _ = capsys.readouterr()
+    assert re.match(rf"\S+: {kind}, ", output)
+    assert "train        12        4" in output
     found = identities()
     assert len(set(found)) == 12
     write(source, "divided", "--kind", kind.lower().replace(" ", "-"), "--hold-out-fraction", "0.4")

@@ -106,10 +106,10 @@ def test_help(capsys, command):
 @pytest.mark.parametrize("command", ["verify", "info", "index", "repair --output new"])
 def test_errors_of_every_command(directory, capsys, command):
     command, *more = command.split()
-    said = error_of(capsys, command, "nowhere", *more)
-    assert "there is no such file or directory" in said
-    said = error_of(capsys, command, "birds", *more, "--split", "val")
-    assert "--split is 'val'; must be one of train, test" in said
+    output = error_of(capsys, command, "nowhere", *more)
+    assert "there is no such file or directory" in output
+    output = error_of(capsys, command, "birds", *more, "--split", "val")
+    assert "--split is 'val'; must be one of train, test" in output
     for arguments, message in [
         ([], "PATH"),
         (["x", "--storage-option", "anon"], "must be NAME=VALUE"),
@@ -135,17 +135,17 @@ def test_exit_status_of_the_process():
 
 @pytest.mark.usefixtures("directory")
 def test_verify_of_a_valid_dataset(capsys):
-    said = run(capsys, "verify", "birds")
-    assert re.fullmatch(r"birds: 4 files, 69 records and [\d.]+ kB checked: no problems\n", said)
+    output = run(capsys, "verify", "birds")
+    assert re.fullmatch(r"birds: 4 files, 69 records and [\d.]+ kB checked: no problems\n", output)
     assert run(capsys, "verify", "birds", "--quiet") == ""
 
 
 def test_verify_of_a_corrupt_record(corrupt, capsys):
-    said = run(capsys, "verify", "birds", status=1).splitlines()
-    assert said[0].endswith("checked: 1 problem")
-    assert re.fullmatch(r"  file +record  offset  problem", said[1])
-    assert re.fullmatch(rf"  {SHARD} +3 +{corrupt}  data checksum is 0x\w+, .*", said[2])
-    assert run(capsys, "verify", "birds", "-q", status=1).splitlines() == said
+    output = run(capsys, "verify", "birds", status=1).splitlines()
+    assert output[0].endswith("checked: 1 problem")
+    assert re.fullmatch(r"  file +record  offset  problem", output[1])
+    assert re.fullmatch(rf"  {SHARD} +3 +{corrupt}  data checksum is 0x\w+, .*", output[2])
+    assert run(capsys, "verify", "birds", "-q", status=1).splitlines() == output
     content = run_json(capsys, "verify", "birds", status=1)
     assert (content["valid"], content["records"], content["files"]) == (False, 68, 4)
     (problem,) = content["problems"]
@@ -167,9 +167,9 @@ def test_verify_lists_the_first_fifty_problems(tmp_path, capsys):
 
 def test_repair(directory, corrupt, capsys):
     before = files(directory)
-    said = run(capsys, "repair", "birds", "--output", "new").splitlines()
-    assert said[0] == "birds: 68 records copied to new; 1 loss"
-    assert said[2].split()[:3] == [SHARD, "3", str(corrupt)]
+    output = run(capsys, "repair", "birds", "--output", "new").splitlines()
+    assert output[0] == "birds: 68 records copied to new; 1 loss"
+    assert output[2].split()[:3] == [SHARD, "3", str(corrupt)]
     assert files(directory) == before
     assert run(capsys, "verify", "new").endswith("no problems\n")
     assert "split 'train'" in error_of(capsys, "repair", "birds", "--output", "new")
@@ -233,12 +233,12 @@ def test_info_of_class_sizes(capsys):
     sizes = [int(3 * 1.2**n) for n in range(40)]
     labels = np.repeat(np.arange(40), sizes)
     write({"x": np.arange(len(labels)), "label": labels}, "birds", label="label")
-    said = run(capsys, "info", "birds")
-    assert all(len(line) <= 80 for line in said.splitlines())
-    assert said.isascii()
+    output = run(capsys, "info", "birds")
+    assert all(len(line) <= 80 for line in output.splitlines())
+    assert output.isascii()
     for which, number in (("smallest", 0), ("median", 19), ("largest", 39)):
-        assert f"  {which:8}  {sizes[number]:>9,}  {number}\n" in said
-    bars = re.findall(r"^ +([\d,]+) to ([\d,]+) +(\d+)  (#+)$", said, re.MULTILINE)
+        assert f"  {which:8}  {sizes[number]:>9,}  {number}\n" in output
+    bars = re.findall(r"^ +([\d,]+) to ([\d,]+) +(\d+)  (#+)$", output, re.MULTILINE)
     assert len(bars) == 10
     for low, high, count, bar in bars:
         inside = [int(low.replace(",", "")) <= n <= int(high.replace(",", "")) for n in sizes]
@@ -260,11 +260,11 @@ def test_histogram_counts_every_class_once(top):
 
 
 def test_info_without_an_index(file, capsys):
-    said = run(capsys, "info", file)
-    assert "TFRecord files" in said
-    assert "type (of the first record)" in said
-    assert re.search(r"all +\? +1 .* none +missing", said)
-    assert f"`covey index {file} --label NAME` builds one" in said
+    output = run(capsys, "info", file)
+    assert "TFRecord files" in output
+    assert "type (of the first record)" in output
+    assert re.search(r"all +\? +1 .* none +missing", output)
+    assert f"`covey index {file} --label NAME` builds one" in output
     content = run_json(capsys, "info", file)
     assert content["splits"]["all"]["records"] is None
     assert content["features_of_first_record_only"] is True
@@ -276,17 +276,17 @@ def test_info_of_stale_and_corrupt_files(directory, capsys):
     path = directory / SHARD
     path.write_bytes(b"\xff" * path.stat().st_size)
     before = files(directory)
-    said = run(capsys, "info", "birds")
-    assert re.search(r"train +60 .* stale", said)
-    assert f"train: the index is stale: {path}: the shard is not the one" in said
+    output = run(capsys, "info", "birds")
+    assert re.search(r"train +60 .* stale", output)
+    assert f"train: the index is stale: {path}: the shard is not the one" in output
     assert files(directory) == before
     path.unlink()
     assert f"train: {SHARD}: missing" in run(capsys, "info", "birds")
     (directory / "birds-test.index.json").write_text("{")
     assert re.search(r"test +9 .* corrupt", run(capsys, "info", "birds"))
     shutil.copy(directory / "birds-train.index.json", directory / "birds-test.index.json")
-    said = run(capsys, "info", "birds", "--split", "test")
-    assert "its shards are not those of the split" in said
+    output = run(capsys, "info", "birds", "--split", "test")
+    assert "its shards are not those of the split" in output
 
 
 def test_info_without_classes(capsys):
@@ -298,12 +298,12 @@ def test_info_without_classes(capsys):
 
 
 def test_index_of_a_file(file, tmp_path, capsys):
-    said = run(capsys, "index", file, "--label", "species").splitlines()
-    assert said[0] == f"{file}: label 'species'"
+    output = run(capsys, "index", file, "--label", "species").splitlines()
+    assert output[0] == f"{file}: label 'species'"
     header = ["split", "examples", "classes", "per", "class", "shards", "size", "index", "time"]
-    assert said[1].split() == header
-    assert said[2].split()[:5] == ["all", "6", "3", "2", "1"]
-    assert said[2].split()[-3:-2] == ["built"]
+    assert output[1].split() == header
+    assert output[2].split()[:5] == ["all", "6", "3", "2", "1"]
+    assert output[2].split()[-3:-2] == ["built"]
     names = index_names("x.tfrecord")
     assert sorted(os.listdir(tmp_path)) == sorted(["x.tfrecord", *names.values()])
     with covey.open(file) as dataset:
@@ -356,23 +356,23 @@ def test_index_of_a_shard_that_has_grown(directory, capsys):
     path = directory / SHARD
     path.write_bytes(path.read_bytes() + path.read_bytes()[: int(index(directory)["offset"][1])])
     assert main(["index", "birds", "--split", "train"]) == 0
-    said = capsys.readouterr()
-    assert "61" in said.out
-    assert f"{SHARD} has 21 records, but 20 in the metadata; `covey repair`" in said.err
+    output = capsys.readouterr()
+    assert "61" in output.out
+    assert f"{SHARD} has 21 records, but 20 in the metadata; `covey repair`" in output.err
     run(capsys, "repair", "birds", "--output", "new")
     run(capsys, "verify", "new")
 
 
 @pytest.mark.usefixtures("corrupt")
 def test_errors_of_index(tmp_path, capsys):
-    said = error_of(capsys, "index", "birds", "--force")
-    assert "record 3 at byte" in said
-    assert "`covey repair birds --output NEW` copies the valid records" in said
-    said = error_of(capsys, "index", "birds", "--label", "colour")
-    assert "--label is 'colour'; must be one of the features size, song, species" in said
+    output = error_of(capsys, "index", "birds", "--force")
+    assert "record 3 at byte" in output
+    assert "`covey repair birds --output NEW` copies the valid records" in output
+    output = error_of(capsys, "index", "birds", "--label", "colour")
+    assert "--label is 'colour'; must be one of the features size, song, species" in output
     write(birds(), "packed", label="species", compression="GZIP")
-    said = error_of(capsys, "index", "packed", "--export-dali")
-    assert f"{tmp_path / 'packed'}: the shards are compressed (GZIP)" in said
+    output = error_of(capsys, "index", "packed", "--export-dali")
+    assert f"{tmp_path / 'packed'}: the shards are compressed (GZIP)" in output
 
 
 def test_index_that_cannot_be_written(file, capsys, monkeypatch):
@@ -380,14 +380,14 @@ def test_index_that_cannot_be_written(file, capsys, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", fail)
-    said = error_of(capsys, "index", file)
-    assert "the index cannot be written (Permission denied)" in said
+    output = error_of(capsys, "index", file)
+    assert "the index cannot be written (Permission denied)" in output
     assert os.listdir() == ["x.tfrecord"]
 
 
 def test_index_to_and_from_dali(directory, capsys):
-    said = run(capsys, "index", "birds", "--export-dali").splitlines()
-    assert said[-1] == f"4 DALI index files written, such as {SHARD}.idx"
+    output = run(capsys, "index", "birds", "--export-dali").splitlines()
+    assert output[-1] == f"4 DALI index files written, such as {SHARD}.idx"
     rows = (directory / "birds-train.index.npy").read_bytes()
     run(capsys, "index", "birds", "--export-dali", "idx")
     assert len(os.listdir("idx")) == 4
@@ -400,5 +400,5 @@ def test_index_to_and_from_dali(directory, capsys):
     assert run(capsys, "verify", "birds").endswith("no problems\n")
     with open("idx/birds-train.tfrecord-00001-of-00003.idx", "a") as file:
         file.write("five\n")
-    said = error_of(capsys, "index", "birds", "--import-dali", "idx")
-    assert "idx/birds-train.tfrecord-00001-of-00003.idx:21: the line is b'five'" in said
+    output = error_of(capsys, "index", "birds", "--import-dali", "idx")
+    assert "idx/birds-train.tfrecord-00001-of-00003.idx:21: the line is b'five'" in output

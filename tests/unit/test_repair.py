@@ -140,8 +140,8 @@ def test_invalid_records_are_skipped(valid, tmp_path_factory, bad, seed):
     path = shard_paths(directory)[1]
     complete = read_file(path)
     wrong = [b"\xff", example(size=[1]), example(size=[1], song=[1.0, 2.0], species=[9])]
-    put = [wrong[(n + seed) % 3] if n in bad else complete[n] for n in range(20)]
-    path.write_bytes(b"".join(map(frame, put)))
+    content = [wrong[(n + seed) % 3] if n in bad else complete[n] for n in range(20)]
+    path.write_bytes(b"".join(map(frame, content)))
     repaired = repair(directory, parent / "new", split="train")
     assert {each.record for each in repaired.lost} == bad
     kept = [each for n, each in enumerate(complete) if n not in bad]
@@ -194,7 +194,7 @@ def test_unlisted_shards(directory, new):
 # Plain files.
 
 
-def put_files(directory, **files):
+def write_files(directory, **files):
     directory.mkdir(parents=True, exist_ok=True)
     for name, found in files.items():
         (directory / f"{name}.tfrecord").write_bytes(b"".join(map(frame, found)))
@@ -202,7 +202,7 @@ def put_files(directory, **files):
 
 def test_plain_files_become_a_dataset(tmp_path, new):
     good = [example(a=[n], label=[n % 3]) for n in range(6)]
-    put_files(tmp_path / "x", one=[*good[:2], b"\xff"], two=good[2:])
+    write_files(tmp_path / "x", one=[*good[:2], b"\xff"], two=good[2:])
     repaired = repair(tmp_path / "x", new)
     assert [(p.file, p.record) for p in repaired.lost] == [("one.tfrecord", 2)]
     assert records(new) == good
@@ -214,7 +214,7 @@ def test_plain_files_become_a_dataset(tmp_path, new):
 
 def test_splits_of_plain_files(tmp_path, new):
     good = [example(a=[n], label=[b"owl"]) for n in range(6)]
-    put_files(tmp_path / "x", **{"x-train-0": good[:4], "x-test-0": good[4:]})
+    write_files(tmp_path / "x", **{"x-train-0": good[:4], "x-test-0": good[4:]})
     repaired = repair(tmp_path / "x", new)
     assert sorted(each.split for each in repaired.written) == ["test", "train"]
     assert records(new, "test") == good[4:]
@@ -231,7 +231,7 @@ def test_splits_of_plain_files(tmp_path, new):
     ids=["invalid class name", "missing features"],
 )
 def test_unlabelled_plain_files(tmp_path, new, good):
-    put_files(tmp_path / "x", one=good)
+    write_files(tmp_path / "x", one=good)
     repaired = repair(tmp_path / "x", new)
     assert (repaired.lost, repaired.written[0].label) == ((), None)
     assert records(new) == good
@@ -239,7 +239,7 @@ def test_unlabelled_plain_files(tmp_path, new, good):
 
 
 def test_records_without_common_features(tmp_path, new):
-    put_files(tmp_path / "x", one=[example(a=[1]), example(a=[b"1"]), example(a=[2])])
+    write_files(tmp_path / "x", one=[example(a=[1]), example(a=[b"1"]), example(a=[2])])
     with pytest.raises(DatasetError, match="record 1 has bytes, record 0 has int64") as caught:
         repair(tmp_path / "x", new)
     error = caught.value
@@ -253,7 +253,7 @@ def test_records_without_common_features(tmp_path, new):
 
 
 def test_file_labels_are_not_kept(tmp_path, new):
-    put_files(tmp_path / "x", owl=[example(a=[1])], wren=[example(a=[2])])
+    write_files(tmp_path / "x", owl=[example(a=[1])], wren=[example(a=[2])])
     with covey.open(tmp_path / "x", label="@file", progress=False):
         pass
     repaired = repair(tmp_path / "x", new)

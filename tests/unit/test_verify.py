@@ -421,18 +421,18 @@ def test_missing_or_invalid_file_of_the_index(directory, what):
 
 def rewrite(directory, rows=None, classes=None, by_class=None, **changes):
     """Replace arrays or metadata of an index, with valid checksums."""
-    said = about(directory)
+    metadata = about(directory)
     rows = index(directory) if rows is None else rows
     classes = index(directory, "classes") if classes is None else classes
     by_class = index(directory, "by_class") if by_class is None else by_class
-    said = dataclasses.replace(
-        said,
+    metadata = dataclasses.replace(
+        metadata,
         checksum=_core.crc32c(rows),
         class_checksums=(_core.crc32c(classes), _core.crc32c(by_class)),
         records=len(rows),
         **changes,
     )
-    write_index(directory, "birds-train", Index(said, rows, classes, by_class))
+    write_index(directory, "birds-train", Index(metadata, rows, classes, by_class))
 
 
 VALUES = {
@@ -572,13 +572,13 @@ def test_wrong_class_names_of_a_string_label(tmp_path):
 
 
 def test_index_of_other_shards(directory):
-    said = about(directory)
-    other = dataclasses.replace(said.shards[1], name="birds-train.tfrecord-00009-of-00003")
-    rewrite(directory, shards=(said.shards[0], other, said.shards[2]))
+    metadata = about(directory)
+    other = dataclasses.replace(metadata.shards[1], name="birds-train.tfrecord-00009-of-00003")
+    rewrite(directory, shards=(metadata.shards[0], other, metadata.shards[2]))
     found = [(p.file, p.reason) for p in check(directory).problems]
     assert found == [
         (other.name, "the shard is in the index, but not in the split"),
-        (said.shards[1].name, "the shard is not in the index"),
+        (metadata.shards[1].name, "the shard is not in the index"),
     ]
 
 
