@@ -2,8 +2,13 @@
 
 from functools import cache
 
+import hypothesis
 import pytest
 from loaded import make
+
+# No test depends on the speed of the machine.
+hypothesis.settings.register_profile("covey", deadline=None)
+hypothesis.settings.load_profile("covey")
 
 
 @pytest.fixture(scope="module")

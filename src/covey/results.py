@@ -1,6 +1,7 @@
 """Results of ``covey.write``, ``info``, ``verify``, ``repair`` and ``build_index``.
 
-``str()`` of a result is a summary to print; ``to_dict()`` is the same as values of JSON.
+``str()`` of a WriteResult, Report or RepairResult is a summary. ``to_dict()`` of a Report or
+RepairResult has values of JSON.
 """
 
 from __future__ import annotations

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import class_cells, print_lines, print_message, table
 from covey.cli.options import (
     add_progress,
     add_storage_option,
-    check_report,
     count_or_fraction,
     default,
     fraction,
@@ -20,6 +18,13 @@ from covey.cli.options import (
     positive,
     shows_progress,
     size,
+)
+from covey.cli.output import (
+    check_report,
+    class_cells,
+    print_lines,
+    print_message,
+    table,
     write_report,
 )
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
@@ -51,7 +56,6 @@ _MAX_LISTED = 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     parser.add_argument("source", metavar="SOURCE", help="file, directory, or quoted pattern")
     parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from covey._progress import Progress
-from covey._threads import ordered_map
 from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
 from covey.dataset_info import check_split_name
 from covey.errors import (
@@ -38,12 +36,19 @@ from covey.maintenance.report import (
     shown_path,
     thread_count,
 )
-from covey.maintenance.scan import CheckedShard, ExampleCheck, ShardReader, ShardScanner
-from covey.maintenance.verify import expected_features, locked_progress
+from covey.maintenance.scan import (
+    CheckedShard,
+    ExampleCheck,
+    ShardReader,
+    ShardScanner,
+    locked_progress,
+    scan_shards,
+)
+from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
-from covey.schema.merge import unify
+from covey.schema.merge import describe, differences, unify
 from covey.schema.survey import survey_kinds
 from covey.schema.tfds import FEATURES_FILE
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
@@ -247,9 +252,8 @@ class _SplitRepair:
             self._mmap,
             only_lost=True,
         )
-        tasks = (partial(scanner.scan, number) for number in range(len(self._split.files.names)))
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="covey-repair") as pool:
-            return list(ordered_map(tasks, pool if self._threads > 1 else None, self._threads))
+        shards = range(len(self._split.files.names))
+        return scan_shards([partial(scanner.scan, each) for each in shards], self._threads)
 
     @property
     def lost(self) -> list[Problem]:
@@ -371,15 +375,15 @@ def _find_label(features: Features | None, metadata: IndexMetadata | None) -> st
 def _merge_features(writer: SplitWriter, features: Features) -> Features:
     """Return features that match the existing splits, too."""
     base, _ = writer.known_schema()
-    if base is None or base == features:
+    if base is None:
         return features
-    for name in dict.fromkeys((*base, *features)):
-        known, found = base.get(name), features.get(name)
-        if known != found and not (isinstance(known, ClassLabel) and isinstance(found, ClassLabel)):
+    for each in differences(base, features):
+        if not (isinstance(each.first, ClassLabel) and isinstance(each.second, ClassLabel)):
             raise DatasetError(
-                f"it is {known} in the existing splits, and {found} in the repaired dataset",
+                f"it is {describe(each.first)} in the existing splits, and "
+                f"{describe(each.second)} in the repaired dataset",
                 path=writer.target.directory,
-                feature=name,
+                feature=each.name,
                 remedy="pass another output",
             )
     return unify(base, features)
