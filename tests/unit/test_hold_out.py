@@ -57,9 +57,10 @@ def both(directory, name="x"):
 
 def classes(directory):
     """The class names of both splits."""
-    names = about(directory).features["label"].names
+    names = getattr(about(directory).features["label"], "names", None)
     return tuple(
-        {names[label] for label in column(directory, "label", split)} for split in ("train", "val")
+        {label if names is None else names[label] for label in column(directory, "label", split)}
+        for split in ("train", "val")
     )
 
 
@@ -162,17 +163,18 @@ def test_groups_are_not_divided(tmp_path):
     assert train.isdisjoint(val)
 
 
+@pytest.mark.parametrize("stored", ["ClassLabel", "str"])
 @pytest.mark.parametrize("form", ["items", "columns"])
-def test_number_of_classes(tmp_path, form):
-    write(
-        items(80) if form == "items" else columns(80),
-        tmp_path,
-        label="label",
-        hold_out=HoldOut(classes=3),
-    )
+def test_number_of_classes(tmp_path, form, stored):
+    declared = {"x": "int64", "label": "str"} | ({} if form == "items" else {"id": "str"})
+    options = {"label": "label", "features": declared if stored == "str" else None}
+    examples = items(80) if form == "items" else columns(80)
+    write(examples, tmp_path, hold_out=HoldOut(classes=3), **options)
     train, val = classes(tmp_path)
     assert (len(train), len(val), train & val) == (5, 3, set())
     assert about(tmp_path).features == about(tmp_path, "val").features
+    for split in ("train", "val"):
+        check_index(tmp_path, split)
 
 
 def test_new_class_displaces_at_most_one(tmp_path):

@@ -160,7 +160,7 @@ def test_source_that_reuses_its_objects(tmp_path, kind, declared, workers):
     assert column(tmp_path, "x") == [[number] * 3 for number in range(50)]
 
 
-# on_error="skip": the same examples for any number of workers.
+# on_error="skip": the same examples and the same order for any memory limit and workers.
 
 SKIPPED = {
     "strings": ([{"x": 1}, *[{"x": "t"}] * 5, *[{"x": i} for i in range(50)]], [*range(1, 6)]),
@@ -186,8 +186,8 @@ SKIPPED = {
 @pytest.mark.parametrize("case", SKIPPED)
 def test_skipped_examples(tmp_path, case):
     examples, expected = SKIPPED[case]
-    for workers in (1, 2, 4):
-        options = {"on_error": "skip", "shuffle": False, "workers": workers}
+    for workers, memory_limit in [(1, 1 << 30), (2, 3000), (4, 1)]:
+        options = {"on_error": "skip", "workers": workers, "memory_limit": memory_limit}
         written = write(iter(examples), tmp_path / str(workers) / "birds", **options)
         assert [each.record for each in written.skipped] == expected
     assert files(tmp_path / "1") == files(tmp_path / "2") == files(tmp_path / "4")
