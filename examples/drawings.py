@@ -62,7 +62,12 @@ def parse(description: str | None, arguments: list[str] | None = None) -> argpar
     parser.add_argument(
         "--shuffled", action="store_true", help="shuffle the shards of the streaming sampler"
     )
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="number of threads; 0: as many as the framework takes",
+    )
     options = parser.parse_args(arguments)
     if options.eval and not options.data:
         parser.error("--eval needs --data")

@@ -64,10 +64,11 @@ def batches(train: drawings.Drawings, directory: str, options: Namespace) -> tf.
     return loader.to_tf()
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Write the dataset, train, and print recall@1."""
-    options = drawings.parse(__doc__)
-    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    options = drawings.parse(__doc__, arguments)
+    if options.threads:
+        tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     keras.utils.set_random_seed(options.seed)
     train, test = drawings.load(options)
     network = make_network(*train.images.shape[1:])

@@ -72,10 +72,11 @@ def batches(train: drawings.Drawings, directory: str, options: Namespace) -> Ite
     return loader.to_torch()
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Write the dataset, train, and print recall@1."""
-    options = drawings.parse(__doc__)
-    torch.set_num_threads(options.threads)
+    options = drawings.parse(__doc__, arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     train, test = drawings.load(options)
     network = make_network(*train.images.shape[1:])

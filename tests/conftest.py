@@ -3,12 +3,7 @@
 from functools import cache
 
 import pytest
-from hypothesis import settings
 from loaded import make
-
-# No test depends on the speed of the machine.
-settings.register_profile("covey", deadline=None)
-settings.load_profile("covey")
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from covey.maintenance.verify import verify
     from covey.schema import ClassLabel, Feature, Features, Image, Ragged, Sparse, Steps, Tensor
     from covey.tfrecord import RecordReader, RecordWriter
+    from covey.writing.hold_out import HoldOut
     from covey.writing.write import write
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _MODULES = {
     "Dataset": "covey.dataset.dataset",
     "Feature": "covey.schema.types",
     "Features": "covey.schema.features",
+    "HoldOut": "covey.writing.hold_out",
     "Image": "covey.schema.images",
     "Loader": "covey.loader",
     "Ragged": "covey.schema.types",
@@ -78,6 +80,7 @@ __all__ = [
     "Dataset",
     "Feature",
     "Features",
+    "HoldOut",
     "Image",
     "Loader",
     "Ragged",

@@ -110,7 +110,7 @@ class Classes:
         column = leaf(self._only.decode_batch(block))
         if self.strings is None:
             return _check_ids(self.label, column)
-        found = decode_strings(column)
+        found = decode_strings(column, label=self.label)
         unknown = next((string for string in found if string not in self._ids), None)
         if unknown is not None:
             raise FeatureError(
@@ -148,7 +148,7 @@ class ClassIds:
         column = leaf(only.decode_batch(block))
         if not is_string(feature):
             return _check_ids(label, column)
-        return self.ids_of(decode_strings(column, examples))
+        return self.ids_of(decode_strings(column, examples, label=label))
 
     def ids_of(self, strings: Sequence[str]) -> NDArray[np.int64]:
         """Return the provisional ids of strings."""
@@ -201,12 +201,15 @@ def extend_names(known: Iterable[str], found: Iterable[str]) -> tuple[str, ...]:
     return (*first, *sorted(set(found).difference(first)))
 
 
-def decode_strings(column: Iterable[Any], examples: Positions | None = None) -> list[str]:
+def decode_strings(
+    column: Iterable[Any], examples: Positions | None = None, *, label: str | None = None
+) -> list[str]:
     """Return the labels of a column as strings.
 
     Args:
         column: Strings, or byte strings in UTF-8.
         examples: Positions of the examples in the source, for errors; from 0 by default.
+        label: Label feature, for errors.
 
     Raises:
         FeatureError: If a value is not a string, or not UTF-8.
@@ -221,6 +224,7 @@ def decode_strings(column: Iterable[Any], examples: Positions | None = None) -> 
             raise FeatureError(
                 f"the label is {value!r}, of type {type(value).__name__}; other labels are strings",
                 example=example,
+                feature=label,
             )
         try:
             strings.append(value.decode())
@@ -228,6 +232,7 @@ def decode_strings(column: Iterable[Any], examples: Positions | None = None) -> 
             raise FeatureError(
                 f"the label {value!r} is not valid UTF-8, so it cannot be a class name",
                 example=example,
+                feature=label,
             ) from None
     return strings
 
@@ -236,7 +241,7 @@ def read_strings(
     features: Features, label: str, block: Block, examples: Positions | None = None
 ) -> list[str]:
     """Return the strings of the label feature in the records of a block."""
-    return decode_strings(leaf(features.decode_batch(block, [label])), examples)
+    return decode_strings(leaf(features.decode_batch(block, [label])), examples, label=label)
 
 
 def number_column(
@@ -270,7 +275,7 @@ def number_column(
             else value
             for value in values
         ]
-    strings = decode_strings(values)
+    strings = decode_strings(values, label=label)
     is_stored = is_string(feature) and not may_grow
     names = tuple(known)
     if not names and isinstance(feature, ClassLabel):

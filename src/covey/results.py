@@ -1,6 +1,7 @@
 """Results of ``covey.write``, ``info``, ``verify``, ``repair`` and ``build_index``.
 
-``str()`` of a result is a summary to print; ``to_dict()`` is the same as values of JSON.
+``str()`` of a WriteResult, Report or RepairResult is a summary. ``to_dict()`` of a Report or
+RepairResult has values of JSON.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class WriteResult:
     seconds: float
     replaced: tuple[str, ...] = field(default=(), repr=False)
     """Shards of the replaced version, which are deleted by the next write."""
+    held_out: WriteResult | None = field(default=None, repr=False)
+    """The held-out split, with ``hold_out``."""
 
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
@@ -93,7 +96,8 @@ class WriteResult:
             count = len(self.replaced)
             lines.append(f"  replaced  {count:,} shards stay until the next write or covey.repair")
         lines.append(f"  time      {self.seconds:.2f} s ({rate:,.0f} examples/s)")
-        return "\n".join(map(escape, lines))
+        text = "\n".join(map(escape, lines))
+        return text if self.held_out is None else f"{text}\n{self.held_out}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ It uses two files of the directory, and the shards:
 - `shard_info.json`, `{split: {file name: number of records}}`. Only the files named there are
   opened, whatever they are called; they are not compressed; the counts must add up.
 - `datum_to_type_and_shape_mapping.json`, `{feature: {"type", "shape", "dense"}}`, one for all
-  splits. `type` is `int`, `float` or `string`, and nothing else is known.
+  splits. `type` is `int`, `float` or `string`.
 
 It fails where datum's reader fails: a dense feature that is missing or has another number of
 values, a dense list of strings, a file with another number of records. datum interleaves (and by
@@ -24,7 +24,7 @@ TYPES = {"int": tf.int64, "float": tf.float32, "string": tf.string}
 
 
 def read(path, split: str) -> list[dict[str, np.ndarray]]:
-    """All examples of a split, as datum's reader gives them; strings are bytes objects."""
+    """Return the examples of a split as datum reads them; strings are bytes objects."""
     path = os.fspath(path)
     if not os.path.isdir(path):
         raise ValueError(f"{path} is not a directory")
@@ -43,7 +43,7 @@ def _load(path, name):
 
 
 def _shards(path, split):
-    """The files that hold records of the split, in the order of the metadata, and their total."""
+    """Return the files with records of the split, in the order of the metadata, and the total."""
     if not re.fullmatch(r"\w+", split):
         raise AssertionError(f"{split!r} cannot be the name of a split")
     counts = _load(path, "shard_info.json")
@@ -59,12 +59,12 @@ def _shards(path, split):
 
 
 def _known(entry):
-    """The three keys that datum looks up; each must be there, others do not matter."""
+    """Return the three keys that datum reads; each is required, others are ignored."""
     return {key: entry[key] for key in ("type", "shape", "dense")}
 
 
 def _spec(type, shape, dense):
-    """How a feature is asked for: a fixed number of values in one row, or any number."""
+    """Return the specification of a feature: a fixed number of values, or any number."""
     if not dense:
         return tf.io.VarLenFeature(TYPES[type])
     if type == "string" or not shape:
@@ -78,14 +78,14 @@ def _example(record, specs, features):
 
 
 def _value(name, parsed, entry):
-    """The value in its shape. A string said to have 2 or 3 dimensions is an encoded image."""
+    """Return a value in its shape. A string with 2 or 3 dimensions is an encoded image."""
     value, rank = parsed[name], len(entry["shape"])
     if entry["type"] == "string":
         if rank in (2, 3):
             channels = 1 if rank == 2 else 3
             return tf.io.decode_jpeg(value, channels, dct_method="INTEGER_ACCURATE")
         return value if entry["dense"] else tf.sparse.to_dense(value)
-    if rank >= 2 and f"{name}_shape" in parsed:  # taken to be sparse, whatever `dense` says
+    if rank >= 2 and f"{name}_shape" in parsed:  # it is sparse, independent of `dense`
         return tf.reshape(tf.sparse.to_dense(value), parsed[f"{name}_shape"])
     if not entry["dense"]:
         value = tf.sparse.to_dense(value)

@@ -1,4 +1,4 @@
-"""Looking at a dataset that was written: its examples, its files, and its index."""
+"""Helpers of tests of written datasets: their examples, files and index."""
 
 from __future__ import annotations
 
@@ -28,12 +28,18 @@ from covey.writing.versions import referenced_files
 def write(
     examples: Any, path: Any, split: str = "train", **options: Any
 ) -> covey.results.WriteResult:
-    """covey.write, quiet."""
+    """Call covey.write without a progress bar."""
     return covey.write(examples, path, split=split, progress=False, **options)
 
 
+def as_items(columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of columns."""
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
+
+
 def files(directory: Path) -> dict[str, bytes]:
-    """All that is in a directory, with hidden files, directories and what is in them."""
+    """Return the content of all files below a directory, including hidden ones."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"<folder>"
         for path in sorted(directory.rglob("*"))
@@ -46,14 +52,14 @@ def info(directory: Path) -> DatasetInfo:
 
 
 def shard_paths(directory: Path, split: str = "train") -> list[Path]:
-    """The shards, as dataset_info.json says."""
+    """Return the shards of a split, in order."""
     about = info(directory)
     (found,) = [each for each in about.splits if each.name == split]
     return [directory / name for name in found.shard_names(about.name)]
 
 
 def index_paths(directory: Path, split: str = "train") -> dict[str, Path]:
-    """The files of the index, as dataset_info.json says."""
+    """Return the index files of a split."""
     about = info(directory)
     (found,) = [each for each in about.splits if each.name == split]
     return {what: directory / name for what, name in index_names(found.stem(about.name)).items()}
@@ -72,9 +78,9 @@ TOKEN = re.compile(r"\.\d{8}T\d{6}-[0-9a-f]{8}(?=\.)")
 
 
 def content(directory: Path) -> dict[str, Any]:
-    """All files of the current version of a dataset, by their names without tokens.
+    """Return all files of the current version of a dataset, by name without tokens.
 
-    Two datasets are the same if these are: index descriptions are compared by what they say.
+    Two datasets are equal if these are.
     """
     found: dict[str, Any] = {}
     current = referenced_files(info(directory))
@@ -94,7 +100,7 @@ def content(directory: Path) -> dict[str, Any]:
 
 
 def replaced(directory: Path) -> dict[str, bytes]:
-    """The shards and index files that are not of the current version of a split."""
+    """Return the shards and index files that do not belong to the current version of a split."""
     current = referenced_files(info(directory))
     return {
         name: data
@@ -104,7 +110,7 @@ def replaced(directory: Path) -> dict[str, bytes]:
 
 
 def records(directory: Path, split: str = "train") -> list[bytes]:
-    """All records in the order of the shards."""
+    """Return all records, in the order of the shards."""
     found: list[bytes] = []
     for path in shard_paths(directory, split):
         with RecordReader(path) as reader:
@@ -113,7 +119,7 @@ def records(directory: Path, split: str = "train") -> list[bytes]:
 
 
 def read(directory: Path, split: str = "train") -> list[dict[str, Any]]:
-    """All examples in the order of the shards, in lists and Python numbers."""
+    """Return all examples, in the order of the shards, as lists and Python numbers."""
     features = about(directory, split).features
     return [tidy(features.decode(record)) for record in records(directory, split)]
 
@@ -129,7 +135,7 @@ def column(directory: Path, name: str, split: str = "train") -> list[Any]:
 
 
 def check_index(directory: Path, split: str = "train") -> None:
-    """The index says what the shards are, as somebody finds who reads them from end to end."""
+    """Compare the index of a split with its shards."""
     described, rows = about(directory, split), index(directory, split=split)
     paths = shard_paths(directory, split)
     assert [shard.name for shard in described.shards] == [path.name for path in paths]
@@ -172,7 +178,7 @@ def example_label(example: Any, name: str) -> Any:
 
 @dataclass
 class Numbered:
-    """Examples that can be fetched by number, in any process; the bad ones cannot."""
+    """Examples that are accessible by index; `bad` ones do not match, `failing` ones raise."""
 
     size: int
     bad: tuple[int, ...] = ()
@@ -189,14 +195,14 @@ class Numbered:
 
 @contextlib.contextmanager
 def fresh_process() -> Iterator[Callable[..., Any]]:
-    """Runs functions in a process without threads, such as those of frameworks: it may fork."""
+    """Yield a function that calls others in a process without threads, which can fork."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         yield lambda action, *args: pool.submit(action, *args).result()
 
 
 @contextlib.contextmanager
 def limit(what: int, size: int) -> Iterator[None]:
-    """Have a limit of the system lowered for a while."""
+    """Lower a resource limit of the process inside the block."""
     soft, hard = resource.getrlimit(what)
     resource.setrlimit(what, (size, hard))
     try:
@@ -206,7 +212,7 @@ def limit(what: int, size: int) -> Iterator[None]:
 
 
 def files_at_most(free: int) -> Any:
-    """Let this process have so many files open more than it has now."""
+    """Limit the number of files that the process can open in addition to those open now."""
     open_now = {int(name) for name in os.listdir("/proc/self/fd")}
     size = free
     while size - sum(each < size for each in open_now) < free:

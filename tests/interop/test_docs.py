@@ -139,7 +139,7 @@ def test_reference_has_every_public_name():
 def test_every_argument_is_described():
     missing = [
         f"{entry.name}({name})"
-        for _, entries in reference.entries()
+        for entries in reference.entries().values()
         for entry in entries
         for name in entry.undescribed
     ]

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -52,7 +51,7 @@ def test_recall_ignores_length_and_the_row_itself():
     assert drawings.recall_at_1(vectors, np.zeros(50, int)) == 1
 
 
-@pytest.mark.parametrize("block", [1, 7, 100, 101, 1024])
+@pytest.mark.parametrize("block", [1, 7, 101, 1024])
 def test_recall_equals_a_pairwise_comparison(block):
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 10, 101)
@@ -208,14 +207,13 @@ def test_classes_of_a_batch(programs, tmp_path, sampler, arguments, uniform_bloc
             assert all(len(set(y[at : at + 32].tolist())) == 8 for at in range(0, 128, 32))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_training_improves_recall_on_unseen_classes(framework):
-    program = ROOT / f"examples/similarity_{framework}.py"
-    command = [sys.executable, str(program), "--classes", "120", "--steps", "50"]
-    command += ["--threads", "1"]  # other tests run at the same time
-    run = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "90 classes for training, 30 other classes for evaluation." in run.stdout
-    before, after = map(float, re.findall(r"recall@1 \w+ training: ([\d.]+)", run.stdout))
+# TensorFlow cannot change its number of threads; torch is slow if other processes run.
+@pytest.mark.parametrize(("framework", "threads"), [("keras", "0"), ("torch", "1")])
+def test_training_improves_recall_on_unseen_classes(programs, framework, threads, capsys):
+    programs[framework].main(["--classes", "120", "--steps", "40", "--threads", threads])
+    printed = capsys.readouterr().out
+    assert "90 classes for training, 30 other classes for evaluation." in printed
+    before, after = map(float, re.findall(r"recall@1 \w+ training: ([\d.]+)", printed))
     assert after > before + 0.1
 
 

@@ -9,7 +9,7 @@ from PIL import Image as Pillow
 
 from covey import ClassLabel, Image, Tensor, errors
 from covey.sources import open_source
-from covey.sources.image_formats import image_fault, image_format
+from covey.sources.images import image_fault, image_format
 
 SourceError = errors.SourceError
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from hypothesis import given, settings
 from schemas import NUMBERS, datasets, same
-from test_commit import SCENES, killed_at
+from test_commit import OPERATIONS, kill, struck_at
 from test_judges import tensorflow_spec, tfds_plain
 from written import (
     check_index,
@@ -31,7 +31,7 @@ tf.config.set_visible_devices([], "GPU")
 
 
 def as_tfds(directory, split="train"):
-    """All examples in their order, as TFDS reads them."""
+    """Return all examples in their order, as TFDS reads them."""
     builder = tfds.builder_from_directory(directory)
     config = tfds.ReadConfig(interleave_cycle_length=1)
     dataset = builder.as_dataset(split=split, read_config=config, shuffle_files=False)
@@ -45,103 +45,88 @@ def tensors(value):
 
 
 def both_read(directory, features, examples, **options):
-    """What was written is what TFDS reads, and what covey does."""
+    """Write examples, and check that TFDS reads them; return what it reads."""
     write(examples, directory, features=features, shuffle=False, **options)
     theirs = as_tfds(directory)
     assert len(theirs) == len(examples)
     for example, found in zip(examples, theirs, strict=True):
         assert set(found) == set(example)
         for name, value in example.items():
-            assert same(texts(tfds_plain(found[name])), texts(tfds_plain(value))), name
+            assert same(as_bytes(found[name]), as_bytes(value)), name
     return theirs
 
 
-def texts(value):
-    """TFDS gives strings as bytes."""
+def as_bytes(value):
+    """Return a value with strings as bytes, as TFDS returns them."""
+    if isinstance(value, dict):
+        return [as_bytes(value[name]) for name in sorted(value)]
+    value = tfds_plain(value)
     if isinstance(value, list):
-        return [texts(each) for each in value]
+        return [as_bytes(each) for each in value]
     return value.encode() if isinstance(value, str) else value
 
 
-def numbers(dtype, shape):
-    values = np.arange(int(np.prod(shape))).reshape(shape) * 37 % 101
+def numbers(dtype, shape, first):
+    values = (np.arange(int(np.prod(shape))).reshape(shape) + first) * 37 % 101
     return (values % 2 if dtype == "bool" else values).astype(dtype)
 
 
-# TensorFlow's decode_raw knows no uint32.
-ENCODED = [(dtype, "list") for dtype in NUMBERS] + [
-    (dtype, "bytes") for dtype in NUMBERS if dtype != "uint32"
-]
-
-
-@pytest.mark.parametrize(("dtype", "encoding"), ENCODED)
-def test_tensors(tmp_path, dtype, encoding):
-    shapes = {"scalar": (), "vector": (3,), "grid": (2, 3), "cube": (2, 1, 3)}
-    features = {name: Tensor(dtype, shape, encoding=encoding) for name, shape in shapes.items()}
-    features["some"] = Tensor(dtype, (None,), encoding=encoding)
-    features["rows"] = Tensor(dtype, (None, 2), encoding=encoding)
+@pytest.mark.parametrize("encoding", ["list", "bytes"])
+def test_tensors(tmp_path, encoding):
+    """Tensors of every dtype with known and unknown dimensions."""
+    shapes = [(), (3,), (2, 3), (2, 1, 3), (None,), (None, 2)]
+    # TensorFlow's decode_raw does not support uint32.
+    dtypes = [dtype for dtype in NUMBERS if (dtype, encoding) != ("uint32", "bytes")]
+    if encoding == "bytes":
+        shapes += [(None, None), (None, 2, None)]
+    features = {
+        f"{dtype}{shape}": Tensor(dtype, shape, encoding=encoding)
+        for dtype in dtypes
+        for shape in shapes
+    }
     examples = [
         {
-            **{
-                name: numbers(dtype, shape) + dtype_one(dtype) * i for name, shape in shapes.items()
-            },
-            "some": numbers(dtype, (i,)),
-            "rows": numbers(dtype, (i, 2)),
+            name: numbers(kind.dtype, [i if size is None else size for size in kind.shape], i)
+            for name, kind in features.items()
         }
-        for i in range(3)
+        for i in (1, 2, 0)
     ]
     found = both_read(tmp_path, features, examples)
-    if dtype != "float64" or encoding == "bytes":
-        assert found[0]["vector"].dtype == np.dtype(dtype)
+    for name, kind in features.items():
+        if kind.dtype != "float64" or encoding == "bytes":
+            assert found[0][name].dtype == np.dtype(kind.dtype)
 
 
-def dtype_one(dtype):
-    return np.zeros((), dtype) if dtype == "bool" else np.ones((), dtype)
+OTHERS = {
+    "strings": (
+        {
+            "text": "str",
+            "bytes": "bytes",
+            "two": Tensor("str", (2,)),
+            "some": Tensor("bytes", (None,)),
+        },
+        [
+            {"text": "né", "bytes": b"\xff\0", "two": ["a", ""], "some": [b"x"] * i}
+            for i in range(3)
+        ],
+    ),
+    "ragged": (
+        {"two": Ragged("int64"), "three": Ragged("float32", 3), "words": Ragged("bytes")},
+        [
+            {"two": [[1, 2], [], [4]], "three": [[[0.5], []], []], "words": [[b"a"], [b"b", b""]]},
+            {"two": [], "three": [], "words": [[]]},
+        ],
+    ),
+    "nested": (
+        {"a": {"b": "int64", "c": {"d": Tensor("float32", (2,)), "e": "str"}}},
+        [{"a": {"b": 7, "c": {"d": [0.5, 1.0], "e": "x"}}}],
+    ),
+}
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
-def test_several_unknown_dimensions(tmp_path, dtype):
-    features = {
-        "grid": Tensor(dtype, (None, None), encoding="bytes"),
-        "cube": Tensor(dtype, (None, 2, None), encoding="bytes"),
-    }
-    examples = [
-        {"grid": numbers(dtype, (i + 1, 3)), "cube": numbers(dtype, (2, 2, i + 1))}
-        for i in range(3)
-    ]
-    both_read(tmp_path, features, examples)
-
-
-def test_texts_and_bytes(tmp_path):
-    features = {
-        "text": "str",
-        "bytes": "bytes",
-        "two": Tensor("str", (2,)),
-        "some": Tensor("bytes", (None,)),
-    }
-    examples = [
-        {"text": "né", "bytes": b"\xff\0", "two": ["a", ""], "some": [b"x"] * i} for i in range(3)
-    ]
-    both_read(tmp_path, features, examples)
-
-
-def test_ragged(tmp_path):
-    features = {"two": Ragged("int64"), "three": Ragged("float32", 3), "words": Ragged("bytes")}
-    examples = [
-        {"two": [[1, 2, 3], [], [4]], "three": [[[0.5], []], []], "words": [[b"a"], [b"b", b""]]},
-        {"two": [], "three": [], "words": [[]]},
-    ]
-    both_read(tmp_path, features, examples)
-
-
-def test_nested(tmp_path):
-    features = {"a": {"b": "int64", "c": {"d": Tensor("float32", (2,)), "e": "str"}}}
-    example = {"a": {"b": 7, "c": {"d": [0.5, 1.0], "e": "x"}}}
-    write([example], tmp_path, features=features)
-    (found,) = as_tfds(tmp_path)
-    assert found["a"]["b"] == 7
-    assert found["a"]["c"]["d"].tolist() == [0.5, 1.0]
-    assert found["a"]["c"]["e"] == b"x"
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_features(tmp_path, case):
+    both_read(tmp_path, *OTHERS[case])
 
 
 @pytest.mark.parametrize("names", [None, ("wren", "owl", "é")])
@@ -154,7 +139,7 @@ def test_class_labels(tmp_path, names):
     assert index(tmp_path)["label"].tolist() == [each["label"] for each in found]
 
 
-def test_texts_that_became_class_labels(tmp_path):
+def test_strings_as_class_labels(tmp_path):
     labels = ["wren", "owl", "crow", "owl"]
     write([{"label": each} for each in labels], tmp_path, label="label", shuffle=False)
     write([{"label": "jay"}], tmp_path, "test")
@@ -165,7 +150,7 @@ def test_texts_that_became_class_labels(tmp_path):
 
 @pytest.mark.parametrize("shape", [(5, 4, 3), (None, None, 3), (None, None, 1), (5, 4, 4)])
 def test_images(tmp_path, shape):
-    pixels = numbers("uint8", (5, 4, shape[2]))
+    pixels = numbers("uint8", (5, 4, shape[2]), 0)
     features = {"image": Image(shape)}
     encoded = Features(features).decode(Features(features).encode({"image": pixels}))["image"]
     write([{"image": pixels}, {"image": encoded}], tmp_path, features=features)
@@ -173,7 +158,7 @@ def test_images(tmp_path, shape):
         assert found["image"].tolist() == pixels.tolist()
 
 
-def test_inferred_features(tmp_path):
+def test_inferred_features_and_defaults(tmp_path):
     examples = [
         {
             "i": i,
@@ -185,18 +170,15 @@ def test_inferred_features(tmp_path):
         }
         for i in range(200)
     ]
-    write(iter(examples), tmp_path, label="label", shards=3)
-    found = sorted(as_tfds(tmp_path), key=lambda each: each["i"])
+    del examples[7]["i"]
+    write(iter(examples), tmp_path, label="label", shards=3, defaults={"i": 7}, shuffle=False)
+    examples[7]["i"] = 7
+    found = as_tfds(tmp_path)
+    for name in ("i", "f", "b"):
+        assert [each[name] for each in found] == [each[name] for each in examples]
     assert [each["v"].tolist() for each in found] == [each["v"] for each in examples]
-    assert [each["f"] for each in found] == [each["f"] for each in examples]
-    assert [each["b"] for each in found] == [each["b"] for each in examples]
     assert [each["s"].decode() for each in found] == [each["s"] for each in examples]
     assert [each["label"] for each in found] == [i % 2 for i in range(200)]
-
-
-def test_defaults(tmp_path):
-    write([{"x": 1, "y": 2}, {"x": 3}], tmp_path, defaults={"y": 9}, shuffle=False)
-    assert [int(each["y"]) for each in as_tfds(tmp_path)] == [2, 9]
 
 
 @settings(max_examples=8)
@@ -230,12 +212,12 @@ def test_splits_shards_and_sizes(tmp_path):
     assert some == column(tmp_path, "x")[10:20]
 
 
-# Versions, whose file names have tokens.
+# New versions of a split.
 
 
 @pytest.mark.parametrize("name", ["birds", "sea-birds"])
 @pytest.mark.parametrize("mode", ["overwrite", "append"])
-def test_tfds_reads_a_split_that_replaced_another(tmp_path, mode, name):
+def test_tfds_reads_new_versions(tmp_path, mode, name):
     directory = tmp_path / name
     write({"x": np.arange(100), "label": np.arange(100) % 2}, directory, label="label", shards=4)
     write({"x": np.arange(100, 110), "label": np.zeros(10, int)}, directory, "test", shards=2)
@@ -296,45 +278,12 @@ def test_tensorflow_reads_the_shards(tmp_path, compression):
     assert parsed["label"].numpy().tolist() == index(tmp_path)["label"].tolist()
 
 
-# A tf.data.Dataset as the source.
-
-
-def test_a_dataset_of_dicts(tmp_path):
-    columns = {"x": np.arange(10), "y": np.ones((10, 2), np.float32), "label": [*"ababababab"]}
-    written = write(tf.data.Dataset.from_tensor_slices(columns), tmp_path, label="label")
-    assert sorted(column(tmp_path, "x")) == list(range(10))
-    assert written.classes == {"a": 5, "b": 5}
-    assert written.features["y"] == Tensor("float32", (2,))
-
-
-def test_a_dataset_of_pairs(tmp_path):
-    dataset = tf.data.Dataset.from_tensor_slices((np.arange(10), np.arange(10) % 2))
-    written = write(dataset.filter(lambda x, y: x > 1), tmp_path, names=("x", "y"), label="y")
-    assert sorted(column(tmp_path, "x")) == list(range(2, 10))
-    assert written.classes == {0: 4, 1: 4}
-
-
-def test_a_dataset_without_end(tmp_path):
-    with pytest.raises(ValueError, match="is infinite"):
-        write(tf.data.Dataset.range(3).repeat(), tmp_path / "birds", names=("x",))
-    assert not (tmp_path / "birds").exists()
-
-
-def test_a_dataset_that_fails(tmp_path):
-    dataset = tf.data.Dataset.range(5).map(
-        lambda x: {"x": tf.debugging.check_numerics(1 / tf.cast(3 - x, tf.float32), "no")}
-    )
-    with pytest.raises(ValueError, match="example 3: the source failed"):
-        write(dataset, tmp_path / "birds")
-    assert not (tmp_path / "birds").exists()
-
-
-# Adding to what TFDS made.
+# Datasets that TFDS wrote.
 
 
 @pytest.fixture
 def birds(tmp_path, capsys):
-    """Makes a dataset of TFDS."""
+    """Return a function that writes a dataset with TFDS."""
 
     def make(features, examples):
         class Birds(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -364,7 +313,7 @@ NAMED = tfds.features.ClassLabel(names=["owl", "wren"])
 
 @pytest.mark.parametrize("label", ["label", None])
 @pytest.mark.parametrize("mode", ["append", "error"])
-def test_adding_to_a_dataset_of_tfds(birds, label, mode):
+def test_new_records_of_a_tfds_dataset(birds, label, mode):
     examples = [{"x": i, "label": i % 2} for i in range(20)]
     directory = birds({"x": tfds.features.Scalar(np.int64), "label": NAMED}, examples)
     before = sorted((int(each["x"]), int(each["label"])) for each in as_tfds(directory))
@@ -387,7 +336,7 @@ def test_adding_to_a_dataset_of_tfds(birds, label, mode):
 
 
 @pytest.mark.parametrize("case", ["text", "nested", "number"])
-def test_appending_to_other_labels_of_tfds(birds, case):
+def test_append_to_labels_of_tfds(birds, case):
     kind = {"text": tfds.features.Text(), "nested": NAMED, "number": tfds.features.Scalar(np.int64)}
     labels = {"text": ["b", "a"], "nested": ["owl", "wren"], "number": [7, 5]}[case]
     nest = (lambda each: {"is": {"a": each}}) if case == "nested" else (lambda each: {"is": each})
@@ -400,7 +349,7 @@ def test_appending_to_other_labels_of_tfds(birds, case):
     check_index(directory)
 
 
-def test_what_tfds_knows_is_kept(birds):
+def test_metadata_of_tfds_remains(birds):
     directory = birds({"x": tfds.features.Scalar(np.int64)}, [{"x": 1}])
     before = json.loads((directory / "dataset_info.json").read_text())
     write([{"x": 2}], directory, "test")
@@ -410,19 +359,19 @@ def test_what_tfds_knows_is_kept(birds):
     assert [split.name for split in info(directory).splits] == ["train", "test"]
 
 
-@pytest.mark.parametrize("name", ["overwrite, same number of shards", "append"])
-def test_tfds_reads_what_a_killed_process_left(tmp_path, name):
-    scene = SCENES[name]
-    scene.prepare(tmp_path / "before" / "birds")
+@pytest.mark.parametrize("name", ["overwrite", "append"])
+def test_tfds_reads_the_files_of_a_killed_writer(tmp_path, name):
+    operation = OPERATIONS[name]
+    operation.prepare(tmp_path / "before" / "birds")
     shutil.copytree(tmp_path / "before", tmp_path / "after")
-    scene.act(tmp_path / "after" / "birds")
+    operation.run(tmp_path / "after" / "birds")
     old, new = (xs(as_tfds(tmp_path / each / "birds")) for each in ("before", "after"))
     found = []
     with fresh_process() as run:
-        for step in range(0, 200, 5):
+        for step in range(0, 200, 8):
             directory = tmp_path / f"killed-{step}" / "birds"
             shutil.copytree(tmp_path / "before" / "birds", directory)
-            if run(killed_at, step, scene.act, directory) == 0:
+            if run(struck_at, step, kill, operation.run, directory) is not None:
                 break
             found.append(xs(as_tfds(directory)))
             assert found[-1] in (old, new)
@@ -434,7 +383,7 @@ def xs(examples):
     return sorted(int(each["x"]) for each in examples)
 
 
-def test_nothing_of_covey_disturbs_tfds(tmp_path):
+def test_tfds_changes_no_files(tmp_path):
     write([{"x": i, "label": i % 2} for i in range(9)], tmp_path, label="label")
     before = files(tmp_path)
     found = as_tfds(tmp_path)

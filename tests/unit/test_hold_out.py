@@ -1,296 +1,364 @@
-"""Division of a source into two parts."""
+"""Hold-out: a second split of the same write, chosen by hashes."""
 
-import pickle
+import itertools
+import os
+import tempfile
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import about, check_index, column, files, read, write
 
 import covey
-from covey.errors import DatasetError, FeatureError, SourceError
-from covey.shuffle.keys import hash_keys
-from covey.sources import LazyItems, Source
-from covey.sources.hold_out import hold_out
+from covey import ClassLabel, HoldOut, Tensor
+from covey.errors import DatasetError, DatasetExistsError, DuplicateKeyError, FormatError
+from covey.writing.commit import Staging
 
 NAMES = ("crow", "owl", "robin", "wren", "finch", "gull", "hawk", "ibis")
-FEATURES = covey.Features({"image": covey.Tensor("bytes"), "label": "int64"})
+FRACTION = HoldOut(fraction=0.3)
+KINDS = {
+    "fraction": FRACTION,
+    "by a feature": HoldOut(fraction=0.3, by="x"),
+    "number of classes": HoldOut(classes=3),
+    "fraction of classes": HoldOut(classes=0.3),
+}
 
 
-def items(count):
-    return [(f"bird-{n}", {"x": n, "label": NAMES[n % 8]}) for n in range(count)]
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-class Stream:
-    """Items without random access."""
-
-    def __init__(self, listed):
-        self.listed = listed
-
-    def __iter__(self):
-        return iter(self.listed)
+def items(count, first=0):
+    return [(f"bird {n}", {"x": n // 4, "label": NAMES[n % 8]}) for n in range(first, count)]
 
 
-def listed(examples, **known):
-    return Source("list", "birds", examples, **known)
+def columns(count):
+    keys, examples = zip(*items(count), strict=True)
+    return {
+        "x": np.array([example["x"] for example in examples]),
+        "label": [example["label"] for example in examples],
+        "id": list(keys),
+    }
 
 
-def keys(source):
-    return [key for key, _ in source.examples]
+def by_split(directory, name="x"):
+    """The values of a feature in both splits."""
+    return tuple(sorted(column(directory, name, split)) for split in ("train", "val"))
 
 
-def labels(source):
-    return {example["label"] for _, example in source.examples}
+def both(directory, name="x"):
+    """The values of a feature in both splits together."""
+    return sorted(itertools.chain(*by_split(directory, name)))
 
 
-def held_out_keys(source, **options):
-    return set(keys(hold_out(source, **options)[1]))
+def classes(directory):
+    """The class names of both splits."""
+    names = getattr(about(directory).features["label"], "names", None)
+    return tuple(
+        {label if names is None else names[label] for label in column(directory, "label", split)}
+        for split in ("train", "val")
+    )
 
 
-@pytest.fixture(params=[list, Stream], ids=["sequence", "stream"])
-def make(request):
-    return lambda examples, **known: listed(request.param(examples), **known)
+# The choice.
 
 
-# By key.
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sort_by_class", [False, True])
+def test_every_example_is_in_one_split(tmp_path, kind, sort_by_class):
+    """The same files for any memory limit and number of workers, and for columns."""
+    options = {"hold_out": KINDS[kind], "label": "label", "sort_by_class": sort_by_class}
+    written = write(iter(items(400)), tmp_path / "items" / "birds", shards=2, **options)
+    train, val = by_split(tmp_path / "items" / "birds")
+    assert sorted(train + val) == sorted(example["x"] for _, example in items(400))
+    assert (written.records, written.held_out.records) == (len(train), len(val))
+    assert (written.split, written.held_out.split) == ("train", "val")
+    assert sum(written.classes.values()) == len(train)
+    assert "split 'val'" in str(written)
+    if kind in ("fraction", "by a feature"):
+        assert 80 < len(val) < 160
+    check_index(tmp_path / "items" / "birds")
+    check_index(tmp_path / "items" / "birds", "val")
+    for memory_limit, workers in [(1, 1), (2000, 2)]:
+        directory = tmp_path / str(memory_limit)
+        more = {"memory_limit": memory_limit, "workers": workers, "shards": 2}
+        write(iter(items(400)), directory / "birds", **options, **more)
+        assert files(directory) == files(tmp_path / "items")
+    write(columns(400), tmp_path / "columns", key="id", **options)
+    assert by_split(tmp_path / "columns") == (train, val)
 
 
-def test_every_example_is_in_one_part(make):
-    remaining, held_out = hold_out(make(items(1000)), fraction=0.2)
-    assert sorted(keys(remaining) + keys(held_out)) == sorted(key for key, _ in items(1000))
-    assert (remaining.length, held_out.length) == (len(keys(remaining)), len(keys(held_out)))
-    assert 150 < held_out.length < 250
-    chosen = [held_out.position(n) for n in range(held_out.length)]
-    assert [items(1000)[n][0] for n in chosen] == keys(held_out)
-
-
+@settings(max_examples=25)
 @given(
-    names=st.sets(st.text(max_size=8) | st.integers(0, 2**40), min_size=40, max_size=60),
-    count=st.integers(1, 39),
+    names=st.sets(st.text(max_size=8), min_size=40, max_size=60),
+    count=st.integers(20, 39),
     fraction=st.floats(0.2, 0.8),
-    by_class=st.booleans(),
-    random=st.randoms(use_true_random=False),
+    kind=st.sampled_from(["key", "by", "classes"]),
 )
-def test_side_does_not_depend_on_other_examples(names, count, fraction, by_class, random):
-    names = sorted({str(name) for name in names} if by_class else names, key=repr)
-    random.shuffle(names)
+def test_choice_does_not_depend_on_other_examples(names, count, fraction, kind):
+    names = sorted(name for name in names if name == name.strip() and name.isprintable() and name)
+    hold_out = {
+        "key": HoldOut(fraction=fraction),
+        "by": HoldOut(fraction=fraction, by="name"),
+        "classes": HoldOut(classes=fraction),
+    }[kind]
 
     def held_out(names):
-        source = listed([(name, {"label": str(name)}) for name in names], label="label")
-        size = {"class_fraction" if by_class else "fraction": fraction}
-        try:
-            return held_out_keys(source, **size)
-        except DatasetError:  # a part is empty
-            return None
+        pairs = [(name, {"name": name, "label": name}) for name in names]
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                write(pairs, directory, label="label", hold_out=hold_out)
+            except DatasetError:  # a split would be empty
+                return None
+            return {*column(Path(directory), "name", "val")}
 
     some, every = held_out(names[:count]), held_out(names)
     if some is not None and every is not None:
         assert some == every.intersection(names[:count])
 
 
-def test_larger_fraction_holds_out_a_superset():
-    source = listed(items(500))
-    assert held_out_keys(source, fraction=0.1) < held_out_keys(source, fraction=0.3)
+def test_larger_fraction_holds_out_a_superset(tmp_path):
+    found = []
+    for fraction in (0.1, 0.3):
+        hold_out = HoldOut(fraction=fraction)
+        write([{"x": n} for n in range(500)], tmp_path / str(fraction), hold_out=hold_out)
+        found.append({*column(tmp_path / str(fraction), "x", "val")})
+    assert found[0] < found[1]
 
 
-def test_sides_depend_on_the_seed_but_not_on_the_shuffled_order():
-    source = listed(items(4000))
-    first, second = (held_out_keys(source, fraction=0.5, seed=seed) for seed in (0, 1))
-    assert 800 < len(first & second) < 1200
-    hashes = hash_keys(sorted(first), 0)[0]
-    assert 800 < (hashes < 2**63).sum() < 1200
+def test_seed_of_the_choice_and_seed_of_the_order(tmp_path):
+    rows = {"x": np.arange(1000)}
+    found = {}
+    for seeds in [(0, 0), (1, 0), (0, 1)]:
+        hold_out, directory = HoldOut(fraction=0.5, seed=seeds[0]), tmp_path / str(seeds)
+        write(rows, directory, hold_out=hold_out, seed=seeds[1])
+        found[seeds] = column(directory, "x", "val")
+    first, other, order = found.values()
+    assert 150 < len({*first} & {*other}) < 350
+    assert order != first
+    assert {*order} == {*first}
 
 
-def test_key_is_the_position_or_a_feature():
+def test_key_is_the_position_or_a_feature(tmp_path):
     rows = [{"x": n} for n in range(300)]
-    plain = hold_out(listed(rows), fraction=0.3)[1]
-    by_position = hold_out(listed(list(enumerate(rows))), fraction=0.3)[1]
-    keyed = listed([(f"k{n}", each) for n, each in enumerate(rows)])
-    by_feature = hold_out(keyed, fraction=0.3, key="x")[1]
-    expected = list(plain.examples)
-    for part in (by_position, by_feature):
-        assert [example for _, example in part.examples] == expected
+    forms = {
+        "positions": (rows, {}),
+        "pairs": (enumerate(rows), {}),
+        "key": (rows, {"key": "x"}),
+        "by": ([(f"k{n}", row) for n, row in enumerate(rows)], {}),
+    }
+    for name, (examples, options) in forms.items():
+        hold_out = HoldOut(fraction=0.3, by="x" if name == "by" else None)
+        write(examples, tmp_path / name, hold_out=hold_out, **options)
+    assert len({tuple(by_split(tmp_path / name)[1]) for name in forms}) == 1
 
 
-# By class.
+def test_groups_are_not_divided(tmp_path):
+    write(items(400), tmp_path, hold_out=HoldOut(fraction=0.3, by="x"))
+    train, val = map(set, by_split(tmp_path))
+    assert train.isdisjoint(val)
 
 
-def test_classes_are_in_one_part(make):
-    remaining, held_out = hold_out(make(items(80)), classes=3, label="label")
-    assert len(labels(held_out)) == 3
-    assert labels(remaining) | labels(held_out) == set(NAMES)
-    assert not labels(remaining) & labels(held_out)
+@pytest.mark.parametrize("stored", ["ClassLabel", "str"])
+@pytest.mark.parametrize("form", ["items", "columns"])
+def test_number_of_classes(tmp_path, form, stored):
+    declared = {"x": "int64", "label": "str"} | ({} if form == "items" else {"id": "str"})
+    options = {"label": "label", "features": declared if stored == "str" else None}
+    examples = items(80) if form == "items" else columns(80)
+    write(examples, tmp_path, hold_out=HoldOut(classes=3), **options)
+    train, val = classes(tmp_path)
+    assert (len(train), len(val), train & val) == (5, 3, set())
+    assert about(tmp_path).features == about(tmp_path, "val").features
+    for split in ("train", "val"):
+        check_index(tmp_path, split)
 
 
-def test_new_class_displaces_at_most_one():
-    def held_out(names):
-        source = listed([(n, {"label": name}) for n, name in enumerate(names)])
-        return labels(hold_out(source, classes=10, label="label")[1])
+def test_new_class_displaces_at_most_one(tmp_path):
+    def held_out(names, directory):
+        write({"label": names}, directory, label="label", hold_out=HoldOut(classes=10))
+        return classes(directory)[1]
 
     names = [f"class {n}" for n in range(100)]
-    for more in range(20):
-        assert len(held_out(names) - held_out([*names, f"new {more}"])) <= 1
+    before = held_out(names, tmp_path / "before")
+    for more in range(5):
+        assert len(before - held_out([*names, f"new {more}"], tmp_path / str(more))) <= 1
 
 
-def test_class_is_identified_by_name():
-    def held_out(names):
-        features = covey.Features({"label": covey.ClassLabel(names=names)})
-        examples = [(n, {"label": n % 30}) for n in range(90)]
-        source = listed(examples, features=features, label="label")
-        return {names[number] for number in labels(hold_out(source, classes=7)[1])}
-
+@pytest.mark.parametrize("hold_out", [HoldOut(classes=7), HoldOut(fraction=0.3, by="label")])
+@pytest.mark.parametrize("form", ["items", "columns"])
+def test_class_is_identified_by_name(tmp_path, hold_out, form):
     names = tuple(f"class {n}" for n in range(30))
-    assert held_out(names) == held_out(names[::-1])
+    found = []
+    for each in (names, names[::-1]):
+        features, directory = {"label": ClassLabel(names=each)}, tmp_path / each[0]
+        labels = [n % 30 for n in range(90)]
+        examples = {"label": labels} if form == "columns" else [{"label": n} for n in labels]
+        write(examples, directory, features=features, hold_out=hold_out)
+        found.append(classes(directory)[1])
+    assert found[0] == found[1]
 
 
-def test_unlabelled_examples_remain():
-    features = covey.Features({"label": covey.ClassLabel(names=("a", "b"))})
-    examples = [(n, {"label": n % 3 - 1}) for n in range(30)]
-    remaining, held_out = hold_out(listed(examples, features=features, label="label"), classes=1)
-    assert -1 in labels(remaining)
-    assert -1 not in labels(held_out)
+def test_unlabelled_examples_are_not_held_out(tmp_path):
+    features = {"label": ClassLabel(names=("a", "b"))}
+    examples = [{"label": n % 3 - 1} for n in range(30)]
+    write(examples, tmp_path, features=features, hold_out=HoldOut(classes=1))
+    train, val = map(set, by_split(tmp_path, "label"))
+    assert -1 in train
+    assert len(val) == 1
+    with pytest.raises(DatasetError, match="2 of 2 classes would be held out"):
+        write(examples, tmp_path, "more", features=features, hold_out=HoldOut(classes=2, split="x"))
 
 
-# Columns and lazy items.
+# One schema and one commit.
 
 
-@pytest.mark.parametrize("size", [{"fraction": 0.4}, {"classes": 2}])
-def test_columns_are_divided_like_items(size):
-    columns = {
-        "x": np.arange(200, dtype=np.float32).reshape(100, 2),
-        "label": np.arange(100) % 5,
-        "nested": {"text": [f"t{n}" for n in range(100)]},
-    }
-    rows = [(n, {"x": columns["x"][n], "label": n % 5}) for n in range(100)]
-    by_column = hold_out(listed([], length=100, columns=columns, label="label"), **size)
-    by_row = hold_out(listed(rows, label="label"), infer=False, **size)
-    for part, expected in zip(by_column, by_row, strict=True):
-        numbers = keys(expected)
-        assert (part.columns["x"][:, 0] // 2).tolist() == numbers
-        assert part.columns["nested"]["text"] == [f"t{n}" for n in numbers]
-        assert part.length == len(numbers)
+def test_features_are_inferred_from_all_examples(tmp_path):
+    examples = [{"x": 0.5, "y": [1] * (n % 3), "label": "ab"[n % 2]} for n in range(300)]
+    examples[250]["x"] = 2**25 + 1  # not exact in float32
+    for hold_out in (FRACTION, HoldOut(classes=1)):
+        directory = tmp_path / str(hold_out.classes)
+        options = {"label": "label", "memory_limit": 2000}
+        written = write(iter(examples), directory, hold_out=hold_out, **options)
+        assert written.features["x"] == Tensor("float64")
+        assert written.held_out.features == written.features
+        assert both(directory) == sorted(each["x"] for each in examples)
+        check_index(directory)
 
 
-class Glyphs(LazyItems):
-    """Items that count how often they are read."""
-
-    def __init__(self, count):
-        self.count = count
-        self.reads = 0
-
-    def __len__(self):
-        return self.count
-
-    def read(self, position):
-        self.reads += 1
-        return f"glyph-{position}", {"image": b"..." * position, "label": position % 4}
-
-
-class PeekableGlyphs(Glyphs):
-    def peek(self, position):
-        return f"glyph-{position}", position % 4
-
-
-def test_part_of_a_sequence_is_a_picklable_sequence():
-    source = listed(Glyphs(50), features=FEATURES, label="label")
-    _, held_out = hold_out(source, fraction=0.5)
-    again = pickle.loads(pickle.dumps(held_out.examples))
-    assert list(again) == list(held_out.examples)
-    assert again[-1] == held_out.examples[held_out.length - 1]
-    assert held_out.features == FEATURES
+@pytest.mark.parametrize("stored", ["ClassLabel", "str"])
+def test_append_to_both_splits(tmp_path, stored):
+    """Class ids of the old records remain, although the splits have other old strings."""
+    features = {"x": "int64", "label": "str"} if stored == "str" else None
+    options = {"label": "label", "features": features}
+    write([{"x": 0, "label": "wren"}], tmp_path, **options)
+    write([{"x": 0, "label": "owl"}, {"x": 0, "label": "gull"}], tmp_path, "val", **options)
+    written = write(items(200), tmp_path, mode="append", hold_out=FRACTION, **options)
+    assert (written.records + written.held_out.records) == 203
+    counts = defaultdict(int)
+    for each in (written, written.held_out):
+        for name, count in each.classes.items():
+            counts[name] += count
+    assert counts == {name: 25 + (name in ("wren", "owl", "gull")) for name in NAMES}
+    for split in ("train", "val"):
+        check_index(tmp_path, split)
+    assert covey.verify(tmp_path).is_valid
 
 
-@pytest.mark.parametrize("size", [{"fraction": 0.5}, {"classes": 2}])
-def test_peekable_items_are_not_read(size):
-    sources = [
-        listed(kind(50), features=FEATURES, label="label") for kind in (Glyphs, PeekableGlyphs)
-    ]
-    expected, found = (hold_out(each, **size)[1] for each in sources)
-    assert [each.examples.reads for each in sources] == [50, 0]
-    assert list(found.examples) == list(expected.examples)
+def test_overwrite_both_splits_with_other_features(tmp_path):
+    write(items(50), tmp_path, label="label", hold_out=FRACTION)
+    write([{"y": n} for n in range(50)], tmp_path, mode="overwrite", hold_out=FRACTION)
+    assert both(tmp_path, "y") == [*range(50)]
+    with pytest.raises(DatasetError, match="declared as"):
+        write([{"x": 1}], tmp_path, "test", features={"x": "int64"})
 
 
-def test_progress_counts_examples():
-    seen = []
-    hold_out(listed(items(5000)), fraction=0.5, progress=lambda *each: seen.append(each))
-    assert sum(examples for examples, _ in seen) == 5000
+def test_overwrite_one_of_the_splits_and_create_the_other(tmp_path):
+    write([{"x": 1}], tmp_path, "val")
+    write([{"x": n} for n in range(50)], tmp_path, mode="overwrite", hold_out=FRACTION)
+    assert both(tmp_path) == [*range(50)]
 
 
-# Features.
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_existing_split_is_not_replaced(tmp_path, split):
+    write([{"x": 1}], tmp_path, split)
+    before = files(tmp_path)
+    with pytest.raises(DatasetExistsError):
+        write(iter([]), tmp_path, hold_out=FRACTION)
+    assert files(tmp_path) == before
 
 
-def test_features_are_inferred_from_all_examples(make):
-    examples = [(n, {"x": 0.5, "y": [1] * (n % 3), "label": "ab"[n % 2]}) for n in range(9000)]
-    examples[8000][1]["x"] = 2**25 + 1  # not exact in float32
-    remaining, held_out = hold_out(make(examples), fraction=0.5, label="label")
-    assert remaining.features == held_out.features
-    assert remaining.features["x"].dtype == "float64"
-    assert remaining.features["label"].names == ("a", "b")
+def test_another_writer_of_the_held_out_split(tmp_path):
+    other = Staging(tmp_path, "val")
+    other.open()
+    with pytest.raises(DatasetError, match="another process is writing split 'val'"):
+        write(items(50), tmp_path, hold_out=FRACTION)
+    other.abort()
+    write(items(50), tmp_path, hold_out=FRACTION)
+
+    def examples():
+        for key, example in items(50):
+            with pytest.raises(DatasetError, match="another process is writing split 'val'"):
+                write([example], tmp_path / "new", "val")
+            yield key, example
+
+    write(examples(), tmp_path / "new", hold_out=FRACTION)
+    assert len(read(tmp_path / "new", "val")) + len(read(tmp_path / "new")) == 50
 
 
-@pytest.mark.parametrize("last", [7, 0.5])
-def test_features_are_those_of_infer(last):
-    examples = [*((n, {"x": 2**25 + 1}) for n in range(9000)), (9000, {"x": last})]
-    expected = covey.Features.infer(example for _, example in examples)
-    assert hold_out(listed(examples), fraction=0.5)[0].features == expected
+def test_failure_leaves_neither_split(tmp_path):
+    with pytest.raises(DuplicateKeyError):
+        write([*items(50), *items(50)], tmp_path / "birds", hold_out=FRACTION)
+    assert files(tmp_path) == {}
 
 
-def test_defaults_of_missing_features():
-    examples = [(n, {"x": n} if n % 2 else {"x": n, "y": 1}) for n in range(50)]
-    with pytest.raises(FeatureError) as caught:
-        hold_out(listed(examples), fraction=0.5)
-    assert caught.value.feature == "y"
-    _, held_out = hold_out(listed(examples), fraction=0.5, defaults={"y": 0})
-    assert held_out.features["y"].default == 0
+def test_skipped_examples(tmp_path):
+    examples = [{"x": "bad" if n in (7, 30) else n} for n in range(50)]
+    written = write(examples, tmp_path, hold_out=FRACTION, on_error="skip")
+    assert [each.record for each in written.skipped] == [7, 30]
+    assert both(tmp_path) == sorted({*range(50)} - {7, 30})
 
 
 # Errors.
 
 
-def test_unreadable_items_are_raised_or_remain(make):
-    examples = items(100)
-    examples[3] = SourceError("broken", path="birds", line=4)
-    examples[50][1].pop("label")
-    examples[60][1]["x"] = "text"
-    with pytest.raises(SourceError) as caught:
-        hold_out(make(examples), fraction=0.5)
-    assert (caught.value.path, caught.value.line) == ("birds", 4)
-    remaining, held_out = hold_out(make(examples), fraction=0.5, label="label", on_error="skip")
-    assert remaining.length + held_out.length == 100
-    bad = [n for n, item in enumerate(remaining.examples) if isinstance(item, SourceError)]
-    assert [remaining.position(n) for n in bad] == [3]
-    assert remaining.features["x"].dtype == "int64"
-
-
-def test_missing_label_names_the_example():
-    with pytest.raises(FeatureError, match="is missing; there are 'x'") as caught:
-        hold_out(listed([*items(10), ("last", {"x": 1})]), classes=2, label="label")
-    assert (caught.value.example, caught.value.feature) == (10, "label")
-
-
 @pytest.mark.parametrize(
-    ("size", "option", "message"),
+    ("options", "option"),
     [
-        ({}, None, "nothing given; must be one of"),
-        ({"fraction": 0.5, "classes": 1}, None, "fraction and classes given"),
-        ({"fraction": 0}, "fraction", "fraction is 0; must be between 0 and 1"),
-        ({"class_fraction": 1.5}, "class_fraction", "must be between"),
-        ({"fraction": 1e-9}, "fraction", "0 of 20 examples would be held out"),
-        ({"fraction": 1 - 1e-9}, "fraction", "20 of 20 examples would be held out"),
-        ({"classes": 8, "label": "label"}, "classes", "8 of 8 classes would be held out"),
-        ({"classes": 0, "label": "label"}, "classes", "0 of 8 classes would be held out"),
-        ({"classes": 2}, "label", "no label feature is known"),
+        ({}, "hold_out"),
+        ({"fraction": 0.5, "classes": 1}, "hold_out"),
+        ({"fraction": 0.0}, "hold_out.fraction"),
+        ({"fraction": 1}, "hold_out.fraction"),
+        ({"fraction": float("nan")}, "hold_out.fraction"),
+        ({"classes": 1.5}, "hold_out.classes"),
+        ({"classes": 0}, "hold_out.classes"),
+        ({"classes": True}, "hold_out.classes"),
+        ({"classes": 1, "by": "x"}, "hold_out.by"),
+        ({"fraction": 0.5, "seed": 0.5}, "hold_out.seed"),
     ],
+    ids=str,
 )
-def test_invalid_arguments(size, option, message):
-    with pytest.raises(DatasetError, match=message) as caught:
-        hold_out(listed(items(20)), **size)
+def test_invalid_options(options, option):
+    with pytest.raises(DatasetError) as caught:
+        HoldOut(**options)
     assert caught.value.option == option
 
 
-def test_stream_that_changes_between_passes():
-    stream = Stream(items(20))
-    remaining, _ = hold_out(listed(stream), fraction=0.5)
-    stream.listed = items(21)
-    with pytest.raises(SourceError, match="has 21 examples; it had 20 when it was divided"):
-        list(remaining.examples)
+def test_invalid_name_of_the_split():
+    with pytest.raises(FormatError):
+        HoldOut(fraction=0.5, split="a/b")
+
+
+@pytest.mark.parametrize("form", ["items", "columns"])
+@pytest.mark.parametrize(
+    ("hold_out", "option", "reason"),
+    [
+        (HoldOut(fraction=1e-9), "hold_out.fraction", "0 of 20 examples would be held out"),
+        (HoldOut(fraction=1 - 1e-9), "hold_out.fraction", "20 of 20 examples would be held out"),
+        (HoldOut(classes=8), "hold_out.classes", "8 of 8 classes would be held out"),
+        (HoldOut(classes=1e-9), "hold_out.classes", "0 of 8 classes would be held out"),
+        (HoldOut(fraction=0.5, by="y"), "hold_out.by", "must be one of x, label"),
+        (HoldOut(fraction=0.5, by="song"), "hold_out.by", "must be one of x, label"),
+        (HoldOut(fraction=0.5, split="train"), "hold_out.split", "the name of both splits"),
+        ("val", "hold_out", "must be a covey.HoldOut"),
+    ],
+    ids=str,
+)
+def test_hold_out_that_does_not_match_the_examples(tmp_path, form, hold_out, option, reason):
+    examples = [{**example, "song": 0.5} for _, example in items(20)]
+    if form == "columns":
+        examples = {name: [each[name] for each in examples] for name in examples[0]}
+    with pytest.raises(DatasetError, match=reason) as caught:
+        write(examples, tmp_path / "birds", label="label", hold_out=hold_out)
+    assert caught.value.option == option
+    assert files(tmp_path) == {}
+
+
+def test_held_out_classes_need_a_label(tmp_path):
+    for examples in ([{"x": 1}] * 9, {"x": [1] * 9}):
+        with pytest.raises(DatasetError, match="there is no label feature") as caught:
+            write(examples, tmp_path / "birds", hold_out=HoldOut(classes=1))
+        assert caught.value.option == "hold_out.classes"

@@ -1,5 +1,6 @@
 """A stateful model: write, append, overwrite, open, select and draw, against a dict of examples."""
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import covey
-from covey.errors import DatasetExistsError
+from covey.errors import DatasetError, DatasetExistsError
 
 SPLITS = st.sampled_from(["train", "test"])
 SPECIES = st.sampled_from(["owl", "wren", "crow", "gull"])
@@ -39,7 +40,6 @@ class Model(RuleBasedStateMachine):
         self.directory = tempfile.mkdtemp()
         self.compression = compression
         self.splits = {}
-        # The disk outlives the test.
         self.patch = mock.patch.object(os, "fsync", return_value=None)
         self.patch.start()
 
@@ -68,6 +68,13 @@ class Model(RuleBasedStateMachine):
     def open(self, split):
         return covey.open(os.path.join(self.directory, "birds"), split=split)
 
+    def read(self, split):
+        """Return the examples of a split, with the names of their classes."""
+        with self.open(split) as dataset:
+            names = self.names(dataset)
+            found = [dataset[i] for i in range(len(dataset))]
+        return [(int(e["size"]), bytes(e["song"]), names[int(e["species"])]) for e in found]
+
     def names(self, dataset):
         return dataset.features["species"].names
 
@@ -85,9 +92,32 @@ class Model(RuleBasedStateMachine):
         assert written.records == len(self.splits[split])
         assert written.classes == Counter(species for *_, species in self.splits[split])
 
+    @rule(
+        examples=EXAMPLES,
+        mode=st.sampled_from(["overwrite", "append"]),
+        form=st.sampled_from(["items", "columns"]),
+        by=st.sampled_from([None, "species"]),
+        options=OPTIONS,
+    )
+    def write_two_splits(self, examples, mode, form, by, options):
+        hold_out = covey.HoldOut(fraction=0.5, by=by, split="test")
+        known = self.splits if mode == "append" else {}
+        expected = Counter(itertools.chain(examples, *known.values()))
+        try:
+            self.write(examples, "train", form, mode=mode, hold_out=hold_out, **options)
+        except DatasetError as error:  # one of the splits would be empty
+            if error.option != "hold_out.fraction":
+                raise
+            return
+        self.splits = {split: self.read(split) for split in ("train", "test")}
+        train, test = map(Counter, self.splits.values())
+        assert train + test == expected
+        assert train >= Counter(known.get("train", []))
+        assert test >= Counter(known.get("test", []))
+
     @precondition(lambda self: self.splits)
     @rule(examples=EXAMPLES)
-    def an_existing_split_is_not_replaced(self, examples):
+    def write_to_an_existing_split(self, examples):
         split = next(iter(self.splits))
         with pytest.raises(DatasetExistsError) as caught:
             self.write(examples, split)
@@ -123,14 +153,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def splits_have_their_examples(self):
         for split, examples in getattr(self, "splits", {}).items():
-            with self.open(split) as dataset:
-                names = self.names(dataset)
-                found = [dataset[i] for i in range(len(dataset))]
-            songs = [
-                (int(each["size"]), bytes(each["song"]), names[int(each["species"])])
-                for each in found
-            ]
-            assert sorted(songs) == sorted(examples)
+            assert sorted(self.read(split)) == sorted(examples)
 
 
 Model.TestCase.settings = settings(max_examples=15, stateful_step_count=6, deadline=None)

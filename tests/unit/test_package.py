@@ -51,6 +51,7 @@ def test_public_names():
         "Dataset",
         "Feature",
         "Features",
+        "HoldOut",
         "Image",
         "Loader",
         "Ragged",

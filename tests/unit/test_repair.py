@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from written import about, check_index, files, index, info, records, shard_paths, write
 
 import covey
-from covey._progress import Progress
 from covey.compat.datum import Serializer, TFRecordWriter
-from covey.maintenance.repair import repair
-from covey.maintenance.verify import verify
+from covey.errors import DatasetError, DatasetExistsError, FileChangedError
 
 NAMES = ("crow", "owl", "wren")
 
@@ -43,8 +41,8 @@ def new(tmp_path):
     return tmp_path / "new"
 
 
-def run_repair(path, output, **options):
-    return repair(path, output, progress=False, **options)
+def repair(path, output, **options):
+    return covey.repair(path, output, progress=False, **options)
 
 
 def change(path, at, by=b"?"):
@@ -67,7 +65,7 @@ def read_file(path):
 
 
 def is_valid_dataset(directory):
-    return verify(directory, progress=False).is_valid
+    return covey.verify(directory, progress=False).is_valid
 
 
 # Copied records.
@@ -75,7 +73,7 @@ def is_valid_dataset(directory):
 
 def test_valid_dataset_is_copied(directory, new):
     before = files(directory)
-    repaired = run_repair(directory, new)
+    repaired = repair(directory, new)
     assert files(directory) == before
     assert repaired.lost == ()
     assert repaired.records == 69
@@ -95,7 +93,7 @@ def test_valid_dataset_is_copied(directory, new):
 
 def test_corrupt_records_are_skipped_and_reported(directory, new):
     first, second = corrupt(directory, 3), corrupt(directory, 7, 2)
-    repaired = run_repair(directory, new)
+    repaired = repair(directory, new)
     names = [path.name for path in shard_paths(directory)]
     assert [(p.split, p.file, p.record, p.offset) for p in repaired.lost] == [
         ("train", names[0], 3, first),
@@ -105,16 +103,14 @@ def test_corrupt_records_are_skipped_and_reported(directory, new):
     assert [shard.records for shard in repaired.written[0].shards] == [19, 20, 19]
     assert is_valid_dataset(new)
     check_index(new)
-
-
-def test_open_repaired_dataset(directory, new):
-    corrupt(directory, 3)
-    run_repair(directory, new)
-    with covey.open(directory, split="test") as old, covey.open(new, split="test") as repaired:
-        assert [each["size"] for each in repaired] == [each["size"] for each in old]
-    with covey.open(new, split="train") as repaired:
-        assert len(repaired) == 59
-        assert repaired.classes.names == NAMES
+    with covey.open(new, split="train") as dataset:
+        assert (len(dataset), dataset.classes.names) == (58, NAMES)
+    header, line = str(repaired).splitlines()[:2]
+    assert header == f"{directory}: 67 records copied to {new}; 2 losses"
+    assert line.split() == ["file", "record", "offset", "problem"]
+    content = json.loads(json.dumps(repaired.to_dict()))
+    assert content["lost"] == [dataclasses.asdict(each) for each in repaired.lost]
+    assert content["splits"]["train"]["records"] == 58
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
@@ -126,7 +122,7 @@ def test_compression_is_kept(tmp_path, new, compression):
     complete = records(old)
     path = shard_paths(old)[1]
     change(path, path.stat().st_size // 2, bytes(9))
-    repaired = run_repair(old, new)
+    repaired = repair(old, new)
     assert repaired.lost
     assert is_valid_dataset(new)
     assert about(new).compression == compression
@@ -137,45 +133,42 @@ def test_compression_is_kept(tmp_path, new, compression):
 
 
 @given(bad=st.sets(st.integers(0, 19), max_size=19), seed=st.integers(0, 999))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_invalid_records_are_skipped(valid, tmp_path_factory, bad, seed):
     parent = tmp_path_factory.mktemp("misfits")
     directory = shutil.copytree(valid, parent / "birds")
     path = shard_paths(directory)[1]
     complete = read_file(path)
     wrong = [b"\xff", example(size=[1]), example(size=[1], song=[1.0, 2.0], species=[9])]
-    put = [wrong[(n + seed) % 3] if n in bad else complete[n] for n in range(20)]
-    path.write_bytes(b"".join(map(frame, put)))
-    repaired = run_repair(directory, parent / "new", split="train")
+    content = [wrong[(n + seed) % 3] if n in bad else complete[n] for n in range(20)]
+    path.write_bytes(b"".join(map(frame, content)))
+    repaired = repair(directory, parent / "new", split="train")
     assert {each.record for each in repaired.lost} == bad
     kept = [each for n, each in enumerate(complete) if n not in bad]
     assert read_file(shard_paths(parent / "new")[1]) == kept
     assert is_valid_dataset(parent / "new")
 
 
-def test_repair_with_a_missing_shard(directory, new):
-    path = shard_paths(directory)[1]
+@pytest.mark.parametrize(
+    ("split", "number", "content", "reason"),
+    [
+        ("train", 1, None, "the shard is missing, with 20 records"),
+        ("train", 0, b"nothing", "the file ends"),
+        ("test", 0, b"nothing", "the file ends"),
+    ],
+)
+def test_missing_or_corrupt_shard(directory, new, split, number, content, reason):
+    path = shard_paths(directory, split)[number]
     path.unlink()
-    repaired = run_repair(directory, new)
+    if content is not None:
+        path.write_bytes(content)
+    repaired = repair(directory, new)
     (lost,) = repaired.lost
-    assert (lost.file, lost.record) == (path.name, None)
-    assert lost.reason == "the shard is missing, with 20 records"
-    assert len(shard_paths(new)) == 2
-    assert is_valid_dataset(new)
-
-
-def test_shard_without_valid_records(directory, new):
-    shard_paths(directory)[0].write_bytes(b"nothing")
-    repaired = run_repair(directory, new)
-    assert [shard.records for shard in repaired.written[0].shards] == [20, 20]
-    assert is_valid_dataset(new)
-
-
-def test_split_without_valid_records(directory, new):
-    shard_paths(directory, "test")[0].write_bytes(b"nothing")
-    repaired = run_repair(directory, new)
-    assert [each.split for each in repaired.written] == ["train"]
-    assert [each.split for each in repaired.lost] == ["test"]
+    assert (lost.file, lost.split) == (path.name, split)
+    assert lost.reason.startswith(reason)
+    sizes = {each.split: [shard.records for shard in each.shards] for each in repaired.written}
+    remaining = {"train": [20, 20], "test": [9]} if split == "train" else {"train": [20, 20, 20]}
+    assert sizes == remaining
     assert is_valid_dataset(new)
 
 
@@ -183,10 +176,8 @@ def test_dataset_without_valid_records(directory, new):
     for split in ("train", "test"):
         for path in shard_paths(directory, split):
             path.write_bytes(b"nothing")
-    with pytest.raises(
-        covey.errors.DatasetError, match="no valid records; the first problem is birds-train"
-    ):
-        run_repair(directory, new)
+    with pytest.raises(DatasetError, match="no valid records; the first problem is birds-train"):
+        repair(directory, new)
     assert not new.exists()
 
 
@@ -194,16 +185,16 @@ def test_unlisted_shards(directory, new):
     content = json.loads((directory / "dataset_info.json").read_text())
     del content["splits"]
     (directory / "dataset_info.json").write_text(json.dumps(content))
-    with pytest.raises(covey.errors.DatasetError, match="no valid records; pass shards"):
-        run_repair(directory, new)
-    assert run_repair(f"{directory}/*.tfrecord*", new).records == 69
+    with pytest.raises(DatasetError, match="no valid records; pass shards"):
+        repair(directory, new)
+    assert repair(f"{directory}/*.tfrecord*", new).records == 69
     assert is_valid_dataset(new)
 
 
 # Plain files.
 
 
-def put_files(directory, **files):
+def write_files(directory, **files):
     directory.mkdir(parents=True, exist_ok=True)
     for name, found in files.items():
         (directory / f"{name}.tfrecord").write_bytes(b"".join(map(frame, found)))
@@ -211,8 +202,8 @@ def put_files(directory, **files):
 
 def test_plain_files_become_a_dataset(tmp_path, new):
     good = [example(a=[n], label=[n % 3]) for n in range(6)]
-    put_files(tmp_path / "x", one=[*good[:2], b"\xff"], two=good[2:])
-    repaired = run_repair(tmp_path / "x", new)
+    write_files(tmp_path / "x", one=[*good[:2], b"\xff"], two=good[2:])
+    repaired = repair(tmp_path / "x", new)
     assert [(p.file, p.record) for p in repaired.lost] == [("one.tfrecord", 2)]
     assert records(new) == good
     assert repaired.written[0].split == "train"
@@ -223,51 +214,49 @@ def test_plain_files_become_a_dataset(tmp_path, new):
 
 def test_splits_of_plain_files(tmp_path, new):
     good = [example(a=[n], label=[b"owl"]) for n in range(6)]
-    put_files(tmp_path / "x", **{"x-train-0": good[:4], "x-test-0": good[4:]})
-    repaired = run_repair(tmp_path / "x", new)
+    write_files(tmp_path / "x", **{"x-train-0": good[:4], "x-test-0": good[4:]})
+    repaired = repair(tmp_path / "x", new)
     assert sorted(each.split for each in repaired.written) == ["test", "train"]
     assert records(new, "test") == good[4:]
     assert about(new, "test").label_strings == ("owl",)
     assert is_valid_dataset(new)
 
 
-def test_feature_named_label_that_is_not_a_label(tmp_path, new):
-    good = [example(label=[b"owl"]), example(label=[b"\xff\xfe"])]
-    put_files(tmp_path / "x", one=good)
-    repaired = run_repair(tmp_path / "x", new)
+@pytest.mark.parametrize(
+    "good",
+    [
+        [example(label=[b"owl"]), example(label=[b"\xff\xfe"])],  # not a class name
+        [example(a=[1]), example(a=[1], b=[2.0]), example()],
+    ],
+    ids=["invalid class name", "missing features"],
+)
+def test_unlabelled_plain_files(tmp_path, new, good):
+    write_files(tmp_path / "x", one=good)
+    repaired = repair(tmp_path / "x", new)
     assert (repaired.lost, repaired.written[0].label) == ((), None)
-    assert is_valid_dataset(new)
-
-
-def test_missing_features_of_some_records(tmp_path, new):
-    good = [example(a=[1]), example(a=[1], b=[2.0]), example()]
-    put_files(tmp_path / "x", one=good)
-    run_repair(tmp_path / "x", new)
     assert records(new) == good
     assert is_valid_dataset(new)
 
 
 def test_records_without_common_features(tmp_path, new):
-    put_files(tmp_path / "x", one=[example(a=[1]), example(a=[b"1"]), example(a=[2])])
-    with pytest.raises(
-        covey.errors.DatasetError, match="record 1 has bytes, record 0 has int64"
-    ) as caught:
-        run_repair(tmp_path / "x", new)
+    write_files(tmp_path / "x", one=[example(a=[1]), example(a=[b"1"]), example(a=[2])])
+    with pytest.raises(DatasetError, match="record 1 has bytes, record 0 has int64") as caught:
+        repair(tmp_path / "x", new)
     error = caught.value
     assert (error.path, error.feature) == (str(tmp_path / "x"), "a")
     assert error.remedy == "pass features="
     assert not new.exists()
-    repaired = run_repair(tmp_path / "x", new, features={"a": "int64"})
+    repaired = repair(tmp_path / "x", new, features={"a": "int64"})
     assert repaired.records == 2
     assert [each.record for each in repaired.lost] == [1]
     assert "a bytes list, expected an int64 list" in repaired.lost[0].reason
 
 
 def test_file_labels_are_not_kept(tmp_path, new):
-    put_files(tmp_path / "x", owl=[example(a=[1])], wren=[example(a=[2])])
+    write_files(tmp_path / "x", owl=[example(a=[1])], wren=[example(a=[2])])
     with covey.open(tmp_path / "x", label="@file", progress=False):
         pass
-    repaired = run_repair(tmp_path / "x", new)
+    repaired = repair(tmp_path / "x", new)
     assert repaired.written[0].label is None
     assert is_valid_dataset(new)
 
@@ -276,7 +265,7 @@ def test_datum_metadata_is_kept(tmp_path, new):
     items = [(f"bird {n}", {"size": n, "name": f"b{n}"}) for n in range(20)]
     old = tmp_path / "old"
     TFRecordWriter(lambda split: iter(items), Serializer(), old, "train", 20).create_records()
-    run_repair(old, new)
+    repair(old, new)
     name = shard_paths(new)[0].name
     assert json.loads((new / "shard_info.json").read_text()) == {"train": {name: 20}}
     entries = "datum_to_type_and_shape_mapping.json"
@@ -292,7 +281,7 @@ def test_repair_with_corrupt_metadata(directory, new, name):
     complete = records(directory)
     offset = corrupt(directory, 3)
     (directory / name).write_text("{")
-    repaired = run_repair(directory, new)
+    repaired = repair(directory, new)
     assert [(each.record, each.offset) for each in repaired.lost] == [(3, offset)]
     assert records(new) == [*complete[:3], *complete[4:]]
     assert set(about(new).features) == {"size", "song", "species"}
@@ -303,7 +292,7 @@ def test_repair_with_corrupt_metadata(directory, new, name):
 def test_corrupt_index_is_not_used(directory, new):
     rows = directory / "birds-train.index.npy"
     change(rows, rows.stat().st_size - 20, b"\xff" * 8)
-    repaired = run_repair(directory, new)
+    repaired = repair(directory, new)
     assert (repaired.records, repaired.lost) == (69, ())
     assert is_valid_dataset(new)
 
@@ -316,7 +305,7 @@ def test_classes_that_are_not_in_the_index(tmp_path, new):
     more = [example(size=[7], species=[b"auk"]), example(size=[8], species=[b"crow"])]
     path = shard_paths(directory)[0]
     path.write_bytes(path.read_bytes() + b"".join(map(frame, more)))
-    repaired = run_repair(directory, new)
+    repaired = repair(directory, new)
     assert repaired.written[0].classes == {"crow": 3, "owl": 2, "wren": 2, "auk": 1}
     assert about(new).label_strings == ("crow", "owl", "wren", "auk")
     assert is_valid_dataset(new)
@@ -328,69 +317,64 @@ def test_classes_that_are_not_in_the_index(tmp_path, new):
 def test_output_inside_the_dataset(directory, tmp_path):
     os.symlink(directory, tmp_path / "link")
     before = files(directory)
-    for other in (directory, f"{directory}/", tmp_path / "link", directory / ".." / "birds"):
-        with pytest.raises(covey.errors.DatasetError, match="outside the dataset"):
-            run_repair(directory, other)
-    with pytest.raises(covey.errors.DatasetError, match="outside the dataset"):
-        run_repair(shard_paths(directory)[0], directory)
+    others = (directory, f"{directory}/", tmp_path / "link", directory / ".." / "birds")
+    for path, output in [
+        *((directory, other) for other in others),
+        (shard_paths(directory)[0], directory),
+    ]:
+        with pytest.raises(DatasetError, match="outside the dataset") as caught:
+            repair(path, output)
+        assert (caught.value.option, caught.value.found) == ("output", str(output))
     assert files(directory) == before
 
 
 def test_existing_split(directory, new):
-    run_repair(directory, new, split="test")
+    repair(directory, new, split="test")
     before = files(new)
-    with pytest.raises(covey.errors.DatasetExistsError, match="split 'test' exists") as caught:
-        run_repair(directory, new)
+    with pytest.raises(DatasetExistsError, match="split 'test' exists") as caught:
+        repair(directory, new)
     assert caught.value.path == str(new)
     # A repair has no mode="append".
     assert caught.value.remedy == "pass mode='overwrite' to replace it"
     assert files(new) == before
-    repaired = run_repair(directory, new, split="train")
+    repaired = repair(directory, new, split="train")
     assert repaired.records == 60
     assert is_valid_dataset(new)
     corrupt(directory, 3)
-    assert run_repair(directory, new, mode="overwrite").records == 68
+    assert repair(directory, new, mode="overwrite").records == 68
     assert is_valid_dataset(new)
-    with pytest.raises(covey.errors.DatasetError, match="must be 'error' or 'overwrite'"):
-        run_repair(directory, new, mode="append")
+    with pytest.raises(DatasetError) as caught:
+        repair(directory, new, mode="append")
+    assert (caught.value.option, caught.value.found) == ("mode", "append")
 
 
 def test_existing_dataset_with_other_features(directory, new):
     write([{"size": "a", "song": [0.5, 1.0], "species": "owl"}], new, "other")
     before = files(new)
-    with pytest.raises(covey.CoveyError, match="size"):
-        run_repair(directory, new)
+    with pytest.raises(DatasetError) as caught:
+        repair(directory, new)
+    assert (caught.value.feature, caught.value.path) == ("size", str(new))
     assert files(new) == before
 
 
 def test_output_is_a_file(directory, new):
     new.write_text("")
-    with pytest.raises(covey.errors.DatasetError, match="it is a file; must be a directory"):
-        run_repair(directory, new)
+    with pytest.raises(DatasetError, match="it is a file; must be a directory"):
+        repair(directory, new)
 
 
-def test_shard_is_changed_during_repair(directory, new, monkeypatch):
-    path = shard_paths(directory)[1]
-    begin = Progress.begin
+@pytest.mark.parametrize("records", [10, 20], ids=["truncated", "replaced"])
+def test_shard_is_changed_during_repair(directory, new, monkeypatch, records):
+    path, other = shard_paths(directory)[1:]
+    mkdir = os.mkdir
 
-    def change_and_begin(bar, title, total):
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        begin(bar, title, total)
+    def change_and_create(*arguments, **options):
+        """Replace the shard when the output is created: after the scan, before the copy."""
+        path.write_bytes(b"".join(map(frame, read_file(other)[:records])))
+        mkdir(*arguments, **options)
 
-    monkeypatch.setattr(Progress, "begin", change_and_begin)
-    with pytest.raises(covey.errors.FileChangedError) as caught:
-        run_repair(directory, new)
+    monkeypatch.setattr(os, "mkdir", change_and_create)
+    with pytest.raises(FileChangedError) as caught:
+        repair(directory, new)
     assert caught.value.path == str(path)
     assert not new.exists()
-
-
-def test_result_as_string_and_json(directory, new):
-    corrupt(directory, 3)
-    repaired = run_repair(directory, new)
-    first, header, line = str(repaired).splitlines()
-    assert first == f"{directory}: 68 records copied to {new}; 1 loss"
-    assert header.split() == ["file", "record", "offset", "problem"]
-    assert "data checksum" in line
-    content = json.loads(json.dumps(repaired.to_dict()))
-    assert content["lost"] == [dataclasses.asdict(repaired.lost[0])]
-    assert content["splits"]["train"]["records"] == 59

@@ -1,9 +1,11 @@
-"""The order of records: the same whatever the memory is, and with every record in it once."""
+"""The order of records: hashes, external merge sort, and tasks in order."""
 
 import itertools
 import os
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,18 +18,18 @@ from covey._threads import ordered_map
 from covey.errors import DuplicateKeyError
 from covey.shuffle import RecordOrder, Spool, hash_keys, hash_positions
 from covey.shuffle.keys import ROW_DTYPE, cut_by_bytes
-from covey.writing.order import ColumnOrder
+from covey.writing.columns import ColumnOrder
 
 FEATURES = Features({"x": "bytes"})
 
-orderings = st.builds(RecordOrder, by_class=st.booleans(), by=st.sampled_from(["hash", "position"]))
+ORDERS = [RecordOrder(by_class, by) for by_class in (False, True) for by in ("hash", "position")]
 sizes = st.lists(st.integers(0, 300), min_size=1, max_size=60)
 words = st.lists(st.integers(0, 3), min_size=60, max_size=60)
 
 
 def make(lengths, high=None, labels=None):
-    """Records of these lengths, and their rows."""
-    block = FEATURES.encode_batch({"x": [b"%05d" % i + b"." * n for i, n in enumerate(lengths)]})
+    """Return records of these lengths, and their rows."""
+    block = FEATURES.encode_batch({"x": values(lengths)})
     rows = np.zeros(len(block), ROW_DTYPE)
     rows["position"] = np.arange(len(block))
     rows["length"] = block.lengths
@@ -39,109 +41,120 @@ def make(lengths, high=None, labels=None):
     return block, rows
 
 
-def expected(block, rows, ordering):
-    """What Python's own sort makes of it."""
+def values(lengths):
+    return [b"%05d" % i + b"." * length for i, length in enumerate(lengths)]
+
+
+def sorted_records(block, rows, order):
+    """Return records in the order of Python's sort."""
     records = list(block)
-    order = sorted(range(len(rows)), key=lambda i: tuple(rows[i][name] for name in ordering.fields))
-    return [records[i] for i in order]
+    keys = [tuple(row[name] for name in order.fields) for row in rows]
+    return [records[i] for i in sorted(range(len(rows)), key=keys.__getitem__)]
 
 
-def through_a_spool(directory, block, rows, ordering, memory_limit, cuts=(), **options):
-    spool = Spool(directory, memory_limit=memory_limit, order=ordering, **options)
+def fill_spool(directory, block, rows, order, memory_limit, cuts=(), **options):
+    spool = Spool(directory, memory_limit=memory_limit, order=order, **options)
     for begin, end in itertools.pairwise(sorted({0, len(block), *cuts})):
         spool.add(block[begin:end], rows[begin:end])
     return spool
 
 
 def run(ordered):
-    """The records of all parts in their order."""
+    """Return the records of all parts."""
     return [record for task in ordered.tasks() for record in task()[0]]
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     lengths=sizes,
     high=words,
     labels=words,
-    ordering=orderings,
+    reverse=st.booleans(),
+    order=st.sampled_from(ORDERS),
     memory_limit=st.sampled_from([1, 1000, 5000, 1 << 20]),
     cuts=st.lists(st.integers(0, 60), max_size=20),
 )
-def test_a_spool_is_sorted(tmp_path_factory, lengths, high, labels, ordering, memory_limit, cuts):
+def test_spool_sorts(lengths, high, labels, reverse, order, memory_limit, cuts):
+    """Also if the first words of hashes are equal."""
     block, rows = make(lengths, high, labels)
-    cuts = [cut for cut in cuts if cut < len(block)]
-    directory = tmp_path_factory.mktemp("spool")
-    spool = through_a_spool(directory, block, rows, ordering, memory_limit, cuts)
-    assert spool.records == len(block)
-    assert spool.bytes == sum(len(record) + 16 for record in block)
-    assert run(spool) == expected(block, rows, ordering)
-    assert not list(directory.iterdir())  # a run is let go of when it was read
+    if reverse:
+        rows["low"] = rows["low"][::-1].copy()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        cuts = [cut for cut in cuts if cut < len(block)]
+        spool = fill_spool(directory, block, rows, order, memory_limit, cuts)
+        assert spool.records == len(block)
+        assert spool.bytes == sum(len(record) + 16 for record in block)
+        assert run(spool) == sorted_records(block, rows, order)
+        assert not list(directory.iterdir())  # runs are deleted after they were read
 
 
-@pytest.mark.parametrize("ordering", [RecordOrder(), RecordOrder(by_class=True)])
-def test_many_runs_are_merged_in_several_levels(tmp_path, ordering):
-    block, rows = make(np.arange(600) % 50, labels=np.arange(600) % 5)
+@pytest.mark.parametrize("order", [RecordOrder(), RecordOrder(by_class=True)])
+def test_many_runs_are_merged_in_several_levels(tmp_path, order):
+    """Few files are open at once."""
+    block, rows = make(np.arange(200) % 50, labels=np.arange(200) % 5)
+    before = len(os.listdir("/proc/self/fd"))
     with files_at_most(16):
         # Windows of a few records.
-        spool = through_a_spool(tmp_path, block, rows, ordering, 1, range(600), window_bytes=700)
-        assert len(list(tmp_path.glob("*.frames"))) == 600
-        assert run(spool) == expected(block, rows, ordering)
+        spool = fill_spool(tmp_path, block, rows, order, 1, range(200), window_bytes=700)
+        assert len(list(tmp_path.glob("*.frames"))) == 200
+        assert run(spool) == sorted_records(block, rows, order)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 @settings(max_examples=40)
-@given(high=words, memory_limit=st.sampled_from([1, 3000]))
-def test_equal_first_words_are_sorted_by_the_second(tmp_path_factory, high, memory_limit):
-    block, rows = make([10] * 60, high)
-    rows["low"] = rows["low"][::-1].copy()
-    directory = tmp_path_factory.mktemp("ties")
-    spool = through_a_spool(directory, block, rows, RecordOrder(), memory_limit, range(0, 60, 7))
-    assert run(spool) == expected(block, rows, RecordOrder())
-
-
-def test_all_ties(tmp_path):
-    block, rows = make([5] * 40, np.zeros(40))
-    rows["low"] = rows["low"][::-1].copy()
-    for memory_limit in [1, 1 << 20]:
-        spool = through_a_spool(tmp_path, block, rows, RecordOrder(), memory_limit, range(0, 40, 3))
-        assert run(spool) == list(block)[::-1]
-
-
-@given(lengths=sizes, labels=words, ordering=orderings, seed=st.integers(0, 2**64 - 1))
-def test_columns_are_sorted_as_a_spool_is(tmp_path_factory, lengths, labels, ordering, seed):
-    values = [b"%05d" % i + b"." * n for i, n in enumerate(lengths)]
+@given(
+    lengths=sizes,
+    labels=words,
+    order=st.sampled_from(ORDERS),
+    seed=st.integers(0, 2**64 - 1),
+    chosen=st.sets(st.integers(0, 59)),
+)
+def test_columns_and_spool_have_the_same_order(lengths, labels, order, seed, chosen):
+    """For all rows, and for some of them."""
     block, rows = make(lengths, labels=labels)
     rows["high"], rows["low"] = hash_positions(rows["position"].copy(), seed)
-    checked = FEATURES.check_columns({"x": values})
-    classes = np.array(labels[: len(values)], np.int64)
-    columns = ColumnOrder(checked, classes, None, ordering, seed)
-    spool = through_a_spool(tmp_path_factory.mktemp("x"), block, rows, ordering, 1, [5, 20])
-    assert (columns.records, columns.bytes) == (spool.records, spool.bytes)
-    if ordering.by_class:
-        for name in ["labels", "records", "bytes"]:
-            found = getattr(columns.classes(), name).tolist()
-            assert found == getattr(spool.classes(), name).tolist()
-    assert run(columns) == run(spool) == expected(block, rows, ordering)
+    checked = FEATURES.check_columns({"x": values(lengths)})
+    classes = np.array(labels[: len(block)], np.int64)
+    records = list(block)
+    for some in (None, np.array(sorted(i for i in chosen if i < len(block)), np.intp)):
+        columns = ColumnOrder(checked, classes, None, order, seed, chosen=some)
+        own = rows if some is None else rows[some]
+        expected = sorted_records(
+            records if some is None else [records[i] for i in some], own, order
+        )
+        assert run(columns) == expected
+        assert columns.records == len(expected)
+        assert columns.bytes == sum(len(record) + 16 for record in expected)
+    with tempfile.TemporaryDirectory() as directory:
+        spool = fill_spool(Path(directory), block, rows, order, 1, [5, 20])
+        if order.by_class:
+            columns = ColumnOrder(checked, classes, None, order, seed)
+            for name in ["labels", "records", "bytes"]:
+                found = getattr(columns.classes(), name).tolist()
+                assert found == getattr(spool.classes(), name).tolist()
+        assert run(spool) == sorted_records(block, rows, order)
 
 
 keys = st.lists(st.one_of(st.text(max_size=3), st.integers(0, 9)), min_size=2, max_size=30)
 
 
-@given(keys=keys, by_class=st.booleans(), by=st.sampled_from(["hash", "position"]))
-@pytest.mark.parametrize("memory_limit", [1, 2000, 1 << 20])
-def test_duplicate_keys_in_a_spool(tmp_path_factory, keys, by_class, by, memory_limit):
+@settings(max_examples=60)
+@given(keys=keys, order=st.sampled_from(ORDERS), memory_limit=st.sampled_from([1, 2000, 1 << 20]))
+def test_duplicate_keys_in_a_spool(keys, order, memory_limit):
     block, rows = make([3] * len(keys), labels=np.arange(len(keys)) % 4)
     rows["high"], rows["low"] = hash_keys(keys, 0)
-    ordering, directory = RecordOrder(by_class=by_class, by=by), tmp_path_factory.mktemp("keys")
-    spool = Spool(directory, memory_limit=memory_limit, order=ordering, unique=True)
-    for begin in range(0, len(keys), 3):
-        part = slice(begin, begin + 3)
-        spool.add(block[part], rows[part], keys[part])
-    # The number 1 is another key than the text "1".
-    if len({(type(key), key) for key in keys}) == len(keys):
-        assert run(spool) == expected(block, rows, ordering)
-        return
-    with pytest.raises(DuplicateKeyError) as caught:
-        run(spool)
+    with tempfile.TemporaryDirectory() as directory:
+        spool = Spool(Path(directory), memory_limit=memory_limit, order=order, unique=True)
+        for begin in range(0, len(keys), 3):
+            part = slice(begin, begin + 3)
+            spool.add(block[part], rows[part], keys[part])
+        # The integer 1 and the string "1" are different keys.
+        if len({(type(key), key) for key in keys}) == len(keys):
+            assert run(spool) == sorted_records(block, rows, order)
+            return
+        with pytest.raises(DuplicateKeyError) as caught:
+            run(spool)
     first, second = caught.value.examples
     assert first < second
     assert keys[first] == keys[second] == caught.value.key
@@ -160,24 +173,18 @@ def test_hashes_of_positions_differ():
     for seed in [0, 1, 2**64 - 1]:
         high, _ = hash_positions(np.arange(100_000, dtype=np.uint64), seed)
         assert len(np.unique(high)) == 100_000
-        # As many in each sixteenth as there should be, within a few standard deviations.
+        # Each sixteenth has its share, within a few standard deviations.
         counts = np.bincount((high >> np.uint64(60)).astype(int), minlength=16)
         assert abs(counts - 6250).max() < 400
 
 
-def test_orders_never_change():
-    # What was written with one version is written so by the next: appending relies on it, and so
-    # does everybody who compares files.
+def test_hashes_are_the_same_in_every_version():
+    """Appended records, and files that are compared, depend on them."""
     high, low = hash_keys(["owl", b"owl", 7], 0)
     positions, _ = hash_positions(np.arange(3, dtype=np.uint64), 0)
-    assert high.tolist() == HIGH
-    assert low.tolist() == LOW
-    assert positions.tolist() == POSITIONS
-
-
-HIGH = [0x881B1538BB2CBF46, 0xF53D80F1B869339E, 0x6DD5C02F0E957723]
-LOW = [0x817A414B92DF6338, 0xE5F6DCAD11321009, 0x4B73E0BE34CAE088]
-POSITIONS = [0x26FD3D0DF341D9E4, 0xBF964932BF6F9413, 0xD3BCE383F21D4246]
+    assert high.tolist() == [0x881B1538BB2CBF46, 0xF53D80F1B869339E, 0x6DD5C02F0E957723]
+    assert low.tolist() == [0x817A414B92DF6338, 0xE5F6DCAD11321009, 0x4B73E0BE34CAE088]
+    assert positions.tolist() == [0x26FD3D0DF341D9E4, 0xBF964932BF6F9413, 0xD3BCE383F21D4246]
 
 
 @given(lengths=sizes, size=st.integers(1, 2000))
@@ -187,29 +194,24 @@ def test_cuts_by_bytes(lengths, size):
     for begin, end in cuts:
         held = sum(lengths[begin:end]) + 16 * (end - begin)
         assert held <= size or end == begin + 1
-        if end < len(lengths):  # one more would have been too much
+        if end < len(lengths):
             assert held + lengths[end] + 16 > size
 
 
-# Work that runs ahead.
+# ordered_map.
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 7])
+@pytest.mark.parametrize("in_flight", [1, 7])
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_results_are_in_order(threads, ahead):
-    tasks = [lambda i=i: i for i in range(50)]
-    if threads is None:
-        assert list(ordered_map(tasks, None, ahead)) == list(range(50))
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        assert list(ordered_map(tasks, pool, ahead)) == list(range(50))
-
-
-def test_the_number_of_tasks_in_flight_is_limited():
+def test_results_are_in_order(threads, in_flight):
+    """The number of tasks in flight is limited."""
     begun = []
-    with ThreadPoolExecutor(2) as pool:
-        for number in ordered_map((lambda i=i: begun.append(i) or i for i in range(50)), pool, 3):
-            assert len(begun) <= number + 5
+    tasks = (lambda i=i: begun.append(i) or i for i in range(50))
+    with ThreadPoolExecutor(threads or 1) as pool:
+        results = ordered_map(tasks, None if threads is None else pool, in_flight)
+        for expected, result in enumerate(results):
+            assert result == expected
+            assert len(begun) <= result + in_flight + 2
     assert sorted(begun) == list(range(50))
 
 
@@ -218,7 +220,7 @@ def fail():
 
 
 @pytest.mark.parametrize("threads", [None, 2])
-def test_errors_are_raised_after_the_results_before_them(threads):
+def test_errors_are_raised_after_earlier_results(threads):
     pool = None if threads is None else ThreadPoolExecutor(threads)
 
     def tasks():
@@ -235,7 +237,7 @@ def test_errors_are_raised_after_the_results_before_them(threads):
         pool.shutdown()
 
 
-def test_the_first_error_is_raised():
+def test_first_error_is_raised():
     def tasks():
         yield fail
         raise KeyError("the tasks")
@@ -259,12 +261,3 @@ def test_closing_cancels_the_remaining_tasks():
         results.close()
         hold.set()
     assert len(begun) <= 2
-
-
-def test_spools_close_their_files(tmp_path):
-    block, rows = make([10] * 50)
-    before = len(os.listdir("/proc/self/fd"))
-    spool = through_a_spool(tmp_path, block, rows, RecordOrder(), 1, range(50))
-    tasks = spool.tasks()
-    next(tasks)
-    assert len(os.listdir("/proc/self/fd")) == before

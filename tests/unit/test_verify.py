@@ -1,7 +1,6 @@
-"""covey.verify: every problem is found and located."""
+"""covey.verify: every problem is found, with its location."""
 
 import dataclasses
-import errno
 import gzip
 import json
 import os
@@ -22,8 +21,6 @@ from covey.classes import class_table, sort_by_class
 from covey.compat.datum import Serializer, TFRecordWriter
 from covey.index import Index, IndexBuilder, ShardFiles, index_names, write_index
 from covey.maintenance.report import Problems
-from covey.maintenance.scan import ShardReader
-from covey.maintenance.verify import verify
 from covey.results import MAX_TABLE_ROWS as LISTED
 from covey.results import Problem
 from covey.storage import LocalStorage
@@ -53,7 +50,7 @@ def directory(valid, tmp_path):
 
 
 def check(path, **options):
-    return verify(path, progress=False, **options)
+    return covey.verify(path, progress=False, **options)
 
 
 def locations(report):
@@ -96,15 +93,16 @@ def test_datasets_of_covey_are_valid(valid):
     assert report.splits == ("train", "test")
 
 
-@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
-@pytest.mark.parametrize("label", [None, "species"])
+@pytest.mark.parametrize(
+    ("compression", "label"),
+    [(None, "species"), ("GZIP", None), ("GZIP", "species"), ("ZLIB", "species")],
+)
 def test_datasets_with_any_options_are_valid(tmp_path, compression, label):
     examples = [{"size": n, "species": f"bird {n % 5}", "song": [1.0] * (n % 4)} for n in range(80)]
     kinds = {"size": "int64", "species": "str", "song": covey.Tensor("float32", (None,))}
     write(examples, tmp_path, label=label, features=kinds, shards=2, compression=compression)
     report = check(tmp_path)
-    assert report.problems == ()
-    assert report.records == 80
+    assert (report.problems, report.records) == ((), 80)
 
 
 def test_every_feature_type_is_valid(tmp_path):
@@ -130,18 +128,18 @@ def test_every_feature_type_is_valid(tmp_path):
     assert check(tmp_path).problems == ()
 
 
-def test_later_split_with_more_classes(tmp_path):
-    write(birds(3), tmp_path, label="species")
-    write([{"size": 1, "song": [0.0, 0.0], "species": "finch"}], tmp_path, "test")
-    assert check(tmp_path).problems == ()
-
-
-def test_appended_shards(tmp_path):
+def test_splits_and_shards_with_more_classes(tmp_path):
     write(birds(20), tmp_path, label="species", shards=2)
-    more = [{"size": 1, "song": [0.0, 0.0], "species": name} for name in ("auk", "owl")]
-    write(more, tmp_path, mode="append")
-    assert check(tmp_path).problems == ()
-    assert check(tmp_path).records == 22
+    for mode, split, name in [("append", "train", "auk"), ("error", "test", "finch")]:
+        write([{"size": 1, "song": [0.0, 0.0], "species": name}], tmp_path, split, mode=mode)
+    report = check(tmp_path)
+    assert (report.problems, report.records) == ((), 22)
+    # A record with a class that the index of the split lacks, but features.json has, is valid.
+    with open(shard(tmp_path), "ab") as file:
+        file.write(shard(tmp_path, split="test").read_bytes())
+    problems = check(tmp_path).problems
+    assert problems
+    assert all(each.offset is None for each in problems)
 
 
 def test_empty_files(tmp_path):
@@ -200,84 +198,52 @@ def cases(tmp_path_factory):
 NOT_AN_EXAMPLE = "it is not a tf.train.Example"
 
 
-def corruptions(report, name):
+def corruptions(problems):
     """Locations of corrupt records, without records that are not Examples."""
-    assert {each.file for each in report.problems} <= {name}
-    return [(p.record, p.offset) for p in report.problems if NOT_AN_EXAMPLE not in p.reason]
+    found = [(p.record, p.offset) for p in problems if NOT_AN_EXAMPLE not in p.reason]
+    return [each for each in found if each != (None, None)]
 
 
-def test_every_corruption_is_reported_at_its_record(cases):
-    assert len(cases) >= 500
+@pytest.fixture(scope="module")
+def found(cases):
+    """The corruptions that are found in a directory of all files, by the name of the file."""
+    report = check(cases[0].path.parent)
+    assert report.files == len(cases) >= 500
+    problems = {case.path.name: [] for case in cases}
+    for each in report.problems:
+        problems[each.file].append(each)
+    return {name: corruptions(each) for name, each in problems.items()}
 
+
+def test_every_corruption_is_reported_at_its_record(cases, found):
     def is_right(case):
-        found = corruptions(check(case.path, threads=1), case.path.name)
-        expected = case.corruptions if case.corruptions is not None else [case.first]
-        return found[: len(expected)] == expected and (
-            found == expected or case.corruptions is None
-        )
+        locations = found[case.path.name]
+        if case.corruptions is None:
+            return locations[:1] == [case.first]
+        return locations == case.corruptions
 
     assert [case.path.name for case in cases if not is_right(case)] == []
 
 
-def test_all_corrupt_files_in_one_directory(cases):
-    """The problems of each file are those that are found in it alone."""
-    report = check(cases[0].path.parent)
-    assert report.files == len(cases)
-    found = {}
-    for each in report.problems:
-        found.setdefault(each.file, []).append((each.record, each.offset, each.reason))
-    for case in cases[::10]:
-        alone = [(p.record, p.offset, p.reason) for p in check(case.path).problems]
-        assert found.get(case.path.name, []) == alone
-
-
-@pytest.fixture(scope="module")
-def indexed_cases(cases, tmp_path_factory):
-    """Corrupt plain files, and the index of the valid file."""
-    plain = [c for c in cases if c.kind.startswith(("plain-flip", "plain-zero-page", "plain-cut"))]
-    (complete,) = [case for case in cases if case.kind == "plain-unchanged"]
-    directory = tmp_path_factory.mktemp("indexed")
-    shutil.copy(complete.path, directory / "birds.tfrecord")
-    files = ShardFiles(LocalStorage(), str(directory), ("birds.tfrecord",))
-    anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
-    made = IndexBuilder(features=anything, label=None, progress=False).build(files)
-    write_index(directory, "birds.tfrecord", made)
-    return directory, [each for each in plain if "large" not in each.kind and each.first]
-
-
-@pytest.mark.parametrize("kind", ["gzip-members", "gzip-stored", "gzip-stream", "zlib"])
-def test_corruption_of_compressed_files_with_an_index(cases, tmp_path, kind):
-    """With an index, the valid members are read first."""
+@pytest.mark.parametrize("kind", ["plain", "gzip-members", "gzip-stored", "gzip-stream", "zlib"])
+def test_corruption_with_an_index(cases, found, tmp_path, kind):
+    """No row of the index is wrong, so that all problems are those of the file."""
     (complete,) = [case for case in cases if case.kind == f"{kind}-unchanged"]
     path = tmp_path / "birds.tfrecord"
     shutil.copy(complete.path, path)
     files = ShardFiles(LocalStorage(), str(tmp_path), (path.name,))
     anything = covey.Features({"x": covey.Tensor("int64", (None,), default=[])})
-    made = IndexBuilder(features=anything, label=None, progress=False).build(files)
-    write_index(tmp_path, path.name, made)
-    mine = [case for case in cases if case.kind.startswith(f"{kind}-") and case.first]
-    assert len(mine) > 15
-    for case in mine:
+    built = IndexBuilder(features=anything, label=None, progress=False).build(files)
+    write_index(tmp_path, path.name, built)
+    kinds = tuple(f"{kind}-{how}" for how in ("flip", "zero", "cut", "random", "lost"))
+    corrupt = [case for case in cases if case.kind.startswith(kinds) and case.first]
+    corrupt = [case for case in corrupt if "large" not in case.kind][::3]
+    assert len(corrupt) > 4
+    for case in corrupt:
         shutil.copy(case.path, path)
-        report = check(path)
-        alone = check(case.path)
+        report = check(path, threads=1)
         assert {each.file for each in report.problems} == {path.name}, case.path.name
-        found = [(p.record, p.offset) for p in report.problems if NOT_AN_EXAMPLE not in p.reason]
-        expected = [(p.record, p.offset) for p in alone.problems if NOT_AN_EXAMPLE not in p.reason]
-        assert [each for each in found if each != (None, None)] == expected, case.path.name
-
-
-def test_corruption_makes_no_row_of_the_index_wrong(indexed_cases):
-    directory, cases = indexed_cases
-    assert len(cases) > 70
-    for case in cases:
-        shutil.copy(case.path, directory / "birds.tfrecord")
-        report = check(directory / "birds.tfrecord")
-        assert {each.file for each in report.problems} == {"birds.tfrecord"}, case.path.name
-        first = next(
-            (p.record, p.offset) for p in report.problems if NOT_AN_EXAMPLE not in p.reason
-        )
-        assert first == case.first
+        assert corruptions(report.problems) == found[case.path.name], case.path.name
 
 
 def test_corrupt_record_of_a_dataset(directory):
@@ -349,16 +315,15 @@ def test_record_that_does_not_match_the_features(directory, kind):
     assert path.name not in problem.reason
 
 
-@given(bad=st.sets(st.integers(0, 39), max_size=40))
-@settings(max_examples=25)
-def test_exactly_the_invalid_records_are_found(tmp_path_factory, bad):
-    directory = tmp_path_factory.mktemp("misfits")
-    write(birds(40), directory, label="species", shuffle=False)
+@given(bad=st.sets(st.integers(0, 19)))
+@settings(max_examples=20)
+def test_exactly_the_invalid_records_are_found(valid, tmp_path_factory, bad):
+    directory = shutil.copytree(valid, tmp_path_factory.mktemp("invalid") / "birds")
     records = records_of(shard(directory))
     wrong = [each for each, _ in INVALID.values()]
-    replace_records(directory, [wrong[n % 5] if n in bad else records[n] for n in range(40)])
-    found = {p.record for p in check(directory).problems if p.offset is not None}
-    assert found == bad
+    replace_records(directory, [wrong[n % 5] if n in bad else records[n] for n in range(20)])
+    problems = check(directory, split="train", threads=1).problems
+    assert {each.record for each in problems if each.offset is not None} == bad
 
 
 def test_records_of_plain_files_must_be_examples(tmp_path):
@@ -428,7 +393,7 @@ def test_flipped_byte_of_the_index(directory, what):
     data = path.read_bytes()
     header = len(data) - index(directory, what).nbytes if what != "metadata" else len(data)
     rng = random.Random(what)
-    for at in {*rng.sample(range(header), 60), *rng.sample(range(len(data)), 60)}:
+    for at in {*rng.sample(range(header), 20), *rng.sample(range(len(data)), 20)}:
         path.write_bytes(flip(data, 8 * at + rng.randrange(8)))
         report = check(directory, threads=1)
         if report.is_valid and at < header and what != "metadata":
@@ -442,135 +407,123 @@ def test_flipped_byte_of_the_index(directory, what):
 
 
 @pytest.mark.parametrize("what", ["rows", "metadata", "classes", "by_class"])
-@pytest.mark.parametrize("how", ["missing", "empty", "cut", "longer", "text"])
-def test_missing_or_invalid_file_of_the_index(directory, what, how):
+def test_missing_or_invalid_file_of_the_index(directory, what):
     path = index_path(directory, what)
     data = path.read_bytes()
-    if how == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(
-            {"empty": b"", "cut": data[:-1], "longer": data + b"x", "text": b"hello"}[how]
-        )
-    if (what, how) == ("metadata", "cut"):
-        return  # the last byte is a newline
-    report = check(directory)
-    assert path.name in {each.file for each in report.problems}
-    if how == "missing":
-        assert "is missing" in only(report).reason
+    for content in (b"", data[:-2], data + b"x", b"hello"):
+        path.write_bytes(content)
+        assert path.name in {each.file for each in check(directory, threads=1).problems}
+    path.unlink()
+    problem = only(check(directory))
+    assert problem.file == path.name
+    assert "is missing" in problem.reason
 
 
 def rewrite(directory, rows=None, classes=None, by_class=None, **changes):
     """Replace arrays or metadata of an index, with valid checksums."""
-    said = about(directory)
+    metadata = about(directory)
     rows = index(directory) if rows is None else rows
     classes = index(directory, "classes") if classes is None else classes
     by_class = index(directory, "by_class") if by_class is None else by_class
-    said = dataclasses.replace(
-        said,
+    metadata = dataclasses.replace(
+        metadata,
         checksum=_core.crc32c(rows),
         class_checksums=(_core.crc32c(classes), _core.crc32c(by_class)),
         records=len(rows),
         **changes,
     )
-    write_index(directory, "birds-train", Index(said, rows, classes, by_class))
+    write_index(directory, "birds-train", Index(metadata, rows, classes, by_class))
 
 
-def fields_and_values():
-    return [
-        ("shard", 1),
-        ("shard", 2**32 - 1),
-        ("length", 0),
-        ("length", 2**32 - 1),
-        ("offset", 3),
-        ("offset", 2**63),
-        ("offset", 2**64 - 1),
-        ("label", 1),
-        ("label", -1),
-        ("label", 2**62),
-    ]
-
-
-@pytest.mark.parametrize(("field", "value"), fields_and_values())
-@pytest.mark.parametrize("row", [0, 31, 59])
-def test_wrong_row_with_a_valid_checksum(directory, field, value, row):
-    rows = index(directory)
-    value = value if rows[field][row] != value else value + 1
-    before = int(rows[field][row])
-    rows[field][row] = value
-    rewrite(directory, rows)
-    report = check(directory)
-    problem = next(each for each in report.problems if each.record is not None)
-    assert (problem.file, problem.record) == ("birds-train.index.npy", row)
-    assert f"{field} is" in problem.reason
-    assert str(value) in problem.reason
-    assert str(before) in problem.reason
+VALUES = {
+    "shard": [0, 1, 2, 2**32 - 1],
+    "length": [0, 2**32 - 1],
+    "offset": [3, 2**63, 2**64 - 1],
+    "label": [0, 1, -1, 2**62],
+}
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_all_wrong_rows_are_found(valid, tmp_path_factory, data):
     directory = shutil.copytree(valid, tmp_path_factory.mktemp("rows") / "birds")
-    rows = index(directory)
-    wrong = data.draw(st.sets(st.integers(0, 59), min_size=1))
-    for row in wrong:
-        field = data.draw(st.sampled_from(["shard", "length", "offset", "label"]))
-        rows[field][row] += data.draw(st.integers(1, 100))
+    right, rows = index(directory), index(directory)
+    for row in data.draw(st.sets(st.integers(0, 59), min_size=1)):
+        field = data.draw(st.sampled_from(list(VALUES)))
+        rows[field][row] = data.draw(st.sampled_from(VALUES[field]))
+    wrong = set(np.flatnonzero(rows != right).tolist())
     rewrite(directory, rows)
-    told = set()
+    found = set()
     for each in check(directory, threads=1).problems:
-        if each.file == "birds-train.index.npy" and "is" in each.reason:
-            after = each.reason.partition("; the ")[2].partition(" rows")[0]
-            told |= set(range(each.record, each.record + 1 + int(after or 0)))
-    assert told == wrong
+        if each.file == "birds-train.index.npy":
+            others = each.reason.partition("; the ")[2].partition(" rows")[0]
+            found |= set(range(each.record, each.record + 1 + int(others or 0)))
+    assert found == wrong
 
 
-def test_rows_in_another_order(directory):
+@pytest.mark.parametrize(("field", "value"), [("shard", 7), ("offset", 2**64 - 1), ("label", -1)])
+def test_wrong_row(directory, field, value):
     rows = index(directory)
-    rewrite(directory, rows[::-1].copy())
-    assert any(each.record == 0 for each in check(directory).problems)
+    right = int(rows[field][31])
+    rows[field][31] = value
+    rewrite(directory, rows)
+    problem = next(each for each in check(directory).problems if each.record is not None)
+    assert (problem.file, problem.record) == ("birds-train.index.npy", 31)
+    shown = (
+        ("class -1", f"class {right} ({NAMES[right]!r})") if field == "label" else (value, right)
+    )
+    assert problem.reason.startswith(f"{field} is {shown[0]}; must be {shown[1]} for record 11 of")
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-@pytest.mark.parametrize("field", ["offset", "inner_offset", "length", "label"])
-def test_wrong_rows_of_compressed_shards(tmp_path, compression, field):
+def test_wrong_rows_of_compressed_shards(tmp_path, compression):
     rng = np.random.default_rng(0)
     examples = {"x": rng.integers(0, 256, (300, 200), np.uint8), "label": np.arange(300) % 7}
     directory = tmp_path / "birds"
     write(examples, directory, label="label", compression=compression, shards=2)
     assert check(directory).is_valid
-    rows = index(directory)
-    rows[field][201] += 1
-    rewrite(directory, rows)
-    problem = next(each for each in check(directory).problems if each.record is not None)
-    assert (problem.file, problem.record) == ("birds-train.index.npy", 201)
+    for field in ("offset", "inner_offset", "length", "label"):
+        rows = index(directory)
+        rows[field][201] += 1
+        rewrite(directory, rows)
+        problem = next(each for each in check(directory).problems if each.record is not None)
+        assert (problem.file, problem.record) == ("birds-train.index.npy", 201)
+        rows[field][201] -= 1
+        rewrite(directory, rows)
 
 
-def test_wrong_class_counts(directory):
-    table = index(directory, "classes")
-    table["records"] = [19, 21, 20]
-    table["first"] = [0, 19, 40]
-    rewrite(directory, classes=table)
-    report = check(directory)
-    assert {each.file for each in report.problems} == {"birds-train.classes.npy"}
-    assert [each.reason for each in report.problems] == [
-        "class 0 ('crow') has 19 records; the rows have 20",
-        "class 1 ('owl') has 21 records; the rows have 20",
-    ]
-
-
-def test_wrong_class_id(directory):
-    table = index(directory, "classes")
-    table["label"] = [0, 1, 7]
-    rewrite(directory, classes=table)
-    assert [each.reason for each in check(directory).problems] == [
-        "class 2 ('wren') has 0 records; the rows have 20",
-        "class 7 has 20 records; the rows have 0",
-    ]
+@pytest.mark.parametrize(
+    ("table", "reasons"),
+    [
+        (
+            [(0, 0, 19), (1, 19, 21), (2, 40, 20)],
+            [
+                "class 0 ('crow') has 19 records; the rows have 20",
+                "class 1 ('owl') has 21 records; the rows have 20",
+            ],
+        ),
+        (
+            [(0, 0, 20), (1, 20, 20), (7, 40, 20)],
+            [
+                "class 2 ('wren') has 0 records; the rows have 20",
+                "class 7 has 20 records; the rows have 0",
+            ],
+        ),
+        (
+            [(0, 0, 20), (1, 21, 20), (2, 40, 20)],
+            ["the classes are not sorted, or their first records are wrong"],
+        ),
+    ],
+)
+def test_wrong_classes(directory, table, reasons):
+    rewrite(directory, classes=np.array(table, index(directory, "classes").dtype))
+    problems = check(directory).problems
+    assert {each.file for each in problems} == {"birds-train.classes.npy"}
+    assert [each.reason for each in problems] == reasons
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_wrong_records_by_class(valid, tmp_path_factory, seed):
     directory = shutil.copytree(valid, tmp_path_factory.mktemp("order") / "birds")
     order = index(directory, "by_class")
@@ -619,13 +572,13 @@ def test_wrong_class_names_of_a_string_label(tmp_path):
 
 
 def test_index_of_other_shards(directory):
-    said = about(directory)
-    other = dataclasses.replace(said.shards[1], name="birds-train.tfrecord-00009-of-00003")
-    rewrite(directory, shards=(said.shards[0], other, said.shards[2]))
+    metadata = about(directory)
+    other = dataclasses.replace(metadata.shards[1], name="birds-train.tfrecord-00009-of-00003")
+    rewrite(directory, shards=(metadata.shards[0], other, metadata.shards[2]))
     found = [(p.file, p.reason) for p in check(directory).problems]
     assert found == [
         (other.name, "the shard is in the index, but not in the split"),
-        (said.shards[1].name, "the shard is not in the index"),
+        (metadata.shards[1].name, "the shard is not in the index"),
     ]
 
 
@@ -653,17 +606,15 @@ def test_longer_shard(directory):
     path = shard(directory)
     with open(path, "ab") as file:
         file.write(frame(records_of(path)[0]))
-    said = {(p.file, p.reason.split(";")[0]) for p in check(directory).problems}
     size = path.stat().st_size
-    assert (
-        path.name,
-        f"the shard has {size} bytes",
-    ) in said
-    assert (
-        "birds-train.index.npy",
-        f"the index has 20 rows for {path.name}, which has 21 records",
-    ) in said
-    assert (path.name, "the shard has 21 records, but 20 in dataset_info.json") in said
+    assert {(p.file, p.reason.split(";")[0]) for p in check(directory).problems} >= {
+        (path.name, f"the shard has {size} bytes"),
+        (path.name, "the shard has 21 records, but 20 in dataset_info.json"),
+        (
+            "birds-train.index.npy",
+            f"the index has 20 rows for {path.name}, which has 21 records",
+        ),
+    }
 
 
 @pytest.mark.parametrize("between", [True, False])
@@ -672,46 +623,36 @@ def test_truncated_shard(directory, between):
     row = index(directory)[15]
     os.truncate(path, int(row["offset"]) + (0 if between else 13))
     report = check(directory)
-    whats = " ".join(each.reason for each in report.problems if each.file == path.name)
-    assert "when it was indexed" in whats
+    reasons = " ".join(each.reason for each in report.problems if each.file == path.name)
+    assert "when it was indexed" in reasons
     assert (path.name, 15, int(row["offset"])) in locations(report) or between
     count = 15 if between else 16
     among = "" if between else ", 1 of them corrupt"
-    assert f"the shard has {count} records{among}, but 20 in dataset_info.json" in whats
+    assert f"the shard has {count} records{among}, but 20 in dataset_info.json" in reasons
 
 
 def test_replaced_shard_of_the_same_size(directory):
     path = shard(directory)
-    records = records_of(path)
-    replace_records(directory, records[::-1])
+    replace_records(directory, records_of(path)[::-1])
     assert path.stat().st_size == about(directory).shards[0].bytes
-    whats = [each.reason for each in check(directory).problems if each.file == path.name]
-    assert whats == ["the shard was replaced after it was indexed"]
+    reasons = [each.reason for each in check(directory).problems if each.file == path.name]
+    assert reasons == ["the shard was replaced after it was indexed"]
 
 
 def test_missing_shard(directory):
     path = shard(directory, 1)
     path.unlink()
-    problem = only(check(directory))
-    assert problem == Problem(
-        path.name, None, None, "the shard is missing, with 20 records", "train"
-    )
+    reason = "the shard is missing, with 20 records"
+    assert only(check(directory)) == Problem(path.name, None, None, reason, "train")
 
 
-def test_unreadable_shard(directory, monkeypatch):
+def test_unreadable_shard(directory):
     path = shard(directory, 1)
-
-    read = ShardReader.read
-
-    def fail(shard, members=None):
-        if shard._path == str(path):
-            raise OSError(errno.EIO, "Input/output error")
-        return read(shard, members)
-
-    monkeypatch.setattr(ShardReader, "read", fail)
+    path.unlink()
+    os.mkfifo(path)
     problem = only(check(directory))
     assert problem.file == path.name
-    assert problem.reason == "the shard cannot be read: Input/output error"
+    assert problem.reason == "the shard cannot be read: it is a FIFO; must be a regular file"
 
 
 # Metadata.
@@ -725,78 +666,74 @@ def write_json(directory, content, name="dataset_info.json"):
     (directory / name).write_text(json.dumps(content))
 
 
-def test_wrong_number_of_records(directory):
-    info = read_json(directory)
-    info["splits"][0]["shardLengths"] = ["20", "19", "20"]
-    write_json(directory, info)
-    problem = only(check(directory))
-    assert problem.file == shard(directory, 1).name
-    assert problem.reason == "the shard has 20 records, but 19 in dataset_info.json"
+def change_splits(directory, edit):
+    content = read_json(directory)
+    edit(content["splits"])
+    write_json(directory, content)
+
+
+UNLISTED = "the file is named like a shard, but dataset_info.json does not list it"
+LENGTHS = {
+    "wrong count": (
+        lambda splits: splits[0].update(shardLengths=["20", "19", "20"]),
+        {"birds-train.tfrecord-00001-of-00003": "the shard has 20 records, but 19 in "},
+    ),
+    "other shards": (
+        lambda splits: splits[0].update(shardLengths=["20", "20"]),
+        {
+            **{f"birds-train.tfrecord-0000{n}-of-00003": UNLISTED for n in range(3)},
+            "birds-train.tfrecord-00000-of-00002": "the shard is missing, with 20 records",
+        },
+    ),
+    "no split": (lambda splits: splits.pop(1), {"birds-test.tfrecord-00000-of-00001": UNLISTED}),
+}
+
+
+@pytest.mark.parametrize("case", LENGTHS)
+def test_wrong_shards_in_the_metadata(directory, case):
+    edit, expected = LENGTHS[case]
+    change_splits(directory, edit)
+    other, splits = ("train", [None]) if case == "no split" else ("test", [None, "train"])
+    assert check(directory, split=other).is_valid
+    for split in splits:
+        problems = check(directory, split=split).problems
+        for file, reason in expected.items():
+            assert any(each.file == file and each.reason.startswith(reason) for each in problems)
+        assert case == "other shards" or len(problems) == len(expected)
 
 
 def test_wrong_size(directory):
-    info = read_json(directory)
-    size = int(info["splits"][0]["numBytes"])
-    info["splits"][0]["numBytes"] = str(size + 1)
-    write_json(directory, info)
-    problem = only(check(directory))
-    assert problem.file == "dataset_info.json"
+    size = int(read_json(directory)["splits"][0]["numBytes"])
     data = sum(map(len, (r for n in range(3) for r in records_of(shard(directory, n)))))
-    assert (
-        f"is {size + 1:,} bytes, but the shards have {size:,}, and their records {data:,}"
-        in problem.reason
+    change_splits(directory, lambda splits: splits[0].update(numBytes=str(size + 1)))
+    problem = only(check(directory))
+    assert (problem.file, problem.split) == ("dataset_info.json", "train")
+    assert problem.reason == (
+        f"the size is {size + 1:,} bytes, but the shards have {size:,}, and their records {data:,}"
     )
-    assert problem.split == "train"
     # TFDS stores the size of the records without frames, or 0 in older versions.
     for right in (str(data), "0"):
-        info["splits"][0]["numBytes"] = right
-        write_json(directory, info)
+        change_splits(directory, lambda splits, right=right: splits[0].update(numBytes=right))
         assert check(directory).is_valid
 
 
-def test_unlisted_shards(directory):
-    info = read_json(directory)
-    info["splits"][0]["shardLengths"] = ["20", "20"]
-    write_json(directory, info)
-    report = check(directory)
-    by_file = {each.file: each.reason for each in report.problems}
-    assert by_file["birds-train.tfrecord-00000-of-00002"] == "the shard is missing, with 20 records"
-    for number in range(3):
-        name = f"birds-train.tfrecord-0000{number}-of-00003"
-        assert any(p.file == name and "named like a shard" in p.reason for p in report.problems)
-
-
-def test_unlisted_split(directory):
-    info = read_json(directory)
-    del info["splits"][1]
-    write_json(directory, info)
-    problem = only(check(directory))
-    assert problem.file == "birds-test.tfrecord-00000-of-00001"
-    assert "dataset_info.json does not list it" in problem.reason
-    assert check(directory, split="train").is_valid
-
-
 def test_features_differ_from_the_index(directory):
-    content = read_json(directory, "features.json")
-    text = json.dumps(content).replace("int64", "int32", 1)
-    (directory / "features.json").write_text(text)
-    found = check(directory)
-    assert {each.file for each in found.problems} == {"features.json"}
-    assert "in birds-train.index.json" in found.problems[0].reason
-    assert "int32" in found.problems[0].reason
-
-
-def test_missing_features(directory):
-    (directory / "features.json").unlink()
+    path = directory / "features.json"
+    path.write_text(path.read_text().replace("int64", "int32", 1))
+    problem = only(check(directory, split="train"))
+    assert problem.file == "features.json"
+    assert "int32" in problem.reason
+    assert "in birds-train.index.json" in problem.reason
+    path.unlink()
     assert only(check(directory)).file == "features.json"
 
 
 def test_wrong_or_missing_class_names(directory):
     path = directory / "species.labels.txt"
     path.write_text("crow\nowl\n")
-    report = check(directory)
-    assert {each.file for each in report.problems} == {"species.labels.txt"}
-    assert "2 names, but" in only(report).reason
+    problem = only(check(directory))
+    assert problem.file == path.name
+    assert "2 names, but" in problem.reason
     path.write_text("crow\nwren\nowl\n")
     assert {each.file for each in check(directory).problems} == {"features.json"}
     path.unlink()
@@ -804,20 +741,16 @@ def test_wrong_or_missing_class_names(directory):
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"name": 7}'])
-def test_corrupt_metadata(directory, name, content):
+def test_corrupt_metadata(directory, name):
     """The rest of the dataset is verified without it."""
-    (directory / name).write_text(content)
-    report = check(directory)
-    assert only(report).file == name
-    assert (report.files, report.records) == (4, 69)
-    assert set(report.splits) == {"train", "test"}
-    change(
-        shard(directory.parent / "birds")
-        if name != "dataset_info.json"
-        else directory / "birds-train.tfrecord-00000-of-00003",
-        30,
-    )
+    path = shard(directory)
+    for content in ("", "{", "[]", "null", '{"name": 7}'):
+        (directory / name).write_text(content)
+        report = check(directory)
+        assert only(report).file == name
+        assert (report.files, report.records) == (4, 69)
+        assert set(report.splits) == {"train", "test"}
+    change(path, 30)
     assert len(check(directory).problems) == 2
     rows = directory / "birds-train.index.npy"
     change(rows, rows.stat().st_size - 1)
@@ -846,40 +779,32 @@ def datum(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize("name", ["shard_info.json", "datum_to_type_and_shape_mapping.json"])
+def test_corrupt_datum_metadata(datum, name):
+    for content in ("{", "[]", '{"train": 5}'):
+        (datum / name).write_text(content)
+        assert only(check(datum)).file == name
+
+
 def test_wrong_shard_info(datum):
     assert check(datum).is_valid
     content = read_json(datum, "shard_info.json")
     name = sorted(content["train"])[1]
-    content["train"][name] = 7
+    content["train"] |= {name: 9, "nowhere.tfrecord": 2}
     write_json(datum, content, "shard_info.json")
-    problem = only(check(datum))
-    assert problem.file == "shard_info.json"
-    assert (
-        problem.reason
-        == f"split 'train': {name} has 7 records, but 10 records in dataset_info.json"
-    )
-
-
-@pytest.mark.parametrize("name", ["shard_info.json", "datum_to_type_and_shape_mapping.json"])
-@pytest.mark.parametrize("content", ["{", "[]", '{"train": 5}'])
-def test_corrupt_datum_metadata(datum, name, content):
-    (datum / name).write_text(content)
-    assert only(check(datum)).file == name
-
-
-def test_dataset_of_datum(datum):
+    problems = check(datum).problems
+    assert {each.file for each in problems} == {"shard_info.json"}
+    assert [each.reason.removeprefix("split 'train': ") for each in problems] == [
+        f"{name} has 9 records, but 10 records in dataset_info.json",
+        "nowhere.tfrecord has 2 records, but no entry in dataset_info.json",
+    ]
+    # Without the metadata of TFDS, the list is that of the dataset.
     (datum / "dataset_info.json").unlink()
     (datum / "features.json").unlink()
-    assert check(datum).is_valid
-    assert check(datum).records == 20
-    content = read_json(datum, "shard_info.json")
-    name = sorted(content["train"])[1]
-    content["train"][name] = 9
-    content["train"]["nowhere.tfrecord"] = 2
-    write_json(datum, content, "shard_info.json")
-    found = {each.file: each.reason for each in check(datum).problems}
-    assert found[name] == "the shard has 10 records, but 9 in shard_info.json"
-    assert found["nowhere.tfrecord"] == "the shard is missing, with 2 records"
+    assert {each.file: each.reason for each in check(datum).problems} == {
+        name: "the shard has 10 records, but 9 in shard_info.json",
+        "nowhere.tfrecord": "the shard is missing, with 2 records",
+    }
     (datum / "shard_info.json").write_text("{")
     report = check(datum)
     assert only(report).file == "shard_info.json"
@@ -889,14 +814,17 @@ def test_dataset_of_datum(datum):
 # Reports.
 
 
-def test_report_as_string(directory):
+def test_report_as_string_and_json(directory):
     change(shard(directory), 30)
-    said = str(check(directory))
-    first, header, line = said.splitlines()
+    report = check(directory)
+    first, header, line = str(report).splitlines()
     assert first.startswith(f"{directory}: 4 files, 68 records and ")
     assert first.endswith("checked: 1 problem")
     assert header.split() == ["file", "record", "offset", "problem"]
     assert line.split()[:3] == ["birds-train.tfrecord-00000-of-00003", "0", "0"]
+    content = json.loads(json.dumps(report.to_dict()))
+    assert (content["valid"], content["records"]) == (False, 68)
+    assert content["problems"] == [dataclasses.asdict(only(report))]
 
 
 def test_long_report(directory):
@@ -910,17 +838,8 @@ def test_long_report(directory):
 
 
 def test_limit_of_problems_per_file():
-    problems = Problems()
-    for n in range(20_000):
+    problems = Problems(max_per_file=10)
+    for n in range(15):
         problems.add("a", "wrong", record=n)
     problems.add("b", "wrong")
-    assert (len(problems.listed), problems.unlisted) == (10_001, 10_000)
-
-
-def test_report_as_json(directory):
-    change(shard(directory), 30)
-    report = check(directory)
-    content = json.loads(json.dumps(report.to_dict()))
-    assert content["valid"] is False
-    assert content["records"] == 68
-    assert content["problems"] == [dataclasses.asdict(only(report))]
+    assert (len(problems.listed), problems.unlisted) == (11, 5)

@@ -1,7 +1,8 @@
 """The command line: ``covey write``, ``covey verify`` and the others.
 
-A command is a module with a summary, a function that adds options to a parser, and a function that
-runs. Heavy modules are imported when a command runs, so that ``--help`` is fast.
+A command is a module: ``SUMMARY`` and ``EXAMPLES`` are its help, ``configure`` adds its options to
+a parser, and ``run`` returns the exit status (None is 0). Heavy modules are imported when a command
+runs, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -13,37 +14,25 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import covey
 from covey.cli import index, info, repair, sample, verify, write
-from covey.cli.formatting import error_message, print_message
+from covey.cli.output import error_message, print_message
 from covey.errors import CoveyError, escape
 
 INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command."""
-
-    name: str
-    summary: str
-    configure: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int | None]
-    """Returns the exit status; None is 0."""
-
-
-COMMANDS = (
-    Command("write", write.SUMMARY, write.configure, write.run),
-    Command("info", info.SUMMARY, info.configure, info.run),
-    Command("sample", sample.SUMMARY, sample.configure, sample.run),
-    Command("verify", verify.SUMMARY, verify.configure, verify.run),
-    Command("repair", repair.SUMMARY, repair.configure, repair.run),
-    Command("index", index.SUMMARY, index.configure, index.run),
-)
+COMMANDS = {
+    "write": write,
+    "info": info,
+    "sample": sample,
+    "verify": verify,
+    "repair": repair,
+    "index": index,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,11 +109,12 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"covey {covey.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    for command in COMMANDS:
+    for name, command in COMMANDS.items():
         each = commands.add_parser(
-            command.name,
-            help=command.summary,
-            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+            name,
+            help=command.SUMMARY,
+            description=f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}.",
+            epilog=command.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             given=given,
         )

@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import class_cells, print_lines, print_message, table
-from covey.cli.options import add_path, add_running, print_json, shows_progress, storage_options
+from covey.cli.options import add_path, add_running, shows_progress, storage_options
+from covey.cli.output import class_cells, print_json, print_lines, print_message, table
 from covey.errors import CorruptRecordError, ExampleError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument(
         "--label",

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import TERMINAL_WIDTH, describe_feature, print_lines, shorten, table
-from covey.cli.options import add_output, add_path, print_json, storage_options
+from covey.cli.options import add_output, add_path, storage_options
+from covey.cli.output import (
+    TERMINAL_WIDTH,
+    describe_feature,
+    print_json,
+    print_lines,
+    shorten,
+    table,
+)
 from covey.errors import escape
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from covey.classes import ClassTable
     from covey.results import Info, SplitOverview
 
@@ -28,10 +39,12 @@ _LAYOUTS = {
     "TFRecords": "TFRecord files",
 }
 
+_MAX_BINS = 12
+_ROUND_NUMBERS = [first * 10**power for power in range(19) for first in (1, 2, 5)]
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     add_output(parser)
 
@@ -99,8 +112,6 @@ def _split_details(split: SplitOverview, found: Info) -> Iterator[str]:
 
 def _classes(name: str, label: str | None, classes: ClassTable) -> Iterator[str]:
     """Yield the lines of the class sizes and their histogram."""
-    from covey.maintenance.info import histogram
-
     of = "by file" if label == "@file" else f"of {label!r}"
     yield f"{name}: {len(classes):,} {'class' if len(classes) == 1 else 'classes'} {of}"
     bins = histogram(classes.counts)
@@ -150,8 +161,6 @@ def _to_dict(found: Info) -> dict[str, Any]:
 
 
 def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
-    from covey.maintenance.info import histogram
-
     content: dict[str, Any] = {
         "records": split.records,
         "shards": split.shards,
@@ -176,3 +185,48 @@ def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
             ],
         }
     return content
+
+
+def histogram(counts: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return a histogram of class sizes: (smallest size, largest size, number of classes) per bin.
+
+    There are at most twelve bins: one per size if there are few sizes, else of equal width, or of
+    growing width if some classes are much larger than others.
+
+    Args:
+        counts: Number of examples of each class.
+
+    >>> import numpy as np
+    >>> histogram(np.array([3, 3, 4]))
+    [(3, 3, 2), (4, 4, 1)]
+    >>> histogram(np.array([1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377]))[-1]
+    (200, 499, 2)
+    """
+    import numpy as np
+
+    sizes, classes = np.unique(counts, return_counts=True)
+    if not len(sizes):
+        return []
+    low, high = int(sizes[0]), int(sizes[-1])
+    if len(sizes) <= _MAX_BINS:
+        bins = [(size, size) for size in sizes.tolist()]
+    elif high >= 8 * max(1, low):
+        # 1, 2, 5, 10, ..., or 1, 10, 100, ... if those are too many.
+        bins = _bins(_ROUND_NUMBERS, low, high)
+        if len(bins) > _MAX_BINS:
+            bins = _bins(_ROUND_NUMBERS[::3], low, high)
+    else:
+        step = next(each for each in _ROUND_NUMBERS if each * _MAX_BINS > high - low)
+        bins = _bins(range(low // step * step, high + step + 1, step), low, high)
+    return [
+        (begin, end, int(classes[(sizes >= begin) & (sizes <= end)].sum())) for begin, end in bins
+    ]
+
+
+def _bins(begins: Sequence[int], low: int, high: int) -> list[tuple[int, int]]:
+    """Return the bins between successive numbers that overlap a range of sizes."""
+    return [
+        (begin, following - 1)
+        for begin, following in itertools.pairwise(begins)
+        if following > low and begin <= high
+    ]

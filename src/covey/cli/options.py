@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from typing import Any
-
-from covey.errors import DatasetError, escape
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 _POWERS = "kmgt"
@@ -150,26 +147,3 @@ def shows_progress(options: argparse.Namespace) -> bool | None:
 def storage_options(options: argparse.Namespace) -> dict[str, Any] | None:
     """Return the options of fsspec."""
     return dict(options.storage_option) or None
-
-
-def check_report(path: str | None) -> None:
-    """Raise DatasetError if a report cannot be written to a file."""
-    if path is None:
-        return
-    directory = os.path.dirname(path) or "."
-    if not os.access(directory, os.W_OK) or os.path.isdir(path):
-        raise DatasetError("the report cannot be written", path=path, option="report")
-
-
-def write_report(path: str | None, rows: list[dict[str, Any]]) -> None:
-    """Write a report as JSON Lines, if a path is given."""
-    if path is None:
-        return
-    with open(path, "w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(escape(json.dumps(row, ensure_ascii=False)) + "\n")
-
-
-def print_json(content: Any) -> None:
-    """Print a JSON object. Control characters that JSON allows are escaped."""
-    print(escape(json.dumps(content, indent=1, ensure_ascii=False), keep="\n"))

@@ -5,16 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from covey.cli.formatting import print_lines
-from covey.cli.options import (
-    add_path,
-    add_running,
-    check_report,
-    print_json,
-    shows_progress,
-    storage_options,
-    write_report,
-)
+from covey.cli.options import add_path, add_running, shows_progress, storage_options
+from covey.cli.output import check_report, print_json, print_lines, write_report
 
 SUMMARY = "copy the valid records of a dataset into a new one, or clean up after interrupted writes"
 
@@ -25,14 +17,13 @@ versions are deleted; no record is read.
 
 examples:
   covey repair data/birds
-  covey repair data/birds --output data/birds-mended
+  covey repair data/birds --output data/birds-repaired
   covey repair 'photos/*.tfrec' --output data/photos --report lost.jsonl
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument("--output", metavar="NEW", help="directory or URL of the new dataset")
     parser.add_argument(

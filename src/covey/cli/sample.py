@@ -8,14 +8,14 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import describe_feature, print_lines, print_message, shorten, table
-from covey.cli.options import (
-    add_path,
-    add_running,
-    positive,
+from covey.cli.options import add_path, add_running, positive, shows_progress, storage_options
+from covey.cli.output import (
+    describe_feature,
     print_json,
-    shows_progress,
-    storage_options,
+    print_lines,
+    print_message,
+    shorten,
+    table,
 )
 from covey.errors import FeatureError
 
@@ -44,7 +44,6 @@ EXAMPLES_PER_CLASS = 4
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     parser.add_argument(
         "-p",

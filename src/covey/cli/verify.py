@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from covey.cli.formatting import print_lines
-from covey.cli.options import add_path, add_running, print_json, shows_progress, storage_options
+from covey.cli.options import add_path, add_running, shows_progress, storage_options
+from covey.cli.output import print_json, print_lines
 
 SUMMARY = "check every checksum, example and index row of a dataset, and list all problems"
 
@@ -21,7 +21,6 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     add_path(parser)
     add_running(parser)
 

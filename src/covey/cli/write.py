@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.cli.formatting import class_cells, print_lines, print_message, table
 from covey.cli.options import (
     add_progress,
     add_storage_option,
-    check_report,
     count_or_fraction,
     default,
     fraction,
@@ -21,11 +18,19 @@ from covey.cli.options import (
     positive,
     shows_progress,
     size,
+)
+from covey.cli.output import (
+    check_report,
+    class_cells,
+    print_lines,
+    print_message,
+    table,
     write_report,
 )
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
 
 if TYPE_CHECKING:
+    from covey import HoldOut
     from covey.results import SkippedRecord, WriteResult
     from covey.sources import Source
 
@@ -40,8 +45,8 @@ EXAMPLES = """\
 examples:
   covey write photos data/birds                     a directory of images per class
   covey write birds.csv data/birds --label species
-  covey write glyphs.npz data/glyphs --held-out-classes 100
-  covey write photos data/birds --val-fraction 0.1 --on-error skip --report bad.jsonl
+  covey write glyphs.npz data/glyphs --hold-out-classes 100
+  covey write photos data/birds --hold-out-fraction 0.1 --on-error skip --report bad.jsonl
   covey write more.jsonl data/birds --mode append
   covey write photos s3://bucket/birds --storage-option profile=mine
 """
@@ -51,7 +56,6 @@ _MAX_LISTED = 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.epilog = EXAMPLES
     parser.add_argument("source", metavar="SOURCE", help="file, directory, or quoted pattern")
     parser.add_argument("target", metavar="TARGET", help="directory or URL of the dataset")
 
@@ -88,26 +92,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     splits.add_argument("--split", default="train", help="split to write (default: train)")
     held_out = splits.add_mutually_exclusive_group()
     held_out.add_argument(
-        "--val-fraction",
+        "--hold-out-fraction",
         metavar="FRACTION",
         type=fraction,
         help="write about this fraction of the examples as a second split; the hash of the key "
-        "decides, so the side of an example does not depend on the others",
+        "decides, so the split of an example does not depend on the others",
     )
     held_out.add_argument(
-        "--held-out-classes",
+        "--hold-out-classes",
         metavar="N",
         type=count_or_fraction,
         help="write this number (or percentage) of the classes as a second split, to evaluate on "
         "unseen classes; the hashes of the class names decide",
     )
-    splits.add_argument("--val-split", metavar="NAME", help="second split (default: val)")
     splits.add_argument(
-        "--val-seed",
+        "--hold-out-by",
+        metavar="FEATURE",
+        help="feature whose hash decides in place of that of the key: examples with the same value "
+        "are in the same split",
+    )
+    splits.add_argument("--hold-out-split", metavar="NAME", help="second split (default: val)")
+    splits.add_argument(
+        "--hold-out-seed",
         metavar="N",
         type=int,
         default=0,
-        help="seed of the division (default: 0); --seed does not change it",
+        help="seed of the choice (default: 0); --seed does not change it",
     )
     splits.add_argument(
         "--mode",
@@ -167,22 +177,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    import covey
+
     _check(options)
+    hold_out = _hold_out(options)
     source = _open(options)
-    skipped: list[tuple[str, SkippedRecord, int]] = []
-    written: list[WriteResult] = []
-    try:
-        for split, part in _divide(source, options):
-            result = _write(part, split, options)
-            skipped += [(split, each, _position(part, each.record)) for each in result.skipped]
-            written.append(result)
-    except BaseException:
-        if written:
-            print_message(f"split {written[0].split!r} is written; the following error is later")
-        raise
+    with _named(source):
+        result = covey.write(
+            source,
+            options.target,
+            split=options.split,
+            hold_out=hold_out,
+            label=options.label,
+            defaults=dict(options.default),
+            key=options.key,
+            name=options.name,
+            description=options.description,
+            shuffle=not options.no_shuffle,
+            sort_by_class=options.sort_by_class,
+            seed=options.seed,
+            shards=options.shards,
+            records_per_shard=options.records_per_shard,
+            shard_bytes=options.shard_bytes,
+            compression=None if options.compression == "none" else options.compression.upper(),
+            compression_level=options.compression_level,
+            mode=options.mode,
+            memory_limit=options.memory_limit,
+            workers=options.workers,
+            on_error=options.on_error,
+            progress=shows_progress(options),
+            storage_options=dict(options.storage_option),
+        )
     if not options.quiet:
-        print_lines(*summary(written))
-    _report(skipped, source, options)
+        print_lines(*summary([result, *([] if result.held_out is None else [result.held_out])]))
+    _report(result.skipped, source, options)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -190,56 +218,32 @@ def _check(options: argparse.Namespace) -> None:
     from covey.dataset_info import check_split_name
     from covey.urls import shown
 
-    splits = _splits(options)
-    if options.val_split is not None and len(splits) == 1:
-        options.refuse("--val-split needs --val-fraction or --held-out-classes")
-    if len(set(splits)) < len(splits):
-        options.refuse(f"--split and --val-split are both {options.split!r}")
-    for split in splits:
-        check_split_name(split)
-    _check_target(options)
+    check_split_name(options.split)
     if os.path.realpath(options.source) == os.path.realpath(options.target):
         raise DatasetError("SOURCE and TARGET are the same", path=shown(options.target))
     check_report(options.report)
 
 
-def _splits(options: argparse.Namespace) -> list[str]:
-    divides = options.val_fraction is not None or options.held_out_classes is not None
-    return [options.split, options.val_split or "val"] if divides else [options.split]
+def _hold_out(options: argparse.Namespace) -> HoldOut | None:
+    """Return the examples to hold out."""
+    from covey import HoldOut
 
-
-def _check_target(options: argparse.Namespace) -> bool:
-    """Return whether the dataset has no schema that the splits must have.
-
-    Raises:
-        DatasetError: If a split cannot be written.
-    """
-    from covey.urls import shown
-    from covey.writing.target import TargetSplit
-
-    try:
-        with _directory(options) as directory:
-            found = [
-                TargetSplit.inspect(directory, split, options.mode, options.name)
-                for split in _splits(options)
-            ]
-            return all(each.known_schema()[0] is None for each in found)
-    except NotADirectoryError:
-        raise DatasetError("must be a directory, is a file", path=shown(options.target)) from None
-
-
-@contextmanager
-def _directory(options: argparse.Namespace) -> Iterator[Path]:
-    """Yield the directory of the dataset, or a local copy of the metadata of a URL."""
-    from covey.storage import is_remote
-    from covey.writing.publish import RemoteStaging
-
-    if not is_remote(options.target):
-        yield Path(options.target)
-        return
-    storage = dict(options.storage_option)
-    with RemoteStaging(options.target, options.split, appends=False, options=storage) as mirror:
-        yield mirror.directory
+    if options.hold_out_fraction is None and options.hold_out_classes is None:
+        if options.hold_out_by is not None:
+            options.refuse("--hold-out-by needs --hold-out-fraction")
+        if options.hold_out_split is not None:
+            options.refuse("--hold-out-split needs --hold-out-fraction or --hold-out-classes")
+        return None
+    split = options.hold_out_split or "val"
+    if split == options.split:
+        options.refuse(f"--split and --hold-out-split are both {split!r}")
+    return HoldOut(
+        fraction=options.hold_out_fraction,
+        classes=options.hold_out_classes,
+        by=options.hold_out_by,
+        split=split,
+        seed=options.hold_out_seed,
+    )
 
 
 def _open(options: argparse.Namespace) -> Source:
@@ -275,64 +279,6 @@ def _describe(source: Source) -> Iterator[str]:
         yield f"label {source.label!r}"
 
 
-def _divide(source: Source, options: argparse.Namespace) -> list[tuple[str, Source]]:
-    """Return the splits to write with their sources."""
-    splits = _splits(options)
-    if len(splits) == 1:
-        return [(options.split, source)]
-    from covey._progress import Progress
-    from covey.sources.hold_out import hold_out
-
-    classes = options.held_out_classes
-    # An existing split determines the schema; without one, both parts must have the same.
-    infers = _check_target(options)
-    with Progress(shows_progress(options), source.length, "dividing") as bar, _named(source):
-        parts = hold_out(
-            source,
-            fraction=options.val_fraction,
-            classes=classes if isinstance(classes, int) else None,
-            class_fraction=classes if isinstance(classes, float) else None,
-            key=options.key,
-            label=options.label,
-            seed=options.val_seed,
-            infer=infers,
-            defaults=dict(options.default),
-            on_error=options.on_error,
-            progress=bar.add,
-        )
-    return list(zip(splits, parts, strict=True))
-
-
-def _write(source: Source, split: str, options: argparse.Namespace) -> WriteResult:
-    import covey
-
-    with _named(source):
-        return covey.write(
-            source,
-            options.target,
-            split=split,
-            label=options.label,
-            defaults=dict(options.default),
-            key=options.key,
-            name=options.name,
-            description=options.description,
-            shuffle=not options.no_shuffle,
-            sort_by_class=options.sort_by_class,
-            seed=options.seed,
-            shards=options.shards,
-            records_per_shard=options.records_per_shard,
-            shard_bytes=options.shard_bytes,
-            compression=None if options.compression == "none" else options.compression.upper(),
-            compression_level=options.compression_level,
-            mode=options.mode,
-            memory_limit=options.memory_limit,
-            workers=options.workers,
-            on_error=options.on_error,
-            progress=shows_progress(options),
-            storage_options=dict(options.storage_option),
-        )
-
-
 @contextmanager
 def _named(source: Source) -> Iterator[None]:
     """Add the path of the source to errors of its examples, and the option that skips them."""
@@ -345,13 +291,6 @@ def _named(source: Source) -> Iterator[None]:
         if is_item and not error.remedy and not isinstance(error, DuplicateKeyError):
             error.remedy = "--on-error skip skips and lists examples that cannot be read"
         raise
-
-
-def _position(source: Source, example: int) -> int:
-    """Return the position of an example in the source that was divided."""
-    from covey.sources.hold_out import HeldOutPart
-
-    return source.position(example) if isinstance(source, HeldOutPart) else example
 
 
 def summary(written: list[WriteResult]) -> list[str]:
@@ -382,21 +321,16 @@ def summary(written: list[WriteResult]) -> list[str]:
     return lines
 
 
-def _report(
-    skipped: list[tuple[str, SkippedRecord, int]], source: Source, options: argparse.Namespace
-) -> None:
+def _report(skipped: Sequence[SkippedRecord], source: Source, options: argparse.Namespace) -> None:
     """Write and print the skipped examples."""
-    rows: list[dict[str, Any]] = [
-        {"split": split, "example": position, "reason": each.reason}
-        for split, each, position in skipped
-    ]
-    write_report(options.report, rows)
-    if not rows:
+    write_report(
+        options.report, [{"example": each.record, "reason": each.reason} for each in skipped]
+    )
+    if not skipped:
         return
-    rows.sort(key=lambda row: row["example"])
-    lines = [f"skipped {len(rows):,} examples of {source.path}:"]
-    lines += [f"  example {row['example']}: {row['reason']}" for row in rows[:_MAX_LISTED]]
-    if len(rows) > _MAX_LISTED:
+    lines = [f"skipped {len(skipped):,} examples of {source.path}:"]
+    lines += [f"  example {each.record}: {each.reason}" for each in skipped[:_MAX_LISTED]]
+    if len(skipped) > _MAX_LISTED:
         where = f"see {options.report}" if options.report else "--report FILE lists all"
-        lines.append(f"  and {len(rows) - _MAX_LISTED:,} more: {where}")
+        lines.append(f"  and {len(skipped) - _MAX_LISTED:,} more: {where}")
     print_message(*lines)

@@ -1,150 +1,60 @@
-"""datum's TFRecordWriter and Serializer.
+"""datum's TFRecordWriter.
 
-The directory that they write can be opened by datum, TFDS and covey.
+The directory that it writes can be opened by datum, TFDS and covey.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from covey import _core
 from covey._files import atomic_write
 from covey._locks import locked
 from covey._progress import Progress
-from covey.compat.datum_schema import DatumSchema, shape_of
-from covey.compat.datum_split import RecordCache
+from covey.compat.datum_schema import DatumSchema, merge_entries, shape_of
+from covey.compat.serializer import Serializer
 from covey.dataset_info import check_split_name
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
-from covey.schema import Features, Tensor
-from covey.schema.columns import as_array
+from covey.index.format import Shard
+from covey.labels import Classes, find_label, is_string, read_strings
+from covey.schema import Features
 from covey.schema.datum import (
     ShardInfo,
     check_shard_info,
-    check_split,
     entries_to_json,
-    merge_entries,
     read_entries,
     read_shard_info,
-    shard_info_to_json,
 )
-from covey.shuffle.keys import Key
+from covey.schema.merge import unify
+from covey.schema.tfds import features_from_tfds
+from covey.shuffle.external_sort import Spool
+from covey.shuffle.keys import Key, make_rows
 from covey.storage import LocalStorage
-from covey.urls import check_local, shown
-from covey.writing.options import WriteOptions
+from covey.tfrecord import Block
+from covey.urls import check_local
+from covey.writing.options import DEFAULT_MEMORY_LIMIT, DEFAULT_SHARD_BYTES, WriteOptions
+from covey.writing.split_writer import SplitWriter, stage_split
+from covey.writing.target import TargetSplit
 
 __all__ = ["CountWarning", "Serializer", "TFRecordWriter"]
 
-_MAX_SCHEMAS = 256
+_BLOCK_BYTES = 1 << 20
+_BLOCK_RECORDS = 1024
 
 
 class CountWarning(UserWarning):
     """The number of examples of a generator is not `total_examples`."""
-
-
-class Serializer:
-    """Function that encodes a dict of values as a tf.train.Example.
-
-    Args:
-        features: Schema of the dicts. By default integers and bools are stored as int64, floats as
-            float32, strings and bytes as bytes, arrays as flat lists; an empty array is omitted.
-        images: Features that are paths of image files, whose content is stored.
-
-    >>> record = Serializer()({"label": 3, "song": [[0.5, 1.0], [1.5, 2.0]]})
-    >>> Features({"song": Tensor("float32", (2, 2))}).decode(record)["song"][1]
-    array([1.5, 2. ], dtype=float32)
-    """
-
-    def __init__(
-        self,
-        features: Features | Mapping[str, Any] | None = None,
-        *,
-        images: Iterable[str] = (),
-    ) -> None:
-        self.features = None if features is None else Features(features)
-        self.images = frozenset([images] if isinstance(images, str) else images)
-        self._schemas: dict[tuple[tuple[str, str, Any], ...], Features] = {}
-
-    def __call__(self, datum: Mapping[str, Any]) -> bytes:
-        """Return the record of an example."""
-        if not isinstance(datum, Mapping):
-            raise FeatureError(f"the datum is of type {type(datum).__name__}; must be a dict")
-        values = {
-            name: _read_image(name, value) if name in self.images else value
-            for name, value in datum.items()
-        }
-        kinds: list[tuple[str, str, Any]] = []
-        declared = self.features or Features({})
-        if self.features is not None:
-            # The shapes that add_shape_fields() adds are not declared.
-            for name in values:
-                if name not in declared and name.removesuffix("_shape") in declared:
-                    kinds.append((name, "int64", (len(values[name]),)))
-        else:
-            for name in tuple(values):
-                try:
-                    dtype, is_scalar, value = _flatten(values.pop(name))
-                except FeatureError as error:
-                    error.feature = name
-                    raise
-                if is_scalar or len(value):
-                    values[name] = value
-                    kinds.append((name, dtype, () if is_scalar else (None,)))
-        return self._schema(tuple(kinds)).encode(values)
-
-    def _schema(self, kinds: tuple[tuple[str, str, Any], ...]) -> Features:
-        """Return the declared features and others."""
-        if kinds not in self._schemas:
-            if len(self._schemas) >= _MAX_SCHEMAS:
-                self._schemas.clear()
-            declared = {} if self.features is None else self.features.nest(self.features)
-            others = {name: Tensor(dtype, shape) for name, dtype, shape in kinds}
-            self._schemas[kinds] = Features({**declared, **others})
-        return self._schemas[kinds]
-
-
-def _flatten(value: Any) -> tuple[str, bool, Any]:
-    """Return the dtype of a value, whether it is a scalar, and the value or flat list of values."""
-    if isinstance(value, (str, bytes)):
-        return "bytes", True, value
-    if isinstance(value, (bytearray, memoryview)):
-        return "bytes", True, bytes(value)
-    if isinstance(value, (bool, int)):
-        return "int64", True, int(value)
-    if isinstance(value, float):
-        return "float32", True, value
-    array = as_array(value)
-    if array.dtype.kind in "SU" and isinstance(value, (list, tuple)):
-        array = np.array(value, object)  # strings of NumPy lose trailing zero bytes
-    kind = array.dtype.kind
-    if kind in "biu":
-        return "int64", False, array.astype(np.int64 if kind == "b" else array.dtype).ravel()
-    if kind == "f":
-        return "float32", False, array.ravel()
-    flat = array.ravel().tolist()
-    others = [each for each in flat if not isinstance(each, (str, bytes))]
-    if kind not in "SUTO" or others:
-        found = f"dtype {array.dtype}" if kind != "O" else f"type {type(others[0]).__name__}"
-        raise FeatureError(
-            f"a value has {found}; must be numbers, or strings and bytes, in lists of equal lengths"
-        )
-    return "bytes", False, flat
-
-
-def _read_image(name: str, value: Any) -> Any:
-    if not isinstance(value, (str, os.PathLike)):
-        return value
-    try:
-        return Path(value).read_bytes()
-    except OSError as error:
-        reason = f"the image {shown(os.fspath(value))!r} cannot be read: {error.strerror}"
-        raise FeatureError(reason, feature=name) from None
 
 
 class TFRecordWriter:
@@ -176,9 +86,9 @@ class TFRecordWriter:
     """Number of shards."""
     records_per_shard: int | None = None
     """Number of records of each shard, if ``shards`` is None."""
-    shard_bytes: int = 256 << 20
+    shard_bytes: int = DEFAULT_SHARD_BYTES
     """Approximate size of each shard, if ``shards`` and ``records_per_shard`` are None."""
-    memory_limit: int = 512 << 20
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
     """Approximate number of bytes of records in memory; more are spilled to disk."""
     seed: int = 0
     """Seed of the shuffled order."""
@@ -196,7 +106,9 @@ class TFRecordWriter:
         **gen_kwargs: Any,
     ) -> None:
         check_split_name(split)
-        check_split(split)
+        if not re.fullmatch(r"\w+", split):
+            allowed = "letters, digits and '_', for datum's reader"
+            raise DatasetError(option="split", found=split, allowed=allowed)
         if isinstance(sparse_features, str):
             raise FeatureError(
                 option="sparse_features", found=sparse_features, allowed="a list of names"
@@ -218,8 +130,8 @@ class TFRecordWriter:
         self.gen_kwargs = {**gen_kwargs, "split": split}
         self.current_examples = 0
         """Number of cached examples."""
-        self._cache: tuple[RecordCache, DatumSchema] | None = None
-        self._finalizer: Any = None  # deletes a cache that is not flushed
+        self._cache: _RecordCache | None = None
+        self._staging = ExitStack()  # deletes a cache that is not flushed
 
     def create_records(self) -> None:
         """Run the generator and write its examples."""
@@ -234,29 +146,22 @@ class TFRecordWriter:
             SourceError: If the generator fails.
             DatasetError: If there are no examples.
         """
-        if self._cache is not None:
-            self._finalizer()
-            self._cache = None
-        schema = DatumSchema(self.sparse_features)
-        with Progress(self.progress, self.total_examples, f"caching {self.split}") as bar:
-            cache = RecordCache(
-                self._directory,
-                self._options(),
-                progress=bar.add,
-            )
-            try:
+        self._staging.close()
+        self._cache, options = None, self._options()
+        with ExitStack() as stack:
+            writer = stack.enter_context(stage_split(str(self._directory), options))
+            cache = _RecordCache(writer, options, DatumSchema(self.sparse_features))
+            title = f"caching {self.split}"
+            with Progress(self.progress, self.total_examples, title) as bar:
                 for key, datum, record in self._records():
-                    schema.add(datum, record)
-                    cache.add(key, record)
-                cache.flush()
-                self._check_count(cache.records)
-                schema.entries()
-            except BaseException:
-                cache.abort()
-                raise
+                    cache.add(key, datum, record, bar)
+                cache.spill(bar)
+            self._check_count(cache.records)
+            cache.schema.entries()
+            self._staging = stack.pop_all()
+        weakref.finalize(self, self._staging.close)
         self.current_examples = cache.records
-        self._cache = cache, schema
-        self._finalizer = weakref.finalize(self, cache.abort)
+        self._cache = cache
 
     def _options(self) -> WriteOptions:
         # Without compression, which datum's reader does not support.
@@ -357,18 +262,16 @@ class TFRecordWriter:
                 path=self.path,
                 remedy="call cache_records() before flush()",
             )
-        (cache, schema), self._cache = self._cache, None
-        entries = schema.entries()
-        try:
+        cache, self._cache = self._cache, None
+        with self._staging:
+            entries = cache.schema.entries()
             if read_shard_info(self._directory).keys() - {self.split}:
                 known = read_entries(LocalStorage(), str(self._directory))
                 if known is not None:
                     entries = merge_entries(known, entries, str(self._directory))
             with Progress(self.progress, cache.records, f"writing {self.split}") as bar:
-                sidecars = {ENTRIES_FILE: entries_to_json(entries)}
-                shards = cache.write(self._features(schema), self.label, bar, sidecars)
-        finally:
-            self._finalizer()
+                features = self._features(cache.schema)
+                shards = cache.write(features, self.label, bar, entries_to_json(entries))
         shard_info = {self.split: {shard.name: shard.records for shard in shards}}
         self.save_shard_info(shard_info)
         return shard_info, cache.bytes
@@ -395,4 +298,99 @@ class TFRecordWriter:
         with locked(self._directory):
             known = read_shard_info(self._directory)
             if {**known, **checked} != known or not path.exists():
-                atomic_write(path, shard_info_to_json({**known, **checked}).encode())
+                text = json.dumps({**known, **checked}, indent=1, ensure_ascii=False)
+                atomic_write(path, text.encode())
+
+
+class _RecordCache:
+    """The records of a split, sorted by the hashes of their keys.
+
+    Args:
+        writer: Writer of the split.
+        options: Options of the write.
+        schema: Schema of the examples.
+    """
+
+    def __init__(self, writer: SplitWriter, options: WriteOptions, schema: DatumSchema) -> None:
+        self.schema = schema
+        self.records = 0
+        self.bytes = 0
+        """Size of the records, without their frames."""
+        self._writer = writer
+        self._seed = options.seed
+        self._frames = _core.FrameBuffer(_BLOCK_BYTES)
+        self._keys: list[Key] = []
+        self._spool = Spool(
+            writer.staging.path,
+            memory_limit=options.memory_limit,
+            order=options.order,
+            unique=True,
+        )
+
+    def add(self, key: Key, datum: Mapping[str, Any], record: bytes, progress: Progress) -> None:
+        """Add an example and its record."""
+        self.schema.add(datum, record)
+        size = self._frames.append(record)
+        self._keys.append(key)
+        self.records += 1
+        self.bytes += len(record)
+        if size >= _BLOCK_BYTES or len(self._keys) >= _BLOCK_RECORDS:
+            self.spill(progress)
+
+    def spill(self, progress: Progress) -> None:
+        """Move the records of the buffer to the spool."""
+        if not self._keys:
+            return
+        block, keys = Block(*self._frames.take()), self._keys
+        self._keys = []
+        positions = np.arange(self.records - len(block), self.records, dtype=np.uint64)
+        self._spool.add(block, make_rows(positions, block.lengths, keys, self._seed), keys)
+        progress.add(len(block), block.data.nbytes)
+
+    def write(
+        self, features: Features, label: str | None, progress: Progress, entries: str
+    ) -> tuple[Shard, ...]:
+        """Write and commit the records.
+
+        Args:
+            features: Features of the records.
+            label: Label feature; None for the only ClassLabel.
+            progress: Progress bar.
+            entries: Content of datum's description.
+
+        Raises:
+            DuplicateKeyError: If two records have the same key.
+            DatasetError: If the features differ from those of the other splits.
+        """
+        self._writer.inspect()  # other splits may have been written since the records were added
+        features = _unify_splits(self._writer.target, features)
+        label = find_label(features, label)
+        names: set[str] = set()
+        if label is not None and is_string(features[label]):
+            for block, _ in self._spool.blocks():
+                names.update(read_strings(features, label, block))
+        classes = Classes(features, label, sorted(names))
+        sidecars = {ENTRIES_FILE: entries}
+        return self._writer.write(
+            [self._spool], features, classes, progress, sidecars=sidecars, list_shards=True
+        ).shards
+
+
+def _unify_splits(target: TargetSplit, features: Features) -> Features:
+    """Return the features that fit the records and those of the other splits."""
+    splits = () if target.info is None else target.info.splits
+    for split in splits:
+        if split.name == target.split:
+            continue
+        metadata = target.index_metadata(split.name)
+        known = features_from_tfds(target.directory) if metadata is None else metadata.features
+        try:
+            features = unify(known, features, allow_missing=True)
+        except FeatureError as error:
+            raise DatasetError(
+                f"{error.reason}; all splits of a dataset must have the same features",
+                path=target.directory,
+                feature=error.feature,
+                remedy="write to another directory",
+            ) from None
+    return features

@@ -1,4 +1,4 @@
-"""The schema of examples that a serializer has encoded, for datum's reader and for covey.
+"""datum's description of examples that a serializer has encoded, and their features in covey.
 
 Types and numbers of values come from a native survey of the records, shapes from the examples.
 """
@@ -9,19 +9,19 @@ import math
 import os
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from covey import _core
-from covey.errors import ExampleError, FeatureError
+from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.schema import Features, Image, Steps, Tensor
-from covey.schema.columns import Shape, unify_shapes
+from covey.schema.columns import Shape
 from covey.schema.datum import DTYPES, DatumEntry
 from covey.schema.infer import survey_kinds
 from covey.schema.types import Feature
-from covey.sources.image_formats import image_format, jpeg_segments
+from covey.sources.images import image_format, jpeg_segments
 
 _TYPES = {dtype: name for name, dtype in DTYPES.items()}
 _REMEDY = "list it in sparse_features"
@@ -29,31 +29,38 @@ _CHECK_INTERVAL = 1024
 
 
 @dataclass(slots=True)
-class _Shapes:
-    """The shapes of a feature in the examples; a shape is None if the value is not an array."""
+class _Seen:
+    """A feature of the examples; a shape is None if the value is not an array."""
 
-    first: Shape | None
     example: int
     """First example that has the feature."""
+    shape: Shape | None
+    """Shape of the feature in that example."""
     common: Shape | None
-    last: Shape | None
+    """Shape that fits all examples."""
+    is_string: bool
+    """Whether all values are strings."""
+    is_image: bool
+    """Whether all values are stored as images, as far as is known."""
+    missing: int | None
+    """First example that lacks the feature."""
     other: tuple[int, Shape | None] | None = None
     """First example with another shape, and its shape."""
-    rank: tuple[int, Shape | None] | None = None
-    """First example with another number of dimensions, and its shape."""
-    is_string: bool = True
+    image: Image | None = None
+    """Feature that fits all images."""
 
-    def add(self, shape: Shape | None, example: int) -> None:
-        """Add a shape that differs from the last one."""
-        self.last = shape
-        if shape != self.first:
-            self.other = self.other or (example, shape)
-        if shape is None or self.common is None:
-            self.common = None
-            return
-        if len(shape) != len(self.common) and max(len(shape), len(self.common)) > 1:
-            self.rank = self.rank or (example, shape)
-        self.common = unify_shapes(self.common, shape)
+    def add_image(self, name: str, record: bytes) -> None:
+        """Unify the image of a record with those before it."""
+        found = None
+        try:
+            decoded = Features({name: Tensor("bytes", (None,), default=[])}).decode(record)[name]
+            found = image_of(decoded[0]) if len(decoded) == 1 else None
+        except ExampleError:
+            pass
+        self.is_image = found is not None
+        if found is not None and self.image is not None:
+            found = replace(found, shape=_unify_shapes(self.image.shape, found.shape))
+        self.image = found
 
 
 class DatumSchema:
@@ -66,9 +73,7 @@ class DatumSchema:
     def __init__(self, sparse: Collection[str]) -> None:
         self._sparse = frozenset(sparse)
         self._survey = _core.Survey()
-        self._shapes: dict[str, _Shapes] = {}
-        self._missing: dict[str, int] = {}  # first example that lacks the feature
-        self._images: dict[str, Image | None] = {}  # features of which all values are images
+        self._seen: dict[str, _Seen] = {}
 
     def add(self, datum: Mapping[str, Any], record: bytes) -> None:
         """Add an example and its record.
@@ -82,43 +87,38 @@ class DatumSchema:
         except _core.Fault as fault:
             reason = f"the serializer returned an invalid tf.train.Example (byte {fault.offset})"
             raise FeatureError(reason, example=example) from None
-        if datum.keys() != self._shapes.keys():
-            self._add_names(datum, example)
+        for name in self._seen.keys() - datum.keys():
+            if self._seen[name].missing is None:
+                self._seen[name].missing = example
         for name, value in datum.items():
-            shapes = self._shapes[name]
-            shape = shape_of(value)
-            if shape != shapes.last:
-                shapes.add(shape, example)
-            if shapes.is_string and not isinstance(value, str):
-                shapes.is_string = False
-        for name in tuple(self._images):
-            self._add_image(name, record)
+            self._add_value(name, value, example)
+            if self._seen[name].is_image:
+                self._seen[name].add_image(name, record)
         if (example + 1) % _CHECK_INTERVAL == 0:
             self.entries()
 
-    def _add_names(self, datum: Mapping[str, Any], example: int) -> None:
-        for name in self._shapes.keys() - datum.keys():
-            self._missing.setdefault(name, example)
-        for name in [name for name in datum if name not in self._shapes]:
-            shape = shape_of(datum[name])
-            self._shapes[name] = _Shapes(shape, example, shape, shape)
-            if example:
-                self._missing[name] = 0
-            if _may_be_image(datum[name]):
-                self._images[name] = None
-
-    def _add_image(self, name: str, record: bytes) -> None:
-        """Unify an image with those before it, or note that the feature is not an image."""
-        found = None
-        try:
-            decoded = Features({name: Tensor("bytes", (None,), default=[])}).decode(record)[name]
-            found = image_of(decoded[0]) if len(decoded) == 1 else None
-        except ExampleError:
-            pass
-        known = self._images.pop(name)
-        if found is not None:
-            shape = found.shape if known is None else unify_shapes(known.shape, found.shape)
-            self._images[name] = Image(shape, format=found.format)
+    def _add_value(self, name: str, value: Any, example: int) -> None:
+        shape = shape_of(value)
+        seen = self._seen.get(name)
+        if seen is None:
+            missing = 0 if example else None
+            is_string, is_image = isinstance(value, str), _may_be_image(value)
+            self._seen[name] = _Seen(example, shape, shape, is_string, is_image, missing)
+            return
+        seen.is_string = seen.is_string and isinstance(value, str)
+        if shape == seen.shape:
+            return
+        if seen.other is None:
+            seen.other = example, shape
+        if shape is None or seen.common is None:
+            seen.common = None
+            return
+        ranks = {len(shape), len(seen.common)}
+        if name in self._sparse and len(ranks) > 1 and max(ranks) > 1:
+            reason = f"has shape {seen.shape}, example {example} {shape}"
+            remedy = "use one number of dimensions, also for empty arrays: np.zeros((0, 4))"
+            raise _invalid(name, seen.example, reason, remedy)
+        seen.common = _unify_shapes(seen.common, shape)
 
     def entries(self) -> dict[str, DatumEntry]:
         """Return datum's description of the features.
@@ -126,11 +126,17 @@ class DatumSchema:
         Raises:
             FeatureError: If no description lets datum's reader read all examples.
         """
-        kinds = self._kinds()
-        entries = {name: self._entry(name, kind) for name, kind in kinds.items()}
-        for name, shapes in self._shapes.items():
-            if name not in entries and name not in self._sparse and 0 in (shapes.common or ()):
-                raise _invalid(name, shapes.example, "has no values")
+        context = self._survey.context()
+        entries: dict[str, DatumEntry] = {}
+        for name, kind in self._kinds().items():
+            low, high = context[name][3:]
+            if name in self._sparse:
+                entries[name] = self._sparse_entry(name, kind, low, high)
+            else:
+                entries[name] = self._dense_entry(name, kind, low, high)
+        for name, seen in self._seen.items():
+            if name not in entries and name not in self._sparse and 0 in (seen.common or ()):
+                raise _invalid(name, seen.example, "has no values")
         for name, entry in entries.items():
             is_array = entry.dense and len(entry.shape) > 1 and entry.type != "string"
             if is_array and f"{name}_shape" in entries:
@@ -142,7 +148,7 @@ class DatumSchema:
         return entries
 
     def _kinds(self) -> dict[str, Tensor]:
-        """The features of the records, by the native survey."""
+        """Return the features of the records, by the native survey."""
         try:
             kinds = survey_kinds([self._survey])
         except FeatureError as error:
@@ -158,49 +164,42 @@ class DatumSchema:
         empty = Tensor("float32", (None,), default=[])
         return {name: found.get(name, empty) for name in self._survey.context()}
 
-    def _entry(self, name: str, kind: Tensor) -> DatumEntry:
-        _, _, _, least, most = self._survey.context()[name]
-        shapes = self._shapes.get(name) or _Shapes(None, 0, None, None)
-        shape, example, type_ = shapes.common, shapes.example, _TYPES[kind.dtype]
-        is_fixed = None not in kind.shape
-        if name in self._sparse:
-            if shapes.rank is not None:
-                reason = f"has shape {shapes.first}, example {shapes.rank[0]} {shapes.rank[1]}"
-                remedy = "use one number of dimensions, also for empty arrays: np.zeros((0, 4))"
-                raise _invalid(name, example, reason, remedy)
-            has_shape = f"{name}_shape" in self._survey.context()
-            if has_shape and shape is not None and type_ != "string" and len(shape) > 1:
-                return DatumEntry(type_, shape, False)
-            if shape == () and least == most == 1:
-                return DatumEntry(type_, (), False)
-            # A string with two dimensions would be an image.
-            return DatumEntry(type_, (most,) if is_fixed else (None,), False)
-        is_encoded = type_ == "string" and most == 1
-        if shapes.other is not None and not is_encoded and None not in (shapes.first, shape):
-            reason = f"has shape {shapes.first}, example {shapes.other[0]} has {shapes.other[1]}"
-            raise _invalid(name, example, reason)
-        if name in self._missing and not is_fixed:
-            self._raise_missing(name, example)
-        if most == 0:
-            raise _invalid(name, example, "has no values")
-        if not is_fixed:
-            raise _invalid(name, None, f"records have from {least} to {most} values")
-        image = self._images.get(name)
-        if image is not None:
-            height, width, channels = image.shape
-            return DatumEntry(type_, (height, width) if channels == 1 else (height, width, 3), True)
-        if type_ == "string" and most > 1:
-            raise _invalid(name, example, f"has {most} strings; a dense feature has one")
-        if shape is not None and _has_size(shape, most):
-            return DatumEntry(type_, shape if type_ != "string" else shape[:1], True)
-        return DatumEntry(type_, () if most == 1 else (most,), True)
+    def _sparse_entry(self, name: str, kind: Tensor, low: int, high: int) -> DatumEntry:
+        type_, seen = _TYPES[kind.dtype], self._seen.get(name)
+        shape = None if seen is None else seen.common
+        has_shape = f"{name}_shape" in self._survey.context()
+        # A string with two dimensions would be an image.
+        if has_shape and shape is not None and len(shape) > 1 and type_ != "string":
+            return DatumEntry(type_, shape, False)
+        if shape == () and low == high == 1:
+            return DatumEntry(type_, (), False)
+        return DatumEntry(type_, (None,) if None in kind.shape else (high,), False)
 
-    def _raise_missing(self, name: str, example: int) -> None:
-        reason = f"has it, example {self._missing[name]} does not"
-        if name.removesuffix("_shape") in self._sparse:
-            remedy = "use an empty array with all dimensions: np.zeros((0, 4))"
-            raise _invalid(name.removesuffix("_shape"), example, reason, remedy)
-        raise _invalid(name, example, reason)
+    def _dense_entry(self, name: str, kind: Tensor, low: int, high: int) -> DatumEntry:
+        type_ = _TYPES[kind.dtype]
+        seen = self._seen.get(name) or _Seen(0, None, None, False, False, None)
+        is_array = type_ != "string" or high > 1
+        if is_array and seen.other is not None and None not in (seen.shape, seen.common):
+            reason = f"has shape {seen.shape}, example {seen.other[0]} has {seen.other[1]}"
+            raise _invalid(name, seen.example, reason)
+        if seen.missing is not None and None in kind.shape:
+            reason = f"has it, example {seen.missing} does not"
+            if name.removesuffix("_shape") in self._sparse:
+                remedy = "use an empty array with all dimensions: np.zeros((0, 4))"
+                raise _invalid(name.removesuffix("_shape"), seen.example, reason, remedy)
+            raise _invalid(name, seen.example, reason)
+        if high == 0:
+            raise _invalid(name, seen.example, "has no values")
+        if None in kind.shape:
+            raise _invalid(name, None, f"records have from {low} to {high} values")
+        if seen.image is not None:
+            height, width, channels = seen.image.shape
+            return DatumEntry(type_, (height, width) if channels == 1 else (height, width, 3), True)
+        if type_ == "string" and high > 1:
+            raise _invalid(name, seen.example, f"has {high} strings; a dense feature has one")
+        if seen.common is not None and _has_size(seen.common, high):
+            return DatumEntry(type_, seen.common if type_ != "string" else seen.common[:1], True)
+        return DatumEntry(type_, () if high == 1 else (high,), True)
 
     def features(self, *, strings: Collection[str] = ()) -> Features:
         """Return the features of the records.
@@ -211,11 +210,10 @@ class DatumSchema:
         entries = self.entries()
         kinds: dict[str, Feature] = {}
         for name, kind in self._kinds().items():
-            shape = entries[name].shape
+            shape, seen = entries[name].shape, self._seen.get(name)
             dtype = "str" if name in strings and kind.dtype == "bytes" else kind.dtype
-            image = self._images.get(name)
-            if image is not None and entries[name].is_image:
-                kinds[name] = image
+            if seen is not None and seen.image is not None and entries[name].is_image:
+                kinds[name] = seen.image
             elif None not in kind.shape:
                 is_shaped = _has_size(shape, math.prod(size or 0 for size in kind.shape))
                 kinds[name] = Tensor(dtype, shape if is_shaped else kind.shape)
@@ -228,11 +226,60 @@ class DatumSchema:
     @property
     def strings(self) -> set[str]:
         """The features of which all values are strings."""
-        return {name for name, shapes in self._shapes.items() if shapes.is_string}
+        return {name for name, seen in self._seen.items() if seen.is_string}
 
 
 def _invalid(name: str, example: int | None, reason: str, remedy: str = _REMEDY) -> FeatureError:
     return FeatureError(reason, feature=name, example=example, remedy=remedy)
+
+
+def merge_entries(
+    known: Mapping[str, DatumEntry], found: Mapping[str, DatumEntry], path: str
+) -> dict[str, DatumEntry]:
+    """Return the entries for the splits that exist and another one.
+
+    Args:
+        known: Entries of the splits that exist.
+        found: Entries of the other split.
+        path: Directory, for messages.
+
+    Raises:
+        DatasetError: If a feature has no entry that fits both; ``feature`` is its name.
+    """
+    merged: dict[str, DatumEntry] = {}
+    for name in dict.fromkeys((*known, *found)):
+        a, b = known.get(name), found.get(name)
+        entry = _unify_entries(a or b, b or a)
+        if entry is None or (entry.dense and None in (a, b)):
+            raise DatasetError(
+                f"is {a or 'missing'} in the splits that exist and {b or 'missing'} in this one; "
+                "datum has one description for all splits",
+                path=path,
+                feature=name,
+                remedy="write to another directory",
+            )
+        merged[name] = entry
+    return merged
+
+
+def _unify_entries(a: DatumEntry | None, b: DatumEntry | None) -> DatumEntry | None:
+    """Return the entry that fits both; None if there is none."""
+    if a is None or b is None or a == b:
+        return a
+    if (a.type, a.dense, a.is_image) != (b.type, b.dense, b.is_image):
+        return None
+    if a.is_image:
+        return replace(a, shape=(None, None, *max(a.shape[2:], b.shape[2:])))
+    if a.dense or (len(a.shape) != len(b.shape) and max(len(a.shape), len(b.shape)) > 1):
+        return None
+    return replace(a, shape=_unify_shapes(a.shape, b.shape))
+
+
+def _unify_shapes(a: Shape, b: Shape) -> Shape:
+    """Return the shape that fits both; sizes that differ are None."""
+    if len(a) != len(b):
+        return (None,)
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def _has_size(shape: Shape, size: int) -> bool:
@@ -247,8 +294,6 @@ def shape_of(value: Any) -> Shape | None:
     """
     if isinstance(value, (str, bytes, bytearray, int, float, os.PathLike)):
         return ()
-    if isinstance(value, np.ndarray):
-        return tuple(value.shape)
     if isinstance(value, Mapping):
         return None
     try:

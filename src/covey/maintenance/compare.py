@@ -24,8 +24,8 @@ from covey.index import IndexMetadata, ShardFiles, index_names, read_metadata, r
 from covey.index.read import MAX_READ_BYTES, ArrayFile
 from covey.maintenance.report import Problems, reason_of
 from covey.maintenance.scan import CheckedShard, ScannedRows
-from covey.schema import Feature, Features
-from covey.schema.merge import describe, extends
+from covey.schema import Features
+from covey.schema.merge import Difference, describe, differences
 from covey.schema.tfds import features_from_tfds, features_to_tfds
 
 # Rows whose checksum is computed at once.
@@ -315,22 +315,19 @@ def compare_features(
     except CoveyError as error:
         problems.add(index_file, f"its features cannot be those of a dataset: {reason_of(error)}")
         return
-    for name, (known, indexed) in found.items():
+    for each in found:
         problems.add(
             FEATURES_FILE,
-            f"feature {name!r} is {describe(known)}, but {describe(indexed)} in {index_file}",
+            f"feature {each.name!r} is {describe(each.second)}, but {describe(each.first)} in "
+            f"{index_file}",
         )
 
 
-def feature_differences(
-    known: Features, indexed: Features
-) -> dict[str, tuple[Feature | None, Feature | None]]:
-    """Return the features of TFDS and of an index where they differ."""
+def feature_differences(known: Features, indexed: Features) -> list[Difference]:
+    """Return the features in which an index (first) and the files of TFDS (second) differ."""
     if known == indexed:
-        return {}
-    indexed = _after_tfds(indexed)
-    pairs = {name: (known.get(name), indexed.get(name)) for name in (*indexed, *known)}
-    return {name: pair for name, pair in pairs.items() if not extends(*pair)}
+        return []
+    return differences(_after_tfds(indexed), known, grow_classes=True)
 
 
 def _after_tfds(features: Features) -> Features:

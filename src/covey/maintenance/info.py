@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-
-import numpy as np
 
 from covey import _core
 from covey.classes import ClassTable
@@ -23,8 +20,6 @@ from covey.results import Info, SplitOverview
 from covey.schema import Features
 from covey.schema.infer import survey_block, survey_kinds
 from covey.untrusted import reports_errors
-
-_MAX_BINS = 12
 
 
 @reports_errors
@@ -166,64 +161,3 @@ def read_index_metadata(split: SplitFiles) -> IndexMetadata | None:
         return IndexMetadata.from_json(storage.read(path), path)
     except FileNotFoundError:
         return None
-
-
-def histogram(counts: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int, int]]:
-    """Return a histogram of class sizes: (smallest size, largest size, number of classes) per bin.
-
-    There are at most twelve bins: one per size if there are few sizes, else of equal width, or of
-    growing width if some classes are much larger than others.
-
-    Args:
-        counts: Number of examples of each class.
-
-    >>> histogram(np.array([3, 3, 4]))
-    [(3, 3, 2), (4, 4, 1)]
-    >>> histogram(np.array([1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377]))[-1]
-    (200, 499, 2)
-    """
-    sizes, classes = np.unique(counts, return_counts=True)
-    if not len(sizes):
-        return []
-    low, high = int(sizes[0]), int(sizes[-1])
-    if len(sizes) <= _MAX_BINS:
-        bins = [(size, size) for size in sizes.tolist()]
-    elif high >= 8 * max(1, low):
-        bins = _growing_bins(low, high)
-    else:
-        step = _round_up(-(-(high - low + 1) // _MAX_BINS))
-        begins = range(low // step * step, high + 1, step)
-        bins = [(begin, begin + step - 1) for begin in begins]
-    found = []
-    for begin, end in bins:
-        inside = (sizes >= begin) & (sizes <= end)
-        found.append((begin, end, int(classes[inside].sum())))
-    return found
-
-
-def _round_up(width: int) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least ``width``.
-
-    >>> [_round_up(width) for width in (1, 3, 11, 50)]
-    [1, 5, 20, 50]
-    """
-    scale = 1
-    while True:
-        for first in (1, 2, 5):
-            if first * scale >= width:
-                return first * scale
-        scale *= 10
-
-
-def _growing_bins(low: int, high: int) -> list[tuple[int, int]]:
-    """Return bins that begin at 1, 2, 5, 10, ..., or at 1, 10, 100, ... if those are too many."""
-    for firsts in ((1, 2, 5), (1,)):
-        begins = [first * 10**power for power in range(19) for first in firsts]
-        used = [
-            (begin, following - 1)
-            for begin, following in itertools.pairwise(begins)
-            if following > low and begin <= high
-        ]
-        if len(used) <= _MAX_BINS:
-            break
-    return used

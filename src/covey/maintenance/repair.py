@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from covey._locks import locked
 from covey._progress import Progress
-from covey._threads import ordered_map
 from covey.dataset.layout import ALL, Layout, SplitFiles, find_layout
 from covey.dataset_info import check_split_name
 from covey.errors import (
@@ -39,25 +36,30 @@ from covey.maintenance.report import (
     shown_path,
     thread_count,
 )
-from covey.maintenance.scan import CheckedShard, ExampleCheck, ShardReader, ShardScanner
-from covey.maintenance.verify import expected_features, locked_progress
+from covey.maintenance.scan import (
+    CheckedShard,
+    ExampleCheck,
+    ShardReader,
+    ShardScanner,
+    locked_progress,
+    scan_shards,
+)
+from covey.maintenance.verify import expected_features
 from covey.results import Problem, RepairResult, SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.datum import datum_features
 from covey.schema.infer import survey_kinds
-from covey.schema.merge import unify
+from covey.schema.merge import describe, differences, unify
 from covey.shuffle.keys import ClassSizes, OrderedRecords, Part
 from covey.storage import is_remote
 from covey.tfrecord import Block
 from covey.tfrecord.block import FRAME_BYTES
 from covey.untrusted import reports_errors
 from covey.urls import shown
-from covey.writing.commit import staged
 from covey.writing.options import WriteOptions
-from covey.writing.publish import RemoteStaging
 from covey.writing.recovery import clean_up
 from covey.writing.shards import Cuts
-from covey.writing.split_writer import SplitWriter
+from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
 Mode = Literal["error", "overwrite"]
@@ -249,9 +251,8 @@ class _SplitRepair:
             self._mmap,
             only_lost=True,
         )
-        tasks = (partial(scanner.scan, number) for number in range(len(self._split.files.names)))
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="covey-repair") as pool:
-            return list(ordered_map(tasks, pool if self._threads > 1 else None, self._threads))
+        shards = range(len(self._split.files.names))
+        return scan_shards([partial(scanner.scan, each) for each in shards], self._threads)
 
     @property
     def lost(self) -> list[Problem]:
@@ -287,54 +288,29 @@ class _SplitRepair:
         features: Features,
     ) -> WriteResult:
         """Write the valid records as a split of the new dataset."""
-        if not is_remote(target):
-            return self._write(target, Path(os.path.abspath(target)), split, mode, features)
-        with RemoteStaging(target, split, appends=False, options=options) as staging:
-            written = self._write(target, staging.directory, split, mode, features)
-            staging.publish()
-        return written
-
-    def _write(
-        self, target: str, directory: Path, split: str, mode: Mode, features: Features
-    ) -> WriteResult:
-        started = time.perf_counter()
-        with staged(directory, split) as staging:
-            unique = is_remote(target) or not staging.can_link
-            with locked(directory):
-                existing = TargetSplit.inspect(directory, split, mode, None, unique=unique)
-                features = _merge_features(existing, features)
+        with stage_split(target, self._options(split, mode), options) as writer:
+            features = _merge_features(writer, features)
             known = None if self._metadata is None else self._metadata.label_strings
             strings = {name for shard in self.shards for name in shard.strings}
             self._bar.begin(f"writing {split}", self.records)
-            writer = SplitWriter(self._options(split), existing, staging, self._bar)
-            shards, counts = writer.write(
-                _ValidRecords(self._split.files, self.shards),
+            return writer.write(
+                [_ValidRecords(self._split.files, self.shards)],
                 features,
                 Classes(features, self._label, extend_names(known or (), strings)),
+                self._bar,
                 cuts=self._cuts(),
                 sidecars=self._sidecars(features),
                 list_shards=self._has(SHARD_INFO_FILE),
             )
-        return WriteResult(
-            path=target,
-            split=split,
-            shards=shards,
-            records=sum(shard.records for shard in shards),
-            bytes=sum(shard.bytes for shard in shards),
-            label=self._label,
-            classes=counts,
-            features=features,
-            skipped=(),
-            seconds=time.perf_counter() - started,
-        )
 
-    def _options(self, split: str) -> WriteOptions:
+    def _options(self, split: str, mode: Mode) -> WriteOptions:
         compressions = [shard.compression for shard in self.shards if shard.valid]
         order = {} if self._metadata is None else self._metadata.order
         by, by_class, seed = order.get("by"), order.get("class"), order.get("seed")
         # The order is recorded in the index; the records stay in their order.
         return WriteOptions(
             split=split,
+            mode=mode,
             shuffle=by == "hash",
             sort_by_class=by_class is True,
             seed=seed if type(seed) is int and by == "hash" else 0,
@@ -395,18 +371,18 @@ def _find_label(features: Features | None, metadata: IndexMetadata | None) -> st
         return guess_label(features)
 
 
-def _merge_features(existing: TargetSplit, features: Features) -> Features:
+def _merge_features(writer: SplitWriter, features: Features) -> Features:
     """Return features that match the existing splits, too."""
-    base, _ = existing.known_schema()
-    if base is None or base == features:
+    base, _ = writer.known_schema()
+    if base is None:
         return features
-    for name in dict.fromkeys((*base, *features)):
-        known, found = base.get(name), features.get(name)
-        if known != found and not (isinstance(known, ClassLabel) and isinstance(found, ClassLabel)):
+    for each in differences(base, features):
+        if not (isinstance(each.first, ClassLabel) and isinstance(each.second, ClassLabel)):
             raise DatasetError(
-                f"it is {known} in the existing splits, and {found} in the repaired dataset",
-                path=existing.directory,
-                feature=name,
+                f"it is {describe(each.first)} in the existing splits, and "
+                f"{describe(each.second)} in the repaired dataset",
+                path=writer.target.directory,
+                feature=each.name,
                 remedy="pass another output",
             )
     return unify(base, features)

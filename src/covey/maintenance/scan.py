@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.errors import CorruptRecordError, CoveyError, FileChangedError
 from covey.filenames import strip_record_suffixes
@@ -270,6 +272,33 @@ class ScannedRows:
         """Return the class ids, and which of them are known; None without a label."""
         labels = np.concatenate(self._labels)
         return (labels, np.concatenate(self._known)) if len(labels) else None
+
+
+def locked_progress(bar: Progress) -> Callable[[int, int], None]:
+    """Return a function that adds to a progress bar from several threads."""
+    lock = threading.Lock()
+
+    def add(records: int, size: int) -> None:
+        with lock:
+            bar.add(records, size)
+
+    return add
+
+
+def scan_shards(
+    scans: Sequence[Callable[[Executor | None], CheckedShard]], threads: int
+) -> list[CheckedShard]:
+    """Run scans of shards: concurrently if there are at least as many as threads, else by block.
+
+    Args:
+        scans: Functions that take the executor of the blocks; None scans them sequentially.
+        threads: Number of threads.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="covey-scan") as pool:
+        by_shard = len(scans) >= threads
+        blocks = None if by_shard or threads == 1 else pool
+        tasks = (partial(scan, blocks) for scan in scans)
+        return list(ordered_map(tasks, pool if by_shard else None, threads))
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from covey._progress import Progress
-from covey._threads import ordered_map
 from covey.dataset.layout import Layout, SplitFiles
 from covey.errors import CoveyError, DatasetError, FormatError
 from covey.filenames import (
@@ -25,12 +23,7 @@ from covey.filenames import (
 )
 from covey.index import BY_FILE, IndexMetadata, ShardFiles
 from covey.labels import find_label
-from covey.maintenance.compare import (
-    compare_classes,
-    compare_features,
-    compare_shard,
-    open_index,
-)
+from covey.maintenance.compare import compare_classes, compare_features, compare_shard, open_index
 from covey.maintenance.report import (
     Problems,
     choose_splits,
@@ -40,10 +33,17 @@ from covey.maintenance.report import (
     shown_path,
     thread_count,
 )
-from covey.maintenance.scan import CheckedShard, ExampleCheck, ShardScanner
+from covey.maintenance.scan import (
+    CheckedShard,
+    ExampleCheck,
+    ShardScanner,
+    locked_progress,
+    scan_shards,
+)
 from covey.results import Report
-from covey.schema import ClassLabel, Feature, Features
+from covey.schema import Features
 from covey.schema.datum import datum_features, datum_splits
+from covey.schema.merge import add_classes
 from covey.untrusted import reports_errors
 
 
@@ -88,9 +88,10 @@ def verify(
         total = None if None in known else sum(sum(each or ()) for each in known)
         bar = stack.enter_context(Progress(progress, total, "verifying"))
         splits = [_SplitCheck(layout, name, stack, locked_progress(bar), mmap) for name in names]
-        _scan(splits, thread_count(threads))
+        scans = [scan for each in splits for scan in each.scans()]
+        scanned = iter(scan_shards(scans, thread_count(threads)))
         for each in splits:
-            each.finish()
+            each.finish([next(scanned) for _ in each.files.names])
         found = [problems, *(part for each in splits for part in each.problems)]
         shards = [shard for each in splits for shard in each.shards if shard.stat is not None]
         return Report(
@@ -104,17 +105,6 @@ def verify(
             unlisted=sum(each.unlisted for each in found),
             seconds=time.perf_counter() - started,
         )
-
-
-def locked_progress(bar: Progress) -> Callable[[int, int], None]:
-    """Return a function that adds to a progress bar from several threads."""
-    lock = threading.Lock()
-
-    def add(records: int, size: int) -> None:
-        with lock:
-            bar.add(records, size)
-
-    return add
 
 
 class _SplitCheck:
@@ -156,17 +146,21 @@ class _SplitCheck:
             name, self.files, examples, progress, self._split.records, mmap
         )
 
-    def check_shard(self, number: int, executor: Executor | None) -> CheckedShard:
-        """Scan a shard, and compare it with the index."""
+    def scans(self) -> list[Callable[[Executor | None], CheckedShard]]:
+        """Return a function for each shard that scans it and compares it with the index."""
+        return [partial(self._check_shard, number) for number in range(len(self.files.names))]
+
+    def _check_shard(self, number: int, executor: Executor | None) -> CheckedShard:
         shard = self._scanner.scan(number, executor, by_member=self._index.by_member)
         compare_shard(self._index, shard)
         shard.rows = None  # it takes memory
         return shard
 
-    def finish(self) -> None:
+    def finish(self, shards: list[CheckedShard]) -> None:
         """Compare all shards with the metadata."""
+        self.shards = shards
         metadata = self._index.metadata
-        _compare_split(self._split, self._layout.kind, self.shards, metadata, self._split_problems)
+        _compare_split(self._split, self._layout.kind, shards, metadata, self._split_problems)
         compare_classes(self._index, self._split_problems)
         self._index.check_read(self._index_problems)
 
@@ -175,22 +169,6 @@ class _SplitCheck:
         """Problems of the index, of each shard, and of the split."""
         shards = [shard.problems for shard in self.shards]
         return [self._index_problems, *shards, self._split_problems]
-
-
-def _scan(splits: list[_SplitCheck], threads: int) -> None:
-    """Check the shards of all splits."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="covey-verify") as pool:
-        # Shards in parallel if there are at least as many as threads, else the blocks of a shard.
-        parallel = sum(len(each.files.names) for each in splits) >= threads
-        blocks = None if parallel or threads == 1 else pool
-        tasks = [
-            partial(each.check_shard, number, blocks)
-            for each in splits
-            for number in range(len(each.files.names))
-        ]
-        found = ordered_map(tasks, pool if parallel else None, threads)
-        for each in splits:
-            each.shards = [next(found) for _ in each.files.names]
 
 
 def expected_features(
@@ -212,15 +190,7 @@ def expected_features(
             return None
         return metadata.features
     # The index has details that TFDS' files lack, but a later split may have added classes.
-    grown: dict[str, Feature] = {}
-    for name, feature in metadata.features.items():
-        other = layout.features.get(name)
-        if isinstance(feature, ClassLabel) and isinstance(other, ClassLabel):
-            # A killed writer may have left a file with other classes.
-            names = feature.names or ()
-            if (other.names or ())[: len(names)] == names:
-                grown[name] = max((feature, other), key=lambda each: each.num_classes or 0)
-    return metadata.features.replace(grown)
+    return add_classes(metadata.features, layout.features)
 
 
 def _has_grown(files: ShardFiles, metadata: IndexMetadata) -> bool:

@@ -13,15 +13,14 @@ stores its shape. A string with two or three dimensions is an encoded image, gre
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.errors import DatasetError, FeatureError, FormatError
+from covey.errors import FeatureError, FormatError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
-from covey.schema.columns import Shape, unify_shapes
+from covey.schema.columns import Shape
 from covey.schema.features import Features
 from covey.schema.images import Image
 from covey.schema.tensor import Tensor
@@ -66,54 +65,6 @@ class DatumEntry:
         return Tensor(dtype, () if dtype == "bytes" else tuple(size or 0 for size in self.shape))
 
 
-def merge_entries(
-    known: Mapping[str, DatumEntry], found: Mapping[str, DatumEntry], path: str
-) -> dict[str, DatumEntry]:
-    """Return the entries for the splits that exist and another one.
-
-    Args:
-        known: Entries of the splits that exist.
-        found: Entries of the other split.
-        path: Directory, for messages.
-
-    Raises:
-        DatasetError: If a feature has no entry that fits both; ``feature`` is its name.
-    """
-    merged: dict[str, DatumEntry] = {}
-    for name in dict.fromkeys((*known, *found)):
-        a, b = known.get(name), found.get(name)
-        if a is None or b is None:
-            present = a or b
-            entry = present if present is not None and not present.dense else None
-        else:
-            entry = _unify_entries(a, b)
-        if entry is None:
-            raise DatasetError(
-                f"is {a or 'missing'} in the splits that exist and {b or 'missing'} in this one; "
-                "datum has one description for all splits",
-                path=path,
-                feature=name,
-                remedy="write to another directory",
-            )
-        merged[name] = entry
-    return merged
-
-
-def _unify_entries(a: DatumEntry, b: DatumEntry) -> DatumEntry | None:
-    if (a.type, a.dense, a.is_image) != (b.type, b.dense, b.is_image):
-        return None
-    if a == b:
-        return a
-    if a.is_image:
-        return replace(a, shape=(None, None, *max(a.shape[2:], b.shape[2:])))
-    if a.dense or (len(a.shape) != len(b.shape) and max(len(a.shape), len(b.shape)) > 1):
-        return None
-    return replace(a, shape=unify_shapes(a.shape, b.shape))
-
-
-# The files.
-
-
 def entries_to_json(entries: Mapping[str, DatumEntry]) -> str:
     """Return the content of the file of entries."""
     content = {
@@ -121,11 +72,6 @@ def entries_to_json(entries: Mapping[str, DatumEntry]) -> str:
         for name, entry in entries.items()
     }
     return json.dumps(content, ensure_ascii=False)
-
-
-def shard_info_to_json(shard_info: ShardInfo) -> str:
-    """Return the content of the file of shards."""
-    return json.dumps(shard_info, indent=1, ensure_ascii=False)
 
 
 def read_entries(storage: Storage, directory: str) -> dict[str, DatumEntry] | None:
@@ -200,14 +146,6 @@ def check_shard_info(content: Any) -> ShardInfo:
     if sum(map(len, content.values())) > MAX_SHARDS:
         raise FeatureError(f"there are more than {MAX_SHARDS:,} shards")
     return {split: dict(shards) for split, shards in content.items()}
-
-
-def check_split(name: str) -> None:
-    """Raise DatasetError if datum's reader does not support the name of a split."""
-    if not re.fullmatch(r"\w+", name):
-        raise DatasetError(
-            option="split", found=name, allowed="letters, digits and '_', for datum's reader"
-        )
 
 
 def _read(storage: Storage, path: str) -> Any:

@@ -301,8 +301,11 @@ class Spool:
     def _read(self, part: _SortedPart) -> Part:
         if not self.is_labelled:
             return part.copy(), None
-        labels = part.all_rows["label"][part.order]
-        return part.copy(), labels if self.final_ids is None else self.final_ids[labels]
+        return part.copy(), self.class_ids(part.all_rows["label"][part.order])
+
+    def class_ids(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the final class ids for those in rows."""
+        return labels if self.final_ids is None else self.final_ids[labels]
 
     def _sorted(self) -> Iterator[_SortedPart]:
         if not self._runs:
@@ -382,13 +385,14 @@ class Spool:
         edges = [2**64 * i // parts for i in range(parts + 1)]
         for low, high in itertools.pairwise(edges):
             chosen = [np.zeros(0, ROW_DTYPE)]
-            for rows in self._all_rows():
+            for rows in self.rows():
                 inside = (rows["high"] >= np.uint64(low)) & (rows["high"] <= np.uint64(high - 1))
                 chosen.append(rows[inside])
             joined = np.concatenate(chosen)
             self._check_neighbours(joined[RecordOrder().sort(joined)], None)
 
-    def _all_rows(self) -> Iterator[NDArray[Any]]:
+    def rows(self) -> Iterator[NDArray[Any]]:
+        """Yield the rows of all records, in any order."""
         for run in self._runs:
             with open(run.rows_path, "rb") as file:
                 while data := file.read(ROW_DTYPE.itemsize << 16):

@@ -4,7 +4,7 @@
 package registers the formats that it reads.
 """
 
-from covey.sources import csv, image_directory, image_table, json, npz, parquet, tfrecord  # noqa: F401
+from covey.sources import csv, image_table, images, json, npz, parquet, tfrecord  # noqa: F401
 from covey.sources.registry import KINDS, Kind, ProbedPath, open_source, register
 from covey.sources.source import Item, LazyItems, Source
 from covey.sources.tfrecord import from_tfds_builder

@@ -11,8 +11,7 @@ from itertools import islice
 from covey.errors import FormatError, SourceError
 from covey.schema import Features, Image
 from covey.sources.csv import CsvRow, CsvTable, TypedTable, looks_like_table
-from covey.sources.image_directory import is_image, read_image
-from covey.sources.image_formats import EXTENSIONS
+from covey.sources.images import EXTENSIONS, is_image, read_image
 from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
     Item,

@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.errors import FeatureError, SourceError
 from covey.schema import ClassLabel, Features, Image, Ragged, Tensor
-from covey.sources.image_formats import image_fault
+from covey.sources.images import image_fault
 from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
     Item,

@@ -44,11 +44,7 @@ class Source:
 
 
 class LazyItems(Sequence[Item], abc.ABC):
-    """Items that are read on access. The pickle of an instance contains no examples.
-
-    A subclass may define ``peek(position)``, which returns the key and the label of an item
-    without reading the rest of it, or None if the item is unreadable.
-    """
+    """Items that are read on access. The pickle of an instance contains no examples."""
 
     @abc.abstractmethod
     def read(self, position: int) -> Item:

@@ -72,16 +72,16 @@ from covey.writing.versions import find_obsolete, read_info
 class Change:
     """Changes of a commit."""
 
-    split: SplitInfo
-    """New version of the split."""
-    replaced: SplitInfo | None
-    """Version that it replaces."""
+    splits: tuple[SplitInfo, ...]
+    """New versions of the splits."""
+    replaced: tuple[SplitInfo, ...]
+    """Versions that they replace."""
     files: tuple[str, ...]
     """Final names of the staged shards and index files."""
     sidecars: Mapping[str, str]
     """Content of the sidecar files, by name."""
-    listed_shards: Mapping[str, int] | None
-    """Entry of the split in datum's ``shard_info.json``; None to omit that file."""
+    listed_shards: Mapping[str, Mapping[str, int]] | None
+    """Entries of the splits in datum's ``shard_info.json``; None to omit that file."""
     keeps: bool
     """Whether old records remain, so that new sidecar files describe both old and new records."""
     name: str
@@ -184,7 +184,8 @@ class Staging:
             info = read_info(self.directory) or DatasetInfo(change.name, change.version)
             if change.description:
                 info = replace(info, description=change.description)
-            info = info.with_split(change.split)
+            for split in change.splits:
+                info = info.with_split(split)
             with DeferredSignals() as signals:
                 self._switch(change, info, signals)
                 try:
@@ -195,7 +196,7 @@ class Staging:
                     sync(self.directory)
                 except OSError as error:
                     raise CommittedError(
-                        f"split {change.split.name!r} is written, but some files of the old "
+                        f"split {self.split!r} is written, but some files of the old "
                         "version could not be replaced or deleted "
                         f"({error.strerror or error})",
                         path=self.directory,
@@ -260,7 +261,7 @@ class Staging:
                 raise FormatError(
                     "the content is not a dict", path=path, remedy="remove it with its dataset"
                 )
-            content[change.split.name] = dict(change.listed_shards)
+            content.update(change.listed_shards)
             late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False).encode()
         atomic_write_all(self.path, {**new, STALE: "\n".join(stale).encode()})
         for directory, texts in ((BEFORE, early), (AFTER, late)):
@@ -273,7 +274,7 @@ class Staging:
 
     def _stale_labels(self, change: Change) -> list[str]:
         """Return the label files of the old features that the new features do not have."""
-        if change.replaced is None:
+        if not change.replaced:
             return []
         with contextlib.suppress(OSError, CoveyError):
             _, labels = features_to_tfds(features_from_tfds(self.directory))
@@ -283,13 +284,14 @@ class Staging:
     def _check_dataset(self, change: Change) -> None:
         """Raise if another process has changed the dataset since this write began."""
         info = read_info(self.directory)
+        own = {split.name for split in change.splits}
         others = () if info is None else info.splits
-        new = next((each.name for each in others if each.name != change.split.name), None)
+        new = next((each.name for each in others if each.name not in own), None)
         if info is not None and info.name != change.name:
             raise DatasetError(
                 f"another process has named the dataset {info.name!r}, not {change.name!r}",
                 path=self.directory,
-                remedy=f"write split {change.split.name!r} again",
+                remedy=f"write split {self.split!r} again",
             )
         now = read_sidecars(self.directory)
         # A split that was added meanwhile must have the same features and classes.
@@ -299,14 +301,13 @@ class Staging:
                 raise DatasetError(
                     f"another process has written split {new!r} with other features or classes",
                     path=self.directory,
-                    remedy=f"write split {change.split.name!r} again",
+                    remedy=f"write split {self.split!r} again",
                 )
             if now.get(name) not in (self._at_open.get(name), text.encode()):
                 raise DatasetError(
-                    "another process has changed this file while split "
-                    f"{change.split.name!r} was written",
+                    f"another process has changed this file while split {self.split!r} was written",
                     path=self.directory / name,
-                    remedy=f"write split {change.split.name!r} again",
+                    remedy=f"write split {self.split!r} again",
                 )
 
     def abort(self) -> None:
@@ -345,14 +346,16 @@ def staged(directory: Path, split: str) -> Iterator[Staging]:
 
 
 def _remove_obsolete(directory: Path, info: DatasetInfo, change: Change) -> None:
-    """Delete files of old versions of a split after a commit."""
-    names = find_obsolete(
-        os.listdir(directory),
-        info,
-        change.split.name,
-        replaced=change.replaced,
-        now=time.time(),
-        retention=versions.RETENTION_S,
-    )
-    for name in names:
-        unlink_file(directory / name)
+    """Delete files of old versions of the splits after a commit."""
+    replaced = {split.name: split for split in change.replaced}
+    for split in change.splits:
+        names = find_obsolete(
+            os.listdir(directory),
+            info,
+            split.name,
+            replaced=replaced.get(split.name),
+            now=time.time(),
+            retention=versions.RETENTION_S,
+        )
+        for name in names:
+            unlink_file(directory / name)

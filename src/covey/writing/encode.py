@@ -23,11 +23,7 @@ from covey.shuffle.keys import Key
 from covey.tfrecord import Block
 from covey.tfrecord.block import join_blocks
 from covey.writing.inputs import get_value, source_failed, split_item
-from covey.writing.options import WriteOptions, WriteSchema
-
-# Limits of a chunk, and of the part of the source that a worker encodes at once.
-CHUNK_BYTES = 1 << 20
-CHUNK_EXAMPLES = 4096
+from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
 
 @dataclass(slots=True)
@@ -122,13 +118,14 @@ class ItemEncoder:
         """
         self._first = self._next = first
         source = iter(items)
+        size = self._options.chunk_bytes
         rest: list[Any] = []
         state = ""
         while state != "end":
             state, item = self._extend(source)
             if state == "item" and not self._append(item):
                 rest, state = [item, *source], "end"
-            if self._block.bytes >= CHUNK_BYTES or self._next - self._first >= CHUNK_EXAMPLES:
+            if self._block.bytes >= size or self._next - self._first >= MAX_CHUNK_EXAMPLES:
                 self._flush()
         if self._next > self._first:
             self._flush()
@@ -170,8 +167,8 @@ class ItemEncoder:
                 source,
                 self._keys,
                 exact=self._infers,
-                bytes=CHUNK_BYTES,
-                count=CHUNK_EXAMPLES - (self._next - self._first),
+                bytes=options.chunk_bytes,
+                count=MAX_CHUNK_EXAMPLES - (self._next - self._first),
             )
         except CoveyError:
             raise

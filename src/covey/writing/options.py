@@ -13,12 +13,16 @@ from covey.errors import DatasetError
 from covey.schema import Features
 from covey.shuffle.keys import RecordOrder
 from covey.tfrecord.compression import parse_compression
+from covey.writing.hold_out import HoldOut
 
 Mode = Literal["error", "overwrite", "append"]
 OnError = Literal["raise", "skip"]
 
 DEFAULT_SHARD_BYTES = 256 << 20
 DEFAULT_MEMORY_LIMIT = 512 << 20
+
+MAX_CHUNK_BYTES = 1 << 20
+MAX_CHUNK_EXAMPLES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,7 @@ class WriteOptions:
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     workers: int | None = None
     on_error: OnError = "raise"
+    hold_out: HoldOut | None = None
 
     def __post_init__(self) -> None:
         check_split_name(self.split)
@@ -71,6 +76,12 @@ class WriteOptions:
         _check("mode", self.mode, self.mode in ("error", "overwrite", "append"), _MODES)
         _check("on_error", self.on_error, self.on_error in ("raise", "skip"), "'raise' or 'skip'")
         self._check_integers()
+        is_valid = self.hold_out is None or isinstance(self.hold_out, HoldOut)
+        _check("hold_out", self.hold_out, is_valid, "a covey.HoldOut")
+        if self.hold_out is not None and self.hold_out.split == self.split:
+            raise DatasetError(
+                "it is the name of both splits", option="hold_out.split", found=self.split
+            )
         if self.shards is not None and self.records_per_shard is not None:
             raise DatasetError(
                 f"shards is {self.shards} and records_per_shard is {self.records_per_shard}; "
@@ -95,9 +106,19 @@ class WriteOptions:
         _check("seed", self.seed, _is_integer(self.seed, -(2**63), 2**64 - 1), "a 64-bit integer")
 
     @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits to write."""
+        return (self.split,) if self.hold_out is None else (self.split, self.hold_out.split)
+
+    @property
     def order(self) -> RecordOrder:
         """The order of the records."""
         return RecordOrder(self.sort_by_class, "hash" if self.shuffle else "position")
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of a chunk, and of the part of the source that a worker encodes at once."""
+        return max(1, min(MAX_CHUNK_BYTES, self.memory_limit // 16))
 
     @property
     def encode_workers(self) -> int:

@@ -1,17 +1,16 @@
-"""Sort records: encoded chunks through a spool, or the rows of columns in memory."""
+"""Sort encoded chunks through spools, one for each split."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covey import _core
 from covey._threads import SerialExecutor
 from covey.errors import FeatureError
 from covey.labels import (
@@ -25,43 +24,29 @@ from covey.labels import (
 )
 from covey.results import SkippedRecord
 from covey.schema import Features
-from covey.schema.codec import Rows, flat_items
+from covey.schema.codec import leaf
 from covey.schema.infer import integer_range, join_ranges
 from covey.shuffle.external_sort import Spool
-from covey.shuffle.keys import (
-    ClassSizes,
-    Key,
-    Part,
-    RecordOrder,
-    cut_by_bytes,
-    find_duplicate,
-    hash_positions,
-    make_rows,
-    raise_duplicate,
-    sort_words,
-)
+from covey.shuffle.keys import Key, RecordOrder, make_rows
 from covey.tfrecord import Block
-from covey.tfrecord.block import FRAME_BYTES
+from covey.writing.columns import SortedSplits, fill_columns, flatten
 from covey.writing.encode import Chunk
+from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
 from covey.writing.inputs import name_classes
 from covey.writing.options import WriteOptions, WriteSchema
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Records that were encoded with the same features."""
+    """Records of one split that were encoded with the same features."""
 
     features: Features
+    held_out: bool
     label: str | None
-    """Name of the label feature."""
+    """Name of the label feature, whose class ids the rows have."""
     only_label: Features | None
-    """The label feature alone, if the rows have the class ids; None if they do not."""
+    """The label feature alone."""
     spool: Spool
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the rows have the class ids, or the records are unlabelled."""
-        return self.label is None or self.only_label is not None
 
 
 class RecordSorter:
@@ -71,11 +56,8 @@ class RecordSorter:
     of each set of features have a spool of their own. At the end, records whose features are not
     the final ones are decoded and encoded again.
 
-    Records are added to their spool by another thread, while the caller encodes the next ones.
-
-    Class ids are read from each chunk if the order depends on them, or if they are strings, which
-    must all be known at the end. Otherwise they are read when the sorted records are written: in
-    larger blocks, on several threads.
+    Records are added to their spool by another thread, while the caller encodes the next ones. This
+    thread also reads their class ids.
 
     Args:
         directory: Directory of the temporary files.
@@ -100,6 +82,7 @@ class RecordSorter:
         self._class_names = class_names
         self._progress = progress
         self._groups: list[_Group] = []
+        self._spools = 0
         self._class_ids = ClassIds(schema.known_classes)
         self._has_keys: bool | None = None
         self._executor = SerialExecutor()
@@ -134,8 +117,8 @@ class RecordSorter:
         return join_ranges((0, 0), *ranges)
 
     def _add(self, chunk: Chunk) -> None:
-        block = chunk.block
-        has_keys = chunk.keys is not None
+        block, keys = chunk.block, chunk.keys
+        has_keys = keys is not None
         if self._has_keys is None:
             self._has_keys = has_keys
         if self._has_keys != has_keys:
@@ -143,15 +126,40 @@ class RecordSorter:
                 f"the example has {'a' if has_keys else 'no'} key, unlike those before it",
                 example=int(chunk.positions[0]),
             )
-        rows = make_rows(chunk.positions, block.lengths, chunk.keys, self._options.seed)
-        group = self._find_group(chunk.features)
-        if group.only_label is not None:
-            rows["label"] = self._class_ids.read(group.only_label, block, chunk.positions)
-        group.spool.add(block, rows, chunk.keys)
+        rows = make_rows(chunk.positions, block.lengths, keys, self._options.seed)
+        for held_out, chosen in self._divide_chunk(chunk):
+            group = self._find_group(chunk.features, held_out)
+            own_block, own_rows, own_keys = block, rows, keys
+            if len(chosen) < len(block):
+                own_block, own_rows = _select(block, chosen), rows[chosen]
+                own_keys = None if keys is None else [keys[row] for row in chosen.tolist()]
+            if group.only_label is not None:
+                ids = self._class_ids.read(group.only_label, own_block, own_rows["position"])
+                own_rows["label"] = ids
+            group.spool.add(own_block, own_rows, own_keys)
 
-    def _find_group(self, features: Features) -> _Group:
+    def _divide_chunk(self, chunk: Chunk) -> Iterator[tuple[bool, NDArray[np.intp]]]:
+        """Yield the rows of each split, if the hashes of keys or values decide."""
+        hold_out, block = self._options.hold_out, chunk.block
+        if hold_out is None or hold_out.fraction is None:
+            yield False, np.arange(len(block))
+            return
+        keys: Sequence[Key] = chunk.positions.tolist() if chunk.keys is None else chunk.keys
+        if hold_out.by is not None:
+            features = name_classes(chunk.features, self._class_names)
+            is_known = hold_out.by in features
+            column = leaf(features.decode_batch(block, [hold_out.by])) if is_known else None
+            keys = group_keys(features, hold_out.by, column)
+        mask = choose_keys(hold_out, keys)
+        for held_out in (False, True):
+            chosen = np.flatnonzero(mask == held_out)
+            if len(chosen):
+                yield held_out, chosen
+
+    def _find_group(self, features: Features, held_out: bool) -> _Group:
         for group in self._groups:
-            if group.features is features or group.features == features:
+            is_same = group.features is features or group.features == features
+            if is_same and group.held_out == held_out:
                 return group
         for group in self._groups:
             group.spool.spill()  # all spools together hold at most the memory limit
@@ -163,20 +171,20 @@ class RecordSorter:
         order = self._options.order
         if order.by_class and (label is None or is_string(features[label])):
             order = RecordOrder(by=order.by)  # the class ids are not final
-        spool = self._new_spool(order, f"{len(self._groups)}-")
-        only_label = None
-        if label is not None and (self._options.order.by_class or is_string(features[label])):
-            only_label = features.select([label])
-        self._groups.append(_Group(features, label, only_label, spool))
-        return self._groups[-1]
+        only_label = None if label is None else features.select([label])
+        group = _Group(features, held_out, label, only_label, self._new_spool(order))
+        self._groups.append(group)
+        return group
 
-    def _new_spool(self, order: RecordOrder, prefix: str) -> Spool:
+    def _new_spool(self, order: RecordOrder) -> Spool:
+        self._spools += 1
+        active = 1 if self._options.hold_out is None else 2
         return Spool(
             self._directory,
-            memory_limit=self._options.memory_limit,
+            memory_limit=max(1, self._options.memory_limit // active),
             order=order,
             unique=bool(self._has_keys),
-            prefix=prefix,
+            prefix=f"{self._spools}-",
         )
 
     def is_empty(self) -> bool:
@@ -184,7 +192,7 @@ class RecordSorter:
         self._executor.wait()
         return not self._groups
 
-    def finish(self, features: Features) -> tuple[Spool, Features, Classes]:
+    def finish(self, features: Features) -> SortedSplits:
         """Return all records, their final features and their classes.
 
         Args:
@@ -193,44 +201,44 @@ class RecordSorter:
         """
         self._executor.wait()
         features = name_classes(features, self._class_names)
-        order = self._options.order
-        label = find_label(features, self._schema.label, needed=order.by_class)
+        hold_out = self._options.hold_out
+        needed = self._options.sort_by_class
+        label = find_label(features, self._schema.label, needed=needed)
         strings = self._class_ids.strings()
         if label is not None and self._schema.strings_to_classes and self._class_ids.has_strings:
             features = features.replace({label: make_label(label, strings)})
         classes = Classes(features, label, strings)
+        sides = [
+            [group for group in self._groups if group.held_out == held_out]
+            for held_out in (False, True)
+        ]
+        if hold_out is not None and hold_out.fraction is not None:
+            counts = [sum(group.spool.records for group in groups) for groups in sides]
+            check_choice(hold_out, counts[1], sum(counts), "examples")
+        splits = [self._collect(groups, classes) for groups in sides if groups]
+        if hold_out is not None and hold_out.fraction is None:
+            splits = self._divide_classes(splits[0], classes, hold_out)
+        return SortedSplits(features, classes, splits)
+
+    def _collect(self, groups: Sequence[_Group], classes: Classes) -> Spool:
+        """Return the records of all groups in one spool, with the final features and class ids."""
+        features, label, order = classes.features, classes.label, self._options.order
         final_ids = self._class_ids.final_ids()
-        has_ids = order.by_class or all(group.has_ids for group in self._groups)
-        group = self._groups[0]
+        first = groups[0]
         is_final = (
-            len(self._groups) == 1
-            and group.label == label
-            and group.spool.order == order
-            and group.features.is_stored_like(features)
+            len(groups) == 1
+            and first.label == label
+            and first.spool.order == order
+            and first.features.is_stored_like(features)
         )
         if is_final:
-            spool = group.spool
-            has_strings = label is not None and is_string(group.features[label])
-            spool.final_ids = final_ids if has_strings else None
-        else:
-            spool = self._merge_groups(features, classes, final_ids, has_ids)
-        spool.is_labelled = label is not None and has_ids
-        return spool, features, classes
-
-    def _merge_groups(
-        self, features: Features, classes: Classes, final_ids: NDArray[np.int64], has_ids: bool
-    ) -> Spool:
-        """Bring all records into one spool, with the final features and class ids.
-
-        Args:
-            features: The final features.
-            classes: The final classes.
-            final_ids: Final class ids, by provisional id.
-            has_ids: Whether the rows of the spool need class ids.
-        """
-        target = self._new_spool(self._options.order, "all-")
-        label = classes.label
-        for group in self._groups:
+            has_strings = label is not None and is_string(first.features[label])
+            first.spool.final_ids = final_ids if has_strings else None
+            first.spool.is_labelled = label is not None
+            return first.spool
+        target = self._new_spool(order)
+        target.is_labelled = label is not None
+        for group in groups:
             target.adopt_keys(group.spool)
             is_same = group.features.is_stored_like(features)
             for block, rows in group.spool.drain():
@@ -238,7 +246,7 @@ class RecordSorter:
                 if not is_same:
                     block = _translate(block, group.features, features, label)
                     rows["length"] = block.lengths
-                if not has_ids or label is None:
+                if label is None:
                     rows["label"] = 0
                 elif group.label != label:
                     rows["label"] = classes.of(block)
@@ -247,114 +255,36 @@ class RecordSorter:
                 target.add(block, rows)
         return target
 
+    def _divide_classes(self, spool: Spool, classes: Classes, hold_out: HoldOut) -> list[Spool]:
+        """Divide records by class, which is possible only if all classes are known."""
+        found = [np.unique(rows["label"]) for rows in spool.rows()]
+        ids = np.unique(spool.class_ids(np.concatenate(found)))
+        held_out = choose_classes(hold_out, classes, ids)
+        targets = [self._new_spool(self._options.order) for _ in range(2)]
+        for target in targets:
+            target.adopt_keys(spool)
+            target.is_labelled = True
+        for block, rows in spool.drain():
+            rows = rows.copy()
+            rows["label"] = spool.class_ids(rows["label"])
+            mask = np.isin(rows["label"], held_out)
+            for target, chosen in zip(targets, (~mask, mask), strict=True):
+                target.add(_select(block, np.flatnonzero(chosen)), rows[chosen])
+        return targets
+
+
+def _select(block: Block, rows: NDArray[np.intp]) -> Block:
+    """Return a copy of some records of a block."""
+    sources = np.zeros(len(rows), np.uint32)
+    return Block(
+        *_core.copy_frames([block.data], sources, block.offsets[rows], block.lengths[rows])
+    )
+
 
 def _translate(block: Block, known: Features, features: Features, label: str | None) -> Block:
     """Return records of some features as records of other features that fit them."""
     columns = flatten(known.decode_batch(block))
     if label in columns and not is_string(features[label]) and is_string(known[label]):
-        columns[label] = decode_strings(columns[label])
+        columns[label] = decode_strings(columns[label], label=label)
     fill_columns(features, columns, len(block))
     return features.encode_batch(columns)
-
-
-class ColumnOrder:
-    """Rows of columns, sorted.
-
-    Args:
-        rows: The rows.
-        labels: Class id of each row; None if they are unlabelled.
-        keys: Key of each row; None to use the positions of the rows.
-        order: Order of the records.
-        seed: Seed of the hashes.
-    """
-
-    def __init__(
-        self,
-        rows: Rows,
-        labels: NDArray[np.int64] | None,
-        keys: Sequence[Key] | None,
-        order: RecordOrder,
-        seed: int,
-    ) -> None:
-        self.records = len(rows)
-        self._rows = rows
-        self._labels = labels
-        self._lengths = rows.measure()
-        self.bytes = int(self._lengths.sum()) + FRAME_BYTES * self.records
-        self._permutation = self._sort(keys, order, seed)
-
-    def _sort(self, keys: Sequence[Key] | None, order: RecordOrder, seed: int) -> NDArray[np.intp]:
-        positions = np.arange(self.records, dtype=np.uint64)
-        if keys is None and not order.by_class:
-            if order.by == "position":
-                return positions.astype(np.intp)
-            permutation = sort_words(hash_positions(positions, seed)[0])
-            if permutation is not None:
-                return permutation
-        table = make_rows(positions, self._lengths, keys, seed)
-        duplicate = None if keys is None else find_duplicate(table[RecordOrder().sort(table)])
-        if keys is not None and duplicate is not None:
-            raise_duplicate(duplicate, keys[duplicate[0]])
-        if order.by_class and self._labels is not None:
-            table["label"] = self._labels
-        return order.sort(table)
-
-    def classes(self) -> ClassSizes:
-        """Return the sizes of the classes, if records are sorted by class."""
-        assert self._labels is not None
-        return ClassSizes.of(self._labels, self._lengths)
-
-    def tasks(self) -> Iterator[Callable[[], Part]]:
-        """Yield functions that return the records in order, a part each."""
-        for begin, end in cut_by_bytes(self._lengths[self._permutation]):
-            yield partial(self._encode, self._permutation[begin:end])
-
-    def _encode(self, rows: NDArray[np.intp]) -> Part:
-        return self._rows.encode(rows), None if self._labels is None else self._labels[rows]
-
-
-def fill_columns(features: Features, columns: dict[str, Any], rows: int) -> None:
-    """Insert the defaults of features that are missing, or None in some rows."""
-    for name in features.optional:
-        filler = features[name].filler()
-        column = columns.get(name)
-        if column is None:
-            columns[name] = [filler] * rows
-        elif not isinstance(column, np.ndarray) or column.dtype.kind == "O":
-            columns[name] = [filler if value is None else value for value in column]
-
-
-def check_columns(features: Features, columns: Mapping[str, Any]) -> Rows:
-    """Return the rows of columns.
-
-    Raises:
-        FeatureError: If a row does not fit the features; ``example`` is its position.
-    """
-    try:
-        return features.check_columns(columns)
-    except FeatureError:
-        for name, column in columns.items():
-            only = features.select([name]) if name in features else None
-            for row, value in enumerate(column if only is not None else ()):
-                try:
-                    assert only is not None
-                    only.encode({name: value})
-                except FeatureError as error:
-                    error.example = row
-                    raise
-        raise
-
-
-def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested columns by path, ``a/b``."""
-    return {"/".join(path): column for path, column in flat_items(columns)}
-
-
-def column_keys(columns: Mapping[str, Any], name: str) -> list[Key]:
-    """Return the column that has the key of each row."""
-    if name not in columns:
-        raise FeatureError(
-            option="key", found=name, allowed=f"one of the columns {', '.join(columns)}"
-        )
-    column = columns[name]
-    return list(column.tolist() if isinstance(column, np.ndarray) else column)

@@ -16,9 +16,9 @@ from typing import Any
 from covey._threads import ordered_map
 from covey.errors import CoveyError, DatasetError
 from covey.schema import Features
-from covey.writing.encode import CHUNK_BYTES, CHUNK_EXAMPLES, Chunk, ChunkSink, ItemEncoder
+from covey.writing.encode import Chunk, ChunkSink, ItemEncoder
 from covey.writing.inputs import Input, copy_arrays, source_failed
-from covey.writing.options import WriteOptions, WriteSchema
+from covey.writing.options import MAX_CHUNK_EXAMPLES, WriteOptions, WriteSchema
 
 
 def encode_examples(
@@ -139,8 +139,8 @@ class _ParallelEncoder:
         if records:
             size = max(1, sum(chunk.block.data.nbytes for chunk in chunks) // records)
             # The next examples may be much larger.
-            limit = min(CHUNK_BYTES // size, 4 * self._part_examples, CHUNK_EXAMPLES)
-            self._part_examples = max(1, limit)
+            fitting = self._options.chunk_bytes // size
+            self._part_examples = max(1, min(fitting, 4 * self._part_examples, MAX_CHUNK_EXAMPLES))
 
     def _ranges(self) -> Iterator[tuple[int, range]]:
         first, total = 0, self._examples.length or 0

@@ -38,23 +38,24 @@ _PIECE_BYTES = 1 << 20
 
 
 class RemoteStaging:
-    """Local copy of a remote dataset, while a split of it is written.
+    """Local copy of a remote dataset, while splits of it are written.
 
     Errors that leave the ``with`` block have the URL as their path.
 
     Args:
         url: URL of the dataset.
-        split: Split to be written.
+        splits: Splits to be written; errors report the first one.
         appends: Whether shards are appended to existing ones, which are downloaded then.
         options: Storage options of fsspec.
     """
 
     def __init__(
-        self, url: str, split: str, *, appends: bool, options: Mapping[str, Any] | None
+        self, url: str, splits: Sequence[str], *, appends: bool, options: Mapping[str, Any] | None
     ) -> None:
         self._storage = open_storage(url, options)
         self._url = self._storage.clean(url)
-        self._split = split
+        self._split = splits[0]
+        self._splits = tuple(splits)
         self._appends = appends
         self._temporary = tempfile.mkdtemp(prefix="covey-write-")
         # A directory of the same name, which is the default name of a dataset.
@@ -134,7 +135,7 @@ class RemoteStaging:
                 self._small[name] = self._storage.read(self._path(name))
         fetched: set[str] = set()
         if self._appends and info is not None:
-            own = tuple(each for each in splits if each.name == self._split)
+            own = tuple(each for each in splits if each.name in self._splits)
             fetched = referenced_files(DatasetInfo(info.name, splits=own)) - self._small.keys()
         for name in names:
             with open(self.directory / name, "wb") as file:
@@ -215,7 +216,7 @@ class RemoteStaging:
         """
         info = self._info()
         splits = () if info is None else info.splits
-        keeps = any(each.name != self._split or self._appends for each in splits)
+        keeps = any(each.name not in self._splits or self._appends for each in splits)
         early: list[str] = []
         late: list[str] = []
         for name in changed:

@@ -1,12 +1,14 @@
-"""Write sorted records as a version of a split: shards, index, metadata, commit."""
+"""Write sorted records as new versions of splits: staging, shards, index, metadata, commit."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey._files import link_or_copy, sync
+from covey._locks import locked, reporting_failures
 from covey._progress import Progress
 from covey._threads import ordered_map
 from covey.errors import DatasetError
@@ -22,62 +25,188 @@ from covey.filenames import FEATURES_FILE, SHARD_INFO_FILE
 from covey.index import IndexMetadata, IndexWriter, index_names, write_classes
 from covey.index.format import Shard
 from covey.labels import Classes, make_label
+from covey.results import WriteResult
 from covey.schema import ClassLabel, Features
 from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
-from covey.writing.commit import Change, Staging
+from covey.storage import LocalStorage, is_remote
+from covey.urls import shown
+from covey.writing.commit import Change, Staging, staged
 from covey.writing.options import WriteOptions
+from covey.writing.publish import RemoteStaging
 from covey.writing.shards import Cuts, plan_cuts, write_shards
 from covey.writing.target import TargetSplit
 
 
-class SplitWriter:
-    """Writer of a version of a split.
+@contextmanager
+def stage_split(
+    path: str, options: WriteOptions, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[SplitWriter]:
+    """Yield the writer of a split, and remove what it has not committed at the end of the block.
+
+    A split of a URL is written to a local directory, and uploaded at the end of the block.
 
     Args:
+        path: Directory or URL of the dataset.
         options: Options of the write.
-        target: The split, and the dataset before the write.
+        storage_options: Options of fsspec for a URL.
+    """
+    if not is_remote(path):
+        # An absolute path: the source may change the current directory.
+        directory = Path(LocalStorage().clean(path))
+        with _claimed(directory, options), staged(directory, options.split) as staging:
+            yield SplitWriter(path, options, staging, unique=not staging.can_link)
+        return
+    appends = options.mode == "append"
+    with RemoteStaging(path, options.splits, appends=appends, options=storage_options) as remote:
+        with staged(remote.directory, options.split) as staging:
+            yield SplitWriter(path, options, staging, unique=True)
+        remote.publish()
+
+
+@contextmanager
+def _claimed(directory: Path, options: WriteOptions) -> Iterator[None]:
+    """Keep other processes from writing the held-out split, whose files are staged with others."""
+    claims = [Staging(directory, split) for split in options.splits[1:]]
+    try:
+        for claim in claims:
+            with reporting_failures(directory, claim.split):
+                claim.open()
+        yield
+    finally:
+        for claim in claims:
+            claim.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedSplit:
+    """Files of a split in the staging directory, with their final names."""
+
+    target: TargetSplit
+    shards: tuple[Shard, ...]
+    index_files: tuple[str, ...]
+    counts: dict[Any, int]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*(shard.name for shard in self.shards), *self.index_files)
+
+
+class SplitWriter:
+    """Writer of a version of a split, and of the split that is held out from it.
+
+    Args:
+        path: Directory or URL of the dataset.
+        options: Options of the write.
         staging: Staging directory.
-        progress: Progress bar.
+        unique: Whether the version needs file names that no other version has.
     """
 
-    def __init__(
-        self, options: WriteOptions, target: TargetSplit, staging: Staging, progress: Progress
-    ) -> None:
+    targets: tuple[TargetSplit, ...]
+    """The splits, and the dataset before the write."""
+
+    def __init__(self, path: str, options: WriteOptions, staging: Staging, *, unique: bool) -> None:
+        self.staging = staging
+        self._path = path
         self._options = options
-        self._target = target
-        self._staging = staging
-        self._progress = progress
+        self._unique = unique
+        self._started = time.perf_counter()
+        self.inspect()
+
+    def inspect(self) -> None:
+        """Read the dataset, while no other process commits to it.
+
+        Raises:
+            DatasetError: As :meth:`TargetSplit.inspect`.
+        """
+        options, directory = self._options, self.staging.directory
+        with locked(directory):
+            self.targets = tuple(
+                TargetSplit.inspect(
+                    directory,
+                    split,
+                    options.mode,
+                    options.name,
+                    unique=self._unique,
+                    splits=options.splits,
+                )
+                for split in options.splits
+            )
+
+    @property
+    def target(self) -> TargetSplit:
+        """The first split, and the dataset before the write."""
+        return self.targets[0]
+
+    def known_schema(self) -> tuple[Features | None, str | None]:
+        """Return the features and the label of the records that remain; None if none do."""
+        with locked(self.staging.directory):
+            return self.target.known_schema()
 
     def write(
         self,
-        ordered: OrderedRecords,
+        ordered: Sequence[OrderedRecords],
         features: Features,
         classes: Classes,
+        progress: Progress,
         *,
         cuts: Cuts | None = None,
         sidecars: Mapping[str, str] | None = None,
         list_shards: bool = False,
-    ) -> tuple[tuple[Shard, ...], dict[Any, int]]:
+    ) -> WriteResult:
         """Write records and commit them.
 
         Args:
-            ordered: Sorted records.
+            ordered: Sorted records of each split.
             features: Features of the records.
             classes: Classes of the records.
+            progress: Progress bar.
             cuts: Ends of the shards; by default as the options request.
             sidecars: Content of further sidecar files, by name.
             list_shards: Whether to write datum's ``shard_info.json``. If the dataset has that
                 file, it is always updated.
-
-        Returns:
-            The shards of the split, and the number of examples of each class.
         """
+        splits = [
+            self._stage(target, records, features, classes, progress, cuts)
+            for target, records in zip(self.targets, ordered, strict=True)
+        ]
+        self._commit(splits, {**_sidecars(features), **(sidecars or {})}, list_shards)
+        result: WriteResult | None = None
+        for split in reversed(splits):
+            result = WriteResult(
+                path=shown(self._path),
+                split=split.target.split,
+                shards=split.shards,
+                records=sum(shard.records for shard in split.shards),
+                bytes=sum(shard.bytes for shard in split.shards),
+                label=classes.label,
+                classes=split.counts,
+                features=features,
+                skipped=(),
+                seconds=time.perf_counter() - self._started,
+                replaced=split.target.old_shards(),
+                held_out=result,
+            )
+        assert result is not None
+        return result
+
+    def _stage(
+        self,
+        target: TargetSplit,
+        ordered: OrderedRecords,
+        features: Features,
+        classes: Classes,
+        progress: Progress,
+        cuts: Cuts | None,
+    ) -> _StagedSplit:
+        """Write the shards and the index of a split into the staging directory."""
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
-        compression = self._choose_compression()
-        directory, rows = self._staging.path, self._staging.path / "rows.npy"
-        old, new, checksum = self._write_shards(ordered, classes, cuts, rows, compression)
-        target = self._target.with_new_token()
+        compression = self._choose_compression(target)
+        directory, rows = self.staging.path, self.staging.path / "rows.npy"
+        old, new, checksum = self._write_shards(
+            target, ordered, classes, cuts, rows, compression, progress
+        )
+        target = target.with_new_token()
         names = index_names(target.stem)
         os.rename(rows, directory / names["rows"])
         shards = _name_shards(old, new, target, directory)
@@ -112,37 +241,38 @@ class SplitWriter:
         (directory / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
         for name in index_files:
             sync(directory / name)
-        files = (*(shard.name for shard in shards), *index_files)
-        self._commit(
-            target, shards, files, {**_sidecars(features), **(sidecars or {})}, list_shards
-        )
-        return shards, counts
+        return _StagedSplit(target, shards, tuple(index_files), counts)
 
     def _commit(
-        self,
-        target: TargetSplit,
-        shards: tuple[Shard, ...],
-        files: tuple[str, ...],
-        sidecars: Mapping[str, str],
-        list_shards: bool,
+        self, splits: Sequence[_StagedSplit], sidecars: Mapping[str, str], list_shards: bool
     ) -> None:
+        target = self.target
         has_list = list_shards or (target.directory / SHARD_INFO_FILE).exists()
+        listed = {
+            split.target.split: {shard.name: shard.records for shard in split.shards}
+            for split in splits
+        }
         change = Change(
-            split=target.version_info(shards),
-            replaced=target.old,
-            files=files,
+            splits=tuple(split.target.version_info(split.shards) for split in splits),
+            replaced=tuple(each.old for each in self.targets if each.old is not None),
+            files=tuple(name for split in splits for name in split.files),
             sidecars=sidecars,
-            listed_shards={shard.name: shard.records for shard in shards} if has_list else None,
+            listed_shards=listed if has_list else None,
             keeps=target.keeps,
             name=target.name,
             version=target.version,
             description=self._options.description,
         )
-        self._staging.commit(change, check=partial(target.check_foreign, (*files, *sidecars)))
 
-    def _choose_compression(self) -> str | None:
+        def check() -> None:
+            for split in splits:
+                split.target.check_foreign((*split.files, *sidecars))
+
+        self.staging.commit(change, check)
+
+    def _choose_compression(self, target: TargetSplit) -> str | None:
         """Return the compression of the options, or that of the shards before appended ones."""
-        target, requested = self._target, self._options.compression
+        requested = self._options.compression
         if not target.appends:
             return requested
         metadata = target.index_metadata(target.split)
@@ -159,17 +289,19 @@ class SplitWriter:
 
     def _write_shards(
         self,
+        target: TargetSplit,
         ordered: OrderedRecords,
         classes: Classes,
         cuts: Cuts,
         rows: Path,
         compression: str | None,
+        progress: Progress,
     ) -> tuple[list[Shard], list[Shard], int]:
         """Write shards and index rows; return old shards, new shards and checksum of the rows."""
         old: list[Shard] = []
         old_rows = np.zeros(0, np.int64)
-        if self._target.appends:
-            old, old_rows = self._target.old_index(classes)
+        if target.appends:
+            old, old_rows = target.old_index(classes)
         index = IndexWriter(
             rows,
             len(old_rows) + ordered.records,
@@ -184,13 +316,13 @@ class SplitWriter:
                 new = write_shards(
                     ordered_map(tasks, executor, threads + 2),
                     cuts,
-                    self._staging.path,
+                    self.staging.path,
                     index,
                     first=len(old),
                     compression=compression,
                     compression_level=self._options.compression_level,
                     executor=executor,
-                    progress=self._progress.add,
+                    progress=progress.add,
                 )
             index.close()
         finally:

@@ -56,10 +56,19 @@ class TargetSplit:
     mode: Mode
     template: str
     """Template of the file names of the new version of the split."""
+    splits: tuple[str, ...]
+    """All splits of the write."""
 
     @classmethod
     def inspect(
-        cls, directory: Path, split: str, mode: Mode, name: str | None, *, unique: bool = False
+        cls,
+        directory: Path,
+        split: str,
+        mode: Mode,
+        name: str | None,
+        *,
+        unique: bool = False,
+        splits: tuple[str, ...] = (),
     ) -> TargetSplit:
         """Read the dataset of a directory.
 
@@ -70,6 +79,7 @@ class TargetSplit:
             name: Requested name of the dataset.
             unique: Whether the new version needs file names that no other version has. A version
                 that replaces another one always has them.
+            splits: All splits of the write; only this one by default.
 
         Raises:
             DatasetExistsError: If the split exists, and the mode is ``"error"``.
@@ -86,7 +96,9 @@ class TargetSplit:
         own, version = dataset_name(directory)
         if info is not None:
             own, version = info.name, info.version
-        target = cls(directory, name or own, version, split, info, mode, DEFAULT_TEMPLATE)
+        target = cls(
+            directory, name or own, version, split, info, mode, DEFAULT_TEMPLATE, splits or (split,)
+        )
         if target.old is not None and mode == "error":
             raise DatasetExistsError(
                 f"split {split!r} exists",
@@ -135,8 +147,13 @@ class TargetSplit:
     @property
     def keeps(self) -> bool:
         """Whether any record of the dataset remains."""
+        return bool(self._remaining())
+
+    def _remaining(self) -> list[str]:
+        """Return the splits of the dataset whose records remain."""
         splits = () if self.info is None else self.info.splits
-        return self.appends or any(each.name != self.split for each in splits)
+        is_append = self.mode == "append"
+        return [each.name for each in splits if is_append or each.name not in self.splits]
 
     def old_shards(self) -> tuple[str, ...]:
         """Return the shards of the old version."""
@@ -176,10 +193,9 @@ class TargetSplit:
 
     def known_schema(self) -> tuple[Features | None, str | None]:
         """Return the features and the label of the records that remain; None if none do."""
-        if self.info is None or not self.keeps:
+        remaining = self._remaining()
+        if not remaining:
             return None, None
-        splits = self.info.splits
-        remaining = [each.name for each in splits if each.name != self.split or self.appends]
         try:
             known = features_from_tfds(self.directory)
         except FileNotFoundError:
@@ -217,7 +233,9 @@ class TargetSplit:
         """
         metadata = self.index_metadata(self.split)
         files = ShardFiles(LocalStorage(), str(self.directory), self.old_shards())
-        if metadata is not None and metadata.label == classes.label:
+        strings = () if metadata is None else metadata.label_strings or ()
+        has_same_ids = strings == (classes.strings or ())[: len(strings)]
+        if metadata is not None and metadata.label == classes.label and has_same_ids:
             with contextlib.suppress(FormatError):
                 if find_changed(files, metadata.shards) is None:
                     assert self.old is not None

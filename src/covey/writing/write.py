@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -9,21 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from covey._locks import interrupted, locked
+from covey._locks import interrupted
 from covey._progress import Progress
-from covey.errors import DatasetError, FeatureError
-from covey.labels import Classes, find_label, is_string, number_column
+from covey.errors import DatasetError
+from covey.labels import Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
-from covey.schema.codec import count_rows
-from covey.shuffle.keys import OrderedRecords
-from covey.storage import LocalStorage, is_remote
 from covey.urls import shown
-from covey.writing.commit import Staging, staged
-from covey.writing.inputs import Input, name_classes, normalize_input
+from covey.writing.columns import SortedSplits, sort_columns
+from covey.writing.hold_out import HoldOut
+from covey.writing.inputs import Input, normalize_input
 from covey.writing.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHARD_BYTES,
@@ -32,17 +28,9 @@ from covey.writing.options import (
     WriteOptions,
     WriteSchema,
 )
-from covey.writing.order import (
-    ColumnOrder,
-    RecordSorter,
-    check_columns,
-    column_keys,
-    fill_columns,
-    flatten,
-)
+from covey.writing.order import RecordSorter
 from covey.writing.parallel import encode_examples
-from covey.writing.publish import RemoteStaging
-from covey.writing.split_writer import SplitWriter
+from covey.writing.split_writer import SplitWriter, stage_split
 from covey.writing.target import TargetSplit
 
 
@@ -70,6 +58,7 @@ def write(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     workers: int | None = None,
     on_error: OnError = "raise",
+    hold_out: HoldOut | None = None,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WriteResult:
@@ -113,11 +102,13 @@ def write(
             per CPU for sorting, compressing and writing.
         on_error: ``"raise"`` an error for an invalid example, or ``"skip"`` and list it. Columns
             must be valid as a whole.
+        hold_out: Examples or classes to write as a second split, in the same commit, such as
+            ``covey.HoldOut(fraction=0.1, split="val")``.
         progress: Whether to show a progress bar. The default is to show it in a terminal.
         storage_options: Options of fsspec for a URL, such as credentials.
 
     Returns:
-        A summary of the written split.
+        A summary of the written split; ``held_out`` is that of the second split.
 
     >>> birds = [{"song": [0.5, 1.0], "species": name} for name in ("owl", "wren", "owl")]
     >>> written = write(birds, "birds", split="train", label="species", progress=False)
@@ -146,6 +137,7 @@ def write(
         memory_limit=memory_limit,
         workers=workers,
         on_error=on_error,
+        hold_out=hold_out,
     )
     target = os.fsdecode(path)
     if not target or "\0" in target:
@@ -153,9 +145,9 @@ def write(
     write = _Write(options, normalize_input(examples), progress)
     committed = False
     try:
-        result = write.to_url(target, storage_options) if is_remote(target) else write.to(target)
+        result = write.run(target, storage_options)
         committed = True
-        return replace(result, path=shown(target), seconds=time.perf_counter() - started)
+        return replace(result, seconds=time.perf_counter() - started)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # it reports whether the split was written
             raise
@@ -170,116 +162,55 @@ class _Write:
     input: Input
     progress: bool | None
 
-    def to_url(self, url: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
-        """Write to a URL."""
-        split, appends = self.options.split, self.options.mode == "append"
-        with RemoteStaging(url, split, appends=appends, options=storage_options) as remote:
-            written = self._write(remote.directory, unique=True)
-            remote.publish()
-        return written
-
-    def to(self, path: str) -> WriteResult:
-        """Write to a local directory."""
-        # An absolute path: the source may change the current directory.
-        return self._write(Path(LocalStorage().clean(path)), unique=False)
-
-    def _write(self, directory: Path, *, unique: bool) -> WriteResult:
+    def run(self, path: str, storage_options: Mapping[str, Any] | None) -> WriteResult:
+        """Write the split, and return its summary."""
         options = self.options
-        with staged(directory, options.split) as staging:
-            with locked(directory):  # no other process changes the dataset meanwhile
-                unique = unique or not staging.can_link
-                target = TargetSplit.inspect(
-                    directory, options.split, options.mode, options.name, unique=unique
-                )
-                known = target.known_schema()
-            schema = resolve_schema(options, self.input, target, known)
-            title = f"{target.name} {options.split}"
+        with stage_split(path, options, storage_options) as writer:
+            schema = resolve_schema(options, self.input, writer.targets, writer.known_schema())
+            title = f"{writer.target.name} {' and '.join(options.splits)}"
             with Progress(self.progress, self.input.length, title) as progress:
-                return self._run(target, schema, staging, progress)
+                return self._write(writer, schema, progress)
 
-    def _run(
-        self, target: TargetSplit, schema: WriteSchema, staging: Staging, progress: Progress
-    ) -> WriteResult:
+    def _write(self, writer: SplitWriter, schema: WriteSchema, progress: Progress) -> WriteResult:
         skipped: list[SkippedRecord] = []
-        ordered: OrderedRecords | None
         if self.input.columns is not None:
-            ordered, features, classes = self._sort_columns(schema)
+            ordered = sort_columns(self.input, self.options, schema)
         else:
-            ordered, features, classes = self._sort_items(schema, staging, progress, skipped)
-        if ordered is None or ordered.records == 0:
+            ordered = self._sort_items(schema, writer.staging.path, progress, skipped)
+        if not any(records.records for records in ordered.splits):
             reasons = f"; {len(skipped)} were skipped: {skipped[0].reason}" if skipped else ""
             raise DatasetError(
-                f"there are no examples to write as split {target.split!r}{reasons}",
-                path=target.directory,
+                f"there are no examples to write as split {self.options.split!r}{reasons}",
+                path=writer.target.directory,
             )
-        writer = SplitWriter(self.options, target, staging, progress)
-        shards, counts = writer.write(ordered, features, classes)
-        return WriteResult(
-            path=str(target.directory),
-            split=target.split,
-            shards=shards,
-            records=sum(shard.records for shard in shards),
-            bytes=sum(shard.bytes for shard in shards),
-            label=classes.label,
-            classes=counts,
-            features=features,
-            skipped=tuple(skipped),
-            seconds=0.0,
-            replaced=target.old_shards(),
-        )
+        result = writer.write(ordered.splits, ordered.features, ordered.classes, progress)
+        return replace(result, skipped=tuple(skipped))
 
     def _sort_items(
         self,
         schema: WriteSchema,
-        staging: Staging,
+        directory: Path,
         progress: Progress,
         skipped: list[SkippedRecord],
-    ) -> tuple[OrderedRecords | None, Features, Classes]:
+    ) -> SortedSplits:
         """Encode and sort items that come one by one."""
         class_names = self.input.class_names
         with RecordSorter(
-            staging.path, self.options, schema, class_names=class_names, progress=progress.add
+            directory, self.options, schema, class_names=class_names, progress=progress.add
         ) as sorter:
             encoder = encode_examples(self.input, self.options, schema, sorter)
             skipped.extend(sorter.skipped)
             if sorter.is_empty():
-                return None, Features({}), Classes(Features({}), None)
-            spool, features, classes = sorter.finish(encoder.final_features())
-        progress.begin("writing", spool.records)
-        return spool, features, classes
-
-    def _sort_columns(self, schema: WriteSchema) -> tuple[OrderedRecords, Features, Classes]:
-        """Sort the rows of columns, which are encoded in their final order."""
-        options, nested = self.options, self.input.columns or {}
-        columns = flatten(nested)
-        features = schema.features
-        if features is None:
-            features = Features.infer_columns(nested, defaults=options.defaults)
-            features = name_classes(features, self.input.class_names)
-        label = find_label(features, schema.label, needed=options.sort_by_class)
-        fill_columns(features, columns, count_rows(columns))
-        labels: NDArray[np.int64] | None = None
-        strings: tuple[str, ...] = ()
-        if label is not None and label in columns:
-            if is_string(features[label]):
-                columns[label] = _names_of_ids(self.input.features, label, columns[label])
-            features, columns[label], labels, strings = number_column(
-                features,
-                label,
-                columns[label],
-                may_grow=schema.strings_to_classes,
-                known=schema.known_classes,
-            )
-        rows = check_columns(features, columns)
-        keys = None if options.key is None else column_keys(columns, options.key)
-        ordered = ColumnOrder(rows, labels, keys, options.order, options.seed)
-        return ordered, features, Classes(features, label, strings)
+                return SortedSplits(Features({}), Classes(Features({}), None), [])
+            ordered = sorter.finish(encoder.final_features())
+        progress.begin("writing", sum(records.records for records in ordered.splits))
+        return ordered
 
 
 def resolve_schema(
     options: WriteOptions,
     source: Input,
-    target: TargetSplit,
+    targets: Sequence[TargetSplit],
     known: tuple[Features | None, str | None],
 ) -> WriteSchema:
     """Return the schema that follows from the options, the source and the remaining splits.
@@ -287,7 +218,7 @@ def resolve_schema(
     Args:
         options: Options of the write.
         source: Input of the write.
-        target: The split to be written.
+        targets: The splits to be written.
         known: Features and label of the remaining splits.
 
     Raises:
@@ -302,7 +233,8 @@ def resolve_schema(
     feature = None if label is None else base.get(label)
     names = (feature.names or ()) if isinstance(feature, ClassLabel) else ()
     as_string = base.replace({label: Tensor("str")}) if label is not None and names else None
-    classes = (target.old_strings(base, label) if target.appends else ()) or names
+    old = [each.old_strings(base, label) for each in targets if each.appends]
+    classes = tuple(dict.fromkeys(itertools.chain(*old))) or names
     schema = WriteSchema(features=declared, label=label, known_classes=classes)
     if declared is None:
         can_grow = as_string is not None
@@ -320,18 +252,6 @@ def resolve_schema(
                 remedy="omit features= to use theirs, or write another dataset",
             )
     return schema
-
-
-def _names_of_ids(features: Features | None, label: str, column: Any) -> Any:
-    """Return a column of class names for one of class ids, if the source has class names."""
-    feature = None if features is None else features.get(label)
-    names = feature.names if isinstance(feature, ClassLabel) else None
-    if names is None:
-        return column
-    for row, value in enumerate(column):
-        if not isinstance(value, str) and not 0 <= value < len(names):
-            raise FeatureError(f"class {value} has no name", example=row, feature=label)
-    return [value if isinstance(value, str) else names[value] for value in column]
 
 
 def _is_compatible(base: Any, declared: Any) -> bool:

@@ -1,15 +1,15 @@
-"""Directories of images, with a subdirectory per class."""
+"""Image files, recognised by their signatures, and directories of them with one per class."""
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey.errors import SourceError, StorageError
 from covey.schema import ClassLabel, Features, Image, Tensor
-from covey.sources.image_formats import EXTENSIONS, image_fault, image_format
 from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
     Item,
@@ -24,6 +24,83 @@ from covey.splits import SPLIT_NAMES
 from covey.untrusted import read_file
 
 MAX_IMAGE_BYTES = 1 << 30
+
+# A file with one of these extensions that is not an image is an error; other files are ignored.
+_SUPPORTED = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp")
+_UNSUPPORTED = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2")
+EXTENSIONS = frozenset((*_SUPPORTED, *_UNSUPPORTED))
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP")
+
+_MAX_GIF_TRAILING_BYTES = 1024
+_BMP_HEADER_BYTES = (12, 16, 40, 52, 56, 64, 108, 124)
+
+
+def image_format(head: bytes) -> str | None:
+    """Return the format of an image by its first bytes; None if it is not one of FORMATS.
+
+    >>> image_format(b"GIF89a")
+    'GIF'
+    """
+    if head[:3] == b"\xff\xd8\xff":
+        return "JPEG"
+    if head[:8] == b"\x89PNG\r\n\x1a\n":
+        return "PNG"
+    if head[:6] in (b"GIF87a", b"GIF89a"):
+        return "GIF"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    # The signature has only two bytes, so the size of the header is checked too.
+    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADER_BYTES:
+        return "BMP"
+    return None
+
+
+def image_fault(data: bytes) -> str | None:
+    """Return the reason why bytes are not a complete image; None if they are.
+
+    Only the signature and the end are checked. Data after the end is allowed, because many programs
+    append metadata or padding.
+
+    >>> image_fault(b"GIF89a")
+    'truncated GIF of 6 bytes'
+    """
+    if not data:
+        return "it is empty"
+    found = image_format(data[:32])
+    if found is None:
+        return f"it begins with {data[:8]!r}; supported formats: {', '.join(FORMATS)}"
+    return None if _has_end(found, data) else f"truncated {found} of {len(data)} bytes"
+
+
+def _has_end(found: str, data: bytes) -> bool:
+    match found:
+        case "JPEG":  # a thumbnail in the header has an end marker of its own
+            scans = [offset for marker, offset in jpeg_segments(data) if marker == 0xDA]
+            return bool(scans) and data.find(b"\xff\xd9", scans[0]) > 0
+        case "PNG":
+            return b"IEND\xaeB`\x82" in data
+        case "GIF":
+            # The end of a block and the trailer. Two bytes may also occur in compressed data.
+            return data.rfind(b"\0\x3b", 13) >= max(13, len(data) - _MAX_GIF_TRAILING_BYTES)
+        case "BMP":
+            return int.from_bytes(data[2:6], "little") <= len(data)
+    return int.from_bytes(data[4:8], "little") + 8 <= len(data)
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the marker and the payload offset of each segment, up to the start of the scan."""
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a length
+            at += 2
+        else:
+            yield marker, at + 4
+            if marker == 0xDA:
+                return
+            at += 2 + int(struct.unpack_from(">H", data, at + 2)[0])
 
 
 def is_image(path: str) -> bool:
@@ -93,12 +170,6 @@ class _ImageFiles(LazyItems):
         except SourceError as error:
             return error
         return relative, {"image": data, self.label: directory, "filename": relative}
-
-    def peek(self, position: int) -> tuple[str, str] | None:
-        """Return the key and the class of an image, from its path; None if it is unreadable."""
-        relative = self.paths[position]
-        directory, _, _ = relative.rpartition("/")
-        return (relative, directory) if directory and _is_utf8(relative) else None
 
 
 def _is_utf8(text: str) -> bool:

@@ -1,14 +1,16 @@
-"""Output of the command line: lines, tables, messages."""
+"""Output of the command line: lines, tables, JSON, messages, reports."""
 
 from __future__ import annotations
 
 import copy
+import json
+import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from covey.errors import CoveyError, escape
+from covey.errors import CoveyError, DatasetError, escape
 
 if TYPE_CHECKING:
     from covey import Feature
@@ -17,9 +19,6 @@ TERMINAL_WIDTH = 80
 
 # Arguments whose option does not have the same name.
 _OPTIONS = {
-    "fraction": "--val-fraction",
-    "classes": "--held-out-classes",
-    "class_fraction": "--held-out-classes",
     "defaults": "--default",
     "storage_options": "--storage-option",
 }
@@ -44,13 +43,36 @@ def print_message(*lines: str) -> None:
     print("\n".join((f"covey: {first}", *others)), file=sys.stderr, flush=True)
 
 
+def check_report(path: str | None) -> None:
+    """Raise DatasetError if a report cannot be written to a file."""
+    if path is None:
+        return
+    directory = os.path.dirname(path) or "."
+    if not os.access(directory, os.W_OK) or os.path.isdir(path):
+        raise DatasetError("the report cannot be written", path=path, option="report")
+
+
+def write_report(path: str | None, rows: list[dict[str, Any]]) -> None:
+    """Write a report as JSON Lines, if a path is given."""
+    if path is None:
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(escape(json.dumps(row, ensure_ascii=False)) + "\n")
+
+
+def print_json(content: Any) -> None:
+    """Print a JSON object. Control characters that JSON allows are escaped."""
+    print(escape(json.dumps(content, indent=1, ensure_ascii=False), keep="\n"))
+
+
 def option_name(argument: str) -> str:
     """Return the option of an argument of Python.
 
-    >>> option_name("memory_limit"), option_name("class_fraction")
-    ('--memory-limit', '--held-out-classes')
+    >>> option_name("memory_limit"), option_name("hold_out.by")
+    ('--memory-limit', '--hold-out-by')
     """
-    return _OPTIONS.get(argument) or f"--{argument.replace('_', '-')}"
+    return _OPTIONS.get(argument) or f"--{argument.replace('_', '-').replace('.', '-')}"
 
 
 def with_option_names(remedy: str) -> str:

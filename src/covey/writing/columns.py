@@ -1,0 +1,217 @@
+"""Sort the rows of columns, which are encoded in their final order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import FeatureError
+from covey.labels import Classes, find_label, is_string, number_column
+from covey.schema import ClassLabel, Features
+from covey.schema.codec import Rows, count_rows, flat_items
+from covey.shuffle.keys import (
+    ClassSizes,
+    Key,
+    OrderedRecords,
+    Part,
+    RecordOrder,
+    cut_by_bytes,
+    find_duplicate,
+    hash_positions,
+    make_rows,
+    raise_duplicate,
+    sort_words,
+)
+from covey.tfrecord.block import FRAME_BYTES
+from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
+from covey.writing.inputs import Input, name_classes
+from covey.writing.options import WriteOptions, WriteSchema
+
+
+@dataclass(frozen=True)
+class SortedSplits:
+    """Records of a write, sorted."""
+
+    features: Features
+    classes: Classes
+    splits: Sequence[OrderedRecords]
+    """Records of the split, and those of the held-out split."""
+
+
+def sort_columns(source: Input, options: WriteOptions, schema: WriteSchema) -> SortedSplits:
+    """Return the rows of the columns of an input, sorted."""
+    nested = source.columns or {}
+    columns = flatten(nested)
+    features = schema.features
+    if features is None:
+        features = Features.infer_columns(nested, defaults=options.defaults)
+        features = name_classes(features, source.class_names)
+    label = find_label(features, schema.label, needed=options.sort_by_class)
+    fill_columns(features, columns, count_rows(columns))
+    labels: NDArray[np.int64] | None = None
+    strings: tuple[str, ...] = ()
+    if label is not None and label in columns:
+        if is_string(features[label]):
+            columns[label] = _names_of_ids(source.features, label, columns[label])
+        features, columns[label], labels, strings = number_column(
+            features,
+            label,
+            columns[label],
+            may_grow=schema.strings_to_classes,
+            known=schema.known_classes,
+        )
+    rows = check_columns(features, columns)
+    keys = None if options.key is None else column_keys(columns, options.key)
+    classes = Classes(features, label, strings)
+    chosen = [np.arange(len(rows))]
+    if options.hold_out is not None and len(rows):
+        held_out = _held_out_rows(options.hold_out, keys, columns, classes, labels)
+        check_choice(options.hold_out, int(held_out.sum()), len(rows), "examples")
+        chosen = [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
+    splits = [
+        ColumnOrder(rows, labels, keys, options.order, options.seed, chosen=each) for each in chosen
+    ]
+    return SortedSplits(features, classes, splits)
+
+
+def _held_out_rows(
+    hold_out: HoldOut,
+    keys: Sequence[Key] | None,
+    columns: Mapping[str, Any],
+    classes: Classes,
+    labels: NDArray[np.int64] | None,
+) -> NDArray[np.bool_]:
+    rows = count_rows(columns)
+    if hold_out.fraction is None:
+        ids = np.zeros(rows, np.int64) if labels is None else labels
+        return np.isin(ids, choose_classes(hold_out, classes, np.unique(ids)))
+    if hold_out.by is not None:
+        keys = group_keys(classes.features, hold_out.by, columns.get(hold_out.by))
+    return choose_keys(hold_out, range(rows) if keys is None else keys)
+
+
+def _names_of_ids(features: Features | None, label: str, column: Any) -> Any:
+    """Return a column of class names for one of class ids, if the source has class names."""
+    feature = None if features is None else features.get(label)
+    names = feature.names if isinstance(feature, ClassLabel) else None
+    if names is None:
+        return column
+    for row, value in enumerate(column):
+        if not isinstance(value, str) and not 0 <= value < len(names):
+            raise FeatureError(f"class {value} has no name", example=row, feature=label)
+    return [value if isinstance(value, str) else names[value] for value in column]
+
+
+class ColumnOrder:
+    """Rows of columns, sorted.
+
+    Args:
+        rows: The rows.
+        labels: Class id of each row; None if they are unlabelled.
+        keys: Key of each row; None to use the positions of the rows.
+        order: Order of the records.
+        seed: Seed of the hashes.
+        chosen: Positions of the rows of this split, ascending; None for all.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        labels: NDArray[np.int64] | None,
+        keys: Sequence[Key] | None,
+        order: RecordOrder,
+        seed: int,
+        *,
+        chosen: NDArray[np.intp] | None = None,
+    ) -> None:
+        positions = np.arange(len(rows)) if chosen is None else chosen
+        self.records = len(positions)
+        self._rows = rows
+        self._labels = None if labels is None else labels[positions]
+        self._lengths = rows.measure()[positions]
+        self.bytes = int(self._lengths.sum()) + FRAME_BYTES * self.records
+        self._positions = positions
+        self._permutation = self._sort(keys, order, seed)
+
+    def _sort(self, keys: Sequence[Key] | None, order: RecordOrder, seed: int) -> NDArray[np.intp]:
+        positions = self._positions.astype(np.uint64)
+        if keys is None and not order.by_class:
+            if order.by == "position":
+                return np.arange(self.records)
+            permutation = sort_words(hash_positions(positions, seed)[0])
+            if permutation is not None:
+                return permutation
+        own = None if keys is None else [keys[position] for position in self._positions.tolist()]
+        table = make_rows(positions, self._lengths, own, seed)
+        duplicate = None if keys is None else find_duplicate(table[RecordOrder().sort(table)])
+        if keys is not None and duplicate is not None:
+            raise_duplicate(duplicate, keys[duplicate[0]])
+        if order.by_class and self._labels is not None:
+            table["label"] = self._labels
+        return order.sort(table)
+
+    def classes(self) -> ClassSizes:
+        """Return the sizes of the classes, if records are sorted by class."""
+        assert self._labels is not None
+        return ClassSizes.of(self._labels, self._lengths)
+
+    def tasks(self) -> Iterator[Callable[[], Part]]:
+        """Yield functions that return the records in order, a part each."""
+        for begin, end in cut_by_bytes(self._lengths[self._permutation]):
+            yield partial(self._encode, self._permutation[begin:end])
+
+    def _encode(self, rows: NDArray[np.intp]) -> Part:
+        labels = None if self._labels is None else self._labels[rows]
+        return self._rows.encode(self._positions[rows]), labels
+
+
+def fill_columns(features: Features, columns: dict[str, Any], rows: int) -> None:
+    """Insert the defaults of features that are missing, or None in some rows."""
+    for name in features.optional:
+        filler = features[name].filler()
+        column = columns.get(name)
+        if column is None:
+            columns[name] = [filler] * rows
+        elif not isinstance(column, np.ndarray) or column.dtype.kind == "O":
+            columns[name] = [filler if value is None else value for value in column]
+
+
+def check_columns(features: Features, columns: Mapping[str, Any]) -> Rows:
+    """Return the rows of columns.
+
+    Raises:
+        FeatureError: If a row does not fit the features; ``example`` is its position.
+    """
+    try:
+        return features.check_columns(columns)
+    except FeatureError:
+        for name, column in columns.items():
+            only = features.select([name]) if name in features else None
+            for row, value in enumerate(column if only is not None else ()):
+                try:
+                    assert only is not None
+                    only.encode({name: value})
+                except FeatureError as error:
+                    error.example = row
+                    raise
+        raise
+
+
+def flatten(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested columns by path, ``a/b``."""
+    return {"/".join(path): column for path, column in flat_items(columns)}
+
+
+def column_keys(columns: Mapping[str, Any], name: str) -> list[Key]:
+    """Return the column that has the key of each row."""
+    if name not in columns:
+        raise FeatureError(
+            option="key", found=name, allowed=f"one of the columns {', '.join(columns)}"
+        )
+    column = columns[name]
+    return list(column.tolist() if isinstance(column, np.ndarray) else column)

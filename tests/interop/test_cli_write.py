@@ -1,0 +1,439 @@
+"""``covey write``: sources, options and errors; the process: signals and pipes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image as Pillow
+
+import covey
+from covey.cli import main
+from covey.cli.write import KINDS as KINDS_IN_HELP
+from covey.sources import KINDS, open_source
+
+BIRDS = ("crow", "owl", "robin", "wren")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_temporary_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def make_images(count=12, path="photos", names=BIRDS):
+    for n in range(count):
+        name = names[n % len(names)]
+        os.makedirs(f"{path}/{name}", exist_ok=True)
+        Pillow.new("RGB", (4, 3), (n % 256, n // 256, 0)).save(f"{path}/{name}/{n:04}.png")
+    return path
+
+
+def make_image_table():
+    make_images()
+    with open("photos/labels.csv", "w") as file:
+        file.write("file,label\n")
+        file.writelines(f"{BIRDS[n % 4]}/{n:04}.png,{BIRDS[n % 4]}\n" for n in range(12))
+    return "photos"
+
+
+def make_npz(count=12, path="birds.npz", classes=4):
+    arrays = {"x": np.arange(count * 2, dtype=np.float32).reshape(-1, 2)}
+    np.savez(path, **arrays, label=np.arange(count) % classes)
+    return path
+
+
+def make_csv(count=12):
+    with open("birds.csv", "w") as file:
+        file.write("x,label\n")
+        file.writelines(f"{n},{BIRDS[n % 4]}\n" for n in range(count))
+    return "birds.csv"
+
+
+def objects(count):
+    return [{"x": n, "label": BIRDS[n % 4]} for n in range(count)]
+
+
+def make_lines(count=12):
+    with open("birds.jsonl", "w") as file:
+        file.writelines(json.dumps(each) + "\n" for each in objects(count))
+    return "birds.jsonl"
+
+
+def make_json(count=12):
+    with open("birds.json", "w") as file:
+        json.dump({f"bird-{n}": each for n, each in enumerate(objects(count))}, file)
+    return "birds.json"
+
+
+def make_parquet(count=12):
+    pq.write_table(pa.Table.from_pylist(objects(count)), "birds.parquet")
+    return "birds.parquet"
+
+
+def make_tfrecords(count=12):
+    features = covey.Features({"x": "int64", "label": "int64"})
+    with covey.RecordWriter("birds.tfrecord") as writer:
+        for n in range(count):
+            writer.write(features.encode({"x": n, "label": n % 4}))
+    return "birds.tfrecord"
+
+
+def make_tfds(count=12):
+    covey.write(objects(count), "tfds", split="train", label="label", progress=False)
+    return "tfds"
+
+
+MAKERS = {
+    "image directory": make_images,
+    "image table": make_image_table,
+    "NPZ": make_npz,
+    "CSV": make_csv,
+    "JSON Lines": make_lines,
+    "JSON": make_json,
+    "Parquet": make_parquet,
+    "TFRecords": make_tfrecords,
+    "TFDS directory": make_tfds,
+}
+
+
+def read(split="train", path="data"):
+    """Return the examples of a split, read as a source."""
+    return [example for _, example in open_source(path, split=split).examples]
+
+
+def identity(example):
+    """The feature that is unique to an example."""
+    for name in ("x", "filename", "file"):
+        if name in example:
+            return np.asarray(example[name]).tolist()
+    raise KeyError(example)
+
+
+def identities(split="train", path="data"):
+    return [str(identity(example)) for example in read(split, path)]
+
+
+def write(*arguments):
+    """Run ``covey write --quiet``."""
+    assert main(["write", "--quiet", *arguments]) == 0
+
+
+def error_of(capsys, *arguments):
+    """Run ``covey write``, which fails; return its message."""
+    assert main(["write", *arguments]) == 1
+    return capsys.readouterr().err
+
+
+# Sources.
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_kind_of_source(kind, capsys):
+    source = MAKERS[kind]()
+    assert main(["write", source, "data"]) == 0
+    output, _ = capsys.readouterr()
+    assert re.match(rf"\S+: {kind}, ", output)
+    assert "train        12        4" in output
+    found = identities()
+    assert len(set(found)) == 12
+    write(source, "divided", "--kind", kind.lower().replace(" ", "-"), "--hold-out-fraction", "0.4")
+    assert capsys.readouterr() == ("", "")
+    train, val = (identities(split, "divided") for split in ("train", "val"))
+    assert train
+    assert val
+    assert sorted(train + val) == sorted(found)
+    write(source, "held", "--hold-out-classes", "1")
+    train, val = ({int(e["label"]) for e in read(split, "held")} for split in ("train", "val"))
+    assert (len(train), len(val)) == (3, 1)
+    assert train.isdisjoint(val)
+    features = (open_source(path, split="train").features for path in ("data", "divided", "held"))
+    assert len(set(features)) == 1
+
+
+def test_formats_in_the_help():
+    assert sorted(KINDS_IN_HELP.split(", ")) == sorted(KINDS) == sorted(MAKERS)
+
+
+def test_tfds_reads_an_image_directory(capsys):
+    import tensorflow_datasets as tfds
+
+    make_images(40)
+    options = ["--hold-out-fraction", "25%", "--shards", "2", "--workers", "2"]
+    assert main(["write", "photos", "data/birds", *options]) == 0
+    assert "photos: image directory, 40 images, 4 classes of 'label'" in (capsys.readouterr().out)
+    builder = tfds.builder_from_directory("data/birds")
+    assert builder.info.features["label"].names == list(BIRDS)
+    seen = []
+    for split in ("train", "val"):
+        assert builder.info.splits[split].num_shards == 2
+        for example in tfds.as_numpy(builder.as_dataset(split)):
+            name = example["filename"].decode()
+            assert name.split("/")[0] == BIRDS[example["label"]]
+            assert example["image"][0, 0, 0] == int(name.split("/")[1].removesuffix(".png"))
+            seen.append(name)
+    assert len(set(seen)) == len(seen) == 40
+
+
+def test_split_of_the_source():
+    make_images(8, "photos/train")
+    make_images(4, "photos/test")
+    write("photos", "data")
+    write("photos", "data", "--split", "test")
+    write("photos", "data", "--split", "rest", "--source-split", "test")
+    assert [len(read(split)) for split in ("train", "test", "rest")] == [8, 4, 4]
+
+
+# Options.
+
+
+def test_options_of_order_and_files():
+    make_npz(20)
+    options = "--sort-by-class --no-shuffle --shards 4 --compression gzip --compression-level 1"
+    write("birds.npz", "data", *options.split())
+    assert [int(example["label"]) for example in read()] == [n // 5 for n in range(20)]
+    shards = sorted(name for name in os.listdir("data") if ".tfrecord" in name)
+    assert shards[-1] == "data-train.tfrecord-00003-of-00004"
+    with open(f"data/{shards[0]}", "rb") as file:
+        assert file.read(2) == b"\x1f\x8b"
+    options = "--name flock --description Birds. --shard-bytes 500 --memory-limit 1M"
+    write("birds.npz", "more", *options.split())
+    with open("more/dataset_info.json") as file:
+        info = json.load(file)
+    assert (info["name"], info["description"]) == ("flock", "Birds.")
+    assert len(info["splits"][0]["shardLengths"]) > 1
+    write("birds.npz", "most", "--records-per-shard", "7")
+    assert len([name for name in os.listdir("most") if ".tfrecord" in name]) == 3
+
+
+def test_seeds_of_the_order_and_of_the_division():
+    make_npz(60)
+    for path, option, seed in [
+        ("one", "--seed", 1),
+        ("two", "--seed", 2),
+        ("three", "--hold-out-seed", 1),
+    ]:
+        write("birds.npz", path, "--hold-out-fraction", "0.3", option, str(seed))
+    one, two, three = (identities("val", path) for path in ("one", "two", "three"))
+    assert one != two
+    assert sorted(one) == sorted(two)
+    assert sorted(one) != sorted(three)
+
+
+def test_number_and_percentage_of_held_out_classes(capsys):
+    make_npz(400, classes=40)
+    assert main(["write", "birds.npz", "data", "--hold-out-classes", "10"]) == 0
+    table = capsys.readouterr().out.splitlines()[-3:]
+    assert [row.split()[:4] for row in table[1:]] == [
+        ["train", "300", "30", "10"],
+        ["val", "100", "10", "10"],
+    ]
+    write("birds.npz", "more", "--hold-out-classes", "25%", "--hold-out-split", "test")
+    held = [{int(e["label"]) for e in read(*part)} for part in (("val",), ("test", "more"))]
+    few, many = sorted(held, key=len)
+    assert few <= many
+    write("birds.npz", "by", "--hold-out-fraction", "0.3", "--hold-out-by", "label")
+    train, val = ({int(e["label"]) for e in read(split, "by")} for split in ("train", "val"))
+    assert len(train) + len(val) == len(train | val) == 40
+
+
+def test_modes(capsys):
+    make_npz(20)
+    write("birds.npz", "data", "--split", "val")
+    # The second split exists: the first is not written either.
+    assert "split 'val'" in error_of(capsys, "birds.npz", "data", "--hold-out-fraction", "0.5")
+    assert "train" not in "".join(os.listdir("data"))
+    write("birds.npz", "data", "--split", "val", "--mode", "append")
+    assert len(read("val")) == 40
+    write("birds.npz", "data", "--split", "val", "--mode", "overwrite")
+    assert len(read("val")) == 20
+
+
+@pytest.mark.parametrize(
+    ("mode", "divide"), [("append", ["--hold-out-fraction", "0.5"]), ("overwrite", [])]
+)
+def test_class_ids_do_not_change_when_classes_are_added(mode, divide):
+    make_images(40, names=("crow", "wren"))
+    write("photos", "data", "--hold-out-fraction", "0.5")
+    make_images(40, "more", names=("ant", "crow", "owl"))
+    write("more", "data", "--mode", mode, *divide)
+    names = open_source("data", split="train").features["label"].names
+    assert names == ("crow", "wren", "ant", "owl")
+    for example in [*read("train"), *read("val")]:
+        assert names[int(example["label"])] == example["filename"].split("/")[0]
+
+
+def test_class_ids_with_other_names_are_rejected(capsys):
+    make_images(8)
+    write("photos", "data", "--split", "test")
+    names = covey.ClassLabel(names=("wren", "crow"))
+    features = open_source("data", split="test").features.replace({"label": names})
+    examples = [{**each, "label": 0} for each in read("test")]
+    covey.write(examples, "other", split="train", features=features, progress=False)
+    error = error_of(capsys, "other", "data")
+    assert "feature 'label'" in error
+    assert "expected str" in error
+
+
+def test_defaults_and_keys(capsys):
+    with open("birds.jsonl", "w") as file:
+        file.write('{"id": "a", "label": "owl", "eggs": 2}\n{"id": "b", "label": "wren"}\n')
+    assert "default" in error_of(capsys, "birds.jsonl", "data")
+    write("birds.jsonl", "data", "--default", "eggs=0", "--key", "id")
+    assert sorted(int(example["eggs"]) for example in read()) == [0, 2]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("divide", [[], ["--hold-out-fraction", "0.5"]], ids=["all", "divided"])
+def test_errors_name_file_and_line(divide, capsys):
+    with open("birds.csv", "w") as file:
+        file.write("x,label\n1,owl\n2\n3,wren\n4,owl\n5,\n6,owl\n7,wren\n")
+    assert error_of(capsys, "birds.csv", "data", *divide) == (
+        "covey: error: birds.csv:3: the row has 1 cells; the header has 2; --on-error skip skips "
+        "and lists examples that cannot be read\n"
+    )
+    assert os.listdir() == ["birds.csv"]
+    write("birds.csv", "data", "--on-error", "skip", "--report", "bad.jsonl", *divide)
+    assert capsys.readouterr().err.endswith(
+        "covey: skipped 2 examples of birds.csv:\n"
+        "  example 1: birds.csv:3: the row has 1 cells; the header has 2\n"
+        "  example 4: birds.csv:6: feature 'label': the label is empty\n"
+    )
+    with open("bad.jsonl") as file:
+        bad = [json.loads(line) for line in file]
+    assert [each["example"] for each in bad] == [1, 4]
+    assert "birds.csv:6" in bad[1]["reason"]
+
+
+def test_invalid_image(capsys):
+    make_images()
+    with open("photos/owl/0001.png", "r+b") as file:
+        file.truncate(30)
+    assert "photos/owl/0001.png: not a valid image" in error_of(capsys, "photos", "data")
+    write("photos", "data", "--on-error", "skip")
+    assert "  example 3: photos/owl/0001.png: not" in capsys.readouterr().err
+    assert len(read()) == 11
+
+
+def test_long_lists_are_truncated(capsys):
+    with open("birds.jsonl", "w") as file:
+        file.write('{"label": 1, "x": 2}\n' * 2 + "nonsense\n" * 30)
+    write("birds.jsonl", "data", "--on-error", "skip")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 22
+    assert lines[-1] == "  and 10 more: --report FILE lists all"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("nowhere data", "error: nowhere: no such file or directory\n"),
+        ("birds.csv data --label species", "birds.csv: --label is 'species'; must be one of 'x', "),
+        (
+            "birds.csv data --hold-out-fraction 0.0001",
+            "--hold-out-fraction is 0.0001; 0 of 12 examples would",
+        ),
+        ("birds.csv data --hold-out-classes 4", "--hold-out-classes is 4; 4 of 4 classes would be"),
+        ("xy.csv data --hold-out-classes 1", "--hold-out-classes is 1; there is no label feature"),
+        ("mixed.jsonl data", "error: mixed.jsonl: example 3: feature 'x'"),
+        ("birds.csv birds.csv/data", "must be a directory"),
+        ("photos photos/", "SOURCE and TARGET are the same"),
+        ("birds.csv data --report nowhere/bad", "--report: the report cannot be written"),
+        ("birds.csv data --split a/b", "the name of a split is 'a/b'; must be"),
+    ],
+)
+def test_invalid_values(capsys, arguments, message):
+    make_csv()
+    make_images()
+    with open("xy.csv", "w") as file:
+        file.write("x,y\n1,2\n3,4\n")
+    with open("mixed.jsonl", "w") as file:
+        file.write('{"label": "owl", "x": 1}\n' * 3 + '{"label": "owl", "x": "text"}\n')
+    before = sorted(os.listdir())
+    assert message in error_of(capsys, *arguments.split())
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--memory-limit lots", "'lots' is not a valid size"),
+        ("--memory-limit 12Q", "'12Q' is not a valid size"),
+        ("--memory-limit -5M", "expected one argument"),
+        ("--memory-limit 0", "'0' is not a valid size"),
+        ("--hold-out-fraction 1", "'1' must be between 0 and 1"),
+        ("--hold-out-fraction nan", "'nan' must be between 0 and 1"),
+        ("--hold-out-classes 0", "'0' must be an integer >= 1"),
+        ("--hold-out-classes 200%", "'200%' must be between"),
+        ("--hold-out-fraction 0.1 --hold-out-classes 5", "not allowed with"),
+        ("--hold-out-split test", "--hold-out-split needs --hold-out-fraction"),
+        ("--hold-out-split train --hold-out-fraction 0.1", "are both 'train'"),
+        ("--shards 2 --records-per-shard 5", "not allowed with"),
+        ("--default eggs", "'eggs' must be NAME=VALUE"),
+        ("--kind tarball", "'tarball' must be one of"),
+    ],
+)
+def test_invalid_arguments(capsys, options, message):
+    with pytest.raises(SystemExit) as end:
+        main(["write", "birds.csv", "data", *options.split()])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# The process.
+
+
+def test_import_of_the_help():
+    code = (
+        "import sys\nfrom covey.cli import main\n"
+        "try:\n    main(['write', '--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "print(sorted({'numpy', 'tensorflow', 'tqdm', 'PIL', 'pyarrow'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+    assert "--hold-out-classes" in run.stdout
+
+
+def test_process():
+    make_csv()
+    program = [sys.executable, "-m", "covey"]
+    run = subprocess.run([*program, "--version"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, f"covey {covey.__version__}\n")
+    # The reader of the output exits at once.
+    command = f"{' '.join(program)} write birds.csv data --no-progress | true"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert run.stderr == ""
+
+
+def test_interrupted_write(tmp_path):
+    # The source is endless and interrupts the process.
+    code = (
+        "import sys, covey, itertools, os, signal\n"
+        "from covey.cli import main\n"
+        "from covey.sources import Source, register\n"
+        # A background process ignores the signal by default.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def endless():\n"
+        "    for n in itertools.count():\n"
+        "        if n == 5000:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "        yield n, {'x': n, 'label': n % 3}\n"
+        "@register('endless', 'all numbers', recognise=lambda probed: True, rank=-1)\n"
+        "def open_endless(probed, *, label, split):\n"
+        "    return Source('endless', probed.path, endless(), label='label')\n"
+        "sys.exit(main(['write', '.', 'deep/data', '--no-progress']))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 128 + signal.SIGINT
+    where = tmp_path / "deep" / "data"
+    assert run.stderr == (
+        f"covey: {where}: interrupted; split 'train' is not written, nothing was changed\n"
+    )
+    assert os.listdir() == []

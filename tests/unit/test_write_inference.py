@@ -1,0 +1,217 @@
+"""Features that are inferred while examples are written, by one or several workers."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schemas import mixtures
+from written import check_index, column, files, read, tidy, write
+
+from covey import ClassLabel, Features, Ragged, Tensor
+from covey.errors import FeatureError
+
+WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def as_read(value, kind):
+    """Return a value as it is read from a feature of this type."""
+    if kind == "bytes":
+        return value.encode() if isinstance(value, str) else value
+    if kind == "float64" and isinstance(value, int):
+        return float(value)  # exact up to 2**53
+    return tidy({"x": value})["x"]
+
+
+@settings(max_examples=60)
+@given(
+    mixture=mixtures(),
+    workers=st.sampled_from([1, 1, 2]),
+    memory_limit=st.sampled_from([1, 3000, 1 << 20]),
+)
+def test_features_are_those_of_infer(mixture, workers, memory_limit):
+    examples, defaults = mixture
+    options = {"defaults": defaults, "workers": workers, "memory_limit": memory_limit}
+    try:
+        features = Features.infer(examples, defaults=defaults)
+    except FeatureError:
+        features = None
+    with tempfile.TemporaryDirectory() as directory:
+        if features is None:
+            with pytest.raises(FeatureError):
+                write(iter(examples), directory, **options)
+            return
+        written = write(iter(examples), directory, shuffle=False, **options)
+        found = read(Path(directory))
+    assert written.features == features
+    for example, each in zip(examples, found, strict=True):
+        assert {*each} == {*features}
+        for name, value in each.items():
+            given = example.get(name)
+            given = defaults[name] if given is None else given
+            assert value == as_read(given, features[name].dtype)
+
+
+LATE = {
+    "integers, then a float": ([*range(300), 0.5, 7], Tensor("float32")),
+    "large integers, then a float": ([2**40 + 1] * 150 + [0.5], Tensor("float64")),
+    "a float, then a large integer": ([0.5] * 150 + [2**24 + 1], Tensor("float64")),
+    "bools, then an integer": ([True, False] * 75 + [3], Tensor("int64")),
+    "lengths": ([[1, 2]] * 150 + [[1, 2, 3]], Tensor("int64", (None,))),
+    "empty lists": ([[]] * 150 + [[0.5]], Tensor("float32", (None,))),
+    "empty lists, then nested ones": ([[]] * 150 + [[["a"]]], Tensor("str", (None, 1))),
+    "rows of other lengths": ([[[1, 2], [3, 4]]] * 150 + [[[1], [2, 3]]], Ragged("int64")),
+    "ragged integers, then floats": ([[[], [7]]] * 150 + [[[1.5], []]], Ragged("float32")),
+    "ragged integers, then none": ([[[], [7]]] * 150 + [[]], Ragged("int64")),
+    "strings, then bytes": (["a"] * 150 + [b"\xff"], Tensor("bytes")),
+    "arrays of other sizes": (
+        [np.zeros((2, 2), np.float32)] * 150 + [np.ones((3, 4), np.float32)],
+        Tensor("float32", (None, None), encoding="bytes"),
+    ),
+    "narrow types, then wider ones": ([np.int8(1)] * 150 + [np.int16(300)], Tensor("int16")),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("case", LATE)
+def test_features_that_the_last_example_changes(tmp_path, case, workers):
+    values, kind = LATE[case]
+    examples = [{"x": value} for value in values]
+    written = write(iter(examples), tmp_path, shuffle=False, memory_limit=20_000, workers=workers)
+    assert written.features == Features.infer(examples) == Features({"x": kind})
+    dtype = "bytes" if case == "strings, then bytes" else ""
+    assert column(tmp_path, "x") == [as_read(value, dtype) for value in values]
+    check_index(tmp_path)
+
+
+@WORKERS
+def test_ragged_float64_is_rejected(tmp_path, workers):
+    examples = [{"x": [[], [7]]}] * 9 + [{"x": [[2**40 + 1], [0.5]]}]
+    with pytest.raises(FeatureError, match="float64") as caught:
+        write(iter(examples), tmp_path / "birds", workers=workers)
+    assert caught.value.feature == "x"
+    assert not (tmp_path / "birds").exists()
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    ("values", "default"),
+    [
+        ([None] * 60 + [0, 2**24 + 1, 0.5], 0),
+        ([None] * 50 + [1], 0),
+        ([[1, 2]] * 100 + [None], [8, 9]),
+        ([None] * 20 + [[1, 2]] * 100, [8, 9]),
+        ([[1], [1, 2], None], [1, 2, 3]),
+        ([1, 2.5, None], 1.5),
+        ([[], [[1, 2], [3]], None], []),
+    ],
+)
+def test_defaults(tmp_path, values, default, workers):
+    """Missing features, and None, before or after the first value."""
+    for name, missing in [("none", {"x": None}), ("missing", {})]:
+        examples = [{"y": 1, **(missing if each is None else {"x": each})} for each in values]
+        options = {"defaults": {"x": default}, "shuffle": False, "workers": workers}
+        written = write(iter(examples), tmp_path / name, **options)
+        assert written.features == Features.infer(examples, defaults={"x": default})
+        expected = [default if each is None else each for each in values]
+        assert column(tmp_path / name, "x") == expected
+
+
+# Sources that reuse their arrays.
+
+
+def reuse(kind, count):
+    """Yield items that share an object, whose content changes."""
+    array, values = np.zeros(3, np.int64), [0, 0, 0]
+    example = {"dict": {}, "list": {"x": values}}.get(kind, {"x": array})
+    for number in range(count):
+        array[:], values[:] = number, [number] * 3
+        if kind == "dict":
+            example["x"] = [number] * 3
+        nested = {"x": array, "of": {"names": values}}
+        yield {
+            "pairs": (f"bird {number}", example),
+            "tuples": (array, number),
+            "nested": nested,
+            "array": {"x": array},
+        }.get(kind, example)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("kind", ["array", "dict", "list", "pairs", "tuples", "nested"])
+def test_source_that_reuses_its_objects(tmp_path, kind, declared, workers):
+    options = {"shuffle": False, "workers": workers}
+    if kind == "tuples":
+        options["names"] = ("x", "y")
+    if declared:
+        several = Tensor("int64", (3,))
+        more = {"tuples": {"y": "int64"}, "nested": {"of": {"names": several}}}
+        options["features"] = {"x": several, **more.get(kind, {})}
+    write(reuse(kind, 50), tmp_path, **options)
+    assert column(tmp_path, "x") == [[number] * 3 for number in range(50)]
+
+
+# on_error="skip": the same examples and the same order for any memory limit and workers.
+
+SKIPPED = {
+    "strings": ([{"x": 1}, *[{"x": "t"}] * 5, *[{"x": i} for i in range(50)]], [*range(1, 6)]),
+    "shapes": (
+        [{"x": [1]}, *[{"x": 2}] * 5, *[{"x": [i] * (i % 3)} for i in range(50)], {"x": 3}],
+        [*range(1, 6), 56],
+    ),
+    "strings among wider numbers": (
+        [{"x": "t" if i % 7 == 6 else i / (i % 5 + 1)} for i in range(90)],
+        [*range(6, 90, 7)],
+    ),
+    "names": (
+        [{"x": 1}, *[{"x": 1, "y": 2}] * 5, *[{"y": 1}] * 5, *[{"x": i} for i in range(20)]],
+        [*range(1, 11)],
+    ),
+    "exceeding 64 bits": (
+        [{"x": 2**63}, {"x": -1}, *[{"x": i} for i in range(50)], {"x": -2}],
+        [1, 52],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_skipped_examples(tmp_path, case):
+    examples, expected = SKIPPED[case]
+    for workers, memory_limit in [(1, 1 << 30), (2, 3000), (4, 1)]:
+        options = {"on_error": "skip", "workers": workers, "memory_limit": memory_limit}
+        written = write(iter(examples), tmp_path / str(workers) / "birds", **options)
+        assert [each.record for each in written.skipped] == expected
+    assert files(tmp_path / "1") == files(tmp_path / "2") == files(tmp_path / "4")
+
+
+# Classes that the dataset does not have.
+
+GROWING = [*["a"] * 6, "zz", None, *["yy"] * 5, 1]  # None is an example that does not match
+
+
+@WORKERS
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_new_classes_and_an_invalid_example(tmp_path, split, workers):
+    """The invalid example is skipped or raised, and not mistaken for one of a new class."""
+    write({"x": [1, 2], "label": ["a", "b"]}, tmp_path, label="label")
+    examples = [
+        {"x": "bad", "label": "a"} if each is None else {"x": 0, "label": each} for each in GROWING
+    ]
+    options = {"mode": "append", "workers": workers, "shuffle": False}
+    with pytest.raises(FeatureError) as caught:
+        write(iter(examples), tmp_path, split, **options)
+    assert (caught.value.example, caught.value.feature) == (7, "x")
+    written = write(iter(examples), tmp_path, split, on_error="skip", **options)
+    assert [each.record for each in written.skipped] == [7]
+    assert written.features["label"] == ClassLabel(names=("a", "b", "yy", "zz"))
+    assert column(tmp_path, "label", split)[-13:] == [0] * 6 + [3] + [2] * 5 + [1]
+    check_index(tmp_path, split)
