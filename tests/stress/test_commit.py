@@ -433,7 +433,9 @@ def test_repair_after_a_killed_writer(tmp_path, fresh):
     [(interrupt, False), (interrupt, True), (fail, False)],
     ids=["interrupt before", "interrupt after", "full disk"],
 )
-@pytest.mark.parametrize("name", ["new dataset", "overwrite with other features", "append"])
+@pytest.mark.parametrize(
+    "name", ["new dataset", "overwrite with other features", "append new classes"]
+)
 def test_strike_at_every_step(tmp_path, name, strike, after, fresh):
     fresh(strike_at_every_step, tmp_path, name, strike, after)
 
@@ -739,6 +741,16 @@ def plant_staged_names(directory, outside):
         (staging / "after" / name).write_text("overwritten")
 
 
+def plant_staged_names_to_undo(directory, outside):
+    """The commit looks as if it had not happened, so that it is undone."""
+    staging = directory / ".covey-train.partial"
+    staging.mkdir()
+    for path in (directory / "sub", staging / "sub"):
+        path.symlink_to(outside)
+    os.link(directory / "notes.txt", staging / "notes.txt")
+    (staging / "names").write_text("sub/secret\nnotes.txt")
+
+
 def plant_links_like_temporaries(directory, outside):
     for name in (
         ".features.json.new",
@@ -770,6 +782,7 @@ PLANTS = [
     plant_staging_link,
     plant_staged_links,
     plant_staged_names,
+    plant_staged_names_to_undo,
     plant_links_like_temporaries,
     plant_links_like_metadata,
     plant_template,
