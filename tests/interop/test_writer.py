@@ -457,7 +457,7 @@ def test_generator_that_fails(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("item", ["ab", ("a", 1), ("a", {}, 1), {"id": 1}, 3])
+@pytest.mark.parametrize("item", ["ab", ("a", 1), ("a", {}, 1), {"id": 1}, 3, None])
 def test_items_that_are_not_pairs(tmp_path, item):
     made = TFRecordWriter(lambda split: [item], Serializer(), tmp_path, "train", 1)
     with pytest.raises(FeatureError, match="must be a pair of key and dict") as caught:

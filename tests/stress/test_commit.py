@@ -714,6 +714,9 @@ def test_system_without_locks(tmp_path, monkeypatch):
 # Hostile datasets.
 
 
+FOREIGN_SHARD = "birds-other.tfrecord-00000-of-00001"
+
+
 def plant_staging_link(directory, outside):
     (directory / ".covey-train.partial").symlink_to(outside)
 
@@ -748,7 +751,8 @@ def plant_staged_names_to_undo(directory, outside):
     for path in (directory / "sub", staging / "sub"):
         path.symlink_to(outside)
     os.link(directory / "notes.txt", staging / "notes.txt")
-    (staging / "names").write_text("sub/secret\nnotes.txt")
+    (staging / FOREIGN_SHARD).write_text("another file")
+    (staging / "names").write_text(f"sub/secret\nnotes.txt\n{FOREIGN_SHARD}")
 
 
 def plant_links_like_temporaries(directory, outside):
@@ -810,7 +814,8 @@ def test_nothing_outside_of_the_dataset_changes(tmp_path, plant):
         outside = tmp_path / str(number) / "outside"
         write(OLD, directory, label="label")
         outside.mkdir()
-        for path in (outside / "secret", outside / "other.labels.txt", directory / "notes.txt"):
+        own = [directory / "notes.txt", directory / FOREIGN_SHARD]
+        for path in (outside / "secret", outside / "other.labels.txt", *own):
             path.write_text("mine")
         plant(directory, outside)
         before = snapshot(outside), snapshot(directory)
@@ -818,7 +823,7 @@ def test_nothing_outside_of_the_dataset_changes(tmp_path, plant):
             with contextlib.suppress(CoveyError):
                 action(directory)
         assert snapshot(outside) == before[0]
-        assert (directory / "notes.txt").read_text() == "mine"
+        assert [path.read_text() for path in own] == ["mine", "mine"]
         if actions is READS:
             assert snapshot(directory) == before[1]
         assert "overwritten" not in (directory / "dataset_info.json").read_text()
