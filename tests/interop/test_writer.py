@@ -252,7 +252,7 @@ def test_save_shard_info(tmp_path):
     made.save_shard_info({"val": {"val.tfrecord": 3}})
     made.save_shard_info({"train": {"a": 1, "b": 0}})
     assert shard_info(tmp_path / "new") == {"train": {"a": 1, "b": 0}, "val": {"val.tfrecord": 3}}
-    with pytest.raises(FeatureError, match="must be a dict of files"):
+    with pytest.raises(FormatError, match="must be a dict of files"):
         made.save_shard_info({"train": {"a": "1"}})
 
 
@@ -293,6 +293,17 @@ def test_splits_of_different_shapes(tmp_path):
         assert found["extra"] == [text.encode() for text in data.get("extra", [])]
         (example,) = builder.as_dataset(split=split).as_numpy_iterator()
         assert example["x"].tolist() == data["x"]
+
+
+def test_flush_splits_that_were_cached_together(tmp_path):
+    train = writer(tmp_path, [{"id": 0, "x": [1]}, {"id": 1, "x": [1, 2, 3]}], ["x"])
+    val = writer(tmp_path, [{"id": 0, "x": [4, 5]}], ["x"], split="val")
+    for each in (train, val):
+        each.cache_records()
+    for each in (train, val):
+        each.flush()
+    assert [each["x"] for each in read(tmp_path)] == [[1], [1, 2, 3]]
+    assert [each["x"] for each in read(tmp_path, "val")] == [[4, 5]]
 
 
 @pytest.mark.parametrize(
@@ -457,7 +468,7 @@ def test_generator_that_fails(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("item", ["ab", ("a", 1), ("a", {}, 1), {"id": 1}, 3])
+@pytest.mark.parametrize("item", ["ab", ("a", 1), ("a", {}, 1), {"id": 1}, 3, None])
 def test_items_that_are_not_pairs(tmp_path, item):
     made = TFRecordWriter(lambda split: [item], Serializer(), tmp_path, "train", 1)
     with pytest.raises(FeatureError, match="must be a pair of key and dict") as caught:

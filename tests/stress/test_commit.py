@@ -436,7 +436,9 @@ def test_repair_after_a_killed_writer(tmp_path, fresh):
     [(interrupt, False), (interrupt, True), (fail, False)],
     ids=["interrupt before", "interrupt after", "full disk"],
 )
-@pytest.mark.parametrize("name", ["new dataset", "overwrite with other features", "append"])
+@pytest.mark.parametrize(
+    "name", ["new dataset", "overwrite with other features", "append new classes"]
+)
 def test_strike_at_every_step(tmp_path, name, strike, after, fresh):
     fresh(strike_at_every_step, tmp_path, name, strike, after)
 
@@ -715,6 +717,9 @@ def test_system_without_locks(tmp_path, monkeypatch):
 # Hostile datasets.
 
 
+FOREIGN_SHARD = "birds-other.tfrecord-00000-of-00001"
+
+
 def plant_staging_link(directory, outside):
     (directory / ".covey-train.partial").symlink_to(outside)
 
@@ -740,6 +745,17 @@ def plant_staged_names(directory, outside):
     (staging / "stale").write_text("sub/other.labels.txt\n../outside/other.labels.txt")
     for name in ("dataset_info.json", "notes.txt", "birds-train.index.json"):
         (staging / "after" / name).write_text("overwritten")
+
+
+def plant_staged_names_to_undo(directory, outside):
+    """The commit looks as if it had not happened, so that it is undone."""
+    staging = directory / ".covey-train.partial"
+    staging.mkdir()
+    for path in (directory / "sub", staging / "sub"):
+        path.symlink_to(outside)
+    os.link(directory / "notes.txt", staging / "notes.txt")
+    (staging / FOREIGN_SHARD).write_text("another file")
+    (staging / "names").write_text(f"sub/secret\nnotes.txt\n{FOREIGN_SHARD}")
 
 
 def plant_links_like_temporaries(directory, outside):
@@ -773,6 +789,7 @@ PLANTS = [
     plant_staging_link,
     plant_staged_links,
     plant_staged_names,
+    plant_staged_names_to_undo,
     plant_links_like_temporaries,
     plant_links_like_metadata,
     plant_template,
@@ -800,7 +817,8 @@ def test_nothing_outside_of_the_dataset_changes(tmp_path, plant):
         outside = tmp_path / str(number) / "outside"
         write(OLD, directory, label="label")
         outside.mkdir()
-        for path in (outside / "secret", outside / "other.labels.txt", directory / "notes.txt"):
+        own = [directory / "notes.txt", directory / FOREIGN_SHARD]
+        for path in (outside / "secret", outside / "other.labels.txt", *own):
             path.write_text("mine")
         plant(directory, outside)
         before = snapshot(outside), snapshot(directory)
@@ -808,7 +826,7 @@ def test_nothing_outside_of_the_dataset_changes(tmp_path, plant):
             with contextlib.suppress(CoveyError):
                 action(directory)
         assert snapshot(outside) == before[0]
-        assert (directory / "notes.txt").read_text() == "mine"
+        assert [path.read_text() for path in own] == ["mine", "mine"]
         if actions is READS:
             assert snapshot(directory) == before[1]
         assert "overwritten" not in (directory / "dataset_info.json").read_text()

@@ -176,32 +176,32 @@ class TFRecordWriter:
             workers=1,
         )
 
+    def _items(self) -> Iterator[Any]:
+        """Yield the items of the generator."""
+        position = 0
+        try:
+            for item in self.generator(**self.gen_kwargs):
+                yield item
+                position += 1
+        except CoveyError:
+            raise
+        except Exception as error:
+            reason = f"the generator failed: {type(error).__name__}: {error}"
+            raise SourceError(reason, example=position) from error
+
     def _records(self) -> Iterator[tuple[Key, Mapping[str, Any], bytes]]:
         """Yield the key, the dict and the record of each example."""
-        position = 0
-        generator: Iterator[Any] = iter(())
-        while True:
-            try:
-                if not position:
-                    generator = iter(self.generator(**self.gen_kwargs))
-                item = next(generator, None)
-            except CoveyError:
-                raise
-            except Exception as error:
-                reason = f"the generator failed: {type(error).__name__}: {error}"
-                raise SourceError(reason, example=position) from error
-            if item is None:
-                return
+        for position, item in enumerate(self._items()):
             is_pair = isinstance(item, (tuple, list)) and len(item) == 2
             if not is_pair or not isinstance(item[1], Mapping):
                 reason = f"the generator yielded {str(item)[:60]!r}; must be a pair of key and dict"
                 raise FeatureError(reason, example=position)
             try:
-                yield self._record(*item)
+                record = self._record(*item)
             except CoveyError as error:
                 error.example = position if error.example is None else error.example
                 raise
-            position += 1
+            yield record
 
     def _record(self, key: Any, datum: Mapping[str, Any]) -> tuple[Key, Mapping[str, Any], bytes]:
         datum = self.add_shape_fields(datum) if self.sparse_features else datum

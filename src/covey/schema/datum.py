@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.errors import FeatureError, FormatError
+from covey.errors import FormatError
 from covey.filenames import ENTRIES_FILE, SHARD_INFO_FILE
 from covey.schema.columns import Shape
 from covey.schema.features import Features
@@ -110,8 +110,9 @@ def datum_splits(storage: Storage, directory: str) -> ShardInfo | None:
         return None
     try:
         return check_shard_info(content)
-    except FeatureError as error:
-        raise FormatError(error.reason, path=path) from None
+    except FormatError as error:
+        error.path = path
+        raise
 
 
 def read_shard_info(directory: Path) -> ShardInfo:
@@ -123,28 +124,25 @@ def check_shard_info(content: Any) -> ShardInfo:
     """Return valid shard info.
 
     Raises:
-        FeatureError: If the content is not valid, or a path leaves the directory.
+        FormatError: If the content is not valid, or a path leaves the directory.
     """
     if not isinstance(content, Mapping):
-        raise FeatureError(f"is a {type(content).__name__}; must be a dict of splits")
+        raise FormatError(f"is a {type(content).__name__}; must be a dict of splits")
     for split, shards in content.items():
-        valid = isinstance(shards, Mapping) and all(
+        check_name(split, "the name of a split")
+        is_valid = isinstance(shards, Mapping) and all(
             isinstance(name, str) and type(count) is int and count >= 0
             for name, count in shards.items()
         )
-        if not isinstance(split, str) or not valid:
-            raise FeatureError(
+        if not is_valid:
+            raise FormatError(
                 f"split {brief(split)} is {brief(shards)}; must be a dict of files and their "
                 "numbers of records"
             )
-        try:
-            check_name(split, "the name of a split")
-            for name in shards:
-                check_path(name, f"split {brief(split)}: the name of a shard")
-        except FormatError as error:
-            raise FeatureError(error.reason) from None
+        for name in shards:
+            check_path(name, f"split {brief(split)}: the name of a shard")
     if sum(map(len, content.values())) > MAX_SHARDS:
-        raise FeatureError(f"there are more than {MAX_SHARDS:,} shards")
+        raise FormatError(f"there are more than {MAX_SHARDS:,} shards")
     return {split: dict(shards) for split, shards in content.items()}
 
 
