@@ -11,6 +11,7 @@ from written import write
 
 from covey import CoveyError
 from covey.errors import FeatureError
+from covey.plan.base import BatchKey
 
 THREADS = [0, 1, 3]
 
@@ -276,3 +277,16 @@ def test_hook_that_reads_its_loader_and_sets_class_weights(ds, threads):
     loader = ds.batches(3, 2, seed=5, threads=threads, batch_transform=read)
     assert [seed for seed, _, _ in loader.take(5)] == [5] * 5
     assert loader.step == 5
+
+
+# Random numbers.
+
+
+def test_generators_of_hooks():
+    key = BatchKey(seed=7, step=5, row=3)
+    assert key.generator().bit_generator.random_raw() == 4386044505056705495
+    assert key.generator(2).bit_generator.random_raw() == 2772101806903042278
+    assert key.generator(2).random() == BatchKey(7, 5).generator(5).random()
+    keys = [key, BatchKey(8, 5, 3), BatchKey(7, 6, 3)]
+    first = {each.generator(row).random() for each in keys for row in (None, 0, 1, 2)}
+    assert len(first) == 12

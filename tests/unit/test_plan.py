@@ -522,6 +522,8 @@ def test_steps_and_batches_are_converted(plan, world_size, step):
     if not plan.is_endless:
         following = min(following, plan.end_of_epoch(batch))
     assert plan.batch_at(step + 1) == following
+    for between in range(batch + 1, following):  # after a change of the number of ranks
+        assert plan.step_at(between) == (step if plan.is_endless else step + 1)
     assert plan.batch_at(plan.steps_per_epoch) == plan.batches_per_epoch
 
 
