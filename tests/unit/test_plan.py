@@ -52,7 +52,8 @@ any_plan = plans(max_classes=30).map(lambda drawn: drawn[0]) | epoch_plans()
 # Exact: P classes with K examples of each.
 
 
-@given(plan=plans(max_classes=40), step=steps)
+@settings(max_examples=60)
+@given(plan=plans(max_classes=30), step=steps)
 def test_batch_has_p_classes_with_k_examples_each(plan, step):
     plan, sizes = plan
     found = batch_by_class(plan, step)
@@ -121,7 +122,7 @@ def test_every_example_once_per_round(far):
 # A pure function of the seed and the step.
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(plan=any_plan, start=steps, count=st.integers(0, 20))
 def test_batches_equal_single_batches(plan, start, count):
     found = plan.batches(start, start + count)
@@ -170,7 +171,7 @@ def test_threads_share_a_plan():
 # Equal to the reference implementation and to the golden files.
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(plan=plans(max_classes=30, max_examples=50))
 def test_balanced_plan_equals_reference(plan):
     plan, sizes = plan
@@ -178,7 +179,7 @@ def test_balanced_plan_equals_reference(plan):
         assert batch_by_class(plan, step) == batch
 
 
-@settings(max_examples=100)
+@settings(max_examples=80)
 @given(plan=epoch_plans(max_records=120, max_batch_size=50))
 def test_epoch_plan_equals_reference(plan):
     is_shuffled = isinstance(plan, ShuffledPlan)
@@ -197,7 +198,7 @@ permutation_sizes = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(size=permutation_sizes, seed=seeds, epoch=st.integers(0, 1), data=st.data())
 def test_permutations_equal_reference(size, seed, epoch, data):
     number = data.draw(st.integers(0, size - 1))
@@ -351,7 +352,7 @@ def test_total_examples_per_class():
 # Ranks.
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(plan=any_plan, start=steps, world_size=st.integers(1, 9))
 def test_ranks_share_batches(plan, start, world_size):
     own = [plan.for_rank(rank, world_size, "independent") for rank in range(world_size)]
@@ -452,7 +453,7 @@ def test_steps_per_epoch():
             assert plan.is_endless == (remainder == "fill")
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     plan=plans(max_classes=12, max_examples=30),
     count=st.integers(0, 40),
@@ -483,7 +484,7 @@ def test_shuffled_epoch_has_every_record_once(records):
             assert (np.sort(found.reshape(batch_size, records)) == np.arange(records)).all()
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     plan=epoch_plans(max_batch_size=8),
     world_size=st.integers(1, 8),

@@ -102,7 +102,7 @@ def test_a_cycle_has_exactly_the_quotas(weights, per_batch):
     assert plan.native.count(10 * cycle).tolist() == (quotas_of(plan) * 10).tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=weighted_cases(max_classes=20), seed=seeds, far=st.integers(0, FAR))
 def test_visits_are_evenly_distributed_over_time(case, seed, far):
     (_, sizes, per_batch, _), weights = case
@@ -154,7 +154,7 @@ def test_pairs_of_classes_with_equal_weights_meet_equally_often():
 # Changes.
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(plan=plans(max_changes=6, max_batch=90, max_classes=8, max_examples=12))
 def test_every_example_once_per_round_across_changes(plan):
     plan, sizes = plan
@@ -168,7 +168,7 @@ def test_every_example_once_per_round_across_changes(plan):
             assert len(set(examples)) == len(examples)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=weighted_cases(max_classes=20), seed=seeds, batch=steps, data=st.data())
 def test_change_does_not_affect_earlier_batches(case, seed, batch, data):
     (labels, sizes, per_batch, each), weights = case
@@ -214,7 +214,7 @@ def test_change_drops_later_changes():
         assert (found.batches(0, 80) == expected.batches(0, 80)).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=weighted_cases(max_classes=12), seed=seeds, batch=steps)
 def test_with_changes_restores_a_plan(case, seed, batch):
     (labels, sizes, per_batch, each), weights = case
@@ -253,7 +253,7 @@ def test_many_changes():
 # Epochs.
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     case=weighted_cases(max_classes=10, max_examples=20),
     seed=seeds,
