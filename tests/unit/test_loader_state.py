@@ -218,6 +218,19 @@ def test_class_weights_before_the_first_batch(ds):
             expected.seek(0)
 
 
+@pytest.mark.parametrize("kind", ["numbers", "gzip"])
+@pytest.mark.parametrize(("threads", "prefetch"), [(0, None), (2, 1), (2, 30)])
+def test_class_weights_change_during_an_iteration(made, kind, threads, prefetch):
+    loader = made(kind).batches(4, 2, threads=threads, prefetch=prefetch)
+    plan = BalancedPlan(LABELS, 4, 2)
+    changes = {3: {0: 50.0}, 4: "size", 9: None, 16: [*[0.0] * 8, *[1.0] * 4]}
+    for step, (x, _) in enumerate(loader.take(40)):
+        assert numbers_of(x) == plan.batch(step).tolist()
+        if step + 1 in changes:
+            loader.set_class_weights(changes[step + 1])
+            plan = plan.reweighted(changes[step + 1], batch=step + 1)
+
+
 def test_invalid_class_weights(ds):
     loader = ds.batches(4, 2, threads=2)
     iterator = loader.take(10)
@@ -265,7 +278,9 @@ class LoaderMachine(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 5))
     def advance(self, steps):
-        for _ in range(steps if self.iterator is not None else 0):
+        if self.iterator is None:
+            self.iterate()
+        for _ in range(steps):
             found = next(self.iterator, None)
             assert (found is None) == (self.left == 0)
             if found is None:
