@@ -119,10 +119,7 @@ class LoaderIterator(ForkAware):
                 options=self._options,
                 owner=position,
             )
-        try:
-            batch = self._producer.next()
-        except StopIteration as error:  # must not be mistaken for the end of the iteration
-            raise RuntimeError("a hook raised StopIteration") from error
+        batch = self._producer.next()
         self._check_open()
         return batch
 

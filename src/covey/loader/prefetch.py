@@ -6,9 +6,7 @@ import atexit
 import contextlib
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._threads import DaemonThreads
+from covey._threads import DaemonThreads, ordered_map
 from covey.errors import ClosedError
 from covey.loader.batch import BatchFormat, Ids, NativeSource
 from covey.loader.options import LoadOptions
@@ -245,43 +243,25 @@ class ThreadedProducer:
         self, builder: BatchBuilder, *, steps: int, threads: int, prefetch: int, owner: object
     ) -> None:
         self._builder = builder
-        self._owner = owner
-        self._steps = steps
-        self._prefetch = prefetch
-        self._submitted = 0
-        self._in_flight: deque[Future[Any]] = deque()
         self._threads = DaemonThreads(threads, "covey-loader") if threads else None
+        build = partial(_build_in_thread, builder, owner) if threads else builder
+        tasks = (partial(build, step) for step in range(steps))
+        # A generator: a StopIteration of a hook becomes a RuntimeError.
+        self._batches = ordered_map(tasks, self._threads, prefetch)
         _RUNNING.add(self)
 
     def next(self) -> Any:
-        if self._threads is None:
-            self._submitted += 1
-            return self._builder(self._submitted - 1)
-        self._submit(1)
-        first = self._in_flight.popleft()
-        # The next batches are built while the caller uses this one.
-        self._submit(self._prefetch)
-        try:
-            return first.result()
-        finally:
-            del first  # the traceback of an error refers to this frame
-
-    def _submit(self, count: int) -> None:
-        assert self._threads is not None
-        while len(self._in_flight) < count and self._submitted < self._steps:
-            self._in_flight.append(self._threads.submit(self._build, self._submitted))
-            self._submitted += 1
-
-    def _build(self, step: int) -> Any:
-        _thread.owner = self._owner
-        return self._builder(step)
+        return next(self._batches)
 
     def interrupt(self) -> None:
         self._builder.cancel()
-        for future in list(self._in_flight):
-            future.cancel()
 
     def close(self) -> None:
         self.interrupt()
         if self._threads is not None:
             self._threads.shutdown()
+
+
+def _build_in_thread(builder: BatchBuilder, owner: object, step: int) -> Any:
+    _thread.owner = owner
+    return builder(step)
