@@ -268,15 +268,20 @@ def test_hook_that_closes_its_iterator(ds, threads, name):
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_hook_that_reads_its_loader_and_sets_class_weights(ds, threads):
-    def read(x, y):
+def test_hook_that_sets_class_weights(ds, threads):
+    def transform(x, y):
         with suppress(CoveyError):  # raised in a prefetching thread
-            loader.set_class_weights({0: 2.0})
-        return loader.plan.description["seed"], len(loader), y
+            loader.set_class_weights({int(y[0]): 5.0})
+        assert len(loader) > 0
+        return x, y
 
-    loader = ds.batches(3, 2, seed=5, threads=threads, batch_transform=read)
-    assert [seed for seed, _, _ in loader.take(5)] == [5] * 5
-    assert loader.step == 5
+    loader = ds.batches(3, 2, seed=5, threads=threads, batch_transform=transform)
+    found = list(loader.take(9))
+    assert loader.step == 9
+    # The weights apply to the next batch.
+    replay = ds.batches(3, 2, seed=5, threads=0)
+    replay.load_state_dict({**loader.state_dict(), "batch": 0})
+    assert same(list(replay.take(9)), found)
 
 
 # Random numbers.
