@@ -66,7 +66,7 @@ def make(directory: Path, kind: str) -> covey.Dataset:
 
 def make_numbers(directory: Path, **options: Any) -> covey.Dataset:
     if not directory.exists():
-        write(examples(), directory, features=FEATURES, label="label", shuffle=False, shards=5)
+        write_and_open(directory, examples(), FEATURES, shards=5).close()
     return opened(directory, **options)
 
 
@@ -76,6 +76,13 @@ def make_read(directory: Path) -> covey.Dataset:
 
 def make_unchecked(directory: Path) -> covey.Dataset:
     return make_numbers(directory, verify=False)
+
+
+def write_and_open(
+    directory: Path, many: list[dict[str, Any]], features: Any, label: str = "label", **options: Any
+) -> covey.Dataset:
+    write(many, directory, features=features, label=label, shuffle=False, **options)
+    return opened(directory)
 
 
 def make_many(directory: Path) -> covey.Dataset:
@@ -88,29 +95,19 @@ def make_many(directory: Path) -> covey.Dataset:
         }
         for number, each in enumerate(examples())
     ]
-    features = {
-        "half": "float16",
-        "x": X,
-        "label": "int64",
-        "flag": "bool",
-        "bytes": Tensor("uint8", (5,)),
-    }
-    write(many, directory, features=features, label="label", shuffle=False, shards=3)
-    return opened(directory)
+    kinds = {"half": "float16", "flag": "bool", "bytes": Tensor("uint8", (5,)), **FEATURES}
+    features = {name: kinds[name] for name in ("half", "x", "label", "flag", "bytes")}
+    return write_and_open(directory, many, features, shards=3)
 
 
 def make_nested(directory: Path) -> covey.Dataset:
     many = [{"a": {"x": each["x"], "y": 7}, "label": each["label"]} for each in examples()]
-    features = {"a": {"x": X, "y": "int32"}, "label": "int64"}
-    write(many, directory, features=features, label="label", shuffle=False)
-    return opened(directory)
+    return write_and_open(directory, many, {"a": {"x": X, "y": "int32"}, "label": "int64"})
 
 
 def make_nested_alone(directory: Path) -> covey.Dataset:
     many = [{"a": {"x": each["x"]}, "b": {"label": each["label"]}} for each in examples()]
-    features = {"a": {"x": X}, "b": {"label": "int64"}}
-    write(many, directory, features=features, label="b/label", shuffle=False)
-    return opened(directory)
+    return write_and_open(directory, many, {"a": {"x": X}, "b": {"label": "int64"}}, "b/label")
 
 
 def make_ragged(directory: Path) -> covey.Dataset:
@@ -118,22 +115,19 @@ def make_ragged(directory: Path) -> covey.Dataset:
         {"x": np.full(1 + number % 4, number), "label": each["label"]}
         for number, each in enumerate(examples())
     ]
-    features = {"x": Tensor("int64", (None,)), "label": "int64"}
-    write(many, directory, features=features, label="label", shuffle=False)
-    return opened(directory)
+    return write_and_open(directory, many, {"x": Tensor("int64", (None,)), "label": "int64"})
+
+
+def with_names(numbers: Any = range(COUNT)) -> list[dict[str, Any]]:
+    return [{"x": example(number)["x"], "label": class_name(number)} for number in numbers]
 
 
 def make_strings(directory: Path) -> covey.Dataset:
-    many = [{"x": each["x"], "label": class_name(number)} for number, each in enumerate(examples())]
-    features = {"x": X, "label": "str"}
-    write(many, directory, features=features, label="label", shuffle=False, shards=3)
-    return opened(directory)
+    return write_and_open(directory, with_names(), {"x": X, "label": "str"}, shards=3)
 
 
 def make_names(directory: Path) -> covey.Dataset:
-    many = [{"x": each["x"], "label": class_name(number)} for number, each in enumerate(examples())]
-    write(many, directory, label="label", shuffle=False, shards=3)
-    return opened(directory)
+    return write_and_open(directory, with_names(), None, shards=3)
 
 
 def make_files(directory: Path) -> covey.Dataset:
@@ -165,9 +159,10 @@ def make_joined_strings(directory: Path) -> covey.Dataset:
         ("train", np.flatnonzero(is_train)),
         ("test", np.flatnonzero(~is_train)),
     ):
-        many = [{"x": example(n)["x"], "label": class_name(n)} for n in numbers]
         features = {"x": X, "label": "str"}
-        write(many, directory, split, features=features, label="label", shuffle=False)
+        write(
+            with_names(numbers), directory, split, features=features, label="label", shuffle=False
+        )
     return opened(directory, split="test+train")
 
 
@@ -185,9 +180,7 @@ def make_selected(directory: Path) -> covey.Dataset:
 
 
 def make_gzip(directory: Path) -> covey.Dataset:
-    write(examples(), directory, features=FEATURES, label="label", shuffle=False, shards=3,
-          compression="GZIP")  # fmt: skip
-    return opened(directory)
+    return write_and_open(directory, examples(), FEATURES, shards=3, compression="GZIP")
 
 
 def make_foreign_gzip(directory: Path) -> covey.Dataset:

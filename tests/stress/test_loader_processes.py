@@ -242,7 +242,8 @@ EXITS = {
                 started.release()
         started = threading.Semaphore(0)
         shared = ds.batches(4, 2, threads=2).take(10**12)
-        iterators = [ds.batches(4, 2, threads=threads).take(10**12) for threads in (0, 2)]
+        all_options = ({"threads": 0}, {"threads": 2}, {"threads": 2, "transform": dict})
+        iterators = [ds.batches(4, 2, **options).take(10**12) for options in all_options]
         for iterator in (*iterators, shared, shared):
             threading.Thread(target=iterate, args=(iterator,), daemon=True).start()
         for _ in range(300):
