@@ -284,7 +284,15 @@ def test_hook_that_sets_class_weights(ds, threads):
     assert same(list(replay.take(9)), found)
 
 
-# Random numbers.
+# Seeded arguments.
+
+
+def test_step_and_row(ds):
+    ranks = {"rank": 1, "world_size": 2}  # the second half of 8 rows
+    loader = ds.batches(4, 2, transform=lambda each, step, row: (step, row), **ranks)
+    assert loader.batch(7)[0].tolist() == [[7, 4], [7, 5], [7, 6], [7, 7]]
+    loader = ds.batches(4, 2, batch_transform=lambda x, y, step, row: (step, row), **ranks)
+    assert loader.batch(7) == (7, 4)
 
 
 def test_generators_of_hooks():
