@@ -259,9 +259,8 @@ EXITS = {
                 for _ in range(100):
                     next(iterator)
             except covey.errors.ClosedError:
-                pass
-            assert len(list(loader.take(20))) == 20
-            print("done")
+                assert len(list(loader.take(20))) == 20
+                print("done")
     """,
     "fork": """
         iterator = ds.batches(4, 2, threads=3).take(10**6)
