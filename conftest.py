@@ -1,16 +1,16 @@
-"""Settings of all tests, those in docstrings included."""
+"""Settings of all tests, doctests included."""
 
 import atexit
 import os
 import shutil
 import tempfile
 
-# Before TensorFlow is imported by any test: it is a judge here, and should be a quiet one.
+# Before any test imports TensorFlow: no log output, no GPU.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-# Nothing is left in, or taken from, the cache of whoever runs the tests.
+# Tests do not use the cache directory of the user.
 os.environ["COVEY_CACHE"] = tempfile.mkdtemp(prefix="covey-test-cache-")
 atexit.register(shutil.rmtree, os.environ["COVEY_CACHE"], ignore_errors=True)
 
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import covey
 
-# The same examples in every run: a test fails because of the code, or not at all.
+# The same examples in every run, and no dependence on the speed of the machine.
 settings.register_profile(
     "covey",
     derandomize=True,
@@ -32,8 +32,8 @@ settings.load_profile("covey")
 
 @pytest.fixture(autouse=True)
 def _docstring_names(request, doctest_namespace, tmp_path_factory, monkeypatch):
-    """Let docstrings use covey's public names, and write files into a folder of their own."""
+    """Define covey's public names in docstrings, which run in a temporary directory."""
     if isinstance(request.node, pytest.DoctestItem):
-        names = set(covey.__all__) - {"open"}  # which is Python's own everywhere else
+        names = set(covey.__all__) - {"open"}  # the builtin
         doctest_namespace.update({name: getattr(covey, name) for name in names})
         monkeypatch.chdir(tmp_path_factory.mktemp("docstring"))

@@ -1,27 +1,25 @@
-"""Plans whose batches are kept as files: a seed that somebody noted down means them for ever."""
+"""Plans whose batches are stored in golden files: a seed must always yield the same batches."""
 
 import json
-import warnings
 from pathlib import Path
 
-from plan_cases import classes_of
+from plan_cases import class_table, make_plan
 
-from covey.errors import SmallClassesWarning
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
 
 FOLDER = Path(__file__).parents[1] / "golden" / "plans"
 
 FAR = [10**6, 10**12]
 
-# How each is made; "steps" are those whose batches are kept.
+# Parameters of each plan, and the steps whose batches are stored.
 PLANS = {
-    # Draws that straddle rounds and passes, of the shuffled and of the computed orders.
+    # Draws that straddle rounds, of shuffled and of computed permutations.
     "even": {
         "sizes": [6, 9, 12, 40, 33, 7, 8, 100, 1000, 65],
         "args": [3, 4, 0],
         "steps": [*range(10), *FAR],
     },
-    # P <= C < 2P - 1 and K <= n < 2K - 1: rounds depend on those before them.
+    # P <= C < 2P - 1 and K <= n < 2K - 1: rounds depend on earlier ones.
     "tight": {"sizes": [5, 6, 7, 8, 5, 6, 7], "args": [5, 5, 1], "steps": [*range(10), *FAR]},
     # Fewer than K examples.
     "small": {"sizes": [1, 2, 3, 4, 5, 6], "args": [2, 4, 2**64 - 1], "steps": [*range(9), *FAR]},
@@ -31,7 +29,7 @@ PLANS = {
         "args": [3, 2, 2**63],
         "steps": [*range(6), *FAR],
     },
-    # Strings are numbered in their order.
+    # Strings have class ids in sorted order.
     "names": {
         "examples": ["wren", "owl", "kite", "Wren", "öwl", "owl", "wren", "kite"] * 3,
         "args": [2, 2, 11],
@@ -92,54 +90,53 @@ PLANS = {
 }  # fmt: skip
 
 
-def build(how):
-    """The plan that is described."""
-    args, options = how["args"], how.get("options", {})
-    if "records" in how:
+def build(parameters):
+    """Return the plan with these parameters."""
+    args, options = parameters["args"], parameters.get("options", {})
+    if "records" in parameters:
         kind = ShuffledPlan if len(args) == 2 else SequentialPlan
-        return kind(how["records"], *args, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SmallClassesWarning)
-        classes = how.get("examples") or classes_of(how["sizes"], how.get("labels"))
-        plan = BalancedPlan(classes, *args, **options)
-    for batch, weights in how.get("changes", ()):
+        return kind(parameters["records"], *args, **options)
+    classes = parameters.get("examples")
+    if classes is None:
+        classes = class_table(parameters["sizes"], parameters.get("labels"))
+    plan = make_plan(classes, *args, **options)
+    for batch, weights in parameters.get("changes", ()):
         plan = plan.reweighted(weights, batch=batch)
-    return plan.for_rank(*how["rank"]) if "rank" in how else plan
+    return plan.for_rank(*parameters["rank"]) if "rank" in parameters else plan
 
 
-def golden_of(name):
+def read_golden(name):
+    """Return the content of a golden file."""
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def describe(how):
-    """What is kept of a plan."""
-    plan = build(how)
-    kept = {
-        "plan": {name: value for name, value in how.items() if name != "steps"},
+def describe(parameters):
+    """Return the content of the golden file of a plan."""
+    plan, steps = build(parameters), parameters["steps"]
+    content = {
+        "plan": {name: value for name, value in parameters.items() if name != "steps"},
         "description": plan.description,
         "steps_per_epoch": plan.steps_per_epoch,
-        "batches": {step: plan.batch(step).tolist() for step in how["steps"]},
+        "batches": {step: plan.batch(step).tolist() for step in steps},
     }
     if isinstance(plan, BalancedPlan):
-        kept["classes"] = {step: plan.classes(step).tolist() for step in how["steps"]}
-    return kept
+        content["classes"] = {step: plan.classes(step).tolist() for step in steps}
+    return content
 
 
 def write_files():
-    """Write the files that are not there yet. Those that are must never change: a seed would mean
-    other batches.
-    """
+    """Write the missing files; existing ones must never change."""
     FOLDER.mkdir(exist_ok=True)
-    for name, how in PLANS.items():
+    for name, parameters in PLANS.items():
         path = FOLDER / f"{name}.json"
         if not path.exists():
-            path.write_text(as_lines(describe(how)) + "\n")
+            path.write_text(as_lines(describe(parameters)) + "\n")
 
 
-def as_lines(kept):
-    """JSON with a line for each batch."""
+def as_lines(content):
+    """Return JSON with one line per batch."""
     parts = []
-    for name, value in kept.items():
+    for name, value in content.items():
         if name in ("batches", "classes"):
             rows = ",\n".join(f'    "{step}": {json.dumps(row)}' for step, row in value.items())
             parts.append(f'  "{name}": {{\n{rows}\n  }}')

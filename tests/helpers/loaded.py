@@ -1,9 +1,10 @@
-"""Datasets to load batches from, whose arrays tell what they are of; and comparing batches."""
+"""Datasets of all kinds that are read differently, and comparisons of their batches."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import os
 import time
 import warnings
@@ -22,7 +23,7 @@ from covey.storage import open_storage
 
 COUNT, CLASSES = 180, 12
 
-# At least five examples of each class, in no order.
+# At least five examples of each class, in random order.
 LABELS: NDArray[np.int64] = np.random.default_rng(5).permutation(
     np.concatenate(
         [np.arange(CLASSES).repeat(5), np.random.default_rng(6).integers(0, CLASSES, COUNT - 60)]
@@ -34,13 +35,13 @@ FEATURES = {"x": X, "label": "int64"}
 
 
 def example(number: int) -> dict[str, Any]:
-    """An example whose first value is its number."""
+    """Return an example whose first value is its number."""
     values = np.array([number, 0.5, -number, 1, 2, 1 / (number + 1)], np.float32)
     return {"x": values.reshape(2, 3), "label": int(LABELS[number])}
 
 
-def bird(number: int) -> str:
-    """The name of the class of an example, where classes have names."""
+def class_name(number: int) -> str:
+    """Return the name of the class of an example."""
     return f"bird {LABELS[number]:02}"
 
 
@@ -49,23 +50,23 @@ def examples(numbers: Any = range(COUNT)) -> list[dict[str, Any]]:
 
 
 def numbers_of(x: Any) -> list[int]:
-    """The numbers of the examples of a batch, as their values tell."""
+    """Return the numbers of the examples of a batch."""
     while isinstance(x, dict):
         x = x["x"] if "x" in x else next(iter(x.values()))
     return [int(np.asarray(row).flat[0]) for row in x]
 
 
-# Datasets of all kinds.
+# Datasets.
 
 
 def make(directory: Path, kind: str) -> covey.Dataset:
-    """A dataset of a kind; each kind is read in its own way."""
+    """Return a dataset of one of the kinds in NATIVE and OTHERS."""
     return globals()[f"make_{kind.replace(' ', '_')}"](directory)
 
 
 def make_numbers(directory: Path, **options: Any) -> covey.Dataset:
     if not directory.exists():
-        write(examples(), directory, features=FEATURES, label="label", shuffle=False, shards=5)
+        write_and_open(directory, examples(), FEATURES, shards=5).close()
     return opened(directory, **options)
 
 
@@ -75,6 +76,13 @@ def make_read(directory: Path) -> covey.Dataset:
 
 def make_unchecked(directory: Path) -> covey.Dataset:
     return make_numbers(directory, verify=False)
+
+
+def write_and_open(
+    directory: Path, many: list[dict[str, Any]], features: Any, label: str = "label", **options: Any
+) -> covey.Dataset:
+    write(many, directory, features=features, label=label, shuffle=False, **options)
+    return opened(directory)
 
 
 def make_many(directory: Path) -> covey.Dataset:
@@ -87,29 +95,19 @@ def make_many(directory: Path) -> covey.Dataset:
         }
         for number, each in enumerate(examples())
     ]
-    features = {
-        "half": "float16",
-        "x": X,
-        "label": "int64",
-        "flag": "bool",
-        "bytes": Tensor("uint8", (5,)),
-    }
-    write(many, directory, features=features, label="label", shuffle=False, shards=3)
-    return opened(directory)
+    kinds = {"half": "float16", "flag": "bool", "bytes": Tensor("uint8", (5,)), **FEATURES}
+    features = {name: kinds[name] for name in ("half", "x", "label", "flag", "bytes")}
+    return write_and_open(directory, many, features, shards=3)
 
 
 def make_nested(directory: Path) -> covey.Dataset:
     many = [{"a": {"x": each["x"], "y": 7}, "label": each["label"]} for each in examples()]
-    features = {"a": {"x": X, "y": "int32"}, "label": "int64"}
-    write(many, directory, features=features, label="label", shuffle=False)
-    return opened(directory)
+    return write_and_open(directory, many, {"a": {"x": X, "y": "int32"}, "label": "int64"})
 
 
 def make_nested_alone(directory: Path) -> covey.Dataset:
     many = [{"a": {"x": each["x"]}, "b": {"label": each["label"]}} for each in examples()]
-    features = {"a": {"x": X}, "b": {"label": "int64"}}
-    write(many, directory, features=features, label="b/label", shuffle=False)
-    return opened(directory)
+    return write_and_open(directory, many, {"a": {"x": X}, "b": {"label": "int64"}}, "b/label")
 
 
 def make_ragged(directory: Path) -> covey.Dataset:
@@ -117,22 +115,19 @@ def make_ragged(directory: Path) -> covey.Dataset:
         {"x": np.full(1 + number % 4, number), "label": each["label"]}
         for number, each in enumerate(examples())
     ]
-    features = {"x": Tensor("int64", (None,)), "label": "int64"}
-    write(many, directory, features=features, label="label", shuffle=False)
-    return opened(directory)
+    return write_and_open(directory, many, {"x": Tensor("int64", (None,)), "label": "int64"})
+
+
+def with_names(numbers: Any = range(COUNT)) -> list[dict[str, Any]]:
+    return [{"x": example(number)["x"], "label": class_name(number)} for number in numbers]
 
 
 def make_strings(directory: Path) -> covey.Dataset:
-    many = [{"x": each["x"], "label": bird(number)} for number, each in enumerate(examples())]
-    features = {"x": X, "label": "str"}
-    write(many, directory, features=features, label="label", shuffle=False, shards=3)
-    return opened(directory)
+    return write_and_open(directory, with_names(), {"x": X, "label": "str"}, shards=3)
 
 
 def make_names(directory: Path) -> covey.Dataset:
-    many = [{"x": each["x"], "label": bird(number)} for number, each in enumerate(examples())]
-    write(many, directory, label="label", shuffle=False, shards=3)
-    return opened(directory)
+    return write_and_open(directory, with_names(), None, shards=3)
 
 
 def make_files(directory: Path) -> covey.Dataset:
@@ -147,7 +142,7 @@ def make_function(directory: Path) -> covey.Dataset:
 
 
 def class_of(example: dict[str, Any]) -> str:
-    return bird(int(example["x"].flat[0]))
+    return class_name(int(example["x"].flat[0]))
 
 
 def make_joined(directory: Path) -> covey.Dataset:
@@ -158,15 +153,16 @@ def make_joined(directory: Path) -> covey.Dataset:
 
 
 def make_joined_strings(directory: Path) -> covey.Dataset:
-    """Splits in which a class has different numbers."""
+    """Return two splits that have different ids for the same class."""
     is_train = (LABELS > 3) & (np.arange(COUNT) % 3 > 0)
     for split, numbers in (
         ("train", np.flatnonzero(is_train)),
         ("test", np.flatnonzero(~is_train)),
     ):
-        many = [{"x": example(n)["x"], "label": bird(n)} for n in numbers]
         features = {"x": X, "label": "str"}
-        write(many, directory, split, features=features, label="label", shuffle=False)
+        write(
+            with_names(numbers), directory, split, features=features, label="label", shuffle=False
+        )
     return opened(directory, split="test+train")
 
 
@@ -184,9 +180,7 @@ def make_selected(directory: Path) -> covey.Dataset:
 
 
 def make_gzip(directory: Path) -> covey.Dataset:
-    write(examples(), directory, features=FEATURES, label="label", shuffle=False, shards=3,
-          compression="GZIP")  # fmt: skip
-    return opened(directory)
+    return write_and_open(directory, examples(), FEATURES, shards=3, compression="GZIP")
 
 
 def make_foreign_gzip(directory: Path) -> covey.Dataset:
@@ -197,7 +191,7 @@ def make_foreign_gzip(directory: Path) -> covey.Dataset:
 
 
 def make_unpacked(directory: Path) -> covey.Dataset:
-    """One stream that is too long to be read from its beginning for every record."""
+    """Return a shard that is decompressed to the cache: one long GZIP stream."""
     features = {**FEATURES, "pad": Tensor("uint8", (30_000,), encoding="bytes")}
     pad = np.arange(30_000).astype(np.uint8)
     path = put(directory / "x", ({**each, "pad": pad} for each in examples()), features)
@@ -213,7 +207,7 @@ def make_mixed(directory: Path) -> covey.Dataset:
 
 
 def make_skipped(directory: Path) -> covey.Dataset:
-    """A corrupt record is left out."""
+    """Return a dataset with a corrupt record, which is skipped."""
     path = put(directory / "a.tfrecord", examples(), FEATURES)
     content = bytearray(path.read_bytes())
     content[200] ^= 1
@@ -232,22 +226,22 @@ def make_remote(directory: Path) -> covey.Dataset:
     return opened(url)
 
 
-# What the native core reads by itself, and what it does not.
+# Kinds that the native core reads, and those that Python reads.
 NATIVE = ["numbers", "unchecked", "many", "nested", "nested alone", "names", "strings", "files",
           "function", "joined", "sliced", "where", "selected", "unpacked", "mixed",
           "skipped"]  # fmt: skip
 OTHERS = ["read", "ragged", "joined strings", "gzip", "foreign gzip", "remote"]
 
 
-# What a batch should be.
+# Batches.
 
 
 def batch_of(ds: covey.Dataset, ids: Any) -> tuple[Any, Any]:
-    """(x, y) of some examples, from the dataset itself."""
+    """Return the batch (x, y) of some examples, read through the dataset."""
     names = [name for name in ds.features if name != ds.label]
     columns = ds.select(ids).columns(names)
     x: Any = columns
-    while len(names) == 1 and isinstance(x, dict):  # a feature that is alone is x itself
+    while len(names) == 1 and isinstance(x, dict):  # a single feature is x
         (x,) = x.values()
     return x, ds.labels[ids]
 
@@ -257,14 +251,57 @@ def class_names(ds: covey.Dataset, y: Any) -> list[str]:
     return [table.names[table.labels.tolist().index(label)] for label in y.tolist()]
 
 
-def tell_names(ds: covey.Dataset, numbers: list[int]) -> list[str]:
-    """The names that the classes of examples must have."""
-    named = ds.classes.names[0].startswith("bird")
-    return [bird(number) if named else str(LABELS[number]) for number in numbers]
+def expected_names(ds: covey.Dataset, numbers: list[int]) -> list[str]:
+    """Return the names of the classes of examples."""
+    is_named = ds.classes.names[0].startswith("bird")
+    return [class_name(number) if is_named else str(LABELS[number]) for number in numbers]
+
+
+# threads, prefetch, reuse_buffers
+SETTINGS = [
+    (0, None, False),
+    (0, 3, True),
+    (1, 1, False),
+    (2, None, True),
+    (5, 1, True),
+    (5, 40, False),
+]
+
+
+def settings_of(number: int) -> dict[str, Any]:
+    threads, prefetch, reuse_buffers = SETTINGS[number % len(SETTINGS)]
+    return {"threads": threads, "prefetch": prefetch, "reuse_buffers": reuse_buffers}
+
+
+def check_batches(ds: covey.Dataset) -> None:
+    """Compare the batches of all loaders of a dataset with its examples."""
+    for number in range(len(SETTINGS)):
+        loader = ds.batches(5, 3, seed=3, **settings_of(number))
+        for step, (x, y) in enumerate(loader.take(8)):
+            assert same((x, y), batch_of(ds, loader.plan.batch(step)))
+            numbers = numbers_of(x)
+            assert class_names(ds, y) == expected_names(ds, numbers)
+            assert y.dtype == np.int64
+            assert len(set(y.tolist())) == 5
+            assert y.tolist() == y[::3].repeat(3).tolist()
+            assert len(set(numbers)) == 15
+        assert loader.step == 8
+    orders = [ds.shuffled, ds.sequential]
+    for number, (load, remainder) in enumerate(itertools.product(orders, ("keep", "drop"))):
+        loader = load(32, remainder=remainder, **settings_of(number + 1))
+        found: list[int] = []
+        for x, y in loader:
+            ids = loader.plan.batch(loader.step - 1)
+            assert same((x, y), batch_of(ds, ids))
+            assert class_names(ds, y) == expected_names(ds, numbers_of(x))
+            found += ids.tolist()
+        expected = len(ds) if remainder == "keep" else len(ds) // 32 * 32
+        assert len(found) == len(set(found)) == expected
+        assert (found == sorted(found)) == (number >= 2)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two batches have the same form, types and bytes."""
+    """Return whether two batches have the same structure, types and bytes."""
     if isinstance(a, dict):
         return type(a) is type(b) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (tuple, list)):
@@ -280,34 +317,34 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def copied(batch: Any) -> Any:
-    """A batch that nobody overwrites."""
+def copy_batch(batch: Any) -> Any:
+    """Return a batch that is not overwritten."""
     if isinstance(batch, dict):
-        return {key: copied(each) for key, each in batch.items()}
+        return {key: copy_batch(each) for key, each in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(map(copied, batch))
+        return tuple(map(copy_batch, batch))
     return batch.copy() if isinstance(batch, np.ndarray) else batch
 
 
 def digest(batch: Any) -> str:
-    """A batch of arrays in a few characters."""
+    """Return a hash of a batch."""
     if isinstance(batch, dict):
         batch = [each for pair in batch.items() for each in pair]
     if isinstance(batch, (tuple, list)):
         return hashlib.sha256("".join(map(digest, batch)).encode()).hexdigest()[:16]
     if isinstance(batch, np.ndarray):
-        told = f"{batch.dtype}{batch.shape}".encode() + batch.tobytes()
-        return hashlib.sha256(told).hexdigest()[:16]
+        content = f"{batch.dtype}{batch.shape}".encode() + batch.tobytes()
+        return hashlib.sha256(content).hexdigest()[:16]
     return repr(batch.tolist() if hasattr(batch, "tolist") else batch)
 
 
 def native_threads() -> int:
-    """How many threads the system has of this process."""
+    """Return the number of threads of this process, native ones included."""
     return len(os.listdir("/proc/self/task"))
 
 
 def settles(count: Any, most: int, seconds: float = 20) -> bool:
-    """Whether a count comes down to what it was; the system takes a moment to end a thread."""
+    """Return whether a count falls to `most`; threads end with a delay."""
     end = time.monotonic() + seconds
     while count() > most and time.monotonic() < end:
         time.sleep(0.001)
@@ -315,6 +352,6 @@ def settles(count: Any, most: int, seconds: float = 20) -> bool:
 
 
 def resident() -> int:
-    """The bytes of memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

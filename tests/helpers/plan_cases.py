@@ -1,4 +1,4 @@
-"""Plans of every kind, and what they draw."""
+"""Strategies that draw balanced plans, and functions that count what plans draw."""
 
 import warnings
 
@@ -15,71 +15,96 @@ FAR = 10**12
 
 seeds = st.integers(0, 2**64 - 1)
 steps = st.integers(0, 50) | st.integers(0, FAR)
+weights = st.one_of(
+    st.sampled_from([0.1, 0.5, 1.0, 2.0]),
+    st.floats(1e-6, 1e6),
+    st.floats(min_value=0, allow_infinity=False, exclude_min=True),
+)
 
-NUMBERS = np.arange(10**6, dtype=np.uint32)
+RECORDS = np.arange(10**6, dtype=np.uint32)
 
 
-def classes_of(sizes, labels=None):
-    """Classes of these sizes that all share the same records, so that a million cost nothing: an id
-    is the number of an example in its class.
-    """
+def class_table(sizes, labels=None):
+    """Return classes of these sizes that share their records: an id is an index in its class."""
     table = np.zeros(len(sizes), CLASS_DTYPE)
     table["label"] = range(len(sizes)) if labels is None else labels
     table["records"] = sizes
-    return ClassTable(table, NUMBERS, None)
+    return ClassTable(table, RECORDS, None)
 
 
 @st.composite
-def cases(draw, most_classes=60, most_examples=10**6, small=True):
-    """Labels and sizes of classes, P and K; many at the edges where draws straddle."""
-    count = draw(st.integers(1, most_classes))
+def cases(draw, max_classes=60, max_examples=10**6):
+    """Draw class ids, sizes, P and K; many at the edges where draws straddle rounds."""
+    count = draw(st.integers(1, max_classes))
     per_batch = draw(st.integers(1, count))
     if draw(st.booleans()):
         count = min(count, draw(st.integers(per_batch, 2 * per_batch)))
-    each = draw(st.integers(1, 9))
-    least = 1 if small else each
-    sizes = draw(
-        st.lists(
-            st.integers(least, 3 * each) | st.integers(least, most_examples),
-            min_size=count,
-            max_size=count,
-        )
-    )
-    labels = st.lists(
-        st.integers(-(2**63), 2**63 - 1), min_size=count, max_size=count, unique=True
-    ).map(sorted)
-    return draw(labels | st.just(list(range(count)))), sizes, per_batch, each
+    per_class = draw(st.integers(1, 9))
+    size = st.integers(1, 3 * per_class) | st.integers(1, max_examples)
+    sizes = draw(st.lists(size, min_size=count, max_size=count))
+    label = st.integers(-(2**63), 2**63 - 1)
+    labels = st.lists(label, min_size=count, max_size=count, unique=True).map(sorted)
+    return draw(labels | st.just(list(range(count)))), sizes, per_batch, per_class
 
 
-def quietly(*args, **options):
-    """A plan that says nothing of small classes."""
+@st.composite
+def weighted_cases(draw, **limits):
+    """Draw a case, and a weight of each class, of which at least P are positive."""
+    case = draw(cases(**limits))
+    _, sizes, per_batch, _ = case
+    positive = draw(st.lists(weights, min_size=per_batch, max_size=per_batch))
+    rest = len(sizes) - per_batch
+    others = draw(st.lists(weights | st.just(0.0), min_size=rest, max_size=rest))
+    return case, draw(st.permutations(positive + others))
+
+
+@st.composite
+def plans(draw, max_changes=3, max_batch=40, **limits):
+    """Draw a balanced plan with up to `max_changes` changes of class weights, and its sizes."""
+    (labels, sizes, per_batch, per_class), some = draw(weighted_cases(**limits))
+    plan = make_plan(class_table(sizes, labels), per_batch, per_class, draw(seeds))
+    given = st.sampled_from([None, "size", "sqrt"]) | st.permutations(some)
+    for batch in sorted(draw(st.sets(st.integers(0, max_batch), max_size=max_changes))):
+        plan = plan.reweighted(draw(given), batch=batch)
+    return plan, dict(zip(labels, sizes, strict=True))
+
+
+def make_plan(*arguments, **options):
+    """Return a plan without the warning about small classes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallClassesWarning)
-        return BalancedPlan(*args, **options)
+        return BalancedPlan(*arguments, **options)
 
 
-def drawn(plan, step):
-    """The labels of a batch, and the examples of each."""
+def batch_by_class(plan, step):
+    """Return the class ids of a batch, each with its record ids."""
     ids = plan.batch(step).reshape(-1, plan.examples_per_class)
     return list(zip(plan.classes(step).tolist(), ids.tolist(), strict=True))
 
 
-def meetings(plan, steps):
-    """How many batches each pair of classes has in common; and how many it should be."""
+def reference_batches(plan, sizes):
+    """Return an iterator of the batches of `plan`, as the reference computes them."""
+    changes = [(batch, None if q is None else q.tolist()) for batch, q in plan.changes]
+    arguments = plan.classes_per_batch, plan.examples_per_class, changes
+    return reference.balanced(plan.seed, list(sizes), list(sizes.values()), *arguments)
+
+
+def count_meetings(plan, steps):
+    """Return in how many batches each pair of classes occurs, and the expected number."""
     _, labels = plan.native.draw(0, steps, plan.share())
     count, per_batch = len(plan.labels), plan.classes_per_batch
-    there = np.zeros((steps, count), np.float32)
-    np.put_along_axis(there, labels, 1, axis=1)
-    met = (there.T @ there)[np.triu_indices(count, 1)]
+    occurs = np.zeros((steps, count), np.float32)
+    np.put_along_axis(occurs, labels, 1, axis=1)
+    met = (occurs.T @ occurs)[np.triu_indices(count, 1)]
     return met, steps * per_batch * (per_batch - 1) / count / (count - 1)
 
 
-def assert_covers(found, count, batches, sizes):
-    visits, times = reference.counts_of(batches)
+def assert_coverage(found, steps, batches, sizes):
+    visits, times = reference.count(batches)
     visited = [visits[label] for label in sizes]
-    shown = [times[label, i] for label, size in sizes.items() for i in range(size)]
-    assert found.steps == count
+    drawn = [times[label, i] for label, size in sizes.items() for i in range(size)]
+    assert found.steps == steps
     assert found.classes == pytest.approx(sum(n > 0 for n in visited) / len(visited))
-    assert found.examples == pytest.approx(sum(n > 0 for n in shown) / len(shown))
+    assert found.examples == pytest.approx(sum(n > 0 for n in drawn) / len(drawn))
     assert found.visits == (min(visited), max(visited))
-    assert found.times == (min(shown), max(shown))
+    assert found.times == (min(drawn), max(drawn))

@@ -1,10 +1,9 @@
-"""Where a loader is: steps and epochs, states, weights that change, and ranks."""
+"""Positions of loaders: steps and epochs, states, class weights, ranks, random access."""
 
 import itertools
 import json
 import pickle
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,25 +16,26 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from loaded import CLASSES, COUNT, LABELS, copied, numbers_of, same
-from opened import opened
-from written import write
+from loaded import CLASSES, COUNT, LABELS, copy_batch, numbers_of, same
+from plan_cases import class_table
 
 from covey import CoveyError
+from covey.adapters.step_reader import StepReader
 from covey.errors import ClosedError, PlanError
+from covey.loader import state
 from covey.plan import BalancedPlan, SequentialPlan, ShuffledPlan
 
 
-def ids_in(loop):
-    """The numbers of the examples of each batch."""
-    return [numbers_of(x) for x, _ in loop]
+def ids_in(batches):
+    """Return the numbers of the examples of each batch."""
+    return [numbers_of(x) for x, _ in batches]
 
 
 def flat(lists):
     return list(itertools.chain(*lists))
 
 
-# Where a loader is.
+# Steps and epochs.
 
 
 def test_steps_and_epochs(ds):
@@ -54,33 +54,14 @@ def test_steps_and_epochs(ds):
     assert "step 20 " in repr(loader)
 
 
-def test_an_epoch_shows_every_example(ds):
-    loader = ds.batches(4, 2)
-    assert {number for ids in ids_in(loader) for number in ids} == set(range(COUNT))
-    assert len(ids_in(ds.batches(5, 2, steps_per_epoch="classes"))) == 3
-
-
-@pytest.mark.parametrize("kind", ["numbers", "gzip"])
-@pytest.mark.parametrize("threads", [0, 2])
-def test_steps_are_those_that_were_handed_over(made, kind, threads):
-    loader = made(kind).batches(4, 2, threads=threads, prefetch=8)
-    loop = loader.take(20)
-    assert loader.step == 0
-    for step in range(20):
-        next(loop)
-        assert loader.step == step + 1
-    assert list(loop) == []
-    assert loader.step == 20
-
-
-def test_seeking(ds):
+def test_seek(ds):
     for loader, plan in (
         (ds.batches(4, 2, seed=1, threads=2), BalancedPlan(LABELS, 4, 2, 1)),
         (ds.shuffled(50, seed=1, remainder="fill"), ShuffledPlan(COUNT, 50, 1, remainder="fill")),
         (ds.shuffled(50, seed=1, threads=1), ShuffledPlan(COUNT, 50, 1)),
         (ds.sequential(50, threads=0), SequentialPlan(COUNT, 50)),
     ):
-        for step in (7, 0, 3, 10**6, 10**12, 10**12 + 3, 2):
+        for step in (7, 0, 3, 10**12 + 3, 2):
             loader.seek(step)
             assert loader.step == step
             x, _ = next(iter(loader))
@@ -88,59 +69,31 @@ def test_seeking(ds):
             assert loader.step == step + 1
 
 
-def test_seeking_ends_the_loop(ds):
-    loader = ds.batches(4, 2)
-    loop = loader.take(10)
-    next(loop)
-    loader.seek(5)
-    with pytest.raises(ClosedError):
-        next(loop)
-    assert loader.step == 5
-
-
-@pytest.mark.parametrize("step", [-1, 1.5, "3", None, True, 2**62, 2**64, 10**30])
-def test_steps_that_there_are_not(ds, step):
+@pytest.mark.parametrize("step", [-1, 1.5, True, 2**62, 10**30])
+def test_invalid_steps(ds, step):
     for loader in (ds.batches(4, 2), ds.shuffled(50), ds.sequential(50, rank=1, world_size=3)):
-        with pytest.raises(PlanError, match="step"):
-            loader.seek(step)
-            next(iter(loader))
-    if not isinstance(step, int) or step < 0 or step is True:
-        with pytest.raises(PlanError, match="steps"):
-            next(ds.batches(4, 2).take(step))
+        for call in (loader.seek, loader.batch):
+            with pytest.raises(PlanError) as error:
+                call(step)
+            assert error.value.option == "step"
+    if step not in (2**62, 10**30):  # more steps than there are
+        with pytest.raises(PlanError) as error:
+            ds.batches(4, 2).take(step)
+        assert error.value.option == "steps"
 
 
-def test_as_many_steps_as_there_are(ds):
-    loop = ds.batches(4, 2, threads=2).take(10**30)
-    assert numbers_of(next(loop)[0]) == BalancedPlan(LABELS, 4, 2).batch(0).tolist()
-    loop = ds.batches(4, 2).take(sys.maxsize)
-    next(loop)
+def test_take(ds):
     assert list(ds.batches(4, 2).take(0)) == []
-
-
-def test_epochs_that_end_cannot_be_taken_from(ds):
-    for remainder in ("keep", "drop"):
-        with pytest.raises(PlanError, match="'fill'"):
-            ds.shuffled(50, remainder=remainder).take(3)
+    for steps in (sys.maxsize, 10**30):
+        iterator = ds.batches(4, 2, threads=2).take(steps)
+        assert numbers_of(next(iterator)[0]) == BalancedPlan(LABELS, 4, 2).batch(0).tolist()
     assert len(list(ds.shuffled(50, remainder="fill").take(9))) == 9
-
-
-def test_filled_epochs_go_on(ds):
-    loader = ds.shuffled(50, remainder="fill", threads=2)
-    assert len(loader) == 4
-    numbers = [number for _ in range(9) for ids in ids_in(loader) for number in ids]
-    assert all(len(set(numbers[n : n + 50])) == 50 for n in range(0, len(numbers), 50))
-    assert set(np.bincount(numbers).tolist()) == {10}  # 9 epochs of 4 batches of 50: 1800
+    for remainder in ("keep", "drop"):
+        with pytest.raises(PlanError, match="remainder='fill'"):
+            ds.shuffled(50, remainder=remainder).take(3)
 
 
 # States.
-
-
-def test_a_state_is_small_json(ds):
-    for loader in (ds.batches(4, 2), ds.shuffled(50), ds.sequential(50, rank=1, world_size=2)):
-        loader.seek(10**9)
-        text = json.dumps(loader.state_dict())
-        assert len(text) < 400
-        assert json.loads(text) == loader.state_dict()
 
 
 def loaders_of(ds, **options):
@@ -158,35 +111,36 @@ def endless(loader):
         yield from loader
 
 
+@pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize("kind", ["numbers", "gzip", "ragged"])
-def test_going_on_from_a_state(made, kind):
+def test_resume_from_state(made, kind, number):
     ds = made(kind)
-    for number, loader in enumerate(loaders_of(ds, threads=2)):
-        expected = [copied(batch) for batch in itertools.islice(endless(loader), 17)]
-        for stop in (0, 1, 5, 6, 11, 16):
-            first = loaders_of(ds, threads=stop % 3)[number]
-            for _ in itertools.islice(endless(first), stop):
-                pass
-            assert first.step == stop
-            state = json.loads(json.dumps(first.state_dict()))
-            second = loaders_of(ds, threads=(stop + 1) % 3, prefetch=7)[number]
-            second.load_state_dict(state)
-            assert (second.step, second.epoch) == (first.step, first.epoch)
-            rest = itertools.islice(endless(second), 17 - stop)
-            assert all(map(same, rest, expected[stop:]))
-            assert (second.step, second.epoch) == (loader.step, loader.epoch)
+    loader = loaders_of(ds, threads=2)[number]
+    expected = [copy_batch(batch) for batch in itertools.islice(endless(loader), 17)]
+    for stop in (0, 5, 6, 16):
+        first = loaders_of(ds, threads=stop % 3)[number]
+        for _ in itertools.islice(endless(first), stop):
+            pass
+        assert first.step == stop
+        saved = json.dumps(first.state_dict())
+        assert len(saved) < 400
+        second = loaders_of(ds, threads=(stop + 1) % 3, prefetch=7)[number]
+        second.load_state_dict(json.loads(saved))
+        assert (second.step, second.epoch) == (first.step, first.epoch)
+        rest = itertools.islice(endless(second), 17 - stop)
+        assert all(map(same, rest, expected[stop:]))
+        assert (second.step, second.epoch) == (loader.step, loader.epoch)
 
 
-def test_a_state_in_the_middle_of_a_loop_ends_it(ds):
-    loader = ds.batches(4, 2, threads=2)
-    loop = loader.take(10)
-    next(loop)
-    state = loader.state_dict()
-    next(loop)
-    loader.load_state_dict(state)
-    with pytest.raises(ClosedError):
-        next(loop)
-    assert numbers_of(next(loader.take(1))[0]) == loader.plan.batch(1).tolist()
+def test_state_with_class_weights_is_small():
+    plan, random = BalancedPlan(class_table([20] * 1000), 32, 4), np.random.default_rng(0)
+    for batch in range(1, 11):
+        plan = plan.reweighted(random.random(1000), batch=batch)
+    saved = json.dumps(state.save(plan, 11))
+    assert len(saved) < 10 * 1000 * 10
+    loaded, batch = state.load(BalancedPlan(class_table([20] * 1000), 32, 4), json.loads(saved))
+    assert batch == 11
+    assert (loaded.batches(0, 30) == plan.batches(0, 30)).all()
 
 
 OTHER_BATCHES = {
@@ -198,20 +152,7 @@ OTHER_BATCHES = {
     "sum": lambda ds: ds.select([*range(COUNT - 1), 0]).batches(4, 2, seed=5),
     "kind": lambda ds: ds.shuffled(8, seed=5),
 }
-
-
-@pytest.mark.parametrize("name", OTHER_BATCHES)
-def test_a_state_of_other_batches_is_refused(ds, name):
-    loader, other = ds.batches(4, 2, seed=5), OTHER_BATCHES[name](ds)
-    loader.seek(3)
-    for one, two in ((loader, other), (other, loader)):
-        with pytest.raises(PlanError) as caught:
-            two.load_state_dict(one.state_dict())
-        assert caught.value.option in (name, "seed", "kind")
-    assert (loader.step, other.step) == (3, 0)
-
-
-EPOCHS = {
+OTHER_EPOCHS = {
     "seed": lambda ds: ds.shuffled(9, seed=1),
     "batch_size": lambda ds: ds.shuffled(8),
     "remainder": lambda ds: ds.shuffled(9, remainder="drop"),
@@ -220,162 +161,114 @@ EPOCHS = {
 }
 
 
-@pytest.mark.parametrize("name", EPOCHS)
-def test_a_state_of_other_epochs_is_refused(ds, name):
-    with pytest.raises(PlanError) as caught:
-        ds.shuffled(9).load_state_dict(EPOCHS[name](ds).state_dict())
-    assert caught.value.option == name
+def test_state_of_other_batches(ds):
+    cases = [
+        *((ds.batches(4, 2, seed=5), name, make(ds)) for name, make in OTHER_BATCHES.items()),
+        *((ds.shuffled(9), name, make(ds)) for name, make in OTHER_EPOCHS.items()),
+    ]
+    for loader, name, other in cases:
+        loader.seek(3)
+        for one, two in ((loader, other), (other, loader)):
+            with pytest.raises(PlanError, match="the state belongs to other batches") as error:
+                one.load_state_dict(two.state_dict())
+            assert error.value.option == name
+        assert (loader.step, other.step) == (3, 0)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
-        None,
-        5,
-        "state",
-        [],
-        {},
-        {"format": 2},
-        {"format": "1"},
-        {"batch": None},
-        {"batch": -1},
-        {"batch": 1.0},
-        {"batch": "1"},
-        {"batch": True},
-        {"batch": 2**63},
-        {"batch": 2**80},
-        {"plan": None},
-        {"plan": []},
-        {"plan": {}},
-        {"weights": None},
-        {"weights": 5},
-        {"weights": "ab"},
-        {"weights": {"a": 1}},
-        {"weights": [5]},
-        {"weights": [[1]]},
-        {"weights": [[1, None, None]]},
-        {"weights": [["a", None]]},
-        {"weights": [[None, None]]},
-        {"weights": [[0.5, None]]},
-        {"weights": [[True, None]]},
-        {"weights": [[-1, None]]},
-        {"weights": [[2**70, None]]},
+        *(None, 5, "state", [], {}),
+        *({"format": value} for value in (2, "1")),
+        *({"batch": value} for value in (None, -1, 1.0, "1", True, 2**63, 2**80)),
+        *({"plan": value} for value in (None, [], {})),
+        *({"weights": value} for value in (None, 5, "ab", {"a": 1}, [5], [[1]], [[1, None, None]])),
+        *({"weights": [[begin, None]]} for begin in ("a", None, 0.5, True, -1, 2**70)),
         {"weights": [[5, None], [3, None]]},
-        {"weights": [[0, 5]]},
-        {"weights": [[0, "AAAA"]]},
-        {"weights": [[0, "?"]]},
-        {"weights": [[0, "é"]]},
+        *({"weights": [[0, packed]]} for packed in (5, "AAAA", "?", "é")),
         {"weights": [[0, "eJxjYKAuAAAAUAAB"]]},  # ten zeros
-        {"weights": [[0, "eJwDAAAAAAE="]]},  # nothing
-        {"weights": [[0, "eJxLBAAAYgBi"]]},  # a byte
+        {"weights": [[0, "eJwDAAAAAAE="]]},  # no bytes
+        {"weights": [[0, "eJxLBAAAYgBi"]]},  # one byte
     ],
 )
-def test_no_state(ds, wrong):
+def test_invalid_state(ds, invalid):
     loader = ds.batches(4, 2)
     loader.seek(3)
-    state = {**loader.state_dict(), **wrong} if isinstance(wrong, dict) and wrong else wrong
+    is_part = isinstance(invalid, dict) and invalid
     with pytest.raises(PlanError, match=r"state|weights"):
-        loader.load_state_dict(state)
-    assert loader.step == 3
+        loader.load_state_dict({**loader.state_dict(), **invalid} if is_part else invalid)
     assert numbers_of(next(loader.take(1))[0]) == loader.plan.batch(3).tolist()
 
 
-# Weights that change.
+# Class weights.
+
+
+def test_class_weights_before_the_first_batch(ds):
+    for weights in ({0: 5.0}, "sqrt", None):
+        expected = ds.batches(4, 2, class_weights=weights)
+        for is_length_cached in (False, True):
+            loader, other = ds.batches(4, 2), ds.batches(4, 2, class_weights={3: 2.0})
+            if is_length_cached:
+                assert len(loader) > 0 < len(other)
+            loader.set_class_weights(weights)
+            assert len(loader) == len(expected)
+            assert ids_in(loader) == ids_in(expected)
+            other.load_state_dict(loader.state_dict())
+            assert (len(other), other.epoch) == (len(loader), 1)
+            expected.seek(0)
 
 
 @pytest.mark.parametrize("kind", ["numbers", "gzip"])
 @pytest.mark.parametrize(("threads", "prefetch"), [(0, None), (2, 1), (2, 30)])
-def test_weights_change_from_the_next_batch_on(made, kind, threads, prefetch):
-    ds = made(kind)
-    loader = ds.batches(4, 2, threads=threads, prefetch=prefetch)
+def test_class_weights_change_during_an_iteration(made, kind, threads, prefetch):
+    loader = made(kind).batches(4, 2, threads=threads, prefetch=prefetch)
     plan = BalancedPlan(LABELS, 4, 2)
-    changes = {3: {0: 50.0}, 4: "size", 9: None, 15: [1.0] * CLASSES, 16: [*[0.0] * 8, *[1.0] * 4]}
-    seen = []
-    for step, (x, y) in enumerate(loader.take(60)):
+    changes = {3: {0: 50.0}, 4: "size", 9: None, 16: [*[0.0] * 8, *[1.0] * 4]}
+    for step, (x, _) in enumerate(loader.take(40)):
         assert numbers_of(x) == plan.batch(step).tolist()
-        seen.append(copied((x, y)))
         if step + 1 in changes:
             loader.set_class_weights(changes[step + 1])
             plan = plan.reweighted(changes[step + 1], batch=step + 1)
-    assert {label for x, y in seen[16:] for label in y.tolist()} == {8, 9, 10, 11}
-    # All of it again, from any state.
-    state = json.loads(json.dumps(loader.state_dict()))
-    for start in (0, 2, 3, 10, 40):
-        again = ds.batches(4, 2, threads=1)
-        again.load_state_dict({**state, "batch": start})
-        assert all(map(same, again.take(60 - start), seen[start:]))
-    # What was set later is not known earlier.
-    loader.seek(10)
-    loader.set_class_weights("sqrt")
-    plan = plan.reweighted("sqrt", batch=10)
-    assert ids_in(loader.take(20)) == [plan.batch(step).tolist() for step in range(10, 30)]
 
 
-def test_weights_before_the_first_batch(ds):
-    for weights in ({0: 5.0}, "sqrt", None):
-        given_at_once = ds.batches(4, 2, class_weights=weights)
-        for asked in (False, True):
-            loader = ds.batches(4, 2)
-            assert not asked or len(loader) > 0
-            loader.set_class_weights(weights)
-            assert len(loader) == len(given_at_once)
-            assert ids_in(loader) == ids_in(given_at_once)
-            again = ds.batches(4, 2, class_weights={3: 2.0})
-            assert not asked or len(again) > 0
-            again.load_state_dict(loader.state_dict())
-            assert (len(again), again.epoch) == (len(loader), 1)
-            loader.seek(0)
-            given_at_once.seek(0)
-
-
-def test_weights_that_cannot_be(ds):
+def test_invalid_class_weights(ds):
     loader = ds.batches(4, 2, threads=2)
-    loop = loader.take(10)
-    next(loop)
-    for weights in ([1.0], {0: -1.0}, {99: 1.0}, "cube", [0.0] * CLASSES, {0: float("nan")}):
+    iterator = loader.take(10)
+    next(iterator)
+    for weights in ([1.0], {0: -1.0}, {99: 1.0}, "cube", [0.0] * CLASSES):
         with pytest.raises(CoveyError):
             loader.set_class_weights(weights)
-    assert ids_in(loop) == [loader.plan.batch(step).tolist() for step in range(1, 10)]
+    assert ids_in(iterator) == [loader.plan.batch(step).tolist() for step in range(1, 10)]
     for other in (ds.shuffled(5), ds.sequential(5)):
-        with pytest.raises(PlanError, match="weights"):
+        with pytest.raises(PlanError, match="only balanced batches have class weights"):
             other.set_class_weights({0: 2.0})
 
 
-def test_states_with_weights_stay_small(directory):
-    count = 20_000
-    columns = {"x": np.arange(count), "label": np.arange(count) % 1000}
-    write(columns, directory / "thousand", label="label", shuffle=False)
-    loader = opened(directory / "thousand").batches(32, 4)
-    rng = np.random.default_rng(0)
-    for step in range(1, 11):
-        loader.seek(step)
-        loader.set_class_weights(rng.random(1000))
-    assert len(json.dumps(loader.state_dict())) < 10 * 1000 * 10
+# All operations in any order.
 
 
-# Anything, in any order.
-
-
-class AnyUse(RuleBasedStateMachine):
-    """A loader, compared with the number of the next batch and the weights that were set."""
+class LoaderMachine(RuleBasedStateMachine):
+    """A loader, compared with the index of its next batch and the changes of class weights."""
 
     @initialize(
         kind=st.sampled_from(["numbers", "gzip"]),
-        mode=st.sampled_from([(0, 1, "split"), (1, 3, "independent"), (2, 3, "split")]),
+        ranks=st.sampled_from([(0, 1, "split"), (1, 3, "independent"), (2, 3, "split")]),
+        prefetch=st.sampled_from([None, 1, 2, 30]),
     )
-    def begin(self, kind, mode):
-        self.kind, (self.rank, self.world_size, self.mode) = kind, mode
-        self.each = self.world_size if self.mode == "independent" else 1
-        self.batch, self.changes, self.loop, self.left = 0, {}, None, 0
+    def start(self, kind, ranks, prefetch):
+        self.kind, self.prefetch = kind, prefetch
+        self.rank, self.world_size, self.mode = ranks
+        self.per_step = self.world_size if self.mode == "independent" else 1
+        self.batch, self.changes, self.iterator, self.left = 0, {}, None, 0
         self.loader = self.make_loader(1)
 
     def make_loader(self, threads):
         ranks = {"rank": self.rank, "world_size": self.world_size, "mode": self.mode}
-        ds = self.made(self.kind)
-        return ds.batches(4, 2, seed=3, steps_per_epoch=7, threads=threads, prefetch=2, **ranks)
+        options = {"steps_per_epoch": 7, "threads": threads, "prefetch": self.prefetch}
+        return self.made(self.kind).batches(4, 2, seed=3, **options, **ranks)
 
     def expected(self, batch):
-        """The numbers of the examples of a batch, of this rank."""
+        """Return the numbers of the examples of this rank in a batch."""
         plan = BalancedPlan(LABELS, 4, 2, 3)
         for begin, weights in sorted(self.changes.items()):
             plan = plan.reweighted(weights, batch=begin)
@@ -383,227 +276,205 @@ class AnyUse(RuleBasedStateMachine):
             return plan.batch(batch + self.rank).tolist()
         return plan.for_rank(self.rank, self.world_size).batch(batch).tolist()
 
-    @rule(times=st.integers(1, 5))
-    def go_on(self, times):
-        for _ in range(times if self.loop is not None else 0):
-            found = next(self.loop, None)
+    @rule(steps=st.integers(1, 5))
+    def advance(self, steps):
+        if self.iterator is None:
+            self.iterate()
+        for _ in range(steps):
+            found = next(self.iterator, None)
             assert (found is None) == (self.left == 0)
             if found is None:
                 break
             assert numbers_of(found[0]) == self.expected(self.batch)
-            self.batch += self.each
+            self.batch += self.per_step
             self.left -= 1
+            assert self.loader.step == self.batch // self.per_step
 
     @rule()
-    def begin_an_epoch(self):
-        self.loop, self.left = iter(self.loader), 7 - self.batch // self.each % 7
+    def iterate(self):
+        self.iterator, self.left = iter(self.loader), 7 - self.batch // self.per_step % 7
 
     @rule(steps=st.integers(0, 9))
     def take(self, steps):
-        self.loop, self.left = self.loader.take(steps), steps
+        self.iterator, self.left = self.loader.take(steps), steps
 
     @rule(step=st.integers(0, 40))
     def seek(self, step):
         self.loader.seek(step)
-        self.batch = step * self.each
-        self.check_the_loop_is_closed()
+        self.batch = step * self.per_step
+        self.check_closed()
 
     @rule()
     def close(self):
         self.loader.close()
-        self.check_the_loop_is_closed()
+        self.check_closed()
 
-    def check_the_loop_is_closed(self):
-        if self.loop is not None and self.left:
+    @rule()
+    def load_own_state(self):
+        self.loader.load_state_dict(self.loader.state_dict())
+        self.check_closed()
+
+    def check_closed(self):
+        if self.iterator is not None and self.left:
             with pytest.raises(ClosedError):
-                next(self.loop)
-        self.loop = None
+                next(self.iterator)
+        self.iterator = None
 
     @rule(weights=st.sampled_from([{0: 9.0}, {1: 0.0, 2: 3.0}, "sqrt", None]))
-    def set_weights(self, weights):
+    def set_class_weights(self, weights):
         self.loader.set_class_weights(weights)
-        self.changes = {at: each for at, each in self.changes.items() if at < self.batch}
+        self.changes = {begin: each for begin, each in self.changes.items() if begin < self.batch}
         self.changes[self.batch] = weights
 
     @rule(threads=st.integers(0, 2))
-    def go_on_elsewhere(self, threads):
-        state = json.loads(json.dumps(self.loader.state_dict()))
-        self.loader = self.make_loader(threads)
-        self.loader.load_state_dict(state)
-        self.loop = None
+    def resume(self, threads):
+        saved = json.loads(json.dumps(self.loader.state_dict()))
+        self.loader, self.iterator = self.make_loader(threads), None
+        self.loader.load_state_dict(saved)
 
     @rule()
     def pickle(self):
-        self.loader, self.loop = pickle.loads(pickle.dumps(self.loader)), None
-
-    @rule()
-    def load_its_own_state(self):
-        self.loader.load_state_dict(self.loader.state_dict())
-        self.check_the_loop_is_closed()
+        self.loader, self.iterator = pickle.loads(pickle.dumps(self.loader)), None
 
     @invariant()
-    def knows_where_it_is(self):
+    def position(self):
         if hasattr(self, "loader"):
-            assert self.loader.step == self.batch // self.each
-            assert self.loader.epoch == self.batch // self.each // 7
+            assert self.loader.step == self.batch // self.per_step
+            assert self.loader.epoch == self.batch // self.per_step // 7
             assert len(self.loader) == 7
 
 
-def test_any_use(made):
-    AnyUse.made = staticmethod(made)
-    run_state_machine_as_test(AnyUse, settings=settings(max_examples=60, stateful_step_count=30))
+def test_any_sequence_of_operations(made):
+    LoaderMachine.made = staticmethod(made)
+    limits = settings(max_examples=40, stateful_step_count=30)
+    run_state_machine_as_test(LoaderMachine, settings=limits)
 
 
 # Ranks.
 
-
-def ranked(make_loader, world_size, mode):
-    return [make_loader(rank=rank, world_size=world_size, mode=mode) for rank in range(world_size)]
-
-
 KINDS = {
     "balanced": lambda ds, **ranks: ds.batches(8, 2, steps_per_epoch=20, **ranks),
-    "short": lambda ds, **ranks: ds.shuffled(9, **ranks),  # 20 batches
-    "short rest": lambda ds, **ranks: ds.shuffled(8, seed=2, **ranks),  # 22 and 4 examples
+    "keep": lambda ds, **ranks: ds.shuffled(9, **ranks),  # 20 batches
+    "keep short": lambda ds, **ranks: ds.shuffled(8, seed=2, **ranks),  # 22 batches and 4 examples
     "drop": lambda ds, **ranks: ds.shuffled(8, remainder="drop", **ranks),
     "fill": lambda ds, **ranks: ds.shuffled(8, remainder="fill", **ranks),
-    "sequential": lambda ds, **ranks: ds.sequential(9, **ranks),
-    "sequential rest": lambda ds, **ranks: ds.sequential(8, **ranks),
+    "sequential": lambda ds, **ranks: ds.sequential(8, **ranks),
 }
 
 
-def batches_of(ds, kind):
-    """The numbers of the examples of all batches, in order, for ever."""
+def make_ranks(ds, kind, world_size, mode, **options):
+    ranks = [{"rank": rank, "world_size": world_size, "mode": mode} for rank in range(world_size)]
+    return [KINDS[kind](ds, threads=1, **each, **options) for each in ranks]
+
+
+def expected_ids(ds, kind):
+    """Return an iterator of the numbers of the examples of all batches, in order."""
     plan = KINDS[kind](ds).plan
-    return (plan.batch(step).tolist() for step in itertools.count())
+    return (number for step in itertools.count() for number in plan.batch(step).tolist())
+
+
+def run_steps(loaders, steps):
+    """Return the numbers of the examples of some steps of all ranks, up to the end of an epoch."""
+    iterators, drawn = [iter(loader) for loader in loaders], []
+    for _ in range(steps):
+        found = [next(iterator, None) for iterator in iterators]
+        drawn += flat(ids_in(batch for batch in found if batch is not None))
+        if None in found:
+            break
+    return drawn
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_ranks_share_every_batch(ds, kind, world_size):
-    loaders = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), world_size, "split")
-    assert len({len(loader) for loader in loaders}) == 1
-    expected = batches_of(ds, kind)
-    for _ in range(2):
-        for parts in zip(*loaders, strict=True):
-            assert flat(ids_in(parts)) == next(expected)
-            assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
-            if kind == "balanced":
-                classes = [set(y.tolist()) for _, y in parts]
-                assert sum(map(len, classes)) == len(set.union(*classes)) == 8
-        assert {loader.epoch for loader in loaders} == {loaders[0].epoch}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world_size", [1, 3, 8, 30])
-def test_ranks_have_batches_of_their_own(ds, kind, world_size):
-    loaders = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), world_size, "independent")
-    for epoch in range(3):
-        found = [ids_in(loader) for loader in loaders]
-        each = KINDS[kind](ds).plan
-        first = sum(map(len, found)) * epoch if each.is_endless else epoch * each.batches_per_epoch
-        assert [len(batches) for batches in found] == [len(loader) for loader in loaders]
-        # Step by step, over all ranks: batch after batch.
-        steps = itertools.zip_longest(*found)
-        together = [ids for step in steps for ids in step if ids is not None]
-        assert together == [each.batch(first + n).tolist() for n in range(len(together))]
-        if not each.is_endless:
-            numbers = flat(together)
-            assert len(set(numbers)) == len(numbers) == (176 if kind == "drop" else COUNT)
-        assert {loader.epoch for loader in loaders} == {epoch + 1}
+@pytest.mark.parametrize(
+    ("world_size", "mode"), [(1, "split"), (8, "split"), (3, "independent"), (30, "independent")]
+)
+def test_ranks_together_have_all_batches(ds, kind, world_size, mode):
+    loaders = make_ranks(ds, kind, world_size, mode)
+    expected = expected_ids(ds, kind)
+    for epoch in (1, 2):
+        drawn = run_steps(loaders, 1000)
+        assert drawn == list(itertools.islice(expected, len(drawn)))
+        if not loaders[0].plan.is_endless:
+            assert len(drawn) == len(set(drawn)) == (176 if kind == "drop" else COUNT)
+        assert {loader.epoch for loader in loaders} == {epoch}
         assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", ["independent", "split"])
-@pytest.mark.parametrize(("before", "after"), [(8, 6), (3, 8), (1, 5)])
-def test_other_ranks_go_on_and_nothing_is_lost_or_repeated(ds, kind, mode, before, after):
-    def run(loaders, steps):
-        """Some steps of all ranks, within an epoch; and whether it went on so long."""
-        loops = [iter(loader) for loader in loaders]
-        for _ in range(steps):
-            found = [next(loop, None) for loop in loops]
-            yield from ids_in(batch for batch in found if batch is not None)
-            if None in found:
-                break
-
-    for stop in (1, 2, 3, 22):
-        first = ranked(lambda **ranks: KINDS[kind](ds, threads=0, **ranks), before, mode)
-        handed = list(run(first, stop))
-        # The first rank has a part of every step.
-        state = first[0].state_dict()
-        second = ranked(lambda **ranks: KINDS[kind](ds, threads=1, **ranks), after, mode)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((8, "independent"), (6, "independent")),
+        ((3, "split"), (8, "split")),
+        ((1, "split"), (5, "independent")),
+        ((3, "independent"), (2, "split")),
+    ],
+)
+def test_resume_with_other_ranks(ds, kind, before, after):
+    for steps in (1, 3, 22):
+        first = make_ranks(ds, kind, *before)
+        drawn = run_steps(first, steps)
+        second = make_ranks(ds, kind, *after)
         for loader in second:
-            loader.load_state_dict(state)
+            loader.load_state_dict(first[0].state_dict())  # rank 0 has a batch in each step
         for _ in range(2):
-            handed += run(second, 1000)
-        numbers = flat(handed)
-        expected = [number for ids in itertools.islice(batches_of(ds, kind), 500) for number in ids]
-        assert sorted(numbers) == sorted(expected[: len(numbers)])
-        if mode == "split":
-            assert numbers == expected[: len(numbers)]
+            drawn += run_steps(second, 1000)
+        assert drawn == list(itertools.islice(expected_ids(ds, kind), len(drawn)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("before", "after"), [("independent", "split"), ("split", "independent")])
-def test_another_mode_goes_on(ds, kind, before, after):
-    first = ranked(partial(KINDS[kind], ds), 3, before)
-    loops = [iter(loader) for loader in first]
-    handed = [ids_in(map(next, loops)) for _ in range(4)]
-    second = ranked(partial(KINDS[kind], ds), 2, after)
-    for loader in second:
-        loader.load_state_dict(first[0].state_dict())
-    loops = [iter(loader) for loader in second]
-    handed += [ids_in(map(next, loops)) for _ in range(4)]
-    numbers = flat(flat(handed))
-    assert numbers == flat(itertools.islice(batches_of(ds, kind), 20))[: len(numbers)]
-
-
-@pytest.mark.parametrize("kind", ["short", "drop", "short rest", "sequential"])
-@pytest.mark.parametrize("world_size", [3, 8, 30])
-def test_the_state_after_the_last_batch_is_that_of_the_next_epoch(ds, kind, world_size):
-    for rank in range(world_size):
-        loader = KINDS[kind](ds, rank=rank, world_size=world_size, mode="independent")
-        complete = KINDS[kind](ds).plan.batches_per_epoch
-        steps = -(-complete // world_size)
+@pytest.mark.parametrize("kind", ["keep", "keep short", "drop"])
+@pytest.mark.parametrize("world_size", [3, 30])
+def test_state_after_the_last_batch_is_the_next_epoch(ds, kind, world_size):
+    plan = KINDS[kind](ds).plan
+    steps = -(-plan.batches_per_epoch // world_size)
+    for loader in make_ranks(ds, kind, world_size, "independent"):
         list(loader)
         assert (loader.step, loader.epoch) == (steps, 1)
         end = loader.state_dict()
-        for _ in range(2):  # left behind the last batch, and not by the end of the loop
-            loader.seek(0)
-            loop = iter(loader)
-            for _ in range(len(loader)):
-                next(loop)
-            if len(loader) == steps:
-                assert (loader.step, loader.epoch, loader.state_dict()) == (steps, 1, end)
-                loop.close()
-                assert loader.state_dict() == end
-                x, _ = next(iter(loader))
-                assert numbers_of(x) == KINDS[kind](ds).plan.batch(complete + rank).tolist()
+        loader.seek(0)
+        iterator = iter(loader)
+        for _ in range(len(loader)):
+            next(iterator)
+        if len(loader) == steps:  # otherwise this rank has no batch in the last step
+            assert (loader.step, loader.epoch, loader.state_dict()) == (steps, 1, end)
+            iterator.close()
+            x, _ = next(iter(loader))
+            following = plan.batches_per_epoch + loader.plan.rank
+            assert numbers_of(x) == plan.batch(following).tolist()
 
 
-def test_weights_of_ranks(ds):
-    for mode in ("independent", "split"):
-        loaders = ranked(lambda **ranks: ds.batches(8, 2, **ranks), 3, mode)
-        loops = [loader.take(10) for loader in loaders]
-        plan, each = BalancedPlan(LABELS, 8, 2), 3 if mode == "independent" else 1
-        for step in range(10):
-            found = ids_in(map(next, loops))
-            expected = [
-                plan.batch(batch).tolist() for batch in range(step * each, (step + 1) * each)
-            ]
-            assert flat(found) == flat(expected)
-            if step == 4:
-                for loader in loaders:
-                    loader.set_class_weights({1: 9.0})
-                plan = plan.reweighted({1: 9.0}, batch=5 * each)
-        assert len({json.dumps(loader.state_dict()) for loader in loaders}) == 1
+# Random access.
 
 
-def test_a_part_of_a_short_batch_may_be_empty(ds):
-    for options in ({}, {"threads": 0}, {"transform": lambda each: each}):
-        found = [list(ds.sequential(179, rank=rank, world_size=4, **options)) for rank in range(4)]
-        assert [len(each) for each in found] == [2] * 4
-        assert [len(x) for (x, _) in (each[1] for each in found)] == [0, 0, 0, 1]
-        for (x, y), (first, _) in ((each[1], each[0]) for each in found):
-            assert (x.shape[1:], x.dtype, y.dtype) == (first.shape[1:], first.dtype, np.int64)
+def test_batch_by_step(ds):
+    loader = ds.batches(4, 2, seed=3)
+    batches = list(loader.take(5))
+    loader.seek(2)
+    assert all(same(loader.batch(step), batch) for step, batch in enumerate(batches))
+    assert loader.step == 2
+    copy = loader.copy()
+    copy.seek(0)
+    assert same(next(iter(copy)), batches[0])
+    assert loader.step == 2
+
+
+def test_rank_without_a_batch_in_a_step(ds):
+    ranks = {"world_size": 4, "mode": "independent"}
+    assert ds.sequential(60, rank=2, **ranks).batch(0)[1].shape == (60,)
+    with pytest.raises(PlanError, match="rank 3 has no batch in step 0"):
+        ds.sequential(60, rank=3, **ranks).batch(0)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [5, 6, 0, 1, 7, 2],
+        [9, 8, 7, 7, 7],
+        [begin + step for step in range(3) for begin in range(0, 60, 10)],  # concurrent iterations
+    ],
+)
+def test_step_reader(ds, steps):
+    for loader in (ds.batches(4, 2, seed=3), ds.shuffled(70, seed=1)):  # 70, 70, 40 records
+        reader = StepReader(loader)
+        for step in (*steps, *range(7)):
+            assert same(reader[step], loader.batch(step))

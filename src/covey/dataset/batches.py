@@ -16,9 +16,9 @@ from covey.classes import ClassTable
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.loader import Examples, Loader, LoadOptions
 from covey.loader.batch import BatchFormat, check_classes
-from covey.loader.options import BatchKey
 from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights
+from covey.plan.base import BatchKey
 from covey.plan.epochs import Remainder
 from covey.plan.weights import SmallClasses
 from covey.reading import Gatherer
@@ -213,9 +213,6 @@ class RawFormat:
     def __init__(self, examples: Examples, records: RawRecords) -> None:
         self._examples = examples
         self._records = records
-
-    def native_source(self, ids: Ids) -> None:
-        """Return None: the native core does not build such batches."""
 
     def build(
         self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]

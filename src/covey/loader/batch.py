@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.errors import FeatureError, FormatError
-from covey.loader.options import BatchKey, Hook, LoadOptions, add_location, augment
+from covey.loader.options import Hook, LoadOptions, add_location, augment
+from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.images import decode_images
 
 Ids = NDArray[np.int64]
+NativeColumns = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,11 @@ class NativeSource:
     has_labels: bool
     numbers: Ids | None
     columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+
+    @property
+    def add_labels(self) -> bool:
+        """Whether the class ids of the index are appended as a column."""
+        return self.label < 0 and self.has_labels
 
     @property
     def row_bytes(self) -> int:
@@ -240,6 +247,22 @@ class BatchFormat:
         if self.batch_transform is not None:
             return self.batch_transform(*parts, key=key)
         return parts if len(parts) > 1 else parts[0]
+
+    def native_composer(self, source: NativeSource) -> Callable[[NativeColumns], Any] | None:
+        """Return the function from native columns to a batch, or None if they are the batch."""
+        names, label, add_labels = tuple(self.features), source.label, source.add_labels
+        is_pair = (len(names) == 2 and label == 1) or (len(names) == 1 and add_labels)
+        is_single = self.options.select is None or isinstance(self.options.select, str)
+        if is_pair and is_single and not self.options.as_dict:
+            return None
+        key = BatchKey(0, 0)  # unused: there are no hooks
+
+        def compose(columns: NativeColumns) -> Any:
+            nested = self.features.nest(dict(zip(names, columns, strict=False)))
+            y = columns[label] if label >= 0 else columns[-1] if add_labels else None
+            return self.compose(nested, y, key)
+
+        return compose
 
     @property
     def _label_key(self) -> str:

@@ -62,6 +62,8 @@ class LoaderIterator(ForkAware):
         end: Position after the last batch, if it is not the batch that follows it.
     """
 
+    _producer: Producer | None = None
+
     def __init__(
         self, format: Format, position: Position, options: LoadOptions, steps: int, end: int | None
     ) -> None:
@@ -72,7 +74,6 @@ class LoaderIterator(ForkAware):
         self._left = steps
         self._end = end
         self._plan = position.plan
-        self._producer: Producer | None = None
         self._closed = False
         self.is_busy = False
 
@@ -118,10 +119,7 @@ class LoaderIterator(ForkAware):
                 options=self._options,
                 owner=position,
             )
-        try:
-            batch = self._producer.next()
-        except StopIteration as error:  # must not be mistaken for the end of the iteration
-            raise RuntimeError("a hook raised StopIteration") from error
+        batch = self._producer.next()
         self._check_open()
         return batch
 
@@ -154,5 +152,4 @@ class LoaderIterator(ForkAware):
                 self._producer.interrupt()
 
     def __del__(self) -> None:
-        if hasattr(self, "is_busy"):
-            self._stop_producer()
+        self._stop_producer()

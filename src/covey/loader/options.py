@@ -1,45 +1,21 @@
-"""Calls of user functions with arguments that are derived from the seed and the step.
-
-Options of a loader: which rank it serves, what a batch contains, and how it is prefetched.
-"""
+"""Options of a loader, and calls of its hooks with arguments derived from the seed and the step."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
 from covey._threads import cpu_count
 from covey.errors import FeatureError, PlanError
 from covey.plan import Mode, Plan
-from covey.plan.base import check_int
+from covey.plan.base import BatchKey, check_int
 from covey.schema.images import parse_size
 
 SEEDED = ("rng", "step", "row")
-
-
-class BatchKey(NamedTuple):
-    """Identity of a batch, from which the random numbers of its hooks are derived."""
-
-    seed: int
-    step: int
-    """Index of the batch over all epochs and ranks."""
-    row: int = 0
-    """Index, in the batch of all ranks, of the first row of this rank."""
-    examples_per_class: int = 1
-
-    def generator(self, row: int | None = None) -> np.random.Generator:
-        """Return the generator of the batch, or of one of its rows.
-
-        The streams are segments of one Philox sequence with the key (seed, step): they never
-        overlap, and none has to be drawn to reach another.
-        """
-        counter = (0, 0, 1, 0) if row is None else (0, 0, 0, self.row + row + 1)
-        key = np.array([self.seed, self.step], np.uint64)
-        return np.random.Generator(np.random.Philox(key=key, counter=np.array(counter, np.uint64)))
 
 
 class Hook:

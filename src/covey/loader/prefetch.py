@@ -6,9 +6,7 @@ import atexit
 import contextlib
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
-from covey._threads import DaemonThreads
+from covey._threads import DaemonThreads, ordered_map
 from covey.errors import ClosedError
 from covey.loader.batch import BatchFormat, Ids, NativeSource
-from covey.loader.options import BatchKey, LoadOptions
+from covey.loader.options import LoadOptions
 from covey.plan import Plan
+from covey.plan.base import BatchKey
 
 # The shards of the examples of the first steps are opened before the first batch is built.
 _STEPS_OPENED_FIRST = 4
@@ -36,9 +35,6 @@ class Format(Protocol):
     @property
     def is_native(self) -> bool:
         """Whether the native core can build batches without Python."""
-
-    def native_source(self, ids: Ids) -> NativeSource | None:
-        """Return what the native core needs to build batches, or None if it cannot."""
 
     def build(
         self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
@@ -90,7 +86,7 @@ class BatchBuilder:
         if labels is not None:
             classes = np.repeat(labels[0], ids.shape[1] // max(1, labels.shape[1]))
         key = self.plan.key(step, self._origin)
-        return self.format.build(ids[0], classes, BatchKey(*key), self._check_cancelled)
+        return self.format.build(ids[0], classes, key, self._check_cancelled)
 
     def first_ids(self, steps: int) -> NDArray[np.int64]:
         """Return the example ids of the first `steps` steps."""
@@ -115,7 +111,7 @@ def start_producer(
     """
     builder = BatchBuilder(format, plan, origin)
     threads = min(options.thread_count, steps)
-    if format.is_native:
+    if isinstance(format, BatchFormat) and format.is_native:
         opened = min(steps, _STEPS_OPENED_FIRST)
         ids = builder.first_ids(opened)
         source = format.native_source(ids)
@@ -127,6 +123,7 @@ def start_producer(
                 prefetch = max(options.thread_count + 1, fitting)
             return NativeProducer(
                 builder,
+                format,
                 source,
                 steps=steps,
                 threads=threads,
@@ -175,6 +172,7 @@ class NativeProducer:
     def __init__(
         self,
         builder: BatchBuilder,
+        format: BatchFormat,
         source: NativeSource,
         *,
         steps: int,
@@ -183,10 +181,10 @@ class NativeProducer:
         reuse_buffers: bool,
     ) -> None:
         self._builder = builder
-        add_labels = source.label < 0 and source.has_labels
-        shapes = (*source.columns, ((), np.dtype(np.int64))) if add_labels else source.columns
-        assert isinstance(builder.format, BatchFormat)
-        self._compose = _composer(builder.format, source.label, add_labels)
+        shapes = source.columns
+        if source.add_labels:
+            shapes = (*shapes, ((), np.dtype(np.int64)))
+        self._compose = format.native_composer(source)
         self._closed = False
         self._step = 0
         self._prefetcher = _core.Prefetcher(
@@ -197,7 +195,7 @@ class NativeProducer:
             steps=steps,
             check=source.check,
             label=source.label,
-            add_labels=add_labels,
+            add_labels=source.add_labels,
             check_classes=source.has_labels,
             record_ids=source.numbers,
             threads=threads,
@@ -235,25 +233,6 @@ def _allocate(
     return tuple(np.empty((rows, *shape), dtype) for shape, dtype in columns)
 
 
-def _composer(
-    format: BatchFormat, label: int, add_labels: bool
-) -> Callable[[tuple[NDArray[Any], ...]], Any] | None:
-    """Return the function from native columns to a batch, or None if the columns are the batch."""
-    names = tuple(format.features)
-    is_pair = (len(names) == 2 and label == 1) or (len(names) == 1 and add_labels)
-    options = format.options
-    if is_pair and not options.as_dict and isinstance(options.select, (str, type(None))):
-        return None
-    no_hooks = BatchKey(0, 0)
-
-    def compose(columns: tuple[NDArray[Any], ...]) -> Any:
-        nested = format.features.nest(dict(zip(names, columns, strict=False)))
-        y = columns[label] if label >= 0 else columns[-1] if add_labels else None
-        return format.compose(nested, y, no_hooks)
-
-    return compose
-
-
 class ThreadedProducer:
     """Lets Python threads build batches, one batch per task.
 
@@ -264,43 +243,25 @@ class ThreadedProducer:
         self, builder: BatchBuilder, *, steps: int, threads: int, prefetch: int, owner: object
     ) -> None:
         self._builder = builder
-        self._owner = owner
-        self._steps = steps
-        self._prefetch = prefetch
-        self._submitted = 0
-        self._in_flight: deque[Future[Any]] = deque()
         self._threads = DaemonThreads(threads, "covey-loader") if threads else None
+        build = partial(_build_in_thread, builder, owner) if threads else builder
+        tasks = (partial(build, step) for step in range(steps))
+        # A generator: a StopIteration of a hook becomes a RuntimeError.
+        self._batches = ordered_map(tasks, self._threads, prefetch)
         _RUNNING.add(self)
 
     def next(self) -> Any:
-        if self._threads is None:
-            self._submitted += 1
-            return self._builder(self._submitted - 1)
-        self._submit(1)
-        first = self._in_flight.popleft()
-        # The next batches are built while the caller uses this one.
-        self._submit(self._prefetch)
-        try:
-            return first.result()
-        finally:
-            del first  # the traceback of an error refers to this frame
-
-    def _submit(self, count: int) -> None:
-        assert self._threads is not None
-        while len(self._in_flight) < count and self._submitted < self._steps:
-            self._in_flight.append(self._threads.submit(self._build, self._submitted))
-            self._submitted += 1
-
-    def _build(self, step: int) -> Any:
-        _thread.owner = self._owner
-        return self._builder(step)
+        return next(self._batches)
 
     def interrupt(self) -> None:
         self._builder.cancel()
-        for future in list(self._in_flight):
-            future.cancel()
 
     def close(self) -> None:
         self.interrupt()
         if self._threads is not None:
             self._threads.shutdown()
+
+
+def _build_in_thread(builder: BatchBuilder, owner: object, step: int) -> Any:
+    _thread.owner = owner
+    return builder(step)

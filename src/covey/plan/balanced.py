@@ -155,7 +155,6 @@ class BalancedPlan(Plan):
             PlanError: If they are not valid for this plan.
         """
         plan = self._change(0, None)
-        plan._changes = ()
         for batch, quotas in changes:
             plan = plan._change(batch, quotas)
         return plan
@@ -167,7 +166,8 @@ class BalancedPlan(Plan):
         except (ValueError, IndexError) as error:
             raise PlanError(f"invalid class weights from batch {batch} on: {error}") from None
         kept = tuple(each for each in self._changes if each[0] < batch)
-        other._changes = (*kept, (batch, quotas))
+        is_default = batch == 0 and quotas is None
+        other._changes = () if is_default else (*kept, (batch, quotas))
         if batch == 0:  # the first weights determine the length of an epoch
             other.__dict__.pop("batches_per_epoch", None)
         return other
@@ -188,10 +188,10 @@ class BalancedPlan(Plan):
 
     def _batches_until(self, visits: NDArray[np.uint64]) -> int:
         """Return the number of batches that draw every class with a weight `visits` times."""
-        first = self._changes[0] if self._changes else (1, None)
-        if first[0] > 0 or first[1] is None:
+        begin, quotas = self._changes[0] if self._changes else (0, None)
+        if begin > 0 or quotas is None:
             return -(-int(visits.max()) * len(visits) // self.classes_per_batch)
-        plan, quotas = self.with_changes((first,))._native, first[1]
+        plan = self._change(0, quotas)._native
         # The number of visits deviates by less than seven from its expectation: a binary search
         # over that range of complete spans finds the first one that suffices.
         span = -(-len(visits) // self.classes_per_batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,28 @@ MODES = get_args(Mode)
 
 # Maximum number of classes or records that one call draws.
 _MAX_DRAWN_UNITS = 2**32
+
+
+class BatchKey(NamedTuple):
+    """Identity of the rows of one rank in a batch, from which random numbers are derived."""
+
+    seed: int
+    step: int
+    """Index of the batch over all epochs and ranks."""
+    row: int = 0
+    """Index, in the batch of all ranks, of the first row of this rank."""
+    examples_per_class: int = 1
+    """Number of consecutive rows of each class; 1 without classes."""
+
+    def generator(self, row: int | None = None) -> np.random.Generator:
+        """Return the generator of the batch, or of one of its rows.
+
+        The streams are segments of one Philox sequence with the key (seed, step): they never
+        overlap, and none has to be drawn to reach another.
+        """
+        counter = (0, 0, 1, 0) if row is None else (0, 0, 0, self.row + row + 1)
+        key = np.array([self.seed, self.step], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=np.array(counter, np.uint64)))
 
 
 class Plan(ABC):
@@ -174,22 +196,19 @@ class Plan(ABC):
         """Return the part of this rank for the native core, with step 0 at the batch `origin`."""
         return _core.Share(origin, self.rank, self.world_size, self.mode == "split")
 
-    def key(self, step: int, origin: int = 0) -> tuple[int, int, int, int]:
-        """Return what identifies the rows of this rank in a step, for random numbers.
+    def key(self, step: int, origin: int = 0) -> BatchKey:
+        """Return the identity of the batch of a step.
 
         Args:
             step: Index of the step, counted from `origin`.
             origin: Index of the batch of step 0.
-
-        Returns:
-            The seed; the index of the batch; the index in it of the first row of this rank; the
-            number of examples per class (1 without classes).
         """
         rows = self._rows_per_unit
         if self.mode == "independent":
-            return self.seed, origin + step * self.world_size + self.rank, 0, rows
+            return BatchKey(self.seed, origin + step * self.world_size + self.rank, 0, rows)
         batch = origin + step
-        return self.seed, batch, self._units_of(batch) * self.rank // self.world_size * rows, rows
+        first = self._units_of(batch) * self.rank // self.world_size * rows
+        return BatchKey(self.seed, batch, first, rows)
 
     _rows_per_unit = 1
 

@@ -12,8 +12,8 @@ from covey._threads import DaemonThreads, ordered_map
 from covey.adapters import Framework, check_framework, tensors
 from covey.adapters.keras import EpochCounter, PyDataset, backend, is_worker
 from covey.errors import PlanError
-from covey.loader.options import BatchKey, Hook, augment
-from covey.plan.base import check_int
+from covey.loader.options import Hook, augment
+from covey.plan.base import BatchKey, check_int
 
 Augmenting = Callable[..., tuple[Any, Any]]
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from covey.adapters import Framework
-from covey.loader.options import BatchKey
 from covey.plan import BalancedPlan, Mode, Plan
 from covey.plan.balanced import Weights
+from covey.plan.base import BatchKey
 from covey.samplers.base import Augmenting, Sampler
 from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 
@@ -65,7 +65,7 @@ class MemorySampler(Sampler):
         return self._x.take(ids), self._labels(ids)
 
     def _key(self, step: int) -> BatchKey:
-        key = BatchKey(*self.plan.key(step))
+        key = self.plan.key(step)
         return key._replace(examples_per_class=self._augmented_examples_per_class)
 
     @property

@@ -1,0 +1,305 @@
+"""Hooks of loaders: transform and batch_transform, their results, threads and errors."""
+
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from loaded import COUNT, LABELS, numbers_of, same, settles
+from opened import opened
+from written import write
+
+from covey import CoveyError
+from covey.errors import FeatureError
+from covey.plan.base import BatchKey
+
+THREADS = [0, 1, 3]
+
+
+def first(loader):
+    return next(iter(loader))
+
+
+# transform
+
+
+@pytest.mark.parametrize(
+    "kind", ["numbers", "many", "nested", "ragged", "strings", "names", "files", "gzip", "where"]
+)
+def test_transform_receives_examples_of_the_dataset(made, kind):
+    ds, received = made(kind), []
+    list(ds.sequential(50, transform=lambda each: received.append(each) or each, threads=0))
+    assert len(received) == len(ds)
+    for number in (0, 17, len(ds) - 1):
+        assert same(dict(sorted(received[number].items())), dict(sorted(ds[number].items())))
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [("x", {"x"}), (["x", "flag"], {"x", "flag"}), (None, {"half", "x", "flag", "bytes"})],
+)
+def test_transform_receives_selected_features_and_label(made, select, expected):
+    received = []
+    loader = made("many").sequential(
+        90, select=select, threads=0, transform=lambda each: received.append(set(each)) or each
+    )
+    list(loader)
+    assert received == [expected | {"label"}] * COUNT
+
+
+RESULTS = {
+    "other values": (lambda each: {**each, "x": each["x"] * 2}, lambda x: x * 2),
+    "other features": (
+        lambda each: {"a": each["x"][0], "b": int(each["x"][0, 0])},
+        lambda x: {"a": x[:, 0], "b": x[:, 0, 0].astype(np.int64)},
+    ),
+    "one feature": (lambda each: {"sum": each["x"].sum()}, lambda x: x.sum((1, 2))),
+    "scalar": (lambda each: each["x"][0, 0], lambda x: x[:, 0, 0]),
+    "Python integer": (lambda each: int(each["x"][0, 0]), lambda x: x[:, 0, 0].astype(np.int64)),
+    "other dtype": (lambda each: each["x"].astype(np.uint16), lambda x: x.astype(np.uint16)),
+    "nested": (
+        lambda each: {"deep": {"er": each["x"]}, "n": 1},
+        lambda x: {"deep": {"er": x}, "n": np.ones(6, np.int64)},
+    ),
+    "string": (lambda each: f"n{each['x'][0, 0]:.0f}", lambda x: [f"n{n:.0f}" for n in x[:, 0, 0]]),
+    "bytes": (
+        lambda each: {"b": b"%d" % each["x"][0, 0], "n": 1},
+        lambda x: {"b": [b"%d" % n for n in x[:, 0, 0]], "n": np.ones(6, np.int64)},
+    ),
+    "different shapes": (
+        lambda each: np.arange(int(each["x"][0, 0]) % 5),
+        lambda x: [np.arange(int(n) % 5) for n in x[:, 0, 0]],
+    ),
+    "pair": (lambda each: (each["x"], each["x"] + 1), lambda x: np.stack([x, x + 1], 1)),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_result_of_transform(ds, name):
+    transform, expected = RESULTS[name]
+    for threads in (0, 2):
+        loader = ds.batches(3, 2, transform=transform, threads=threads)
+        x, y = first(loader)
+        ids = loader.plan.batch(0)
+        assert same(x, expected(ds[ids]["x"]))
+        assert same(y, LABELS[ids])
+
+
+def test_transform_may_modify_its_example(ds):
+    def transform(example):
+        example["x"] += 1
+        del example["label"]
+        return example
+
+    expected = ds[:]["x"] + 1
+    for _ in range(2):
+        found = [x for x, _ in ds.sequential(50, transform=transform, threads=2)]
+        assert same(np.concatenate(found), expected)
+
+
+def test_label_is_that_of_the_index(ds):
+    ids = ds.batches(3, 2).plan.batch(0)
+    x, y = ds[ids]["x"], LABELS[ids]
+    for transform, expected in [
+        (lambda each: {**each, "label": -1}, {"x": x, "label": y}),
+        (lambda each: {"z": each["x"]}, {"z": x, "label": y}),
+        (lambda each: each["x"] * 2, {"x": x * 2, "label": y}),
+    ]:
+        assert same(first(ds.batches(3, 2, as_dict=True, transform=transform)), expected)
+    found = first(ds.batches(3, 2, transform=lambda each: {"x": each["x"], "label": 5}))
+    assert same(found, (x, y))
+
+
+def test_invalid_results_of_transform(ds):
+    def is_odd(example):
+        return bool(example["x"][0, 0] % 2)
+
+    for transform, message in [
+        (lambda each: None, "transform returned None"),
+        (lambda each: {"a": 1} if is_odd(each) else {"b": 1}, r"returned .*'[ab]'.* for one examp"),
+        (lambda each: 1 if is_odd(each) else {"b": 1}, "transform returned"),
+        (lambda each: {"z": 1}, "without the selected feature"),
+    ]:
+        with pytest.raises(FeatureError, match=message):
+            first(ds.sequential(10, select="x", transform=transform))
+
+
+# batch_transform
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_result_of_batch_transform(ds, threads):
+    def load(**options):
+        return list(ds.batches(3, 2, threads=threads, steps_per_epoch=4, **options))
+
+    plain = load()
+    pairs = load(batch_transform=lambda x, y: (x * 2, y + 1))
+    assert same(pairs, [(x * 2, y + 1) for x, y in plain])
+    sums = load(batch_transform=lambda x, y: x.sum() + y.sum())
+    assert sums == [x.sum() + y.sum() for x, y in plain]
+    assert load(batch_transform=lambda x, y: None) == [None] * 4
+    dicts = load(as_dict=True, batch_transform=lambda batch: {**batch, "z": 1})
+    assert same(dicts, [{"x": x, "label": y, "z": 1} for x, y in plain])
+    both = load(
+        transform=lambda each: {"x": each["x"] + 1}, batch_transform=lambda x, y: (x * 2, y)
+    )
+    assert same(both, [((x + 1) * 2, y) for x, y in plain])
+
+
+def test_batch_transform_without_label(tmp_path):
+    write([{"x": n} for n in range(10)], tmp_path, shuffle=False)
+    with opened(tmp_path) as ds:
+        batches = list(ds.sequential(4, batch_transform=lambda x: x.tolist()))
+        assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        assert list(ds.sequential(5, as_dict=True, batch_transform=sorted)) == [["x"], ["x"]]
+
+
+# Threads.
+
+
+@pytest.mark.parametrize("hook", ["transform", "batch_transform"])
+def test_hooks_are_called_by_prefetching_threads(ds, hook):
+    callers = set()
+
+    def record(*arguments):
+        callers.add(threading.current_thread())
+        return arguments if len(arguments) > 1 else arguments[0]
+
+    list(ds.batches(3, 2, threads=0, **{hook: record}).take(10))
+    assert callers == {threading.main_thread()}
+    callers.clear()
+    list(ds.batches(3, 2, threads=3, **{hook: record}).take(50))
+    assert threading.main_thread() not in callers
+    assert 1 <= len(callers) <= 3
+
+
+@pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (2, 2), (3, 7)])
+def test_number_of_prefetched_batches(ds, threads, prefetch):
+    lock, is_full = threading.Lock(), threading.Event()
+    built, taken, largest = 0, 0, 0
+
+    def count(x, y):
+        nonlocal built, largest
+        with lock:
+            built += 1
+            largest = max(largest, built - taken)
+            if built == prefetch:
+                is_full.set()
+        return x, y
+
+    loader = ds.batches(3, 2, threads=threads, prefetch=prefetch, batch_transform=count)
+    iterator = loader.take(60)
+    next(iterator)
+    taken = 1
+    assert is_full.wait(20)  # without another request
+    for _ in iterator:
+        taken += 1
+    assert built == taken == 60
+    assert largest <= prefetch + 1  # with the batch that is requested
+
+
+# Errors.
+
+
+class RejectedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_error_in_transform(ds, threads):
+    def transform(example):
+        if example["x"][0, 0] == 77:
+            raise RejectedError("message")
+        return example
+
+    loader = ds.shuffled(7, seed=4, transform=transform, threads=threads, prefetch=9)
+    (step,) = (step for step in range(26) if 77 in loader.plan.batch(step))
+    found = []
+    with pytest.raises(RejectedError, match="message") as error:
+        for x, _ in loader:
+            found.append(numbers_of(x))
+    assert found == [loader.plan.batch(each).tolist() for each in range(step)]
+    location = ds.place(77)
+    assert location.name in str(error.value.__notes__)
+    assert f"record {location.record} " in str(error.value.__notes__)
+    assert loader.step == step
+    with pytest.raises(RejectedError):  # when it is repeated
+        next(iter(loader))
+    loader.seek(step + 1)
+    assert len(list(loader)) == 25 - step
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("kind", [RejectedError, StopIteration, SystemExit, KeyboardInterrupt])
+def test_error_in_batch_transform(ds, threads, kind):
+    def fail(x, y):
+        if 0 in numbers_of(x):
+            raise kind("message")
+        return x, y
+
+    before = threading.active_count()
+    loader = ds.sequential(10, batch_transform=fail, threads=threads)
+    loader.seek(18)  # the first batch of the second epoch fails
+    with pytest.raises((kind, RuntimeError)) as error:
+        list(loader)
+    if kind is RejectedError:
+        assert "[0, 1, 2, 3] and others" in str(error.value.__notes__)
+    assert loader.step == 18
+    assert settles(threading.active_count, before)
+    loader.seek(19)
+    assert len(list(loader)) == 17
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("name", ["close", "seek", "take"])
+def test_hook_that_closes_its_iterator(ds, threads, name):
+    calls = {
+        "close": lambda x, y: loader.close(),
+        "seek": lambda x, y: loader.seek(3),
+        "take": lambda x, y: loader.take(3),
+    }
+    before = threading.active_count()
+    loader = ds.batches(3, 2, threads=threads, batch_transform=calls[name])
+    with pytest.raises(CoveyError, match=r"iterator is closed|a hook used its own loader"):
+        list(loader.take(1000))
+    loader.close()
+    assert settles(threading.active_count, before)
+    assert loader.step in (0, 3)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_hook_that_sets_class_weights(ds, threads):
+    def transform(x, y):
+        with suppress(CoveyError):  # raised in a prefetching thread
+            loader.set_class_weights({int(y[0]): 5.0})
+        assert len(loader) > 0
+        return x, y
+
+    loader = ds.batches(3, 2, seed=5, threads=threads, batch_transform=transform)
+    found = list(loader.take(9))
+    assert loader.step == 9
+    # The weights apply to the next batch.
+    replay = ds.batches(3, 2, seed=5, threads=0)
+    replay.load_state_dict({**loader.state_dict(), "batch": 0})
+    assert same(list(replay.take(9)), found)
+
+
+# Seeded arguments.
+
+
+def test_step_and_row(ds):
+    ranks = {"rank": 1, "world_size": 2}  # the second half of 8 rows
+    loader = ds.batches(4, 2, transform=lambda each, step, row: (step, row), **ranks)
+    assert loader.batch(7)[0].tolist() == [[7, 4], [7, 5], [7, 6], [7, 7]]
+    loader = ds.batches(4, 2, batch_transform=lambda x, y, step, row: (step, row), **ranks)
+    assert loader.batch(7) == (7, 4)
+
+
+def test_generators_of_hooks():
+    key = BatchKey(seed=7, step=5, row=3)
+    assert key.generator().bit_generator.random_raw() == 4386044505056705495
+    assert key.generator(2).bit_generator.random_raw() == 2772101806903042278
+    assert key.generator(2).random() == BatchKey(7, 5).generator(5).random()
+    keys = [key, BatchKey(8, 5, 3), BatchKey(7, 6, 3)]
+    first = {each.generator(row).random() for each in keys for row in (None, 0, 1, 2)}
+    assert len(first) == 12
