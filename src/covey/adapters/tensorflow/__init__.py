@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from covey.adapters.step_reader import StepReader
-from covey.adapters.tensorflow.spec import BatchSpec, find_spec
 from covey.adapters.tensorflow.steps import from_steps
-from covey.adapters.tensorflow.tensors import tensor, tf
+from covey.adapters.tensorflow.tensors import BatchSpec, find_spec, tensor, tf
 from covey.errors import PlanError
 from covey.loader import Loader
 
@@ -28,8 +27,8 @@ def to_tf(loader: Loader, *, element_spec: Any = None, group: int | None = None)
     Each iteration is the next epoch: ``fit(ds, epochs=3)`` and ``ds.repeat(3)`` have the batches of
     three iterations over the loader. The first one begins at the position of the loader, which does
     not change. To resume, move the loader before with ``seek`` or ``load_state_dict``, or save an
-    iterator of the dataset in a ``tf.train.Checkpoint``; then apply ``repeat`` to the dataset before
-    ``map`` and ``prefetch``, whose threads reach the end of an epoch before the iterator does.
+    iterator of the dataset in a ``tf.train.Checkpoint``; then apply ``repeat`` before ``map`` and
+    ``prefetch``, whose threads reach the end of an epoch before the iterator does.
 
     Args:
         loader: The loader.
