@@ -264,6 +264,9 @@ def test_the_state_is_that_of_the_loader(ds):
         next(iter(batches))
         batches.load_state_dict(state)
         assert read(batches) == epoch(loader.plan, 0)[5:]
+    other = load(ds).to_torch()
+    other.load_state_dict(batches.state_dict())  # the end of the epoch was requested
+    assert read(other) == epoch(loader.plan, 1)
 
 
 def test_a_state_after_the_last_batch_resumes_with_the_end_of_the_epoch(ds):
@@ -405,6 +408,17 @@ def test_epochs_of_a_sampler():
     assert list(sampler) == epoch(sampler.plan, 3)
     sampler.set_epoch(1)
     assert list(sampler) == epoch(sampler.plan, 1)
+
+
+def test_the_state_of_an_iterator_before_its_first_item():
+    for new in (balanced, m_per_class):
+        sampler, other = new(), new()
+        expected = [list(sampler) for _ in range(3)]
+        sampler.set_epoch(0)
+        next(iter(sampler))  # is abandoned
+        other.load_state_dict(iter(sampler).state_dict())
+        assert iter(other).state_dict() == iter(sampler).state_dict()
+        assert [list(other), list(other)] == expected[1:]
 
 
 def test_the_state_of_a_sampler_is_that_of_a_loader(ds):

@@ -285,11 +285,13 @@ def fail(directory):
     loader = opened(directory / "numbers").sequential(10, batch_transform=fail_at_95)
     batches = iter(loader.to_torch(**workers(2)))
     found = read(itertools.islice(batches, 9))
+    assert loader.step == 9
     with pytest.raises(ValueError, match="that is 95") as caught:
         next(batches)
     # The traceback refers to the iterator, whose workers would not be stopped.
     traceback.clear_frames(caught.tb)
     del caught
+    assert loader.step == 10
     found += read(batches)
     assert [ids[0] for ids in found] == [*range(0, 90, 10), *range(100, 180, 10)]
 
