@@ -82,6 +82,9 @@ INTERNAL = {
         "paths",
     },
     "Plan": {"batch_at", "step_at", "end_of_epoch", "steps_left", "share", "with_changes"},
+    "MPerClassSampler": {"items"},
+    "PlanBatchSampler": {"items"},
+    "StepSampler": {"items", "start"},
 }
 
 

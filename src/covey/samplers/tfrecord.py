@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from covey.adapters.tensorflow import group_size, make_dataset
@@ -176,25 +176,36 @@ def _open_labelled(
 
     An index is built only if a label is passed, or if the metadata of the dataset declares one.
     """
-    layouts = [files_layout(storage, files)]
-    with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
-        address = storage.address(directory)
-        layouts.insert(0, find_layout(address, storage_options=storage_options))
-    found = [(layout, terms) for layout in layouts if (terms := layout.terms_of(files)) is not None]
     builder = IndexBuilder(label=GUESS if label is None else label)
-    for layout, terms in found:
+    for layout in _layouts(storage, directory, files, storage_options):
+        terms = layout.terms_of(files)
+        if terms is None:
+            continue
         indexes = _find_indexes(layout, terms, builder.label)
         if indexes is not None:
             return open_layout(layout, terms, builder, indexes=indexes)
-    # The features of a dataset are used; shards without metadata are indexed alone.
-    layout, terms = next((each for each in found if each[0].features is not None), found[-1])
+        if layout.features is not None:  # a dataset, whose features are used
+            break
     if label is None and (layout.features is None or guess_label(layout.features) is None):
         return None
+    assert terms is not None, "the shards are those of the last layout"
     dataset = open_layout(layout, terms, builder)
     if dataset.label is not None:
         return dataset
     dataset.close()  # it has no records
     return None
+
+
+def _layouts(
+    storage: Storage,
+    directory: str,
+    files: Sequence[str],
+    storage_options: Mapping[str, Any] | None,
+) -> Iterator[Layout]:
+    """Yield the layouts that may contain the shards: of their directory, and of the files alone."""
+    with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
+        yield find_layout(storage.address(directory), storage_options=storage_options)
+    yield files_layout(storage, files)
 
 
 def _find_indexes(
