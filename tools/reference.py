@@ -71,6 +71,9 @@ INTERNAL = {
     "Features": "nest without_defaults fill_in is_stored_like begin_block encode_blocks "
     "check_columns decode_with find path_of column_of paths",
     "Plan": "batch_at step_at end_of_epoch steps_left share with_changes",
+    "MPerClassSampler": "items",
+    "PlanBatchSampler": "items",
+    "StepSampler": "items start",
 }
 
 

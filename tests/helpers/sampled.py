@@ -1,4 +1,4 @@
-"""Samplers of numbered examples, and Python scripts in processes of their own."""
+"""Samplers of numbered examples, and Python scripts in separate processes."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ Y = np.arange(60) % 10
 
 
 class Lazy(Sequence[Any]):
-    """Examples that are made when they are asked for; it remembers which."""
+    """Examples that are made on request; `requests` lists their numbers."""
 
     def __init__(self, count: int, make: Callable[[int], Any] = int) -> None:
         self._count, self._make = count, make
-        self.asked: list[int] = []
+        self.requests: list[int] = []
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, number: Any) -> Any:
-        self.asked.append(number)
+        self.requests.append(number)
         return self._make(number)
 
 
-def twice(x: Any, y: Any, count: int, is_warmup: bool) -> Any:
-    """An augmenter that has every example so often."""
+def repeat(x: Any, y: Any, count: int, is_warmup: bool) -> Any:
+    """An augmenter that repeats every example `count` times."""
     return np.repeat(x, count, 0), np.repeat(y, count, 0)
 
 
-def same(x: Any, y: Any, count: int, is_warmup: bool) -> Any:
+def identity(x: Any, y: Any, count: int, is_warmup: bool) -> Any:
     """An augmenter that changes nothing."""
     return x, y
 
 
 def planned(sampler: Any, steps: range) -> list[list[int]]:
-    """The numbers of the examples that batches should have."""
+    """Return the example ids of steps."""
     return [sampler.plan.batch(step).tolist() for step in steps]
 
 
 def drawn(sampler: Any) -> list[list[int]]:
-    """What an epoch has, if x are numbers."""
+    """Return x of the batches of an epoch."""
     return [x.tolist() for x, _ in sampler]
 
 
-def comes_evenly(drawn: Sequence[Any], things: Sequence[Any]) -> bool:
-    """Whether each comes once before any comes twice, and so on for ever."""
-    count, there = len(things), set(things)
+def is_fair(drawn: Sequence[Any], items: Sequence[Any]) -> bool:
+    """Return whether every item is drawn once before any is drawn twice, and so on."""
+    count, allowed = len(items), set(items)
     rounds = [drawn[begin : begin + count] for begin in range(0, len(drawn), count)]
-    return all(len(set(each)) == len(each) and set(each) <= there for each in rounds)
+    return all(len(set(each)) == len(each) and set(each) <= allowed for each in rounds)
 
 
 @contextmanager
-def most_memory() -> Iterator[list[int]]:
-    """Into a list goes how many bytes Python and numpy had more at most."""
+def peak_memory() -> Iterator[list[int]]:
+    """Append the largest increase of the memory of Python and numpy, in bytes, to a list."""
     found: list[int] = []
     tracemalloc.start()
     try:
@@ -74,7 +74,7 @@ def most_memory() -> Iterator[list[int]]:
 
 
 def run(script: str | Path, *arguments: object, **environment: str) -> Any:
-    """What a script, or a file with one, prints last, which is JSON."""
+    """Return the JSON that a script, or a file with one, prints last."""
     code = [str(script)] if isinstance(script, Path) else ["-c", script]
     done = subprocess.run(
         [sys.executable, *code, *map(str, arguments)],

@@ -3,7 +3,6 @@
 import itertools
 import subprocess
 import sys
-from functools import cache
 
 import jax
 import numpy as np
@@ -37,7 +36,7 @@ class Epochs:
 
 
 def plain(value):
-    """The values of a batch of any framework, in lists."""
+    """Return a batch of any framework as lists."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -59,14 +58,14 @@ def load(ds, **options):
 
 
 @pytest.mark.parametrize("kind", [*NATIVE, *OTHERS])
-def test_batches_are_those_of_the_loader(made, adapter, kind):
-    for options in ({}, {"as_dict": True}):
+def test_batches(made, adapter, kind):
+    for options in ({}, {"as_dict": True}) if kind in ("numbers", "nested", "ragged") else ({},):
         expected = [plain(batch) for batch in made(kind).batches(3, 2, seed=1, **options)]
         assert Epochs(adapter, made(kind).batches(3, 2, seed=1, **options))() == expected
 
 
 @pytest.mark.parametrize("kind", ["balanced", "shuffled", "fill"])
-def test_each_iteration_is_the_next_epoch(ds, adapter, kind):
+def test_epochs(ds, adapter, kind):
     make = {
         "balanced": lambda: load(ds),
         "shuffled": lambda: ds.shuffled(50, seed=1),
@@ -77,7 +76,7 @@ def test_each_iteration_is_the_next_epoch(ds, adapter, kind):
         assert epochs() == [plain(batch) for batch in loader]
 
 
-def test_the_first_iteration_begins_at_the_position_of_the_loader(ds, adapter):
+def test_position_of_the_loader(ds, adapter):
     loader, other = load(ds), load(ds)
     for each in (loader, other):
         each.seek(STEPS + 3)
@@ -89,7 +88,7 @@ def test_the_first_iteration_begins_at_the_position_of_the_loader(ds, adapter):
 # TensorFlow saves the position in a tf.train.Checkpoint: see test_adapter_tensorflow.py.
 @pytest.mark.parametrize("adapter", [name for name in ADAPTERS if name != "tensorflow"])
 @pytest.mark.parametrize("stop", [0, 3, STEPS])
-def test_a_state_resumes_exactly(ds, adapter, stop):
+def test_resume_from_state(ds, adapter, stop):
     batches, again = ADAPTERS[adapter](load(ds)), ADAPTERS[adapter](load(ds))
     found = [plain(batch) for batch in itertools.islice(batches, stop)]
     again.load_state_dict(batches.state_dict())
@@ -99,7 +98,7 @@ def test_a_state_resumes_exactly(ds, adapter, stop):
 
 
 @pytest.mark.parametrize("mode", ["split", "independent"])
-def test_ranks_together_have_the_batches_of_one(ds, adapter, mode):
+def test_ranks(ds, adapter, mode):
     plan = load(ds).plan
     parts = [
         [numbers_of(x) for x, _ in Epochs(adapter, load(ds, rank=r, world_size=2, mode=mode))()]
@@ -112,12 +111,12 @@ def test_ranks_together_have_the_batches_of_one(ds, adapter, mode):
         assert [ids for step in steps for ids in step] == plan.batches(0, 2 * STEPS).tolist()
 
 
-def test_batches_that_are_kept_never_change(ds, adapter):
+def test_batches_never_change(ds, adapter):
     kept = list(ADAPTERS[adapter](load(ds, steps_per_epoch=100, threads=2, prefetch=2)))
     assert list(map(plain, kept)) == list(map(plain, load(ds, steps_per_epoch=100)))
 
 
-def test_reused_buffers_are_copied_or_rejected(ds, adapter):
+def test_reuse_buffers(ds, adapter):
     loader = load(ds, reuse_buffers=True)
     if adapter == "jax":
         assert list(map(plain, list(loader.to_jax()))) == list(map(plain, load(ds)))
@@ -134,7 +133,7 @@ def fail(x, y):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_error_of_a_hook_is_raised(ds, adapter, threads):
+def test_an_error_of_a_hook(ds, adapter, threads):
     loader = ds.sequential(10, batch_transform=fail, threads=threads)
     with pytest.raises((ValueError, tf.errors.OpError), match="that is 95"):
         Epochs(adapter, loader)()
@@ -162,7 +161,7 @@ HOOKED = [*({name: hook} for name, hook in HOOKS.items()), HOOKS]
 
 
 @pytest.mark.parametrize("hooks", HOOKED, ids="+".join)
-def test_seeded_hooks_give_the_same_batches_everywhere(ds, hooks):
+def test_seeded_hooks(ds, hooks):
     expected = [plain(load(ds, threads=0, **hooks).batch(step)) for step in range(2 * STEPS)]
     assert len({str(batch) for batch in expected}) == 2 * STEPS
     assert expected[0] != plain(load(ds, threads=0, **{**hooks, "seed": 8}).batch(0))
@@ -177,7 +176,7 @@ def test_seeded_hooks_give_the_same_batches_everywhere(ds, hooks):
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_seeded_hooks_do_not_depend_on_the_number_of_ranks(ds, world_size):
+def test_seeded_hooks_with_ranks(ds, world_size):
     def ranked(mode, **hooks):
         options = {"world_size": world_size, "mode": mode, **hooks}
         loaders = [load(ds, rank=rank, **options) for rank in range(world_size)]
@@ -199,7 +198,7 @@ def as_image(example):
     return {**example, "x": np.full((8, 8, 3), int(example["x"][0, 0]) % 255, np.uint8)}
 
 
-def test_a_contrastive_augmenter_in_a_loader(ds):
+def test_contrastive_augmenter(ds):
     augmenter = ContrastiveAugmenter(seed=3, views=2)
     options = {"transform": as_image, "augmenter": augmenter}
     x, y = load(ds, **options).batch(4)
@@ -212,14 +211,9 @@ def test_a_contrastive_augmenter_in_a_loader(ds):
     assert (x.shape, y.shape) == ((16, 8, 8, 3), (16,))
 
 
-@cache
-def import_without(framework):
-    module = f"covey.adapters.{framework}"
-    code = f"import sys; sys.modules['{framework}'] = None; import {module}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
-
-
-def test_a_missing_framework_is_named_with_its_extra(adapter):
-    last = import_without(adapter).splitlines()[-1]
+def test_missing_framework(adapter):
+    code = f"import sys; sys.modules['{adapter}'] = None; import covey.adapters.{adapter}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = run.stderr.splitlines()[-1]
     assert last.startswith("ImportError")
     assert f"pip install 'covey[{adapter}]'" in last

@@ -1,17 +1,17 @@
-"""Samplers in ``keras.Model.fit``, with each of its backends, in processes of their own."""
+"""Samplers in ``keras.Model.fit``, with each backend of Keras."""
 
 import pytest
 from sampled import run
 
 BACKENDS = ["tensorflow", "torch", "jax"]
 
-# Before Keras is imported, its backend must be chosen: everything about one is done in one process.
+# The backend is chosen before Keras is imported, so that each has a process.
 TRAINING = """
 import json
 
 import keras
 import numpy as np
-from sampled import planned, twice
+from sampled import planned, repeat
 
 from covey.samplers import MultiShotMemorySampler, SingleShotMemorySampler
 
@@ -23,11 +23,10 @@ WORKERS = {
     "threads": {"workers": 2},
     "processes": {"workers": 2, "use_multiprocessing": True},
 }
-FEW = ["alone", "threads"]
 
 
-class Watching(keras.Model):
-    '''Remembers the batches that it is trained and tested with.'''
+class Recorder(keras.Model):
+    '''A model that records the batches of training and of evaluation.'''
 
     def __init__(self, is_built=True):
         super().__init__()
@@ -42,44 +41,59 @@ class Watching(keras.Model):
     def call(self, x):
         return self.dense(x) * 0 + x
 
-    def note(self, batches, given):
-        x, y = (keras.ops.convert_to_numpy(each) for each in given[-1][:2])
+    def record(self, batches, arguments):
+        x, y = (keras.ops.convert_to_numpy(each) for each in arguments[-1][:2])
         batches.append((np.rint(x[:, 0]).astype(int).tolist(), y.reshape(-1).tolist()))
         logs = {"loss": 0.0}
-        return (logs, given[0]) if BACKEND == "jax" else logs
+        return (logs, arguments[0]) if BACKEND == "jax" else logs
 
-    def train_step(self, *given):
-        return self.note(self.batches, given)
+    def train_step(self, *arguments):
+        return self.record(self.batches, arguments)
 
-    def test_step(self, *given):
-        return self.note(self.tested, given)
+    def test_step(self, *arguments):
+        return self.record(self.tested, arguments)
 
     @property
     def seen(self):
         return [x for x, _ in self.batches]
 
 
+class Counting(MultiShotMemorySampler):
+    ended = 0
+
+    def on_epoch_end(self):
+        before = self.epoch
+        super().on_epoch_end()
+        self.ended += self.epoch - before
+
+
+def mark_warmup(x, y, count, is_warmup):
+    return x, y + 100 * is_warmup
+
+
 def sampler(**options):
-    return MultiShotMemorySampler(X, Y, 3, 2, STEPS, seed=3, **options)
+    return Counting(X, Y, 3, 2, STEPS, seed=3, **options)
 
 
 def fit(model, given, **options):
     return model.fit(given, verbose=0, **{"epochs": EPOCHS, "shuffle": False, **options})
 
 
-def epochs_trained(is_built, how):
-    given, model = sampler(**WORKERS[how]), Watching(is_built)
+def train(is_built, how):
+    given = sampler(augmenter=mark_warmup, warmup=2, **WORKERS[how])
+    model = Recorder(is_built)
     fit(model, given)
     return {
         "seen": model.seen,
         "planned": planned(given, range(STEPS * (EPOCHS + 1))),
-        "labels": all(y == [n % 10 for n in x] for x, y in model.batches),
-        "epoch": given.epoch,
+        "labels": all(y[0] % 100 == x[0] % 10 for x, y in model.batches),
+        "warmup": [y[0] >= 100 for _, y in model.batches],
+        "epochs": [given.ended, given.epoch],
     }
 
 
-def shuffled(how):
-    given, model = sampler(**WORKERS[how]), Watching()
+def train_shuffled():
+    given, model = sampler(workers=2), Recorder()
     fit(model, given, shuffle=True)
     parts = [range(first, first + STEPS) for first in range(0, STEPS * EPOCHS, STEPS)]
     return [
@@ -88,8 +102,8 @@ def shuffled(how):
     ]
 
 
-def went_on():
-    given, model = sampler(workers=2), Watching()
+def train_again():
+    given, model = sampler(workers=2), Recorder()
     fit(model, given, epochs=1)
     fit(model, given, epochs=1)
     given.epoch = 9
@@ -98,65 +112,34 @@ def went_on():
     return [model.seen, [planned(given, range(s, s + 1))[0] for s in steps], given.epoch]
 
 
-def validated():
-    given, valid, model = sampler(), sampler(workers=2), Watching()
-    fit(model, given, validation_data=valid)
-    steps = range(STEPS * EPOCHS)
+def validate(validation_steps, **options):
+    given, valid, model = sampler(), sampler(**options), Recorder()
+    fit(model, given, validation_data=valid, validation_steps=validation_steps)
+    count = validation_steps or STEPS
+    steps = [epoch * STEPS + batch for epoch in range(EPOCHS) for batch in range(count)]
     tested = [x for x, _ in model.tested]
-    return {
-        "trained": model.seen == planned(given, steps),
-        "tested": tested == planned(valid, steps),
-        "epochs": [given.epoch, valid.epoch],
-    }
+    return [
+        model.seen == planned(given, range(STEPS * EPOCHS)),
+        tested == [planned(valid, range(s, s + 1))[0] for s in steps],
+        given.epoch,
+    ]
 
 
-def validated_by_some():
-    given, valid, model = sampler(), sampler(), Watching()
-    fit(model, given, validation_data=valid, validation_steps=3)
-    steps = [epoch * STEPS + batch for epoch in range(EPOCHS) for batch in range(3)]
-    return [[x for x, _ in model.tested], [planned(valid, range(s, s + 1))[0] for s in steps]]
-
-
-def evaluated(how):
-    given, model = sampler(**WORKERS[how]), Watching(how != "alone")
+def evaluate(how):
+    given, model = sampler(**WORKERS[how]), Recorder(how != "alone")
     model.evaluate(given, verbose=0)
     return [[x for x, _ in model.tested], planned(given, range(STEPS)), given.epoch]
 
 
-def predicted(how):
-    given, model = sampler(**WORKERS[how]), Watching(how != "alone")
+def predict(how):
+    given, model = sampler(**WORKERS[how]), Recorder(how != "alone")
     found = model.predict(given, verbose=0)
     expected = np.concatenate(planned(given, range(STEPS))).tolist()
     return [np.rint(found[:, 0]).astype(int).tolist(), expected, given.epoch]
 
 
-def warmed_up(how):
-    def augment(x, y, count, is_warmup):
-        return x, np.full(len(x), float(is_warmup))
-
-    given, model = sampler(augmenter=augment, warmup=2, **WORKERS[how]), Watching(how != "alone")
-    fit(model, given, epochs=4)
-    told = [y[0] for _, y in model.batches]
-    return [told[first : first + STEPS] for first in range(0, 4 * STEPS, STEPS)]
-
-
-class Counting(MultiShotMemorySampler):
-    ended = 0
-
-    def on_epoch_end(self):
-        self.before = self.epoch
-        super().on_epoch_end()
-        self.ended += self.epoch - self.before
-
-
-def overridden(how):
-    given, model = Counting(X, Y, 3, 2, STEPS, **WORKERS[how]), Watching(how != "alone")
-    fit(model, given)
-    return [given.ended, given.epoch, model.seen == planned(given, range(STEPS * EPOCHS))]
-
-
-def trained_for_real():
-    '''The weights that fit comes to, and those that numpy comes to with the same batches.'''
+def learn():
+    '''Return the difference between the weights of Keras and of numpy after the same batches.'''
     x = np.random.default_rng(1).random((COUNT, 4)).astype(np.float32)
     given = MultiShotMemorySampler(x, Y, 5, 4, 10, seed=2)
     start = keras.initializers.RandomNormal(seed=5)
@@ -174,29 +157,26 @@ def trained_for_real():
     return {"apart": float(max(apart)), "size": float(np.abs(weights).max()), "losses": losses}
 
 
-def made_larger():
-    given, model = SingleShotMemorySampler(X, twice, 4, STEPS), Watching(False)
-    fit(model, given)
-    return [
-        model.seen,
-        [[n for n in ids for _ in range(2)] for ids in planned(given, range(STEPS * EPOCHS))],
-        given.epoch,
-    ]
+def train_single_shot():
+    given, model = SingleShotMemorySampler(X, repeat, 4, STEPS), Recorder(False)
+    fit(model, given, epochs=1)
+    expected = planned(given, range(STEPS))
+    return [model.seen, [[n for n in ids for _ in range(2)] for ids in expected]]
 
 
-def failed(how):
+def fail(how):
     def augment(x, y, count, is_warmup, step):
         if step == 4:
             raise OverflowError("too bright")
         return x, y
 
     try:
-        fit(Watching(), sampler(augmenter=augment, **WORKERS[how]))
+        fit(Recorder(), sampler(augmenter=augment, **WORKERS[how]))
     except Exception as error:
         return str(error)
 
 
-def kinds():
+def types():
     given = sampler()
     both = (*given[0], *sampler(framework="numpy")[0])
     return {
@@ -208,24 +188,19 @@ def kinds():
 
 
 print(json.dumps({
-    "epochs": {f"{b} {how}": epochs_trained(b, how) for b in (True, False) for how in WORKERS},
-    "shuffled": {how: shuffled(how) for how in FEW},
-    "went on": went_on(),
-    "validated": validated(),
-    "validated by some": validated_by_some(),
-    "evaluated": {how: evaluated(how) for how in WORKERS},
-    "predicted": {how: predicted(how) for how in FEW},
-    "warmed up": {how: warmed_up(how) for how in FEW},
-    "overridden": {how: overridden(how) for how in FEW},
-    "for real": trained_for_real(),
-    "larger": made_larger(),
-    "failed": {how: failed(how) for how in WORKERS},
-    "kinds": kinds(),
+    "train": {f"{is_built} {how}": train(is_built, how)
+              for is_built in (True, False) for how in WORKERS},
+    "train shuffled": train_shuffled(),
+    "train again": train_again(),
+    "validate": [validate(None, workers=2), validate(3)],
+    "evaluate": {how: evaluate(how) for how in ("alone", "processes")},
+    "predict": {how: predict(how) for how in ("alone", "threads")},
+    "learn": learn(),
+    "single shot": train_single_shot(),
+    "fail": {how: fail(how) for how in WORKERS},
+    "types": types(),
 }))
 """
-
-WORKERS = ["alone", "threads", "processes"]
-FEW = ["alone", "threads"]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -238,89 +213,70 @@ def found(backend):
     return run(TRAINING, KERAS_BACKEND=backend)
 
 
-def test_samplers_are_datasets_of_keras_with_tensors_of_its_backend(found, backend):
-    kinds = found["kinds"]
-    assert kinds["dataset"]
-    assert kinds["framework"] == backend
-    mine = {"jax": "jaxlib"}.get(backend, backend)
-    assert kinds["types"] == [mine, mine, "numpy", "numpy"]
-    assert kinds["workers"] == [3, False]
+def test_batches_are_tensors_of_the_backend(found, backend):
+    tensor = {"jax": "jaxlib"}.get(backend, backend)
+    assert found["types"] == {
+        "dataset": True,
+        "framework": backend,
+        "types": [tensor, tensor, "numpy", "numpy"],
+        "workers": [3, False],
+    }
 
 
-@pytest.mark.parametrize(("is_built", "how"), [*((True, how) for how in WORKERS), (False, "alone")])
-def test_fit_trains_on_exactly_the_batches_of_its_epochs(found, is_built, how):
-    trained = found["epochs"][f"{is_built} {how}"]
+@pytest.mark.parametrize("kind", ["True alone", "True threads", "True processes", "False alone"])
+def test_fit(found, kind):
+    trained = found["train"][kind]
     assert trained["seen"] == trained["planned"][:21]
     assert trained["labels"]
-    assert trained["epoch"] == 3
+    assert trained["warmup"] == [True] * 14 + [False] * 7
+    assert trained["epochs"] == [3, 3]
 
 
-@pytest.mark.parametrize("how", ["threads", "processes"])
-def test_fit_of_an_unbuilt_model_repeats_no_batch_that_workers_prefetched(found, how):
-    trained = found["epochs"][f"False {how}"]
+@pytest.mark.parametrize("kind", ["False threads", "False processes"])
+def test_fit_of_an_unbuilt_model_with_workers_repeats_no_batch(found, kind):
+    trained = found["train"][kind]
     positions = [trained["planned"].index(ids) for ids in trained["seen"]]
     assert positions == sorted(set(positions))
     assert trained["labels"]
-    assert trained["epoch"] in (3, 4)
+    assert trained["epochs"] in ([3, 3], [4, 4])
 
 
-@pytest.mark.parametrize("how", FEW)
-def test_fit_that_shuffles_trains_on_the_batches_of_each_epoch_in_it(found, how):
-    seen, planned = found["shuffled"][how]
+def test_fit_with_shuffle(found):
+    seen, planned = found["train shuffled"]
     assert seen == planned
 
 
-def test_another_fit_goes_on_and_so_does_one_whose_epoch_was_set(found):
-    seen, planned, epoch = found["went on"]
+def test_fit_again_and_with_another_epoch(found):
+    seen, planned, epoch = found["train again"]
     assert seen == planned
     assert epoch == 11
 
 
-def test_a_sampler_validates_while_another_trains(found):
-    assert found["validated"] == {"trained": True, "tested": True, "epochs": [3, 3]}
+def test_validation(found):
+    assert found["validate"] == [[True, True, 3], [True, True, 3]]
 
 
-def test_some_batches_of_each_epoch_validate(found):
-    seen, planned = found["validated by some"]
-    assert seen == planned
-
-
-@pytest.mark.parametrize("how", WORKERS)
-def test_evaluate_takes_an_epoch(found, how):
-    seen, planned, epoch = found["evaluated"][how]
+@pytest.mark.parametrize(
+    ("method", "how"), [("evaluate", "alone"), ("evaluate", "processes"), ("predict", "alone"),
+                        ("predict", "threads")]
+)  # fmt: skip
+def test_evaluate_and_predict(found, method, how):
+    seen, planned, epoch = found[method][how]
     assert seen == planned
     assert epoch == 1
 
 
-@pytest.mark.parametrize("how", FEW)
-def test_predict_takes_an_epoch_in_order(found, how):
-    seen, planned, epoch = found["predicted"][how]
+def test_fit_gives_the_weights_of_numpy(found):
+    learned = found["learn"]
+    assert learned["apart"] < 1e-4 < learned["size"]
+    assert learned["losses"][-1] < learned["losses"][0]
+
+
+def test_fit_with_an_augmenter_that_adds_examples(found):
+    seen, planned = found["single shot"]
     assert seen == planned
-    assert epoch == 1
 
 
-@pytest.mark.parametrize("how", FEW)
-def test_the_warm_up_ends_after_so_many_epochs_of_fit(found, how):
-    assert found["warmed up"][how] == [[1.0] * 7, [1.0] * 7, [0.0] * 7, [0.0] * 7]
-
-
-@pytest.mark.parametrize("how", FEW)
-def test_an_own_on_epoch_end_that_calls_the_other_counts_as_well(found, how):
-    assert found["overridden"][how] == [3, 3, True]
-
-
-def test_fit_comes_to_the_weights_that_numpy_comes_to(found):
-    trained = found["for real"]
-    assert trained["apart"] < 1e-4 < trained["size"]
-    assert trained["losses"][-1] < trained["losses"][0]
-
-
-def test_augmenters_that_make_batches_larger_work_in_fit(found):
-    seen, planned, epoch = found["larger"]
-    assert seen == planned
-    assert epoch == 3
-
-
-@pytest.mark.parametrize("how", WORKERS)
-def test_an_error_of_an_augmenter_ends_fit(found, how):
-    assert "too bright" in found["failed"][how]
+@pytest.mark.parametrize("how", ["alone", "threads", "processes"])
+def test_an_error_of_the_augmenter_ends_fit(found, how):
+    assert "too bright" in found["fail"][how]

@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from covey.errors import PlanError
+
 Framework = Literal["tensorflow", "torch", "jax", "numpy"]
 
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
@@ -23,11 +25,13 @@ def check_framework(framework: Framework) -> Framework:
     """Return the argument `framework`.
 
     Raises:
-        ValueError: If it is not the name of a supported framework.
+        PlanError: If it is not the name of a supported framework.
     """
     if framework not in FRAMEWORKS:
-        raise ValueError(
-            f"framework is {framework!r}; must be one of {', '.join(map(repr, FRAMEWORKS))}"
+        raise PlanError(
+            option="framework",
+            found=framework,
+            allowed=f"one of {', '.join(map(repr, FRAMEWORKS))}",
         )
     return framework
 

@@ -1,7 +1,8 @@
 """TensorFlow Similarity's samplers, with the same names and arguments and exactly balanced batches.
 
 The classes work in ``keras.Model.fit`` and in any other loop; the functions return a
-``tf.data.Dataset``.
+``tf.data.Dataset``. Names are imported on first use, because their modules import Keras or
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,16 +11,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from covey.adapters import is_installed
-from covey.samplers.base import Sampler
-from covey.samplers.files import MultiShotFileSampler, load_image
-from covey.samplers.memory import MultiShotMemorySampler
-from covey.samplers.select import select_examples
-from covey.samplers.single_shot import SingleShotMemorySampler
-from covey.samplers.tfds import TFDatasetMultiShotMemorySampler
 
 if TYPE_CHECKING:
+    from covey.samplers.base import Sampler
+    from covey.samplers.inputs import select_examples
+    from covey.samplers.memory import (
+        MultiShotFileSampler,
+        MultiShotMemorySampler,
+        SingleShotMemorySampler,
+        load_image,
+    )
     from covey.samplers.tfdata import TFDataSampler
+    from covey.samplers.tfds import TFDatasetMultiShotMemorySampler
     from covey.samplers.tfrecord import TFRecordDatasetSampler
+
+_MODULES = {
+    "MultiShotFileSampler": "memory",
+    "MultiShotMemorySampler": "memory",
+    "Sampler": "base",
+    "SingleShotMemorySampler": "memory",
+    "TFDataSampler": "tfdata",
+    "TFDatasetMultiShotMemorySampler": "tfds",
+    "TFRecordDatasetSampler": "tfrecord",
+    "load_image": "memory",
+    "select_examples": "inputs",
+}
 
 __all__ = [
     "MultiShotFileSampler",
@@ -33,16 +49,13 @@ __all__ = [
     "select_examples",
 ]
 
-# Imported on first use, because they import TensorFlow.
-_WITH_TENSORFLOW = {"TFDataSampler": "tfdata", "TFRecordDatasetSampler": "tfrecord"}
-
 if not is_installed("tensorflow"):  # else `from covey.samplers import *` would fail
-    __all__ = [name for name in __all__ if name not in _WITH_TENSORFLOW]
+    __all__ = [name for name in __all__ if _MODULES[name] not in ("tfdata", "tfrecord")]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WITH_TENSORFLOW:
+    if name not in _MODULES:
         raise AttributeError(f"module 'covey.samplers' has no attribute {name!r}")
-    module = importlib.import_module(f"covey.samplers.{_WITH_TENSORFLOW[name]}")
-    value = globals()[name] = getattr(module, name)
+    value = getattr(importlib.import_module(f"covey.samplers.{_MODULES[name]}"), name)
+    globals()[name] = value
     return value

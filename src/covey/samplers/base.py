@@ -80,10 +80,6 @@ class Sampler(PyDataset, metaclass=ABCMeta):
 
     @augmenter.setter
     def augmenter(self, augmenter: Augmenting | None) -> None:
-        if augmenter is not None and not callable(augmenter):
-            raise PlanError(
-                option="augmenter", found=augmenter, allowed="a function of (x, y, ...)"
-            )
         self._augmenter = None if augmenter is None else Hook("augmenter", augmenter)
 
     @property

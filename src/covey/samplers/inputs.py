@@ -1,4 +1,4 @@
-"""Arguments of samplers: examples in memory, labels, class lists and slices."""
+"""Arguments of samplers: examples, labels, class lists and slices; and `select_examples`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from covey.adapters import as_array
 from covey.classes import ClassTable
 from covey.errors import DatasetError, FeatureError, PlanError
 from covey.loader.options import add_location
+from covey.plan.base import check_int, check_seed
 
 Ids = NDArray[np.int64]
 
 # numpy kinds of plain bytes: bool, integers, floats and complex numbers.
 _PLAIN_KINDS = "biufc"
+
+
+def check_function(option: str, function: Any, arguments: str) -> None:
+    """Raise FeatureError unless an argument is a function or None."""
+    if function is not None and not callable(function):
+        raise FeatureError(option=option, found=function, allowed=f"a function of {arguments}")
 
 
 def is_in_memory(x: Any) -> bool:
@@ -37,10 +44,7 @@ class ExampleRows:
     """
 
     def __init__(self, x: Any, name: str, load: Callable[[Any], Any] | None = None) -> None:
-        if load is not None and not callable(load):
-            raise FeatureError(
-                option="load_example_fn", found=load, allowed="a function of an item"
-            )
+        check_function("load_example_fn", load, "an item")
         if not hasattr(x, "__getitem__") or isinstance(x, (str, bytes, dict)):
             raise FeatureError(
                 f"it is of type {type(x).__name__}; must be an array, a tensor, or a list",
@@ -166,3 +170,41 @@ def parse_slice(begin: int, size: int, count: int) -> tuple[int, int]:
             "number of examples"
         )
     return begin, end
+
+
+def select_examples(
+    x: Any,
+    y: Any,
+    class_list: Iterable[Any] | None = None,
+    num_examples_per_class: int | None = None,
+    *,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Return distinct examples of each class, shuffled.
+
+    Args:
+        x: The examples: an array, a tensor or a list.
+        y: The labels of the examples.
+        class_list: The classes to select from; by default all.
+        num_examples_per_class: The maximum number of examples of each class; by default all.
+        seed: The seed of the selection and of the order.
+
+    Returns:
+        x and y of the selected examples, as arrays.
+
+    >>> x, y = select_examples(np.arange(12), np.arange(12) % 4, [1, 3], 2)
+    >>> x, y
+    (array([11,  3,  1,  9]), array([3, 3, 1, 1]))
+    """
+    rows, labels, classes = labelled(x, y)
+    chosen_classes = parse_class_list(class_list)
+    positions: Iterable[int] = range(len(classes))
+    if chosen_classes is not None:
+        positions = sorted({*map(classes.position, chosen_classes)})
+    limit = None
+    if num_examples_per_class is not None:
+        limit = check_int("num_examples_per_class", num_examples_per_class, 1)
+    random = np.random.Generator(np.random.Philox(check_seed(seed)))
+    chosen = [random.permutation(classes.records(position))[:limit] for position in positions]
+    ids = random.permutation(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
+    return rows.take(ids), labels[ids]

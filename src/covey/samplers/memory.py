@@ -1,20 +1,26 @@
-"""`MultiShotMemorySampler`: balanced batches of examples in memory."""
+"""Samplers of examples in memory or in files: several examples of each class, or one."""
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covey.adapters import Framework
-from covey.plan import BalancedPlan, Mode, Plan
+from covey.errors import FeatureError, PlanError
+from covey.plan import BalancedPlan, Mode, Plan, ShuffledPlan
 from covey.plan.balanced import Weights
-from covey.plan.base import BatchKey
+from covey.plan.base import BatchKey, check_int
 from covey.samplers.base import Augmenting, Sampler
 from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
+from covey.schema import Image
+from covey.schema.images import check_max_pixels, parse_size, read_pixels
+from covey.storage import open_storage
 
 
 class MemorySampler(Sampler):
@@ -187,3 +193,184 @@ class MultiShotMemorySampler(MemorySampler):
         begin, end = parse_slice(begin, size, self.num_examples)
         ids = self._ids[begin:end]
         return self._to_tensors(self._x.take(ids), self._labels(ids))
+
+
+def load_image(
+    path: str | os.PathLike[str],
+    target_size: int | tuple[int, int] | None = None,
+    *,
+    max_pixels: int | None = None,
+) -> NDArray[np.float32]:
+    """Return the image in a file as an array (height, width, 3) with values from 0 to 1.
+
+    Args:
+        path: The path or URL of the file.
+        target_size: The height and width to resize it to.
+        max_pixels: The maximum number of pixels (height x width); 64 million by default.
+
+    Raises:
+        FeatureError: If the file is not an image, or exceeds the maximum.
+    """
+    limit = check_max_pixels(max_pixels)
+    storage = open_storage(path)
+    data = storage.read(storage.clean(path))
+    size = None if target_size is None else parse_size(target_size)
+    try:
+        pixels = read_pixels(Image((None, None, 3)), data, size, max_pixels=limit)
+    except FeatureError as error:
+        error.path = os.fspath(path)
+        raise
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+class MultiShotFileSampler(MultiShotMemorySampler):
+    """Balanced batches of examples that are loaded when they are drawn, such as images in files.
+
+    Args:
+        x: The paths of the files, or other arguments of ``load_example_fn``.
+        y: The labels of the examples.
+        load_example_fn: A function that returns the example for an item of x; by default it loads
+            an image. All examples must have the same shape:
+            ``functools.partial(load_image, target_size=224)``.
+        classes_per_batch, examples_per_class_per_batch, steps_per_epoch, class_list,
+            total_examples_per_class, augmenter, warmup, options: As for
+            :class:`MultiShotMemorySampler`.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        load_example_fn: Callable[[Any], Any] = load_image,
+        classes_per_batch: int = 2,
+        examples_per_class_per_batch: int = 2,
+        steps_per_epoch: int = 1000,
+        class_list: Iterable[Any] | None = None,
+        total_examples_per_class: int | None = None,
+        augmenter: Augmenting | None = None,
+        warmup: int = -1,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            x,
+            y,
+            classes_per_batch,
+            examples_per_class_per_batch,
+            steps_per_epoch,
+            class_list,
+            total_examples_per_class,
+            augmenter,
+            load_example_fn,
+            warmup,
+            **options,
+        )
+
+
+class SingleShotMemorySampler(MemorySampler):
+    """Batches of distinct examples, each a class of its own, which the augmenter multiplies.
+
+    Every example is drawn once before any is drawn twice. Only the examples of a batch are copied.
+
+    Args:
+        x: The examples: an array, a tensor or a list.
+        augmenter: A function of (x, y, examples per class, is_warmup), where y are the positions of
+            the examples; it returns x and y with that number of examples per class.
+        class_per_batch: The number of examples in a batch before augmentation.
+        examples_per_batch: Another name of ``class_per_batch``.
+        steps_per_epoch, warmup: As for :class:`Sampler`.
+        num_augmentations_per_example: The number of examples per class that is passed to the
+            augmenter.
+        seed: The seed of the batches.
+        rank, world_size, mode: The share of one of several processes, as for
+            :meth:`covey.plan.Plan.for_rank`.
+        framework, options: As for :class:`Sampler`.
+
+    >>> from covey.samplers import SingleShotMemorySampler
+    >>> twice = lambda x, y, count, is_warmup: (x.repeat(count), y.repeat(count))
+    >>> sampler = SingleShotMemorySampler(range(100, 150), twice, 3, seed=1, framework="numpy")
+    >>> [part.tolist() for part in sampler[0]]
+    [[108, 108, 102, 102, 111, 111], [8, 8, 2, 2, 11, 11]]
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        augmenter: Augmenting,
+        class_per_batch: int | None = None,
+        steps_per_epoch: int = 1000,
+        warmup: int = -1,
+        *,
+        examples_per_batch: int | None = None,
+        num_augmentations_per_example: int = 2,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        mode: Mode = "split",
+        framework: Framework | None = None,
+        **options: Any,
+    ) -> None:
+        if (class_per_batch is None) == (examples_per_batch is None):
+            raise PlanError(
+                f"class_per_batch is {class_per_batch} and examples_per_batch is "
+                f"{examples_per_batch}; exactly one of them must be passed"
+            )
+        if not callable(augmenter):
+            raise PlanError(
+                option="augmenter",
+                found=augmenter,
+                allowed="a function",
+            )
+        rows = ExampleRows(x, "x")
+        super().__init__(
+            rows,
+            partial(_make_plan, len(rows), seed),
+            (rank, world_size, mode),
+            examples_per_batch if class_per_batch is None else class_per_batch,
+            1,
+            steps_per_epoch,
+            augmenter,
+            warmup,
+            framework=framework,
+            **options,
+        )
+        self.num_augmentations_per_example = check_int(
+            "num_augmentations_per_example", num_augmentations_per_example, 1
+        )
+
+    def _labels(self, ids: Ids) -> Any:
+        return ids
+
+    @property
+    def _augmented_examples_per_class(self) -> int:
+        return self.num_augmentations_per_example
+
+    def get_examples(
+        self,
+        batch_id: int,
+        num_classes: int,
+        examples_per_class: int = 1,
+        *,
+        example_per_class: int = 1,
+    ) -> tuple[Any, Any]:
+        """Return the examples of a batch and their positions: one example of each class.
+
+        The number of examples per class, by either name, applies to the augmenter only.
+        """
+        return super().get_examples(batch_id, num_classes, 1)
+
+    def get_slice(self, begin: int = 0, size: int = -1) -> tuple[Any, Any]:
+        """Return a slice of the examples, x and y, in order, augmented like the first batch.
+
+        Args:
+            begin: The position of the first example.
+            size: The number of examples; -1 is all that follow.
+        """
+        begin, end = parse_slice(begin, size, self.num_examples)
+        ids = np.arange(begin, end)
+        return self._to_tensors(*self._augment(self._x.take(ids), ids, 0))
+
+
+def _make_plan(records: int, seed: int, num_classes: int, _: int) -> ShuffledPlan:
+    if num_classes > records:
+        raise PlanError(f"a batch has {num_classes} examples, but there are only {records}")
+    return ShuffledPlan(records, num_classes, seed, remainder="fill")

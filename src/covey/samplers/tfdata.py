@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from covey.adapters.tensorflow import group_size
 from covey.adapters.tensorflow.map_examples import map_examples
-from covey.adapters.tensorflow.spec import BatchSpec
 from covey.adapters.tensorflow.steps import from_steps
-from covey.adapters.tensorflow.tensors import no_autograph, tf
+from covey.adapters.tensorflow.tensors import BatchSpec, no_autograph, tf
 from covey.errors import DatasetError, FeatureError
 from covey.plan import BalancedPlan
 from covey.plan.base import check_int
-from covey.samplers.inputs import parse_class_list, parse_classes
+from covey.samplers.inputs import check_function, parse_class_list, parse_classes
 
 # Examples that are read from a dataset at a time.
 _CHUNK_ROWS = 256
@@ -67,9 +66,8 @@ def TFDataSampler(  # noqa: N802 - as the original is called
     >>> x.numpy(), y.numpy()
     (array([1, 9, 4, 0, 6, 2]), array([1, 1, 0, 0, 2, 2]))
     """
-    for name, function in (("augmenter", augmenter), ("load_fn", load_fn)):
-        if function is not None and not callable(function):
-            raise FeatureError(option=name, found=function, allowed="a function of (x, y)")
+    check_function("augmenter", augmenter, "(x, y)")
+    check_function("load_fn", load_fn, "(x, y)")
     warmup = check_int("warmup", warmup, -(2**62))
     chosen = _ExampleFilter(parse_class_list(class_list), total_examples_per_class)
     stored = _StoredExamples(ds, _label_getter(ds, label_output), chosen)

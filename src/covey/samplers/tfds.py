@@ -18,6 +18,7 @@ from covey.dataset.open import open as open_dataset
 from covey.errors import CoveyError, DatasetError, FeatureError
 from covey.loader.options import add_location
 from covey.samplers.base import Augmenting
+from covey.samplers.inputs import check_function
 from covey.samplers.memory import MultiShotMemorySampler
 from covey.storage import is_remote
 from covey.urls import redact, shown
@@ -69,10 +70,7 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
         progress: bool | None = None,
         **options: Any,
     ) -> None:
-        if preprocess_fn is not None and not callable(preprocess_fn):
-            raise FeatureError(
-                option="preprocess_fn", found=preprocess_fn, allowed="a function of (x, y)"
-            )
+        check_function("preprocess_fn", preprocess_fn, "(x, y)")
         name = os.fspath(dataset_name)
         listed = [splits] if isinstance(splits, str) else list(splits)
         if not listed:

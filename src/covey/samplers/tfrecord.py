@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from covey.adapters.tensorflow import group_size, make_dataset
 from covey.adapters.tensorflow.map_examples import map_examples
-from covey.adapters.tensorflow.spec import BatchSpec
-from covey.adapters.tensorflow.tensors import tf
+from covey.adapters.tensorflow.tensors import BatchSpec, tf
 from covey.dataset.dataset import Dataset
 from covey.dataset.layout import Layout, current_files, files_layout, find_layout
 from covey.dataset.open import open_layout
-from covey.errors import CoveyError, DatasetError, FeatureError, PlanError
+from covey.errors import CoveyError, DatasetError, PlanError
 from covey.index import GUESS, Index, IndexBuilder, find_index
 from covey.labels import guess_label
 from covey.plan import Plan
 from covey.plan.base import check_int, check_seed
+from covey.samplers.inputs import check_function
 from covey.samplers.streamed import stream
 from covey.splits import SplitTerm
 from covey.storage import Storage, open_storage
@@ -102,14 +102,11 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     prefetched = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
     packed = parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
-    if deserialization_fn is not None and not callable(deserialization_fn):
-        raise FeatureError(
-            option="deserialization_fn",
-            found=deserialization_fn,
-            allowed="a function of a record, or None",
-        )
-    shards = _find_shards(shard_path, shard_suffix, storage_options)
-    dataset = _open_labelled(shards, label)
+    check_function("deserialization_fn", deserialization_fn, "a record")
+    storage = open_storage(shard_path, storage_options)
+    directory = storage.clean(shard_path)
+    files = _find_shards(storage, directory, shard_suffix)
+    dataset = _open_labelled(storage, directory, files, label, storage_options)
     if dataset is not None:
         threads = None if parallelism == -1 else parallelism
         classes = len(dataset.classes)
@@ -129,13 +126,13 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     elif deserialization_fn is None:
         raise DatasetError(
             "the shards have no known label, so covey cannot decode and batch them",
-            path=shards.directory,
+            path=directory,
             remedy="pass label= with the label feature, or a deserialization_fn, to stream them",
         )
     else:
         batches = stream(
-            shards.storage,
-            shards.files,
+            storage,
+            files,
             deserialization_fn,
             classes=size // per_class,
             examples=per_class,
@@ -149,21 +146,7 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
     return batches.prefetch(prefetched) if prefetched else batches
 
 
-@dataclass(frozen=True)
-class _ShardList:
-    """The shards that match the arguments."""
-
-    storage: Storage
-    directory: str
-    files: list[str]
-    options: Mapping[str, Any] | None
-
-
-def _find_shards(
-    path: str | os.PathLike[str], suffix: str, options: Mapping[str, Any] | None
-) -> _ShardList:
-    storage = open_storage(path, options)
-    directory = storage.clean(path)
+def _find_shards(storage: Storage, directory: str, suffix: str) -> list[str]:
     if not isinstance(suffix, str) or not suffix:
         raise DatasetError(
             option="shard_suffix", found=suffix, allowed="a pattern such as '*.tfrec'"
@@ -179,74 +162,67 @@ def _find_shards(
             remedy="shard_path= is the directory of the shards, and shard_suffix= a pattern of "
             "their names, such as '*.tfrecord*'",
         )
-    return _ShardList(storage, directory, found, options)
+    return found
 
 
-def _open_labelled(shards: _ShardList, label: Label | None) -> Dataset | None:
+def _open_labelled(
+    storage: Storage,
+    directory: str,
+    files: Sequence[str],
+    label: Label | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Dataset | None:
     """Return the dataset of the shards; None if their label is not known.
 
-    Shards of other programs are indexed only if a label is passed.
+    An index is built only if a label is passed, or if the metadata of the dataset declares one.
     """
-    fallback = None
-    for layout in _layouts(shards):
-        terms = layout.terms_of(shards.files)
+    builder = IndexBuilder(label=GUESS if label is None else label)
+    for layout in _layouts(storage, directory, files, storage_options):
+        terms = layout.terms_of(files)
         if terms is None:
             continue
-        indexes = _find_indexes(layout, terms, label)
-        is_declared = (
-            layout.features is not None
-            and label is None
-            and guess_label(layout.features) is not None
-        )
-        if indexes is not None or is_declared:
-            return _open(layout, terms, label, indexes)
-        # The features of a dataset are used even if it has no index.
-        if fallback is None or fallback[0].features is None:
-            fallback = layout, terms
-    return None if label is None or fallback is None else _open(*fallback, label, None)
+        indexes = _find_indexes(layout, terms, builder.label)
+        if indexes is not None:
+            return open_layout(layout, terms, builder, indexes=indexes)
+        if layout.features is not None:  # a dataset, whose features are used
+            break
+    if label is None and (layout.features is None or guess_label(layout.features) is None):
+        return None
+    assert terms is not None, "the shards are those of the last layout"
+    dataset = open_layout(layout, terms, builder)
+    if dataset.label is not None:
+        return dataset
+    dataset.close()  # it has no records
+    return None
 
 
-def _layouts(shards: _ShardList) -> Iterator[Layout]:
+def _layouts(
+    storage: Storage,
+    directory: str,
+    files: Sequence[str],
+    storage_options: Mapping[str, Any] | None,
+) -> Iterator[Layout]:
     """Yield the layouts that may contain the shards: of their directory, and of the files alone."""
-    try:
-        address = shards.storage.address(shards.directory)
-        yield find_layout(address, storage_options=shards.options)
-    except (CoveyError, OSError):
-        pass  # the directory as a whole is not a dataset, or a corrupt one
-    yield files_layout(shards.storage, shards.files)
+    with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
+        yield find_layout(storage.address(directory), storage_options=storage_options)
+    yield files_layout(storage, files)
 
 
 def _find_indexes(
-    layout: Layout, terms: Sequence[SplitTerm], label: Label | None
+    layout: Layout, terms: Sequence[SplitTerm], label: object
 ) -> dict[str, Index] | None:
-    """Return the index of each split; None unless all exist and have the label."""
+    """Return the index of each split; None unless all exist and have a label, or this one."""
     indexes = {}
     for name in {term.split for term in terms}:
         split = layout.splits[name]
         try:
-            index = find_index(split.files, split.stem).index
+            index = find_index(split.files, split.stem, label).index
         except DatasetError:  # a shard was modified after covey wrote it
             return None
         if index is None or index.metadata.label is None:
             return None
-        if label not in (None, index.metadata.label):
-            return None
         indexes[name] = index
     return indexes
-
-
-def _open(
-    layout: Layout,
-    terms: Sequence[SplitTerm],
-    label: Label | None,
-    indexes: dict[str, Index] | None,
-) -> Dataset | None:
-    builder = IndexBuilder(label=GUESS if label is None else label)
-    dataset = open_layout(layout, terms, builder, indexes=indexes)
-    if dataset.label is not None:
-        return dataset
-    dataset.close()
-    return None
 
 
 def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from covey.adapters.step_reader import StepReader
-from covey.adapters.tensorflow.spec import BatchSpec, find_spec
 from covey.adapters.tensorflow.steps import from_steps
-from covey.adapters.tensorflow.tensors import tensor, tf
+from covey.adapters.tensorflow.tensors import BatchSpec, find_spec, tensor, tf
 from covey.errors import PlanError
 from covey.loader import Loader
 

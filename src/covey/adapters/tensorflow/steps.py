@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covey.adapters.tensorflow.shutdown import stop_at_exit
-from covey.adapters.tensorflow.spec import BatchSpec
-from covey.adapters.tensorflow.tensors import no_autograph, tf
+from covey.adapters.tensorflow.tensors import BatchSpec, no_autograph, tf
+from covey.errors import ClosedError
 from covey.plan import Plan
+
+Result = TypeVar("Result")
 
 # TensorFlow uses memory with this alignment, and copies other memory.
 _ALIGNMENT = 64
+
+# Time to wait at exit for running calls, and interval without a call that ends the wait.
+_EXIT_TIMEOUT_S = 10.0
+_QUIET_INTERVAL_S = 0.05
 
 
 def from_steps(
@@ -38,8 +46,8 @@ def from_steps(
     """
     group = group if spec.is_fixed else 1
     epochs = _Epochs(plan, first)
-    make = stop_at_exit(partial(_make, batch, spec, group > 1))
-    begin_epoch, end_epoch = stop_at_exit(epochs.begin), stop_at_exit(epochs.end)
+    make = _stop_at_exit(partial(_make, batch, spec, group > 1))
+    begin_epoch, end_epoch = _stop_at_exit(epochs.begin), _stop_at_exit(epochs.end)
     dtypes = spec.dtypes
 
     @no_autograph  # type: ignore[untyped-decorator]
@@ -129,3 +137,62 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT
     return memory[begin : begin + size].view(dtype).reshape(shape)
+
+
+class _Calls:
+    """Calls of Python functions from threads of TensorFlow, until the interpreter exits.
+
+    A thread that enters Python during finalization never returns, and TensorFlow, whose iterators
+    are freed last, would wait for it for ever. Therefore calls raise an error as soon as the exit
+    begins, which fills the buffers of the threads, and the exit waits until no call is made.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._running = 0
+        self._rejected = 0
+        self._is_exiting = False
+        self._process = os.getpid()
+
+    def begin(self) -> None:
+        with self._condition:
+            if self._is_exiting:
+                self._rejected += 1
+                raise ClosedError("the interpreter is exiting")
+            self._running += 1
+
+    def end(self) -> None:
+        with self._condition:
+            self._running -= 1
+            if self._is_exiting:
+                self._condition.notify_all()
+
+    def finish(self) -> None:
+        """Reject all further calls, and wait until there are none."""
+        if self._process != os.getpid():  # the threads belong to the parent process
+            return
+        until = time.monotonic() + _EXIT_TIMEOUT_S
+        with self._condition:
+            self._is_exiting = True
+            self._condition.wait_for(lambda: self._running == 0, _EXIT_TIMEOUT_S)
+        rejected = -1
+        while rejected != self._rejected and time.monotonic() < until:
+            rejected = self._rejected
+            time.sleep(_QUIET_INTERVAL_S)
+
+
+_CALLS = _Calls()
+atexit.register(_CALLS.finish)
+
+
+def _stop_at_exit(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a function that raises ClosedError as soon as the interpreter exits."""
+
+    def call(*arguments: Any) -> Result:
+        _CALLS.begin()
+        try:
+            return function(*arguments)
+        finally:
+            _CALLS.end()
+
+    return call

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker
 
 from covey.adapters import convert
 from covey.adapters.step_reader import StepReader
-from covey.adapters.torch.epochs import EpochIterator, EpochSampler, EpochSteps
-from covey.adapters.torch.samplers import find_rank
+from covey.adapters.torch.samplers import EpochIterator, EpochSampler, EpochSteps, find_rank
 from covey.adapters.torch.tensors import send, tensor
 from covey.errors import PlanError
 from covey.loader import Loader
@@ -34,7 +33,9 @@ class BatchRequest(NamedTuple):
 
     batch: int
     """Index of the first batch of the step, over all ranks."""
-    weights: Sequence[Any] = ()
+    rank: int
+    world_size: int
+    weights: Sequence[Any]
     """Changes of class weights, as in a state."""
 
 
@@ -42,8 +43,9 @@ def to_torch(loader: Loader, **dataloader_options: Any) -> BatchDataLoader:
     """Return a ``DataLoader`` over the batches of a loader.
 
     Each iteration is the next epoch, beginning at the position of the loader, which advances with
-    the batches that are returned. If neither `rank` nor `world_size` was given to the loader and
-    ``torch.distributed`` is initialised, the loader takes the part of this process.
+    the batches that are returned. If neither `rank` nor `world_size` was given to the loader, it
+    takes the part of this process as soon as ``torch.distributed`` is initialised, here or by a
+    trainer; with accelerate, ``Accelerator.prepare`` divides the batches instead.
 
     Args:
         loader: The loader. Its `reuse_buffers` must be False.
@@ -74,10 +76,6 @@ def to_torch(loader: Loader, **dataloader_options: Any) -> BatchDataLoader:
                 found=dataloader_options[option],
                 allowed="omitted",
             )
-    if loader.options.rank is None and loader.options.world_size is None:
-        rank, world_size = find_rank()
-        if world_size > 1:
-            loader.set_rank(rank, world_size)
     dataset = StepDataset(loader)
     # One request per batch, not batch_size=None: wrappers that rebuild a DataLoader from its
     # batch_sampler keep it.
@@ -116,12 +114,16 @@ class StepDataset(Dataset[Any]):
         return len(self._loader)
 
     def __getitem__(self, step: int | BatchRequest) -> Any:
+        plan = self._loader.plan
         if not isinstance(step, BatchRequest):
-            step = BatchRequest(self._loader.plan.batch_at(step), self._weights)
-        if step.weights is not self._weights and step.weights != self._weights:
+            step = BatchRequest(plan.batch_at(step), plan.rank, plan.world_size, self._weights)
+        if (step.rank, step.world_size) != (plan.rank, plan.world_size):
+            self._loader.set_rank(step.rank, step.world_size)
+            self._reader = None
+        if step.weights != self._weights:
             plan = states.load_weights(self._loader.plan, list(step.weights))
             self._loader, self._reader = self._loader.copy(plan=plan), None
-        self._weights = step.weights
+            self._weights = step.weights
         if get_worker_info() is not None:
             build = BatchBuilder(self._loader.format, self._loader.plan, step.batch)
             return convert(build(0), send)
@@ -161,6 +163,12 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
         self.is_counted = False
         """Whether a :class:`BatchDataLoader` counts the batches that are returned. Otherwise the
         position counts the steps that are drawn."""
+        self._update_rank()
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch."""
+        self._update_rank()
+        return super().__len__()
 
     def __iter__(self) -> StepIterator:
         return StepIterator(self)
@@ -168,16 +176,25 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
     def __reduce__(self) -> tuple[Any, ...]:
         return StepSampler, (self._loader, self._dataset)
 
-    def item(self, batch: int) -> BatchRequest:
-        """Return the request of a step."""
+    def items(self, batch: int) -> list[BatchRequest]:
         plan = self.plan
         if plan is not self._weights[0]:
             self._weights = plan, states.save_weights(plan)
-        return BatchRequest(batch, self._weights[1])
+        return [BatchRequest(batch, plan.rank, plan.world_size, self._weights[1])]
 
     def start(self) -> None:
-        """End a running iteration over the loader itself."""
+        """End a running iteration over the loader itself, and begin one over this sampler."""
         self._loader.close()
+        self._update_rank()
+
+    def _update_rank(self) -> None:
+        """Take the part of this process as soon as ``torch.distributed`` is initialised."""
+        options = self._loader.options
+        if options.rank is None and options.world_size is None:
+            rank, world_size = find_rank()
+            if world_size > 1:
+                self._loader.set_rank(rank, world_size)
+        self.rank, self.num_replicas = self.plan.rank, self.plan.world_size
 
 
 class StepIterator(EpochIterator[BatchRequest]):
@@ -208,9 +225,9 @@ class StepIterator(EpochIterator[BatchRequest]):
         after = self._epoch.batch_after(self._drawn, self._sampler.plan)
         return self._is_counted and self._sampler.cursor.batch != after
 
-    def _advance(self, epoch: EpochSteps, steps: int) -> None:
+    def _advance(self, epoch: EpochSteps) -> None:
         if not self._is_counted:
-            super()._advance(epoch, steps)
+            super()._advance(epoch)
 
     def _end(self) -> None:
         if not self._is_counted:
