@@ -205,7 +205,7 @@ class Report:
             f"{escape(self.path)}: {count_of(self.files, 'file')}, "
             f"{count_of(self.records, 'record')} and {format_bytes(self.bytes)} checked: {summary}"
         )
-        return "\n".join([first, *_table(self.problems, self.unlisted, rest)])
+        return "\n".join([first, *_problem_lines(self.problems, self.unlisted, rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
@@ -256,7 +256,7 @@ class RepairResult:
             return escape(f"{self.path}: {files} of interrupted writes and old versions deleted")
         lost = f"{count_of(len(self.lost), 'loss', 'losses')}" if self.lost else "no losses"
         copied = f"{self.path}: {count_of(self.records, 'record')} copied to {self.output}; {lost}"
-        return "\n".join([escape(copied), *_table(self.lost, 0, rest)])
+        return "\n".join([escape(copied), *_problem_lines(self.lost, 0, rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as values of JSON."""
@@ -287,7 +287,27 @@ def count_of(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
-def _table(problems: Sequence[Problem], unlisted: int, rest: str) -> Iterator[str]:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], alignment: str | None = None
+) -> list[str]:
+    """Return the lines of a table.
+
+    Args:
+        header: Titles of the columns.
+        rows: Cells of the rows; control characters are escaped.
+        alignment: ``<`` or ``>`` for each column (default: the first left, the others right).
+
+    >>> table(["split", "examples"], [["train", "90"], ["val", "1,000"]])
+    ['  split  examples', '  train        90', '  val       1,000']
+    """
+    sides = alignment or "<" + ">" * (len(header) - 1)
+    cells = [header, *([escape(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    formats = [f"  {{:{side}{width}}}" for side, width in zip(sides, widths, strict=True)]
+    return ["".join(formats).format(*row).rstrip() for row in cells]
+
+
+def _problem_lines(problems: Sequence[Problem], unlisted: int, rest: str) -> Iterator[str]:
     """Yield the lines of a table of problems.
 
     Args:
@@ -297,14 +317,11 @@ def _table(problems: Sequence[Problem], unlisted: int, rest: str) -> Iterator[st
     """
     if not problems:
         return
-    rows = [("file", "record", "offset", "problem")]
-    rows += [
-        (escape(each.file), _cell(each.record), _cell(each.offset), escape(each.reason))
+    rows = [
+        (each.file, _cell(each.record), _cell(each.offset), each.reason)
         for each in problems[:MAX_TABLE_ROWS]
     ]
-    file, record, offset, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-    for row in rows:
-        yield f"  {row[0]:{file}}  {row[1]:>{record}}  {row[2]:>{offset}}  {row[3]}"
+    yield from table(("file", "record", "offset", "problem"), rows, "<>><")
     omitted = len(problems) - MAX_TABLE_ROWS
     if omitted > 0:
         yield f"  and {omitted:,} more; {rest}"

@@ -1,5 +1,6 @@
 """covey sample: the listed batch and the saved contact sheet."""
 
+import dataclasses
 import io
 import json
 import os
@@ -13,11 +14,13 @@ import pytest
 from opened import opened, put
 from PIL import Image as Pillow
 from PIL import ImageFont
-from written import write
+from written import about, index, write
 
 import covey
+from covey._core import crc32c
 from covey.cli import main
 from covey.cli.contact_sheet import GAP, SIDE, SheetRow, draw_sheet
+from covey.index import Index, write_index
 from covey.storage import open_storage
 
 NAMES = ("crow", "owl", "wren")
@@ -499,6 +502,19 @@ def test_dataset_without_a_label_or_missing(capsys):
     assert "there is no such file or directory" in run(capsys, "nowhere", code=1).err
     write([{"x": 1}], "birds")
     assert "the dataset has no label" in run(capsys, "birds", code=1).err
+
+
+def test_index_with_wrong_classes(capsys):
+    write_numbers(count=8, classes=2)
+    directory = Path("birds")
+    rows, classes, by_class = (index(directory, what) for what in ("rows", "classes", "by_class"))
+    by_class = by_class[::-1].copy()  # the records of the other class
+    sums = (crc32c(classes), crc32c(by_class))
+    metadata = dataclasses.replace(about(directory), class_checksums=sums)
+    write_index(directory, "birds-train", Index(metadata, rows, classes, by_class))
+    found = run(capsys, "birds", code=1)
+    assert found.out == ""
+    assert "the class table of the index lists records of other classes" in found.err
 
 
 def test_corrupt_image(capsys):

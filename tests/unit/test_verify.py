@@ -541,6 +541,18 @@ def test_wrong_records_by_class(valid, tmp_path_factory, seed):
     assert only(report).record is not None
 
 
+def test_wrong_checksums(directory):
+    metadata = dataclasses.replace(about(directory), checksum=1, class_checksums=(2, 3))
+    arrays = [index(directory, what) for what in ("rows", "classes", "by_class")]
+    write_index(directory, "birds-train", Index(metadata, *arrays))
+    found = [(each.file, each.reason.split("; ")[1]) for each in check(directory).problems]
+    assert found == [
+        ("birds-train.index.npy", "must be 0x00000001"),
+        ("birds-train.classes.npy", "must be 0x00000002"),
+        ("birds-train.by_class.npy", "must be 0x00000003"),
+    ]
+
+
 def test_consistent_index_with_wrong_labels(directory):
     """The index is consistent, but its labels are not those of the records."""
     rows = index(directory)

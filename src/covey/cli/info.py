@@ -8,15 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey.cli.options import add_output, add_path, storage_options
-from covey.cli.output import (
-    TERMINAL_WIDTH,
-    describe_feature,
-    print_json,
-    print_lines,
-    shorten,
-    table,
-)
-from covey.errors import escape
+from covey.cli.output import TERMINAL_WIDTH, describe_feature, print_json, print_lines, shorten
+from covey.results import table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,12 +56,11 @@ def run(options: argparse.Namespace) -> None:
 def _lines(found: Info) -> Iterator[str]:
     if found.features:
         kinds = [
-            [shorten(name, TERMINAL_WIDTH), escape(describe_feature(kind))]
+            [shorten(name, TERMINAL_WIDTH), describe_feature(kind)]
             for name, kind in found.features.items()
         ]
-        width = max(len("feature"), *(len(name) for name, _ in kinds))
-        yield f"  {'feature':{width}}  type{' (of the first record)' if found.is_guess else ''}"
-        yield from (f"  {name:{width}}  {kind}" for name, kind in kinds)
+        note = " (of the first record)" if found.is_guess else ""
+        yield from table(["feature", f"type{note}"], kinds, "<<")
     yield from _splits(found)
     for split in found.splits:
         yield from _split_details(split, found)

@@ -99,24 +99,6 @@ def error_message(error: BaseException) -> str:
     return shown.message(option_name)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table. The first column is aligned left, the others right.
-
-    >>> print_lines(*table(["split", "examples"], [["train", "90"], ["val", "1,000"]]))
-      split  examples
-      train        90
-      val       1,000
-    """
-    escaped = [[escape(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(header, *escaped, strict=True)]
-    lines = []
-    for row in (header, *escaped):
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append(f"  {'  '.join(cells)}")
-    return lines
-
-
 def class_cells(counts: Sequence[int]) -> list[str]:
     """Return the cells of a table for the number of classes and the examples of each.
 

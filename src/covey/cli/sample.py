@@ -9,15 +9,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from covey.cli.options import add_path, add_running, positive, shows_progress, storage_options
-from covey.cli.output import (
-    describe_feature,
-    print_json,
-    print_lines,
-    print_message,
-    shorten,
-    table,
-)
+from covey.cli.output import describe_feature, print_json, print_lines, print_message, shorten
 from covey.errors import FeatureError
+from covey.results import table
 
 if TYPE_CHECKING:
     from covey import Dataset

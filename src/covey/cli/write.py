@@ -19,15 +19,9 @@ from covey.cli.options import (
     shows_progress,
     size,
 )
-from covey.cli.output import (
-    check_report,
-    class_cells,
-    print_lines,
-    print_message,
-    table,
-    write_report,
-)
+from covey.cli.output import check_report, class_cells, print_lines, print_message, write_report
 from covey.errors import DatasetError, DuplicateKeyError, FeatureError, SourceError
+from covey.results import table
 
 if TYPE_CHECKING:
     from covey import HoldOut
