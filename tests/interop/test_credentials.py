@@ -1,5 +1,6 @@
 """Messages, tracebacks, warnings and output do not show credentials of URLs and storage options."""
 
+import base64
 import errno
 import io
 import json
@@ -338,6 +339,12 @@ def test_redact_values_of_any_type(options, secret):
     found = redact(f"{words} minio:9000 8080 True", find_secrets("leaky://host/x", options))
     assert secret not in found
     assert found.endswith(" minio:9000 8080 True")
+
+
+def test_redact_basic_authentication():
+    token = base64.b64encode(f"me:{SECRET}".encode()).decode()
+    secrets = find_secrets(f"https://me:{SECRET}@host/x", {})
+    assert redact(f"Basic {token}", secrets) == "Basic ***"
 
 
 def shards(count):

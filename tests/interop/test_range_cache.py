@@ -443,6 +443,7 @@ def test_forked_child(web):
     web[1].fault = fault
     code = """
 import os, sys
+from covey.storage.cache_entry import evict
 from storages import content, fetched, open_storage, ranges, read_ranges
 
 url, data = sys.argv[1], content(32 << 16, ord("a"))
@@ -467,6 +468,7 @@ with fetched([(opened, *ranges((0, 9)))]):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert opened.read_at(0, 9) == data[:9]
+    assert not evict(opened.directory)  # the child has not unlocked it
 check(5 << 16, 13 << 16)
 """
     assert run_script(code, web[0]).wait(60) == 0
