@@ -6,7 +6,7 @@ Each case runs in another process, so that a crash fails one test.
 import json
 import struct
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -319,8 +319,9 @@ def test_forged_field(read, kind, name, values):
     # Other names of the same classes are not detected.
     allowed = ("right", "error", "wrong labels") if name == "label_strings" else ("right", "error")
     for value in values:
-        found = read(kind, Change(METADATA, "json", ((name,), value), forged=True))
-        assert found.startswith(allowed)
+        change = Change(METADATA, "json", ((name,), value), forged=True)
+        assert read(kind, change).startswith(allowed)
+        assert read(kind, replace(change, forged=False)) == "right"  # the checksum is wrong
 
 
 HEADERS = [

@@ -387,17 +387,20 @@ def test_temporaries_have_random_names(tmp_path, cache, monkeypatch):
 
 
 def test_indexes_are_evicted_least_recently_used_first(tmp_path, cache, monkeypatch):
-    monkeypatch.setenv("COVEY_CACHE_BYTES", str(150_000))
-    directories = [tmp_path / f"data{i}" for i in range(6)]
+    monkeypatch.setenv("COVEY_CACHE_BYTES", str(250_000))
+    directories = [tmp_path / f"data{i}" for i in range(9)]
     entries = []
     for path in directories:
         put_numbers(path / "0.tfrecord", range(1000))
         opened(path)
         entries += [each for each in (cache / "indexes").iterdir() if each not in entries]
+        first = cached(entries[0])
         opened(directories[0])
+        assert cached(entries[0]) == first  # not rebuilt
         size = sum(each.lstat().st_size for each in cache.rglob("*") if each.is_file())
-        assert size <= 150_000
-    assert [entry.exists() for entry in entries] == [True, False, False, False, False, True]
+        assert size <= 250_000
+    assert entries[-1].exists()
+    assert not entries[1].exists()
     assert numbers(opened(directories[1])) == list(range(1000))
 
 
