@@ -84,12 +84,6 @@ class Inference:
             raise
         self._set(path, self._widened(path, guess), 1)
 
-    def add_exact(self, count: int) -> None:
-        """Count examples that have all features with exactly the inferred types."""
-        for path in self._seen:
-            self._seen[path] += count
-        self._count += count
-
     def check_names(self, example: Mapping[str, Any]) -> None:
         """Check that an example has the features of those before it, except for defaults."""
         if not self._guesses:
@@ -119,7 +113,8 @@ class Inference:
         Args:
             other: The other inference.
             integers: Function that returns the minimum and the maximum of the integers of a feature
-                in the examples counted by :meth:`add_exact`. Called only if the type depends on it.
+                in examples that were not added because they have exactly the inferred types.
+                Called only if the type depends on it.
 
         Returns:
             Whether the features have changed.

@@ -86,7 +86,6 @@ class ItemEncoder:
         self._next = 0  # position of the next example
         self._keys: list[Key] = []
         self._skipped: list[SkippedRecord] = []
-        self._exact = 0  # examples of the chunk that were not inspected
 
     @property
     def position(self) -> int:
@@ -140,7 +139,6 @@ class ItemEncoder:
             position: Position of the first of these in the source.
         """
         for chunk in chunks:
-            self._inference.add_exact(len(chunk.block))
             self._sink.add(chunk)
         self.encode(rest, position)
 
@@ -175,20 +173,16 @@ class ItemEncoder:
         except Exception as error:
             raise source_failed(self._next + len(self._block) - before, error) from error
         finally:
-            added = len(self._block) - before
-            self._next += added
-            self._exact += added
+            self._next += len(self._block) - before
 
     def _append(self, item: Any) -> bool:
         """Encode or skip one item; return False if only the thread that infers may do that."""
         key: Key | None = None
         try:
             example, key = split_item(item, self._options)
-            if self._append_exact(example):
-                self._exact += 1
-            elif self._infers and self._is_worker:
-                return False
-            else:
+            if not self._append_exact(example):
+                if self._infers and self._is_worker:
+                    return False
                 self._use(self._fit(example))
                 self._block.append(self._fill_in(example))
         except CoveyError as error:
@@ -288,9 +282,8 @@ class ItemEncoder:
             raise FeatureError(
                 f"some of the examples {self._first} to {self._next - 1} have keys, others do not"
             )
-        self._inference.add_exact(self._exact)
         block = join_blocks([*self._early, self._block.take()])
         chunk = Chunk(block, self._features, positions, keys, self._skipped)
-        self._first, self._exact = self._next, 0
+        self._first = self._next
         self._early, self._keys, self._skipped = [], [], []
         self._sink.add(chunk)
