@@ -641,6 +641,13 @@ def test_serializer_of_other_features(tmp_path):
     assert read(tmp_path) == [{"id": i, "sum": float(i)} for i in range(3)]
 
 
+def test_serializer_of_empty_lists(tmp_path):
+    serializer = Features({"id": "int64", "x": Tensor("int64", (None,))})
+    with pytest.raises(FeatureError, match="has no values") as caught:
+        write(tmp_path, [{"id": 0, "x": []}], serializer=serializer.encode)
+    assert (caught.value.feature, caught.value.example) == ("x", 0)
+
+
 def test_serializer_without_shapes(tmp_path):
     data = [{"id": i, "x": [[i, 1]] * i} for i in (1, 2)]
     serializer = Features({"id": "int64", "x": Tensor("int64", (None, 2))})

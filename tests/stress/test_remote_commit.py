@@ -238,18 +238,18 @@ def old_files(bucket, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "moment"),
+    ("name", "moment", "first"),
     [
-        ("overwrite", "before"),
-        ("append", "inside"),
-        ("new split", "after"),
-        ("new dataset", "inside"),
+        ("overwrite", "before", 0),
+        ("append", "inside", 1),
+        ("new split", "after", 0),
+        ("new dataset", "inside", 1),
     ],
 )
-def test_kill_at_every_request(bucket, fresh, old_files, name, moment):
+def test_kill_at_every_second_request(bucket, fresh, old_files, name, moment, first):
     examples, arguments = SCENES[name]
     server, is_new = bucket.server, []
-    for fatal in range(0, 100, 1 if name == "overwrite" else 2):
+    for fatal in range(first, 100, 2):
         prefix = f"commit{next(COUNTER)}/birds"
         url = f"s3://bucket/{prefix}"
         server.reset()
