@@ -131,7 +131,7 @@ NOT_EXAMPLES = [5, None, "birds.csv", b"birds", [1, 2], [[1, 2]], ["ab"], [(1, 2
 EMPTY = [[], iter([]), {}, {"x": []}, {"x": np.zeros((0, 2))}]
 
 
-@pytest.mark.parametrize("examples", [*NOT_EXAMPLES, *EMPTY], ids=repr)
+@pytest.mark.parametrize("examples", [*NOT_EXAMPLES, *EMPTY], ids=lambda each: repr(each)[:10])
 def test_invalid_examples(tmp_path, examples):
     with pytest.raises(covey.CoveyError, match=r"example|names="):
         write(examples, tmp_path / "birds")
