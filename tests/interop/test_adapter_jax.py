@@ -29,12 +29,20 @@ DEVICES = "--xla_force_host_platform_device_count=2"
 
 
 @pytest.fixture(scope="module")
-def two_devices(directory, ds):
+def path(tmp_path_factory):
+    """The path of the dataset, for other processes."""
+    path = tmp_path_factory.mktemp("jax") / "numbers"
+    make_numbers(path).close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def two_devices(path):
     """Run functions with a dataset in a process in which JAX has two devices."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", DEVICES)  # before JAX is imported
         with fresh_process() as run:
-            yield lambda action: run(action, directory / "numbers")
+            yield lambda action: run(action, path)
 
 
 def equal(found, expected):
@@ -354,7 +362,7 @@ def act_as(rank, directory, address):
     sys.stdout.write(json.dumps(losses) + "\n")
 
 
-def test_two_processes(directory, ds):
+def test_two_processes(path):
     code = (
         "import sys; from test_adapter_jax import act_as; act_as(int(sys.argv[1]), *sys.argv[2:])"
     )
@@ -362,7 +370,7 @@ def test_two_processes(directory, ds):
     with tempfile.TemporaryDirectory() as short:  # paths of sockets have a maximum length
         runs = [
             subprocess.Popen(
-                [sys.executable, "-c", code, str(rank), str(directory / "numbers"),
+                [sys.executable, "-c", code, str(rank), str(path),
                  f"unix:{short}/address"],
                 env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )

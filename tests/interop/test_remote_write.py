@@ -567,7 +567,7 @@ def test_command_line(s3, tmp_path, capsys):
     lines = [json.dumps(each) for each in examples(0, 60)]
     (tmp_path / "birds.jsonl").write_text("\n".join(lines))
     command = ["write", str(tmp_path / "birds.jsonl"), s3.url, "--label", "species"]
-    command += ["--val-fraction", "0.3", "--shards", "2"]
+    command += ["--hold-out-fraction", "0.3", "--shards", "2"]
     command += ["--storage-option", f"client_kwargs={json.dumps(s3.options['client_kwargs'])}"]
     assert main(command) == 1
     assert f"covey: error: {s3.url}" in (message := capsys.readouterr().err)

@@ -33,7 +33,6 @@ from written import (
 
 import covey
 from covey import ClassLabel, CoveyError, RecordReader
-from covey import _locks as locks
 from covey.cli import main
 from covey.errors import CommittedError, DatasetError, DatasetExistsError
 from covey.schema.tfds import features_from_tfds
@@ -705,13 +704,6 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
         assert info(tmp_path / "birds").splits[0].token is not None
         check_index(tmp_path / "birds")
     assert not list((tmp_path / "birds").glob(".*"))
-
-
-def test_system_without_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_fcntl", None)
-    for mode in ["error", "append", "overwrite"]:
-        write(NEW, tmp_path, label="label", mode=mode)
-    assert len(covey.open(tmp_path)) == len(NEW)
 
 
 # Hostile datasets.

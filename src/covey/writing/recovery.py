@@ -149,12 +149,7 @@ def remove_staging(path: Path) -> None:
 
 def blocked_error(directory: Path, staging: Path, split: str) -> DatasetError:
     """Return the error for a split that has a staging directory of another writer."""
-    try:
-        lock = None if _is_remote_writer(staging) else try_lock(staging)
-    except OSError:
-        lock = -1
-    if lock is not None:
-        unlock(lock)
+    if not _is_in_use(staging):
         user = os.lstat(staging).st_uid
         return DatasetError(
             f"an interrupted write of user {user} left this directory, which cannot be removed",
@@ -168,6 +163,17 @@ def blocked_error(directory: Path, staging: Path, split: str) -> DatasetError:
         path=directory,
         remedy="wait for it to end",
     )
+
+
+def _is_in_use(staging: Path) -> bool:
+    if _is_remote_writer(staging):
+        return True
+    try:
+        lock = try_lock(staging)
+    except OSError:  # of another user
+        return False
+    unlock(lock)
+    return lock is None
 
 
 def _read_owner(staging: Path) -> str:
