@@ -29,13 +29,13 @@ MANY = 10_000_000
 # Indexing.
 
 
-def index_anew(paths: list[str], features: covey.Features | None) -> None:
+def build_index(paths: list[str], features: covey.Features | None) -> None:
     """Scan and verify all records and find their classes; store nothing."""
-    from covey.index import Indexing, ShardFiles
+    from covey.index import IndexBuilder, ShardFiles
     from covey.storage import LocalStorage
 
     files = ShardFiles(LocalStorage(), str(FOLDER), tuple(os.path.basename(p) for p in paths))
-    index = Indexing(features, "label", threads=2, progress=False).build(files)
+    index = IndexBuilder(features, "label", threads=2, progress=False).build(files)
     if len(index) == 0 or index.classes is None or len(index.classes) != 1000:
         raise SystemExit("the index is not what it should be")
 
@@ -49,8 +49,8 @@ def indexing(data: Data, table: Table, rounds: int) -> None:
     )
     seconds = in_turn(
         {
-            "known": lambda: index_anew(data.shards, data.features),
-            "unknown": lambda: index_anew(data.shards, None),
+            "known": lambda: build_index(data.shards, data.features),
+            "unknown": lambda: build_index(data.shards, None),
             "tensorflow": lambda: check(tensorflow_scan(data.shards, *best), data.rows),
         },
         rounds,
@@ -171,7 +171,7 @@ def members(data: Data, table: Table, rounds: int) -> None:
     batches = [rng.integers(0, rows, BATCH) for _ in range(20)]
     if not np.array_equal(ds[batches[0]]["image"], pixels[batches[0]]):
         raise SystemExit("covey gives other examples")
-    touched = [touched_members(ds, paths, ids) for ids in batches]
+    touched = [members_of(ds, paths, ids) for ids in batches]
 
     def covey_side() -> None:
         for ids in batches:
@@ -196,14 +196,14 @@ def members(data: Data, table: Table, rounds: int) -> None:
     )
 
 
-def touched_members(
+def members_of(
     ds: covey.Dataset, paths: list[str], ids: NDArray[np.int64]
 ) -> list[tuple[bytes, int]]:
     """Return the GZIP members of records, each once, and the sizes of their data."""
     rows = ds._gatherer.tables[0].index.rows
-    places = sorted({(int(row["shard"]), int(row["offset"])) for row in rows[ids]})
+    members = sorted({(int(row["shard"]), int(row["offset"])) for row in rows[ids]})
     found = []
-    for shard, offset in places:
+    for shard, offset in members:
         starts = np.unique(rows["offset"][rows["shard"] == shard])
         starts = np.append(starts, os.path.getsize(paths[shard]))
         end = int(starts[np.searchsorted(starts, offset, side="right")])
@@ -220,7 +220,7 @@ def touched_members(
 def make_many(directory: Path) -> None:
     """A dataset of ten million records that consists of an index; its shard is never read."""
     from covey import _core
-    from covey.classes import class_table, number_dtype, sort_by_class
+    from covey.classes import class_table, id_dtype, sort_by_class
     from covey.dataset_info import DatasetInfo, SplitInfo
     from covey.index import Index, IndexMetadata, row_dtype, write_index
     from covey.index.format import Shard, fingerprint
@@ -232,7 +232,7 @@ def make_many(directory: Path) -> None:
     rows["offset"] = np.arange(MANY, dtype=np.uint64) * 32
     rows["label"] = np.random.default_rng(0).integers(0, 100_000, MANY)
     classes = class_table(rows["label"])
-    by_class = np.zeros(MANY, number_dtype(MANY))
+    by_class = np.zeros(MANY, id_dtype(MANY))
     sort_by_class(rows["label"], classes, by_class)
     split = SplitInfo("train", (MANY,), MANY * 32)
     (name,) = split.shard_names("many")
@@ -241,10 +241,10 @@ def make_many(directory: Path) -> None:
     features = covey.Features({"label": "int64"})
     shard = Shard(name, MANY, MANY * 32, fingerprint(directory / name))
     sums = _core.crc32c(classes), _core.crc32c(by_class)
-    about = IndexMetadata(
+    metadata = IndexMetadata(
         features, "label", None, None, MANY, _core.crc32c(rows), sums, (shard,), {"by": "none"}
     )
-    write_index(directory, "many-train", Index(about, rows, classes, by_class))
+    write_index(directory, "many-train", Index(metadata, rows, classes, by_class))
     (directory / "dataset_info.json").write_text(DatasetInfo("many", splits=(split,)).to_json())
 
 
@@ -256,11 +256,10 @@ def resident() -> float:
 
 def open_many(directory: str) -> tuple[float, float]:
     """Return seconds and MiB to open a dataset in a process that has imported covey."""
-    import covey.dataset
-
+    open_dataset = covey.open  # imports the modules
     before = resident()
     started = time.perf_counter()
-    ds = covey.dataset.open(directory)
+    ds = open_dataset(directory)
     if len(ds) != MANY or len(ds.classes) != 100_000:
         raise SystemExit("the dataset is not what it should be")
     return time.perf_counter() - started, resident() - before

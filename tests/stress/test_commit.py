@@ -720,15 +720,15 @@ def plant_staged_links(directory, outside):
     staging = directory / ".covey-train.partial"
     staging.mkdir()
     (staging / "features.json").symlink_to(outside / "secret")
-    (staging / "before").symlink_to(outside)
-    (staging / "after").mkdir()
-    (staging / "after" / "features.json").symlink_to(outside / "secret")
+    (staging / "early").symlink_to(outside)
+    (staging / "late").mkdir()
+    (staging / "late" / "features.json").symlink_to(outside / "secret")
     (staging / "birds-train.tfrecord-00000-of-00001").symlink_to(outside / "secret")
 
 
 def plant_staged_names(directory, outside):
     staging = directory / ".covey-train.partial"
-    (staging / "after").mkdir(parents=True)
+    (staging / "late").mkdir(parents=True)
     # The commit looks as if it had happened, so that it is completed.
     shard = shard_paths(directory)[0]
     os.link(shard, staging / shard.name)
@@ -736,7 +736,7 @@ def plant_staged_names(directory, outside):
     (staging / "names").write_text(f"{shard.name}\nsub/secret\n../outside/secret\nnotes.txt")
     (staging / "stale").write_text("sub/other.labels.txt\n../outside/other.labels.txt")
     for name in ("dataset_info.json", "notes.txt", "birds-train.index.json"):
-        (staging / "after" / name).write_text("overwritten")
+        (staging / "late" / name).write_text("overwritten")
 
 
 def plant_staged_names_to_undo(directory, outside):

@@ -90,7 +90,7 @@ def test_public_names_are_documented(name):
     assert getattr(covey, name).__doc__
 
 
-@pytest.mark.parametrize("name", ["arrays", "errors", "plan", "results", "samplers", "tfrecord"])
+@pytest.mark.parametrize("name", ["arrays", "errors", "plan", "results", "schema", "tfrecord"])
 def test_submodules_are_attributes(name):
     module = getattr(covey, name)
     assert module.__name__ == f"covey.{name}"
@@ -230,3 +230,32 @@ def test_errors_survive_pickling():
     error = errors.CorruptRecordError("broken", path="a", record=3, offset=7)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.path, again.record, again.offset) == (str(error), "a", 3, 7)
+
+
+# The tests.
+
+TESTS = Path(__file__).parents[1]
+UNIT_REQUIREMENTS = {"covey", "hypothesis", "numpy", "pytest", "tqdm"}
+
+
+def test_unit_tests_need_numpy_only():
+    """``make check`` loads no framework, also not in the helpers that the unit tests import."""
+    pending = sorted(TESTS.glob("unit/*.py"))
+    seen = set(pending)
+    for path in pending:
+        module = ast.parse(path.read_text())
+        for node in module.body if path.parent.name == "helpers" else ast.walk(module):
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Import):
+                names = [each.name for each in node.names]
+            else:
+                continue
+            for name in {each.partition(".")[0] for each in names} - {*sys.stdlib_module_names}:
+                found = [TESTS / kind / f"{name}.py" for kind in ("helpers", "unit")]
+                local = next((each for each in found if each.exists()), None)
+                if local is None:
+                    assert name in UNIT_REQUIREMENTS, f"{path.name} imports {name}"
+                elif local not in seen:
+                    seen.add(local)
+                    pending.append(local)

@@ -12,7 +12,7 @@ from schemas import mixtures
 from written import check_index, column, files, read, tidy, write
 
 from covey import ClassLabel, Features, Ragged, Tensor
-from covey.errors import FeatureError
+from covey.errors import DatasetError, FeatureError
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 
@@ -215,3 +215,19 @@ def test_new_classes_and_an_invalid_example(tmp_path, split, workers):
     assert written.features["label"] == ClassLabel(names=("a", "b", "yy", "zz"))
     assert column(tmp_path, "label", split)[-13:] == [0] * 6 + [3] + [2] * 5 + [1]
     check_index(tmp_path, split)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_unknown_label_is_found_in_the_first_example(tmp_path, workers):
+    taken = []
+
+    def examples():
+        for n in range(100_000):
+            taken.append(n)
+            yield {"x": n, "species": "owl"}
+
+    with pytest.raises(DatasetError) as caught:
+        write(examples(), tmp_path, label="specie", workers=workers)
+    assert (caught.value.option, caught.value.found) == ("label", "specie")
+    assert len(taken) < 20_000
+    assert not list(tmp_path.iterdir())

@@ -17,7 +17,7 @@ import numpy as np
 from covey import _core
 from covey.errors import DatasetError, ExampleError, FeatureError
 from covey.schema import Features, Image, Steps, Tensor
-from covey.schema.columns import Shape
+from covey.schema.columns import Shape, unify_shapes
 from covey.schema.datum import DTYPES, DatumEntry
 from covey.schema.infer import survey_kinds
 from covey.schema.types import Feature
@@ -59,7 +59,7 @@ class _Seen:
             pass
         self.is_image = found is not None
         if found is not None and self.image is not None:
-            found = replace(found, shape=_unify_shapes(self.image.shape, found.shape))
+            found = replace(found, shape=unify_shapes(self.image.shape, found.shape))
         self.image = found
 
 
@@ -118,7 +118,7 @@ class DatumSchema:
             reason = f"has shape {seen.shape}, example {example} {shape}"
             remedy = "use one number of dimensions, also for empty arrays: np.zeros((0, 4))"
             raise _invalid(name, seen.example, reason, remedy)
-        seen.common = _unify_shapes(seen.common, shape)
+        seen.common = unify_shapes(seen.common, shape)
 
     def entries(self) -> dict[str, DatumEntry]:
         """Return datum's description of the features.
@@ -272,14 +272,7 @@ def _unify_entries(a: DatumEntry | None, b: DatumEntry | None) -> DatumEntry | N
         return replace(a, shape=(None, None, *max(a.shape[2:], b.shape[2:])))
     if a.dense or (len(a.shape) != len(b.shape) and max(len(a.shape), len(b.shape)) > 1):
         return None
-    return replace(a, shape=_unify_shapes(a.shape, b.shape))
-
-
-def _unify_shapes(a: Shape, b: Shape) -> Shape:
-    """Return the shape that fits both; sizes that differ are None."""
-    if len(a) != len(b):
-        return (None,)
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+    return replace(a, shape=unify_shapes(a.shape, b.shape))
 
 
 def _has_size(shape: Shape, size: int) -> bool:

@@ -1,7 +1,4 @@
-"""Loaders of a dataset: balanced, shuffled, or in order.
-
-Undecoded records of a dataset, by id or in batches.
-"""
+"""Methods that return loaders of a dataset, and access to its undecoded records."""
 
 from __future__ import annotations
 

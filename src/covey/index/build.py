@@ -1,4 +1,4 @@
-"""Indexing of shards that another program wrote, without changing them."""
+"""Builds the index of shards by scanning them; the shards are not changed."""
 
 from __future__ import annotations
 

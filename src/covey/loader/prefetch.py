@@ -165,8 +165,8 @@ def detach(producer: Producer) -> None:
 class NativeProducer:
     """Lets the native core build batches, and builds in Python those that it cannot.
 
-    These are a shorter last batch of an epoch, and a batch with an error, so that the error is
-    reported in full.
+    These are a shorter last batch of an epoch, a batch whose shards are not mapped yet, and a batch
+    with an error, so that the error is reported in full.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""The classes that a plan draws from, their weights, and the quotas of the native core.
-
-The part of a dataset that the first steps of a plan draw.
-"""
+"""The classes that a plan draws from, their weights, and the quotas of the native core."""
 
 from __future__ import annotations
 

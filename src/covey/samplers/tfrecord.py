@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from covey.adapters.tensorflow import group_size, make_dataset
@@ -100,7 +100,7 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
             raise PlanError(option=name, found=0, allowed="an integer >= 1, or -1")
     cycle = None if shards_per_cycle is None else check_int("shards_per_cycle", shards_per_cycle, 1)
     prefetched = 10 if prefetch_size is None else check_int("prefetch_size", prefetch_size, -1)
-    packed = parse_compression(compression)
+    stream_compression = parse_compression(compression)
     seed = check_seed(0 if seed is None else seed)
     check_function("deserialization_fn", deserialization_fn, "a record")
     storage = open_storage(shard_path, storage_options)
@@ -116,6 +116,7 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
                 f"{size // per_class} classes, but the dataset has {classes}"
             )
         loader = dataset.batches(size // per_class, per_class, seed=seed, threads=threads)
+        # With a function, only the plan of this loader is used.
         # repeat() is applied before the parallel map: a checkpoint saves the position of repeat(),
         # but not that the threads of a map below it have reached the end of an epoch.
         if deserialization_fn is None:
@@ -137,7 +138,7 @@ def TFRecordDatasetSampler(  # noqa: N802 - as the original is called
             classes=size // per_class,
             examples=per_class,
             cycle=cycle,
-            compression=packed,
+            compression=stream_compression,
             parallelism=parallelism,
             threads=size // per_class if async_cycle else None,
             repeats=num_repeat,
@@ -160,7 +161,7 @@ def _find_shards(storage: Storage, directory: str, suffix: str) -> list[str]:
             f"no file matches {suffix!r}" if is_directory else "there is no such directory",
             path=directory,
             remedy="shard_path= is the directory of the shards, and shard_suffix= a pattern of "
-            "their names, such as '*.tfrecord*'",
+            "their names, such as '*-train.tfrecord*'",
         )
     return found
 
@@ -177,35 +178,40 @@ def _open_labelled(
     An index is built only if a label is passed, or if the metadata of the dataset declares one.
     """
     builder = IndexBuilder(label=GUESS if label is None else label)
-    for layout in _layouts(storage, directory, files, storage_options):
-        terms = layout.terms_of(files)
-        if terms is None:
-            continue
-        indexes = _find_indexes(layout, terms, builder.label)
-        if indexes is not None:
-            return open_layout(layout, terms, builder, indexes=indexes)
-        if layout.features is not None:  # a dataset, whose features are used
-            break
-    if label is None and (layout.features is None or guess_label(layout.features) is None):
+    layout, terms, indexes = _find_splits(storage, directory, files, builder.label, storage_options)
+    is_declared = layout.features is not None and guess_label(layout.features) is not None
+    if indexes is None and label is None and not is_declared:
         return None
-    assert terms is not None, "the shards are those of the last layout"
-    dataset = open_layout(layout, terms, builder)
+    dataset = open_layout(layout, terms, builder, indexes=indexes)
     if dataset.label is not None:
         return dataset
     dataset.close()  # it has no records
     return None
 
 
-def _layouts(
+def _find_splits(
     storage: Storage,
     directory: str,
     files: Sequence[str],
+    label: object,
     storage_options: Mapping[str, Any] | None,
-) -> Iterator[Layout]:
-    """Yield the layouts that may contain the shards: of their directory, and of the files alone."""
+) -> tuple[Layout, tuple[SplitTerm, ...], dict[str, Index] | None]:
+    """Return the layout that contains the shards, their splits, and the indexes of these.
+
+    It is the layout of the directory if that has features or indexes, else that of the files alone.
+    """
+    terms = None
     with contextlib.suppress(CoveyError, OSError):  # the directory is not a dataset, or corrupt
-        yield find_layout(storage.address(directory), storage_options=storage_options)
-    yield files_layout(storage, files)
+        layout = find_layout(storage.address(directory), storage_options=storage_options)
+        terms = layout.terms_of(files)
+    if terms is not None:
+        indexes = _find_indexes(layout, terms, label)
+        if indexes is not None or layout.features is not None:
+            return layout, terms, indexes
+    layout = files_layout(storage, files)
+    terms = layout.terms_of(files)
+    assert terms is not None, "all shards are in this layout"
+    return layout, terms, _find_indexes(layout, terms, label)
 
 
 def _find_indexes(
@@ -227,6 +233,7 @@ def _find_indexes(
 
 def _records(dataset: Dataset, plan: Plan, threads: int | None) -> Any:
     """Return a tf.data.Dataset of the records of the batches of a plan."""
-    nbytes = sum(map(len, dataset.raw[plan.batch(0)]))
-    form = BatchSpec(tf.TensorSpec([len(plan.batch(0))], tf.string))
-    return make_dataset(dataset.raw.batches(plan, threads=threads), form, group_size(nbytes))
+    first = dataset.raw[plan.batch(0)]
+    spec = BatchSpec(tf.TensorSpec([len(first)], tf.string))
+    loader = dataset.raw.batches(plan, threads=threads)
+    return make_dataset(loader, spec, group_size(sum(map(len, first))))

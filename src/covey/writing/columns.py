@@ -34,8 +34,8 @@ from covey.writing.options import WriteOptions, WriteSchema
 
 
 @dataclass(frozen=True)
-class SortedSplits:
-    """Records of a write, sorted."""
+class RecordsToWrite:
+    """Records of a write; each split is sorted when its records are read."""
 
     features: Features
     classes: Classes
@@ -43,7 +43,7 @@ class SortedSplits:
     """Records of the split, and those of the held-out split."""
 
 
-def sort_columns(source: Input, options: WriteOptions, schema: WriteSchema) -> SortedSplits:
+def sort_columns(source: Input, options: WriteOptions, schema: WriteSchema) -> RecordsToWrite:
     """Return the rows of the columns of an input, sorted."""
     nested = source.columns or {}
     columns = flatten(nested)
@@ -76,7 +76,7 @@ def sort_columns(source: Input, options: WriteOptions, schema: WriteSchema) -> S
     splits = [
         ColumnOrder(rows, labels, keys, options.order, options.seed, chosen=each) for each in chosen
     ]
-    return SortedSplits(features, classes, splits)
+    return RecordsToWrite(features, classes, splits)
 
 
 def _held_out_rows(

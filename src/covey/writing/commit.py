@@ -52,8 +52,8 @@ from covey.schema.tfds import features_from_tfds, features_to_tfds
 from covey.untrusted import parse_json, read_file
 from covey.writing import versions
 from covey.writing.recovery import (
-    AFTER,
-    BEFORE,
+    EARLY,
+    LATE,
     NAMES,
     OWNER,
     STALE,
@@ -214,7 +214,7 @@ class Staging:
             names = (*change.files, *new)
             atomic_write(self.path / NAMES, "\n".join(names).encode())
             sync(self.path)
-            write_sidecars(self.directory, staged_sidecars(self.path / BEFORE))
+            write_sidecars(self.directory, staged_sidecars(self.path / EARLY))
             for name in names:
                 signals.deliver()
                 place = os.link if self.can_link else os.rename
@@ -264,7 +264,7 @@ class Staging:
             content.update(change.listed_shards)
             late[SHARD_INFO_FILE] = json.dumps(content, indent=1, ensure_ascii=False).encode()
         atomic_write_all(self.path, {**new, STALE: "\n".join(stale).encode()})
-        for directory, texts in ((BEFORE, early), (AFTER, late)):
+        for directory, texts in ((EARLY, early), (LATE, late)):
             path = self.path / f"{directory}.partial"
             path.mkdir()
             atomic_write_all(path, texts)

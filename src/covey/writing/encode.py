@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import CoveyError, FeatureError
+from covey.labels import find_label
 from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import ExampleBlock
@@ -180,7 +181,7 @@ class ItemEncoder:
         key: Key | None = None
         try:
             example, key = split_item(item, self._options)
-            if not self._append_exact(example):
+            if not self._append_without_widening(example):
                 if self._infers and self._is_worker:
                     return False
                 self._use(self._fit(example))
@@ -195,7 +196,7 @@ class ItemEncoder:
         self._next += 1
         return True
 
-    def _append_exact(self, example: Mapping[str, Any]) -> bool:
+    def _append_without_widening(self, example: Mapping[str, Any]) -> bool:
         """Encode an example without widening the features; return whether it fits."""
         features = self._features
         try:
@@ -244,7 +245,10 @@ class ItemEncoder:
         alone = Inference(self._options.defaults)
         alone.add(example, self._next)
         changed = inference.merge(alone, self._integer_range)
-        return Features(inference.kinds()) if changed else self._features
+        features = Features(inference.kinds()) if changed else self._features
+        if label is not None and label not in (*features, *self._options.defaults):
+            find_label(features, label)  # raises now, not after the last example
+        return features
 
     def _integer_range(self, name: str) -> tuple[int, int]:
         """Return the range of the integers of a feature in all examples so far."""

@@ -29,7 +29,7 @@ from covey.schema.infer import integer_range, join_ranges
 from covey.shuffle.external_sort import Spool
 from covey.shuffle.keys import Key, RecordOrder, make_rows
 from covey.tfrecord import Block
-from covey.writing.columns import SortedSplits, fill_columns, flatten
+from covey.writing.columns import RecordsToWrite, fill_columns, flatten
 from covey.writing.encode import Chunk
 from covey.writing.hold_out import HoldOut, check_choice, choose_classes, choose_keys, group_keys
 from covey.writing.inputs import name_classes
@@ -192,7 +192,7 @@ class RecordSorter:
         self._executor.wait()
         return not self._groups
 
-    def finish(self, features: Features) -> SortedSplits:
+    def finish(self, features: Features) -> RecordsToWrite:
         """Return all records, their final features and their classes.
 
         Args:
@@ -218,7 +218,7 @@ class RecordSorter:
         splits = [self._collect(groups, classes) for groups in sides if groups]
         if hold_out is not None and hold_out.fraction is None:
             splits = self._divide_classes(splits[0], classes, hold_out)
-        return SortedSplits(features, classes, splits)
+        return RecordsToWrite(features, classes, splits)
 
     def _collect(self, groups: Sequence[_Group], classes: Classes) -> Spool:
         """Return the records of all groups in one spool, with the final features and class ids."""

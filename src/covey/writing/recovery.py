@@ -42,7 +42,7 @@ from covey.writing import versions
 from covey.writing.versions import delete_obsolete, read_info, referenced_files
 
 # Names in a staging directory.
-BEFORE, AFTER = "before", "after"
+EARLY, LATE = "early", "late"
 NAMES, STALE, OWNER = "names", "stale", "owner"
 
 
@@ -122,7 +122,7 @@ def _is_remote_writer(staging: Path) -> bool:
 
 def _complete_or_undo(directory: Path, staging: Path) -> None:
     """Complete the commit of a staging directory if the switch has happened; else undo it."""
-    write_sidecars(directory, staged_sidecars(staging / BEFORE))
+    write_sidecars(directory, staged_sidecars(staging / EARLY))
     names = [
         name
         for name in _read_lines(staging / NAMES)
@@ -219,7 +219,7 @@ def replace_late_sidecars(directory: Path, staging: Path) -> None:
     for name in _read_lines(staging / STALE):
         if name.endswith(LABELS_SUFFIX) and "/" not in name:
             unlink_file(directory / name)
-    write_sidecars(directory, staged_sidecars(staging / AFTER))
+    write_sidecars(directory, staged_sidecars(staging / LATE))
 
 
 def write_sidecars(directory: Path, files: Mapping[str, bytes]) -> None:

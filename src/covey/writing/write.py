@@ -17,7 +17,7 @@ from covey.labels import Classes
 from covey.results import SkippedRecord, WriteResult
 from covey.schema import ClassLabel, Features, Tensor
 from covey.urls import shown
-from covey.writing.columns import SortedSplits, sort_columns
+from covey.writing.columns import RecordsToWrite, sort_columns
 from covey.writing.hold_out import HoldOut
 from covey.writing.inputs import Input, normalize_input
 from covey.writing.options import (
@@ -142,10 +142,10 @@ def write(
     target = os.fsdecode(path)
     if not target or "\0" in target:
         raise DatasetError(option="path", found=target, allowed="the path of a directory, or a URL")
-    write = _Write(options, normalize_input(examples), progress)
+    call = _WriteCall(options, normalize_input(examples), progress)
     committed = False
     try:
-        result = write.run(target, storage_options)
+        result = call.run(target, storage_options)
         committed = True
         return replace(result, seconds=time.perf_counter() - started)
     except KeyboardInterrupt as interrupt:
@@ -155,7 +155,7 @@ def write(
 
 
 @dataclass(frozen=True)
-class _Write:
+class _WriteCall:
     """One call of :func:`write`."""
 
     options: WriteOptions
@@ -169,9 +169,11 @@ class _Write:
             schema = resolve_schema(options, self.input, writer.targets, writer.known_schema())
             title = f"{writer.target.name} {' and '.join(options.splits)}"
             with Progress(self.progress, self.input.length, title) as progress:
-                return self._write(writer, schema, progress)
+                return self._encode_and_write(writer, schema, progress)
 
-    def _write(self, writer: SplitWriter, schema: WriteSchema, progress: Progress) -> WriteResult:
+    def _encode_and_write(
+        self, writer: SplitWriter, schema: WriteSchema, progress: Progress
+    ) -> WriteResult:
         skipped: list[SkippedRecord] = []
         if self.input.columns is not None:
             ordered = sort_columns(self.input, self.options, schema)
@@ -192,7 +194,7 @@ class _Write:
         directory: Path,
         progress: Progress,
         skipped: list[SkippedRecord],
-    ) -> SortedSplits:
+    ) -> RecordsToWrite:
         """Encode and sort items that come one by one."""
         class_names = self.input.class_names
         with RecordSorter(
@@ -201,7 +203,7 @@ class _Write:
             encoder = encode_examples(self.input, self.options, schema, sorter)
             skipped.extend(sorter.skipped)
             if sorter.is_empty():
-                return SortedSplits(Features({}), Classes(Features({}), None), [])
+                return RecordsToWrite(Features({}), Classes(Features({}), None), [])
             ordered = sorter.finish(encoder.final_features())
         progress.begin("writing", sum(records.records for records in ordered.splits))
         return ordered

@@ -95,14 +95,14 @@ class _StepFunction:
     """
 
     def __init__(self, loader: Loader, reader: StepReader) -> None:
-        self._restore = _without_files(loader)
+        self._reload = _without_files(loader)
         self._reader = weakref.ref(reader)
-        self._restored: StepReader | None = None
+        self._other: StepReader | None = None
 
     def __call__(self, step: int) -> Any:
-        reader = self._reader() or self._restored
+        reader = self._reader() or self._other
         if reader is None:
-            reader = self._restored = StepReader(self._restore())
+            reader = self._other = StepReader(self._reload())
         return reader[step]
 
 
