@@ -4,7 +4,7 @@ import resource
 import stat
 
 import pytest
-from locations import memory_location
+from storages import memory_location
 from opened import opened, put_numbers
 from written import limit, write
 

@@ -238,18 +238,20 @@ def old_files(bucket, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "moment", "first"),
+    ("name", "moment"),
     [
-        ("overwrite", "before", 0),
-        ("append", "inside", 1),
-        ("new split", "after", 0),
-        ("new dataset", "inside", 1),
+        ("overwrite", "before"),
+        ("overwrite", "inside"),
+        ("overwrite", "after"),
+        ("append", "inside"),
+        ("new split", "after"),
+        ("new dataset", "inside"),
     ],
 )
-def test_kill_at_every_second_request(bucket, fresh, old_files, name, moment, first):
+def test_kill_at_every_request(bucket, fresh, old_files, name, moment):
     examples, arguments = SCENES[name]
     server, is_new = bucket.server, []
-    for fatal in range(first, 100, 2):
+    for fatal in range(100):
         prefix = f"commit{next(COUNTER)}/birds"
         url = f"s3://bucket/{prefix}"
         server.reset()
