@@ -862,8 +862,8 @@ def test_broken_link_in_place_of_a_sidecar_file(tmp_path):
 def test_recovery_of_a_fifo_and_of_nested_directories(tmp_path):
     write(OLD, tmp_path, label="label")
     staging = tmp_path / ".covey-test.partial"
-    (staging / "before").mkdir(parents=True)
-    (staging / "before" / "a.labels.txt").write_text("x")
+    (staging / "early").mkdir(parents=True)
+    (staging / "early" / "a.labels.txt").write_text("x")
     os.mkfifo(tmp_path / "a.labels.txt")
     here = os.open(staging, os.O_RDONLY)
     for _ in range(1200):  # deeper than Python's stack, and longer than a path
