@@ -9,7 +9,7 @@ from typing import Any
 from covey._fork import ForkAware
 from covey.errors import ClosedError, PlanError
 from covey.loader.options import LoadOptions
-from covey.loader.prefetch import Format, Producer, detach, is_worker_of, start_producer
+from covey.loader.prefetch import Format, Producer, current_thread, detach, start_producer
 from covey.plan import Plan
 
 
@@ -28,10 +28,11 @@ class Position(ForkAware):
         super().__init__()
         self.plan = plan
         self.batch = batch
-        self._rlock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held by :meth:`locked`."""
 
     def _reset_after_fork(self) -> object:
-        self._rlock = threading.RLock()
+        self.lock = threading.RLock()
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -44,11 +45,11 @@ class Position(ForkAware):
             PlanError: In a thread that builds a batch: the thread that waits for the batch holds
                 the lock.
         """
-        if is_worker_of(self):
+        if current_thread.owner is self:
             raise PlanError(
                 "a hook used its own loader in a prefetching thread, which would wait for itself"
             )
-        return self._rlock
+        return self.lock
 
 
 class LoaderIterator(ForkAware):
@@ -82,7 +83,8 @@ class LoaderIterator(ForkAware):
 
     def __next__(self) -> Any:
         position = self._position
-        with position.locked():
+        # As `position.locked()`, in fewer calls: native batches need no other Python code.
+        with position.lock if current_thread.owner is not position else position.locked():
             if self._left == 0:
                 if not self._closed and self._end is not None:
                     position.batch = self._end
@@ -90,10 +92,16 @@ class LoaderIterator(ForkAware):
                 raise StopIteration
             if self.is_busy:  # a signal handler or a hook in the same thread
                 raise PlanError("the iterator is already building a batch in this thread")
-            self._check_open()
+            if self._closed:
+                self._check_open()
             self.is_busy = True
             try:
-                batch = self._next()
+                if self._producer is None or self._plan is not position.plan:
+                    self._start_producer()
+                assert self._producer is not None
+                batch = self._producer.next()
+                if self._closed:
+                    self._check_open()
                 following = position.batch + self._plan.batches_per_step
                 position.batch = following if self._end is None else min(following, self._end)
                 self._left -= 1
@@ -105,23 +113,19 @@ class LoaderIterator(ForkAware):
             finally:
                 self.is_busy = False
 
-    def _next(self) -> Any:
+    def _start_producer(self) -> None:
+        """Start a producer of the present plan, which changes with the class weights."""
         position = self._position
-        if self._plan is not position.plan:  # the class weights have changed
-            self._stop_producer()
-            self._plan = position.plan
-        if self._producer is None:
-            self._producer = start_producer(
-                self._format,
-                self._plan,
-                position.batch,
-                steps=self._left,
-                options=self._options,
-                owner=position,
-            )
-        batch = self._producer.next()
-        self._check_open()
-        return batch
+        self._stop_producer()
+        self._plan = position.plan
+        self._producer = start_producer(
+            self._format,
+            self._plan,
+            position.batch,
+            steps=self._left,
+            options=self._options,
+            owner=position,
+        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -107,7 +107,7 @@ def start_producer(
         origin: Index of the first batch.
         steps: Number of batches.
         options: Threads and prefetching.
-        owner: Identity of the loader, for :func:`is_worker_of`.
+        owner: Identity of the loader, for ``current_thread.owner``.
     """
     builder = BatchBuilder(format, plan, origin)
     threads = min(options.thread_count, steps)
@@ -134,13 +134,14 @@ def start_producer(
     return ThreadedProducer(builder, steps=steps, threads=threads, prefetch=prefetch, owner=owner)
 
 
-# The loader for which the current thread builds batches.
-_thread = threading.local()
+class _CurrentThread(threading.local):
+    """State of the current thread."""
+
+    owner: object = None
+    """Loader for which the thread builds batches."""
 
 
-def is_worker_of(owner: object) -> bool:
-    """Return whether the current thread builds batches for the loader `owner`."""
-    return getattr(_thread, "owner", None) is owner
+current_thread = _CurrentThread()
 
 
 # Threads that still run at exit would use modules that the interpreter has torn down.
@@ -263,5 +264,5 @@ class ThreadedProducer:
 
 
 def _build_in_thread(builder: BatchBuilder, owner: object, step: int) -> Any:
-    _thread.owner = owner
+    current_thread.owner = owner
     return builder(step)
