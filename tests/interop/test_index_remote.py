@@ -4,8 +4,8 @@ import resource
 import stat
 
 import pytest
-from storages import memory_location
 from opened import opened, put_numbers
+from storages import memory_location
 from written import limit, write
 
 import covey
