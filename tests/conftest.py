@@ -1,10 +1,12 @@
-"""Datasets that several modules of tests load batches from."""
+"""Fixtures of several modules of tests."""
 
+import os
 from contextlib import ExitStack
 from functools import cache
 
 import pytest
 from loaded import make
+from written import as_items
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +21,15 @@ def made(tmp_path_factory):
 def ds(made):
     """Return the dataset that most tests use."""
     return made("numbers")
+
+
+@pytest.fixture
+def no_fsync(monkeypatch):
+    """Do not sync files to disk: the tests write many small datasets."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(params=["items", "columns"])
+def form(request):
+    """A function that returns columns as they are, or as an iterator of items."""
+    return as_items if request.param == "items" else dict

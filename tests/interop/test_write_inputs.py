@@ -1,6 +1,5 @@
 """covey.write of tables, datasets and loaders of other libraries."""
 
-import os
 from io import BytesIO
 
 import datasets
@@ -21,9 +20,7 @@ ROWS = [{"x": i, "y": [i / 2, 1.0], "word": f"w{i}", "label": "ab"[i % 2]} for i
 COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 class TorchRows(torch.utils.data.Dataset):

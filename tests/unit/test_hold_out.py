@@ -1,7 +1,6 @@
 """Hold-out: a second split of the same write, chosen by hashes."""
 
 import itertools
-import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -27,9 +26,7 @@ KINDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def items(count, first=0):

@@ -33,15 +33,7 @@ SPECIES = ["wren", "owl", "crow", "jay", "tit"]
 NAMED = {"label": ClassLabel(names=["a", "b"])}
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(params=["items", "columns"])
-def form(request):
-    """A function that returns columns as they are, or as an iterator of items."""
-    return as_items if request.param == "items" else dict
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def birds(count):

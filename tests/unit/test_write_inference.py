@@ -1,6 +1,5 @@
 """Features that are inferred while examples are written, by one or several workers."""
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -17,9 +16,7 @@ from covey.errors import DatasetError, FeatureError
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def as_read(value, kind):

@@ -1,12 +1,10 @@
 """covey.write to a directory that has a dataset: other splits, overwrite and append."""
 
-import os
 import time
 
 import pytest
 from written import (
     about,
-    as_items,
     check_index,
     column,
     content,
@@ -24,14 +22,7 @@ from covey.filenames import is_version_file
 COLUMNS = {"x": [*range(9)], "label": [*"abcabcabc"]}
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture(params=["items", "columns"])
-def form(request):
-    return as_items if request.param == "items" else dict
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 # Another split.
