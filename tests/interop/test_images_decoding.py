@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from covey.errors import ExampleError, FeatureError
 from covey.schema import Features, Image, StringArray
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.images import decode_images, find_simplejpeg
+from covey.schema.pixels import decode_images, find_simplejpeg
 
 BILINEAR = PIL.Image.Resampling.BILINEAR
 JPEGS = {

@@ -20,7 +20,7 @@ from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.images import check_max_pixels, decode_images
+from covey.schema.pixels import check_max_pixels, decode_images
 
 
 class Dataset(Loadable):

@@ -17,7 +17,7 @@ from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.images import decode_images
+from covey.schema.pixels import decode_images
 
 Ids = NDArray[np.int64]
 NativeColumns = tuple[NDArray[Any], ...]
@@ -193,13 +193,11 @@ class BatchFormat:
             check_classes(self.examples, ids, classes)
         columns: Any = self.examples.decode(self.features, ids)
         if self.has_images:
-            size = self.options.image_size
-            assert not isinstance(size, int)
             columns = decode_images(
                 self.features,
                 columns,
                 lambda row: self.examples.place(int(ids[row])),
-                size=size,
+                size=self.options.pixels.size,
                 max_pixels=self.examples.max_pixels,
             )
         if self.transform is not None and len(ids):

@@ -9,7 +9,14 @@ from typing import Any
 from covey._fork import ForkAware
 from covey.errors import ClosedError, PlanError
 from covey.loader.options import LoadOptions
-from covey.loader.prefetch import Format, Producer, current_thread, detach, start_producer
+from covey.loader.prefetch import (
+    Allocate,
+    Format,
+    Producer,
+    current_thread,
+    detach,
+    start_producer,
+)
 from covey.plan import Plan
 
 
@@ -61,12 +68,19 @@ class LoaderIterator(ForkAware):
         options: Threads and prefetching.
         steps: Number of batches.
         end: Position after the last batch, if it is not the batch that follows it.
+        allocate: Allocates the arrays of batches.
     """
 
     _producer: Producer | None = None
 
     def __init__(
-        self, format: Format, position: Position, options: LoadOptions, steps: int, end: int | None
+        self,
+        format: Format,
+        position: Position,
+        options: LoadOptions,
+        steps: int,
+        end: int | None,
+        allocate: Allocate,
     ) -> None:
         super().__init__()
         self._format = format
@@ -74,6 +88,7 @@ class LoaderIterator(ForkAware):
         self._options = options
         self._left = steps
         self._end = end
+        self._allocate = allocate
         self._plan = position.plan
         self._closed = False
         self.is_busy = False
@@ -125,6 +140,7 @@ class LoaderIterator(ForkAware):
             steps=self._left,
             options=self._options,
             owner=position,
+            allocate=self._allocate,
         )
 
     def _check_open(self) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from covey.errors import PlanError, SmallClassesWarning
 from covey.loader import state as states
 from covey.loader.iterator import LoaderIterator, Position
 from covey.loader.options import LoadOptions
-from covey.loader.prefetch import BatchBuilder, Format
+from covey.loader.prefetch import Allocate, BatchBuilder, Format
 from covey.plan import BalancedPlan, Plan
 from covey.plan.balanced import Weights
 from covey.plan.base import check_int, check_step
@@ -52,6 +54,7 @@ class Loader:
         self._options = LoadOptions() if options is None else options
         self._position = Position(self._options.share(make_plan()))
         self._iterator: weakref.ref[LoaderIterator] | None = None
+        self._allocate: Allocate = np.empty
 
     @property
     def plan(self) -> Plan:
@@ -184,7 +187,12 @@ class Loader:
         self.close()
         available = max(0, self.plan.last_step - self.step)
         iterator = LoaderIterator(
-            self._format, self._position, self._options, min(steps, available), end
+            self._format,
+            self._position,
+            self._options,
+            min(steps, available),
+            end,
+            self._allocate,
         )
         self._iterator = weakref.ref(iterator)
         return iterator
@@ -196,12 +204,20 @@ class Loader:
             if iterator is not None:
                 iterator.close()
 
-    def copy(self, *, plan: Plan | None = None, batch: int | None = None) -> Loader:
+    def copy(
+        self,
+        *,
+        plan: Plan | None = None,
+        batch: int | None = None,
+        allocate: Allocate | None = None,
+    ) -> Loader:
         """Return a loader of the same batches with a position of its own.
 
         Args:
             plan: Its plan (default: the plan of this loader).
             batch: Index of its next batch (default: that of this loader).
+            allocate: Allocates the arrays that native threads write, in pinned memory for instance
+                (default: that of this loader).
         """
         with self._position.locked():
             other = object.__new__(Loader)
@@ -211,6 +227,8 @@ class Loader:
                 self._position.batch if batch is None else batch,
             )
             other._iterator = None
+            if allocate is not None:
+                other._allocate = allocate
             return other
 
     def __reduce__(self) -> tuple[Any, ...]:

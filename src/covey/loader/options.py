@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from covey._threads import cpu_count
 from covey.errors import FeatureError, PlanError
 from covey.plan import Mode, Plan
 from covey.plan.base import BatchKey, check_int
-from covey.schema.images import parse_size
+from covey.schema.pixels import Crop, Decode, PixelOptions, parse_size
 
 SEEDED = ("rng", "step", "row")
 
@@ -101,7 +101,13 @@ class LoadKeywords(TypedDict, total=False):
     batch_transform: Callable[..., Any] | None
     augmenter: Callable[..., Any] | None
     decode_images: bool
-    image_size: int | tuple[int, int] | None
+    image_size: int | tuple[int, int] | Literal["ragged"] | None
+    crop: Crop
+    crop_scale: tuple[float, float]
+    crop_ratio: tuple[float, float]
+    flip: bool
+    views: int
+    decode: Decode
     threads: int | None
     prefetch: int | None
     reuse_buffers: bool
@@ -127,8 +133,20 @@ class LoadOptions:
         augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns ``(x, y)``,
             called before `batch_transform`; a :class:`covey.augmenters.Augmenter`, for instance.
         decode_images: Decode images to pixels.
-        image_size: ``(height, width)`` of decoded images, or one integer for both (default: as
-            stored).
+        image_size: ``(height, width)`` of decoded images, or one integer for both. By default
+            images keep their size, which must be the same for all; ``"ragged"`` returns a list of
+            arrays of any size.
+        crop: The part of an image that is resized to `image_size`: ``"squash"`` all of it, which
+            changes the aspect ratio; ``"center"`` the largest central part of the right aspect
+            ratio; ``"random"`` a random part of random area and aspect ratio.
+        crop_scale: Smallest and largest area of a random crop, relative to the image.
+        crop_ratio: Smallest and largest aspect ratio (width / height) of a random crop.
+        flip: Mirror every image horizontally with probability 1/2.
+        views: Number of versions of each image, with a random crop and flip each; x is a tuple of
+            them if it is greater than 1. An image is decoded once.
+        decode: ``"exact"`` returns the pixels that Pillow returns, within one level if they are
+            resized. ``"fast"`` decodes JPEGs at 1/2, 1/4 or 1/8 of their size if `image_size` is
+            smaller still.
         threads: Number of threads that prefetch batches (default: one per CPU core). 0 disables
             prefetching.
         prefetch: Maximum number of prefetched batches (default: depends on their size).
@@ -150,7 +168,13 @@ class LoadOptions:
     batch_transform: Callable[..., Any] | None = None
     augmenter: Callable[..., Any] | None = None
     decode_images: bool = True
-    image_size: int | tuple[int, int] | None = None
+    image_size: int | tuple[int, int] | Literal["ragged"] | None = None
+    crop: Crop = "squash"
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = False
+    views: int = 1
+    decode: Decode = "exact"
     threads: int | None = None
     prefetch: int | None = None
     reuse_buffers: bool = False
@@ -160,12 +184,28 @@ class LoadOptions:
             check_int("threads", self.threads, 0, MAX_THREADS)
         if self.prefetch is not None:
             check_int("prefetch", self.prefetch, 1, MAX_PREFETCH)
-        if self.image_size is not None:
+        if self.image_size not in (None, "ragged"):
             object.__setattr__(self, "image_size", parse_size(self.image_size))
+        _ = self.pixels  # checks the options of images
         if self.select is not None and not isinstance(self.select, Iterable):
             raise FeatureError(
                 option="select", found=self.select, allowed="a name or a list of names"
             )
+
+    @property
+    def pixels(self) -> PixelOptions:
+        """How images are decoded."""
+        ragged = self.image_size == "ragged"
+        return PixelOptions(
+            size=None if self.image_size is None or ragged else parse_size(self.image_size),
+            ragged=ragged,
+            crop=self.crop,
+            crop_scale=self.crop_scale,
+            crop_ratio=self.crop_ratio,
+            flip=self.flip,
+            views=self.views,
+            decode=self.decode,
+        )
 
     @property
     def thread_count(self) -> int:

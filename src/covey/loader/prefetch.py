@@ -42,6 +42,11 @@ class Format(Protocol):
         """Return the batch of the examples `ids`."""
 
 
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""Returns an array of a shape and dtype. Views of it must hold a reference to it, by which the
+native core detects that the array is in use: its memory must not belong to another array."""
+
+
 class Producer(Protocol):
     """Builds the batches of consecutive steps."""
 
@@ -95,7 +100,14 @@ class BatchBuilder:
 
 
 def start_producer(
-    format: Format, plan: Plan, origin: int, *, steps: int, options: LoadOptions, owner: object
+    format: Format,
+    plan: Plan,
+    origin: int,
+    *,
+    steps: int,
+    options: LoadOptions,
+    owner: object,
+    allocate: Allocate = np.empty,
 ) -> Producer:
     """Return a producer of the `steps` batches from the batch `origin` on.
 
@@ -108,6 +120,7 @@ def start_producer(
         steps: Number of batches.
         options: Threads and prefetching.
         owner: Identity of the loader, for ``current_thread.owner``.
+        allocate: Allocates the arrays that the native core writes.
     """
     builder = BatchBuilder(format, plan, origin)
     threads = min(options.thread_count, steps)
@@ -129,6 +142,7 @@ def start_producer(
                 threads=threads,
                 prefetch=min(steps, prefetch),
                 reuse_buffers=options.reuse_buffers,
+                allocate=allocate,
             )
     prefetch = 2 * threads if options.prefetch is None else options.prefetch
     return ThreadedProducer(builder, steps=steps, threads=threads, prefetch=prefetch, owner=owner)
@@ -180,6 +194,7 @@ class NativeProducer:
         threads: int,
         prefetch: int,
         reuse_buffers: bool,
+        allocate: Allocate,
     ) -> None:
         self._builder = builder
         shapes = source.columns
@@ -201,7 +216,7 @@ class NativeProducer:
             record_ids=source.numbers,
             threads=threads,
             depth=prefetch,
-            allocate=partial(_allocate, shapes),
+            allocate=partial(_allocate, allocate, shapes),
             reuse_buffers=reuse_buffers,
         )
         _RUNNING.add(self)
@@ -227,11 +242,11 @@ class NativeProducer:
 
 
 def _allocate(
-    columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...], rows: int
+    allocate: Allocate,
+    columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],
+    rows: int,
 ) -> tuple[NDArray[Any], ...]:
-    # Arrays that own their memory: every view holds a reference to the owner, by which the native
-    # core detects that a buffer is in use.
-    return tuple(np.empty((rows, *shape), dtype) for shape, dtype in columns)
+    return tuple(allocate((rows, *shape), dtype) for shape, dtype in columns)
 
 
 class ThreadedProducer:

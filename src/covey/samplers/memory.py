@@ -19,7 +19,7 @@ from covey.plan.base import BatchKey, check_int
 from covey.samplers.base import Augmenting, Sampler
 from covey.samplers.inputs import ExampleRows, Ids, labelled, parse_class_list, parse_slice
 from covey.schema import Image
-from covey.schema.images import check_max_pixels, parse_size, read_pixels
+from covey.schema.pixels import check_max_pixels, parse_size, read_pixels
 from covey.storage import open_storage
 
 
