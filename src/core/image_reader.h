@@ -1,0 +1,82 @@
+// Decoders of one image format each. An object belongs to one thread, which reuses it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "image.h"
+#include "wire.h"
+
+namespace covey {
+
+// The form of decoded pixels.
+enum class PixelForm : std::uint8_t {
+  gray,  // 1 byte
+  rgb,   // 3 bytes
+  rgbx,  // 4 bytes, of which the last is undefined
+  rgba,  // 4 bytes; an image without alpha is opaque
+  deep_gray,  // 1 word of 16 bits
+  deep_rgb,   // 3 words
+  deep_rgba,  // 4 words
+};
+
+constexpr std::size_t pixel_bytes(PixelForm form) noexcept {
+  constexpr std::size_t kBytes[] = {1, 3, 4, 4, 2, 6, 8};
+  return kBytes[static_cast<std::size_t>(form)];
+}
+
+// Takes rows as they are decoded.
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+
+  // The rows [first, first + count) of the decoded image, from the column `left` on. The sink may
+  // overwrite them. Eight bytes after each row are readable.
+  virtual void add(std::uint8_t* data, std::size_t stride, std::uint32_t first, std::uint32_t count,
+                   std::uint32_t left) = 0;
+};
+
+class ImageReader {
+ public:
+  virtual ~ImageReader() = default;
+
+  // Reads the header. The data must stay in memory until the image is decoded.
+  virtual ImageFault open(Bytes data) = 0;
+
+  ImageSize size() const noexcept { return size_; }
+
+  // The number of channels as stored: 1, 2, 3 or 4; a palette, CMYK and YCCK count as RGB.
+  std::size_t channels() const noexcept { return channels_; }
+
+  // Whether samples have 16 bits.
+  bool is_deep() const noexcept { return is_deep_; }
+
+  // Whether pixels of this form can be decoded.
+  virtual bool can_read(PixelForm form) const noexcept = 0;
+
+  // Whether `read` can skip what is outside its box, and reduce the scale by 2, 4 or 8.
+  virtual bool can_reduce() const noexcept { return false; }
+
+  // Decodes the complete image into memory of the caller.
+  virtual ImageFault read_into(PixelForm form, std::uint8_t* out) = 0;
+
+  // Decodes rows that include `box`. The form is not `rgb`.
+  virtual ImageFault read(const Box& box, std::uint32_t reduction, PixelForm form,
+                          RowSink& sink) = 0;
+
+ protected:
+  ImageSize size_;
+  std::size_t channels_ = 0;
+  bool is_deep_ = false;
+};
+
+// The decoders of this build, or null.
+std::unique_ptr<ImageReader> make_jpeg_reader();
+std::unique_ptr<ImageReader> make_png_reader();
+
+// Their libraries with versions, or null.
+const char* jpeg_library() noexcept;
+const char* png_library() noexcept;
+
+}  // namespace covey

@@ -1,0 +1,197 @@
+#include "resize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "resize_internal.h"
+
+namespace covey {
+namespace internal {
+namespace {
+
+void horizontal(const Rows& in, const Weights& weights, std::size_t channels, std::uint8_t* out,
+                std::size_t out_stride) {
+  for (std::size_t y = 0; y < in.count; ++y) {
+    std::uint8_t* to = out + y * out_stride;
+    for (std::size_t x = 0; x < weights.ranges.size(); ++x, to += channels) {
+      const auto [first, count] = weights.ranges[x];
+      const std::int16_t* const k = weights.fixed.data() + x * weights.stride;
+      const std::uint8_t* const at = in.data + y * in.stride + std::size_t{4} * first;
+      for (std::size_t c = 0; c < channels; ++c) {
+        std::int32_t sum = 1 << (weights.precision - 1);
+        for (std::size_t i = 0; i < count; ++i) sum += at[4 * i + c] * k[i];
+        to[c] = to_byte(sum, weights.precision);
+      }
+    }
+  }
+}
+
+void vertical(const Rows& in, const Weights& weights, std::size_t row_bytes, std::uint8_t* out) {
+  for (std::size_t y = 0; y < weights.ranges.size(); ++y, out += row_bytes) {
+    vertical_tail(in, weights, y, 0, row_bytes, out);
+  }
+}
+
+}  // namespace
+
+const ResizeKernels kPortableKernels{horizontal, vertical};
+
+}  // namespace internal
+
+namespace {
+
+using internal::ResizeKernels;
+using internal::Rows;
+
+// The largest precision for which sums of 255 times all weights fit into 32 bits.
+constexpr int kMaxPrecision = 22;
+constexpr double kMaxWeight = 32767;
+// Bytes after a row that the kernels may read or write.
+constexpr std::size_t kPadding = 32;
+
+const ResizeKernels& kernels() noexcept {
+  static const ResizeKernels* const found = internal::x86_kernels();
+  return found != nullptr ? *found : internal::kPortableKernels;
+}
+
+void resize_gray(const Rows& in, const Weights& weights, std::uint8_t* out,
+                 std::size_t out_stride) {
+  for (std::size_t y = 0; y < in.count; ++y) {
+    for (std::size_t x = 0; x < weights.ranges.size(); ++x) {
+      const auto [first, count] = weights.ranges[x];
+      const std::int16_t* const k = weights.fixed.data() + x * weights.stride;
+      const std::uint8_t* const at = in.data + y * in.stride + first;
+      std::int32_t sum = 1 << (weights.precision - 1);
+      for (std::size_t i = 0; i < count; ++i) sum += at[i] * k[i];
+      out[y * out_stride + x] = internal::to_byte(sum, weights.precision);
+    }
+  }
+}
+
+}  // namespace
+
+void Weights::compute(double begin, double end, std::uint32_t low, std::uint32_t high,
+                      std::uint32_t size, bool is_reversed, bool is_deep) {
+  const double scale = (end - begin) / size;
+  const double support = std::max(scale, 1.0);
+  stride = (static_cast<std::size_t>(std::ceil(support)) * 2 + 1 + 1) / 2 * 2;
+  ranges.assign(size, {0, 0});
+  exact.assign(size * stride, 0.0);
+  double largest = 0;
+  for (std::uint32_t i = 0; i < size; ++i) {
+    const double center = begin + (i + 0.5) * scale;
+    auto first = static_cast<std::int64_t>(center - support + 0.5);
+    auto last = static_cast<std::int64_t>(center + support + 0.5);
+    first = std::max<std::int64_t>(first, low);
+    last = std::min<std::int64_t>(last, high);
+    const auto weight = [&](std::int64_t at) {
+      const double distance = std::abs((static_cast<double>(at) - center + 0.5) / support);
+      return distance < 1 ? 1 - distance : 0.0;
+    };
+    while (first + 1 < last && weight(first) == 0) ++first;
+    while (first + 1 < last && weight(last - 1) == 0) --last;
+    const std::size_t to = is_reversed ? size - 1 - i : i;
+    const auto count = static_cast<std::size_t>(last - first);
+    double* const k = exact.data() + to * stride;
+    double sum = 0;
+    for (std::size_t j = 0; j < count; ++j) {
+      k[j] = weight(first + static_cast<std::int64_t>(j));
+      sum += k[j];
+    }
+    for (std::size_t j = 0; j < count; ++j) {
+      k[j] = sum == 0 ? 1.0 / static_cast<double>(count) : k[j] / sum;
+      largest = std::max(largest, k[j]);
+    }
+    ranges[to] = {static_cast<std::uint32_t>(first - low), static_cast<std::uint32_t>(count)};
+  }
+  if (is_deep) return;
+  precision = 0;
+  while (precision < kMaxPrecision && largest * (2 << precision) < kMaxWeight) ++precision;
+  fixed.resize(exact.size());
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    fixed[i] = static_cast<std::int16_t>(std::lrint(exact[i] * (1 << precision)));
+  }
+}
+
+void Resizer::begin(const Box& box, std::uint32_t reduction, bool is_flipped,
+                    const ImageSpec& spec) {
+  const auto scaled = [&](std::uint32_t at) { return static_cast<double>(at) / reduction; };
+  const auto up = [&](std::uint32_t at) { return (at + reduction - 1) / reduction; };
+  needed_.top = box.top / reduction;
+  needed_.left = box.left / reduction;
+  needed_.height = up(box.bottom()) - needed_.top;
+  needed_.width = up(box.right()) - needed_.left;
+  size_ = spec.size;
+  channels_ = spec.channels;
+  is_deep_ = spec.is_deep;
+  horizontal_.compute(scaled(box.left), scaled(box.right()), needed_.left, needed_.right(),
+                      size_.width, is_flipped, is_deep_);
+  vertical_.compute(scaled(box.top), scaled(box.bottom()), needed_.top, needed_.bottom(),
+                    size_.height, false, is_deep_);
+  row_bytes_ = (size_.width * channels_ + 2 * kPadding - 1) / kPadding * kPadding;
+  if (is_deep_) {
+    deep_.resize(std::size_t{needed_.height} * size_.width * channels_);
+  } else {
+    resized_.resize(needed_.height * row_bytes_);
+  }
+}
+
+void Resizer::add(const std::uint8_t* data, std::size_t stride, std::uint32_t first,
+                  std::uint32_t count, std::uint32_t left) {
+  const std::uint32_t begin = std::max(first, needed_.top);
+  const std::uint32_t end = std::min(first + count, needed_.bottom());
+  if (begin >= end) return;
+  const std::size_t pixel = is_deep_ ? 2 * channels_ : channels_ == 1 ? 1 : 4;
+  data += (begin - first) * stride + (needed_.left - left) * pixel;
+  const Rows in{data, stride, end - begin};
+  const std::size_t row = begin - needed_.top;
+  if (is_deep_) return add_deep(in.data, stride, begin - needed_.top, end - begin);
+  std::uint8_t* const out = resized_.data() + row * row_bytes_;
+  if (channels_ == 1) {
+    resize_gray(in, horizontal_, out, row_bytes_);
+  } else {
+    kernels().horizontal(in, horizontal_, channels_, out, row_bytes_);
+  }
+}
+
+void Resizer::add_deep(const std::uint8_t* data, std::size_t stride, std::size_t row,
+                       std::size_t count) {
+  float* to = deep_.data() + row * size_.width * channels_;
+  for (std::size_t y = 0; y < count; ++y, data += stride) {
+    for (std::size_t x = 0; x < size_.width; ++x) {
+      const auto [first, taps] = horizontal_.ranges[x];
+      const double* const k = horizontal_.exact.data() + x * horizontal_.stride;
+      for (std::size_t c = 0; c < channels_; ++c) {
+        double sum = 0;
+        for (std::size_t i = 0; i < taps; ++i) {
+          std::uint16_t sample;
+          std::memcpy(&sample, data + 2 * ((first + i) * channels_ + c), sizeof sample);
+          sum += sample * k[i];
+        }
+        *to++ = static_cast<float>(sum);
+      }
+    }
+  }
+}
+
+void Resizer::finish(std::uint8_t* out) {
+  const std::size_t samples = size_.width * channels_;
+  if (!is_deep_) {
+    kernels().vertical({resized_.data(), row_bytes_, needed_.height}, vertical_, samples, out);
+    return;
+  }
+  for (std::size_t y = 0; y < size_.height; ++y) {
+    const auto [first, taps] = vertical_.ranges[y];
+    const double* const k = vertical_.exact.data() + y * vertical_.stride;
+    for (std::size_t x = 0; x < samples; ++x, out += 2) {
+      double sum = 0;
+      for (std::size_t i = 0; i < taps; ++i) sum += deep_[(first + i) * samples + x] * k[i];
+      const auto value =
+          static_cast<std::uint16_t>(std::clamp(std::nearbyint(static_cast<float>(sum)), 0.f, 65535.f));
+      std::memcpy(out, &value, sizeof value);
+    }
+  }
+}
+
+}  // namespace covey

@@ -1,0 +1,67 @@
+// Antialiased bilinear resizing, of rows as they are decoded. Results equal those of Pillow's
+// `Image.resize(size, BILINEAR)` within one level.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "image.h"
+
+namespace covey {
+
+// The weights of the input pixels of each output pixel, along one axis.
+struct Weights {
+  struct Range {
+    std::uint32_t first;
+    std::uint32_t count;
+  };
+
+  std::vector<Range> ranges;
+  std::size_t stride = 0;             // even: weights are applied in pairs
+  std::vector<std::int16_t> fixed;    // of 8-bit images, in units of 2^-precision
+  std::vector<double> exact;          // of 16-bit images
+  int precision = 0;
+
+  // The weights that resize [begin, end) of an axis to `size` pixels; pixels outside [low, high)
+  // are not used. Positions are relative to `low`.
+  void compute(double begin, double end, std::uint32_t low, std::uint32_t high, std::uint32_t size,
+               bool is_reversed, bool is_deep);
+};
+
+// Resizes one box of an image, whose rows are supplied from top to bottom.
+//
+// A pixel of 8-bit input takes one byte (grayscale) or four (RGB with an unused byte, RGBA); a
+// pixel of 16-bit input takes as many words as it has channels.
+class Resizer {
+ public:
+  // The box in the coordinates of the decoded image, whose pixels are 1 / `reduction` of those of
+  // the box; 1 if it is decoded in full.
+  void begin(const Box& box, std::uint32_t reduction, bool is_flipped, const ImageSpec& spec);
+
+  // The part of the decoded image that is needed.
+  const Box& needed() const noexcept { return needed_; }
+
+  // Takes the rows [first, first + count) of the decoded image; `data` is at the column `left`.
+  // Eight bytes after each row must be readable.
+  void add(const std::uint8_t* data, std::size_t stride, std::uint32_t first, std::uint32_t count,
+           std::uint32_t left);
+
+  // Writes the result, after all rows.
+  void finish(std::uint8_t* out);
+
+ private:
+  void add_deep(const std::uint8_t* data, std::size_t stride, std::size_t row, std::size_t count);
+
+  Box needed_;
+  ImageSize size_;
+  std::size_t channels_ = 0;
+  bool is_deep_ = false;
+  Weights horizontal_;
+  Weights vertical_;
+  std::size_t row_bytes_ = 0;         // of `resized_`
+  std::vector<std::uint8_t> resized_; // rows of the final width
+  std::vector<float> deep_;           // the same, of 16-bit images
+};
+
+}  // namespace covey
