@@ -3,12 +3,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "decode.h"
 #include "gather.h"
+#include "image.h"
 #include "plan.h"
 
 namespace covey {
+
+// A column of encoded images, of which batches have the pixels.
+struct ImageColumn {
+  std::size_t column;  // of the decoder
+  ImageSpec spec;
+  std::vector<std::size_t> outputs;  // index of the output of each view
+};
+
+// An image of a batch that the native decoders do not support.
+struct PendingImage {
+  std::size_t row;
+  std::size_t image;  // index of the image column
+};
 
 // Holds references only: the caller keeps the arguments alive. Threads may share it.
 class Batcher {
@@ -21,11 +36,18 @@ class Batcher {
     // Maps the record ids of the plan to those of all splits; null if they are equal.
     const std::int64_t* record_ids = nullptr;
     std::size_t count = 0;  // size of record_ids
+    std::vector<ImageColumn> images;
+    std::uint64_t seed = 0;  // of random crops
+  };
+
+  // A contiguous part of the rows of a batch.
+  struct Part {
+    std::size_t index = 0;
+    std::size_t count = 1;  // number of parts of the batch
   };
 
   Batcher(const Plan& plan, const Share& share, const RowTables& tables, const Decoder& decoder,
-          const Options& options) noexcept
-      : plan_(plan), share_(share), tables_(tables), decoder_(decoder), options_(options) {}
+          Options options);
 
   // The number of records of a full batch.
   std::size_t rows() const noexcept {
@@ -33,20 +55,29 @@ class Batcher {
     return (end - begin) * plan_.records_per_unit();
   }
 
-  // Builds the batch of a step, into memory for a full batch. Returns false for a shorter batch and
-  // on any fault: the caller then builds it in Python, which reports the error.
-  bool make(std::uint64_t step, const Mappings& shards, std::uint8_t* const* columns) const;
+  // The bytes of a row of each output: the columns of the decoder, the labels if they are added,
+  // and further views of images.
+  const std::vector<std::size_t>& row_bytes() const noexcept { return row_bytes_; }
+
+  // Builds a part of the batch of a step, into memory for a full batch. Returns false for a shorter
+  // batch and on any fault: the caller then builds the batch in Python, which reports the error.
+  bool make(std::uint64_t step, Part part, const Mappings& shards, std::uint8_t* const* columns,
+            std::vector<PendingImage>& pending) const;
 
  private:
   bool look_up(std::int64_t* ids, std::size_t rows) const noexcept;
-  bool check_classes(const std::int64_t* planned, const std::int64_t* labels,
+  bool check_classes(const std::int64_t* planned, const std::int64_t* labels, std::size_t first,
                      std::size_t rows) const noexcept;
+  bool decode_images(const std::vector<Bytes>& records, std::uint64_t batch, std::size_t first,
+                     std::size_t first_row, std::uint8_t* const* columns,
+                     std::vector<PendingImage>& pending) const;
 
   const Plan& plan_;
   const Share share_;
   const RowTables& tables_;
   const Decoder& decoder_;
   const Options options_;
+  std::vector<std::size_t> row_bytes_;
 };
 
 }  // namespace covey

@@ -37,18 +37,18 @@ enum class Crop : std::uint8_t {
 
 // How an encoded image becomes an array (height, width, channels).
 struct ImageSpec {
-  ImageSize size;           // of the result
-  std::size_t channels = 3; // of the result: 1, 3 or 4
-  bool is_deep = false;     // 16 bits per channel instead of 8
-  bool as_stored = false;   // images with another number of channels are a fault
+  ImageSize size;            // of the result
+  std::size_t channels = 3;  // of the result; 2 are not decoded, but resized
+  bool is_deep = false;      // 16 bits per channel instead of 8
+  bool as_stored = false;    // images with another number of channels are a fault
   Crop crop = Crop::none;
-  std::array<double, 2> scale{0.08, 1.0};        // area of a random box
-  std::array<double, 2> ratio{3. / 4, 4. / 3};   // width / height of a random box
-  bool flip = false;        // mirror every second result
-  bool fast = false;        // decode JPEGs at a reduced scale
-  bool orient = false;      // apply the EXIF orientation
-  std::size_t views = 1;    // number of results per image
-  ImageSize required;       // of the encoded image; 0 for any
+  std::array<double, 2> scale{0.08, 1.0};       // area of a random box
+  std::array<double, 2> ratio{3. / 4, 4. / 3};  // width / height of a random box
+  bool flip = false;                            // mirror every second result
+  bool fast = false;                            // decode JPEGs at a reduced scale
+  bool orient = false;                          // apply the EXIF orientation
+  std::size_t views = 1;                        // number of results per image
+  ImageSize required;                           // of the encoded image; 0 for any
   std::uint64_t max_pixels = 0;
 
   std::size_t bytes() const noexcept { return size.pixels() * channels * (is_deep ? 2 : 1); }

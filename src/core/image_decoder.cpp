@@ -42,15 +42,15 @@ void to_gray(std::uint8_t* pixels, std::size_t count) noexcept {
 // Passes rows on to the resizers of all views.
 class ViewSink final : public RowSink {
  public:
-  // `width` is that of rows to convert to grayscale; 0 if they are not converted.
-  ViewSink(std::vector<Resizer>& resizers, bool converts) : resizers_(resizers), converts_(converts) {}
+  // `converts` four-byte pixels to grayscale.
+  ViewSink(std::vector<Resizer>& resizers, bool converts)
+      : resizers_(resizers), converts_(converts) {}
 
-  void add(std::uint8_t* data, std::size_t stride, std::uint32_t first, std::uint32_t count,
-           std::uint32_t left) override {
-    if (converts_) {
-      for (std::uint32_t y = 0; y < count; ++y) to_gray(data + y * stride, (stride - kPadding) / 4);
+  void add(std::uint8_t* data, const RowRange& rows) override {
+    for (std::size_t y = 0; converts_ && y < rows.count; ++y) {
+      to_gray(data + y * rows.stride, rows.width);
     }
-    for (Resizer& resizer : resizers_) resizer.add(data, stride, first, count, left);
+    for (Resizer& resizer : resizers_) resizer.add(data, rows);
   }
 
  private:
@@ -63,10 +63,9 @@ class CopySink final : public RowSink {
  public:
   CopySink(std::vector<std::uint8_t>& out, std::size_t row) : out_(out), row_(row) {}
 
-  void add(std::uint8_t* data, std::size_t stride, std::uint32_t first, std::uint32_t count,
-           std::uint32_t) override {
-    for (std::uint32_t y = 0; y < count; ++y) {
-      std::memcpy(out_.data() + (first + y) * row_, data + y * stride, row_);
+  void add(std::uint8_t* data, const RowRange& rows) override {
+    for (std::size_t y = 0; y < rows.count; ++y) {
+      std::memcpy(out_.data() + (rows.first + y) * row_, data + y * rows.stride, row_);
     }
   }
 
@@ -90,8 +89,7 @@ void orient(const std::uint8_t* from, ImageSize size, std::size_t pixel, int ori
             std::uint8_t* to, std::size_t to_stride) noexcept {
   const bool flips_x = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
   const bool flips_y = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
-  const ImageSize result =
-      is_transposed(orientation) ? ImageSize{size.width, size.height} : size;
+  const ImageSize result = is_transposed(orientation) ? ImageSize{size.width, size.height} : size;
   for (std::uint32_t y = 0; y < result.height; ++y) {
     for (std::uint32_t x = 0; x < result.width; ++x) {
       std::uint32_t in_y = is_transposed(orientation) ? x : y;
@@ -139,6 +137,7 @@ ImageFault ImageDecoder::decode(const ImageSpec& spec, Bytes data, const RowKey&
   if (spec.as_stored && reader->channels() != spec.channels) {
     return {ImageError::channels, size, reader->channels(), {}};
   }
+  if (spec.channels == 2) return {ImageError::unsupported, size, 0, {}};
   const PixelForm form = form_of(spec);
   if (orientation != 1) return read_oriented(spec, *reader, orientation, key, out);
   if (spec.crop != Crop::center && spec.crop != Crop::random && size == spec.size &&
@@ -194,7 +193,7 @@ ImageFault ImageDecoder::read_oriented(const ImageSpec& spec, ImageReader& reade
   rotated_.resize(size.height * stride);
   orient(pixels_.data(), stored, pixel, orientation, rotated_.data(), stride);
   begin(spec, size, key, false);
-  ViewSink(resizers_, converts).add(rotated_.data(), stride, 0, size.height, 0);
+  ViewSink(resizers_, converts).add(rotated_.data(), {0, size.height, 0, size.width, stride});
   finish(out);
   return {};
 }
@@ -203,10 +202,10 @@ ImageFault ImageDecoder::frame(const ImageSpec& spec, const std::uint8_t* pixels
                                const RowKey& key, std::uint8_t* const* out) {
   if (spec.crop == Crop::none && size != spec.size) return {ImageError::size, size, 0, {}};
   begin(spec, size, key, false);
-  const std::size_t pixel = pixel_bytes(form_of(spec)), row = size.width * pixel;
+  const std::size_t pixel = spec.channels * (spec.is_deep ? 2 : 1), row = size.width * pixel;
   ViewSink sink(resizers_, false);
-  if (form_of(spec) == PixelForm::gray || spec.is_deep) {  // read without padding
-    for (Resizer& resizer : resizers_) resizer.add(pixels, row, 0, size.height, 0);
+  if (spec.channels == 1 || spec.is_deep) {  // read without padding
+    for (Resizer& resizer : resizers_) resizer.add(pixels, {0, size.height, 0, size.width, row});
   } else {
     const std::size_t stride = size.width * std::size_t{4} + kPadding;
     pixels_.resize(kStripRows * stride);
@@ -216,11 +215,10 @@ ImageFault ImageDecoder::frame(const ImageSpec& spec, const std::uint8_t* pixels
         const std::uint8_t* from = pixels + (y + i) * row;
         std::uint8_t* to = pixels_.data() + i * stride;
         for (std::uint32_t x = 0; x < size.width; ++x, from += pixel, to += 4) {
-          std::memcpy(to, from, 3);
-          to[3] = pixel == 4 ? from[3] : 255;
+          std::memcpy(to, from, pixel);
         }
       }
-      sink.add(pixels_.data(), stride, y, count, 0);
+      sink.add(pixels_.data(), {y, count, 0, size.width, stride});
     }
   }
   finish(out);
@@ -236,8 +234,8 @@ std::uint32_t ImageDecoder::begin(const ImageSpec& spec, ImageSize size, const R
   for (std::size_t view = 0; view < spec.views; ++view) {
     framings.push_back(choose_framing(spec, size, key, view));
     const Box& box = framings.back().box;
-    while (reduction > 1 && (box.width < reduction * spec.size.width ||
-                             box.height < reduction * spec.size.height)) {
+    while (reduction > 1 &&
+           (box.width < reduction * spec.size.width || box.height < reduction * spec.size.height)) {
       reduction /= 2;
     }
   }

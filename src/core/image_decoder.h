@@ -39,8 +39,8 @@ class ImageDecoder {
 
   std::unique_ptr<ImageReader> jpeg_;
   std::unique_ptr<ImageReader> png_;
-  std::vector<Resizer> resizers_;          // by view
-  std::vector<std::uint8_t> pixels_;       // of an image that is rotated
+  std::vector<Resizer> resizers_;     // by view
+  std::vector<std::uint8_t> pixels_;  // of an image that is rotated
   std::vector<std::uint8_t> rotated_;
 };
 

@@ -6,16 +6,17 @@
 #include <memory>
 
 #include "image.h"
+#include "resize.h"
 #include "wire.h"
 
 namespace covey {
 
 // The form of decoded pixels.
 enum class PixelForm : std::uint8_t {
-  gray,  // 1 byte
-  rgb,   // 3 bytes
-  rgbx,  // 4 bytes, of which the last is undefined
-  rgba,  // 4 bytes; an image without alpha is opaque
+  gray,       // 1 byte
+  rgb,        // 3 bytes
+  rgbx,       // 4 bytes, of which the last is undefined
+  rgba,       // 4 bytes; an image without alpha is opaque
   deep_gray,  // 1 word of 16 bits
   deep_rgb,   // 3 words
   deep_rgba,  // 4 words
@@ -26,15 +27,12 @@ constexpr std::size_t pixel_bytes(PixelForm form) noexcept {
   return kBytes[static_cast<std::size_t>(form)];
 }
 
-// Takes rows as they are decoded.
+// Takes rows as they are decoded, and may overwrite them. Eight bytes after each row are readable.
 class RowSink {
  public:
   virtual ~RowSink() = default;
 
-  // The rows [first, first + count) of the decoded image, from the column `left` on. The sink may
-  // overwrite them. Eight bytes after each row are readable.
-  virtual void add(std::uint8_t* data, std::size_t stride, std::uint32_t first, std::uint32_t count,
-                   std::uint32_t left) = 0;
+  virtual void add(std::uint8_t* data, const RowRange& rows) = 0;
 };
 
 class ImageReader {

@@ -43,7 +43,10 @@ void ignore_message(j_common_ptr common, int level) {
   if (level < 0) ++common->err->num_warnings;
 }
 
-boolean fail_at_end(j_decompress_ptr info) { ERREXIT(info, JERR_INPUT_EOF); }
+boolean fail_at_end(j_decompress_ptr info) {
+  ERREXIT(info, JERR_INPUT_EOF);
+  return FALSE;
+}
 
 void skip(j_decompress_ptr info, long count) {
   if (count <= 0) return;
@@ -166,7 +169,7 @@ class JpegReader final : public ImageReader {
           cmyk_to_rgbx(strip_.data() + i * stride, info_.output_width);
         }
       }
-      sink.add(strip_.data(), stride, y, count, left);
+      sink.add(strip_.data(), {y, count, left, info_.output_width, stride});
       y += count;
     }
     return finish(true);

@@ -67,14 +67,14 @@ class PngReader final : public ImageReader {
     if (is_interlaced_) {
       strip_.resize(size_.height * stride);
       if (!read_rows(strip_.data(), stride, size_.height)) return fault();
-      sink.add(strip_.data(), stride, 0, size_.height, 0);
+      sink.add(strip_.data(), {0, size_.height, 0, size_.width, stride});
       return finish(true);
     }
     strip_.resize(kStripRows * stride);
     for (std::uint32_t y = 0; y < box.bottom();) {
       const std::uint32_t count = std::min(kStripRows, box.bottom() - y);
       if (!read_rows(strip_.data(), stride, count)) return fault();
-      sink.add(strip_.data(), stride, y, count, 0);
+      sink.add(strip_.data(), {y, count, 0, size_.width, stride});
       y += count;
     }
     return finish(true);

@@ -11,8 +11,8 @@ constexpr std::chrono::microseconds kSpinWait{100};
 
 }  // namespace
 
-Prefetcher::Prefetcher(Work work, std::uint64_t steps, std::size_t threads)
-    : work_(std::move(work)), steps_(steps) {
+Prefetcher::Prefetcher(Work work, std::uint64_t steps, std::size_t threads, std::size_t parts)
+    : work_(std::move(work)), steps_(steps), parts_(parts) {
   try {
     for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   } catch (...) {  // the system cannot create more threads
@@ -40,9 +40,9 @@ void Prefetcher::give(std::size_t set) {
     make_room();
     free_.push_back(set);
     ++sets_;
-    // Waking a thread costs the consumer more than taking a batch: it waits until there is enough
-    // work.
-    wake = sleeping_ > 0 && 2 * free_.size() >= sets_;
+    // Waking a thread costs the consumer more than taking a small batch: it waits until there is
+    // enough work.
+    wake = sleeping_ > 0 && (parts_ > 1 || 2 * free_.size() >= sets_);
   }
   if (wake) may_work_.notify_one();
 }
@@ -52,7 +52,7 @@ void Prefetcher::make_room() {
   free_.reserve(sets_ + 1);
   if (sets_ < begun_.size()) return;
   std::vector<Step> larger(2 * sets_ + 8);
-  for (std::uint64_t i = taken_; i < claimed_; ++i) {
+  for (std::uint64_t i = taken_; i < claimed_ + (claimed_part_ > 0 ? 1 : 0); ++i) {
     larger[i % larger.size()] = begun_[i % begun_.size()];
   }
   begun_ = std::move(larger);
@@ -82,29 +82,40 @@ std::optional<Prefetcher::Result> Prefetcher::wait(std::chrono::milliseconds lon
 Prefetcher::Result Prefetcher::take() {
   const Step& step = begun_[taken_++ % begun_.size()];
   --sets_;
-  return {step.set, step.state == State::done};
+  return {step.set, !step.failed};
 }
 
 void Prefetcher::run() {
   std::unique_lock guard(lock_);
   for (;;) {
     ++sleeping_;
-    may_work_.wait(guard, [this] { return stopped_ || claimed_ == steps_ || !free_.empty(); });
+    may_work_.wait(guard, [this] { return stopped_ || claimed_ == steps_ || may_claim(); });
     --sleeping_;
     if (stopped_ || claimed_ == steps_) return;
     const std::uint64_t step = claimed_;
-    const std::size_t set = free_.back();
-    free_.pop_back();
-    begun_[claimed_++ % begun_.size()] = {set, State::open};
+    const std::size_t part = claimed_part_;
+    if (part == 0) {
+      begun_[step % begun_.size()] = {free_.back(), parts_, false};
+      free_.pop_back();
+    }
+    const std::size_t set = begun_[step % begun_.size()].set;
+    if (++claimed_part_ == parts_) {
+      claimed_part_ = 0;
+      ++claimed_;
+    }
+    const bool wake = parts_ > 1 && sleeping_ > 0 && may_claim() && claimed_ < steps_;
     guard.unlock();
+    if (wake) may_work_.notify_one();
     bool done = false;
     try {
-      done = work_(step, set);
+      done = work_(step, part, set);
     } catch (...) {  // out of memory: the consumer tries again, and raises
     }
     guard.lock();
-    begun_[step % begun_.size()].state = done ? State::done : State::failed;
-    if (consumer_waits_ && step == taken_) may_take_.notify_one();
+    Step& begun = begun_[step % begun_.size()];
+    begun.failed |= !done;
+    --begun.open;
+    if (consumer_waits_ && step == taken_ && begun.open == 0) may_take_.notify_one();
   }
 }
 

@@ -13,21 +13,21 @@
 
 namespace covey {
 
-// Each step is processed by a single thread. Results are written into sets of buffers, which the
-// consumer supplies and gets back with a result; their number limits the prefetching.
+// The parts of a step are processed by several threads. Results are written into sets of buffers,
+// which the consumer supplies and gets back with a result; their number limits the prefetching.
 class Prefetcher {
  public:
-  // Processes a step into a set of buffers, and returns whether it succeeded. Called by all
-  // threads.
-  using Work = std::function<bool(std::uint64_t step, std::size_t set)>;
+  // Processes a part of a step into a set of buffers, and returns whether it succeeded. Called by
+  // all threads.
+  using Work = std::function<bool(std::uint64_t step, std::size_t part, std::size_t set)>;
 
   struct Result {
     std::size_t set;
     bool done;
   };
 
-  // Processes the steps [0, steps).
-  Prefetcher(Work work, std::uint64_t steps, std::size_t threads);
+  // Processes the steps [0, steps), each in `parts` parts.
+  Prefetcher(Work work, std::uint64_t steps, std::size_t threads, std::size_t parts = 1);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
   ~Prefetcher() { stop(); }
@@ -41,32 +41,35 @@ class Prefetcher {
   // The same, after waiting for at most `longest`. The step must have a set.
   std::optional<Result> wait(std::chrono::milliseconds longest);
 
-  // Stops the threads, each after its current step.
+  // Stops the threads, each after its current part.
   void stop();
 
  private:
-  enum class State : std::uint8_t { open, failed, done };
   struct Step {
     std::size_t set;
-    State state;
+    std::size_t open;  // parts that are not processed yet
+    bool failed;
   };
 
   bool is_there() const noexcept {
-    return taken_ < claimed_ && begun_[taken_ % begun_.size()].state != State::open;
+    return taken_ < claimed_ && begun_[taken_ % begun_.size()].open == 0;
   }
+  bool may_claim() const noexcept { return claimed_part_ > 0 || !free_.empty(); }
   Result take();
   void make_room();
   void run();
 
   const Work work_;
   const std::uint64_t steps_;
+  const std::size_t parts_;
 
   std::mutex lock_;
   std::condition_variable may_work_;
   std::condition_variable may_take_;
   std::vector<std::size_t> free_;  // sets
   std::vector<Step> begun_;        // a ring buffer of the steps from taken_ to claimed_
-  std::uint64_t claimed_ = 0;
+  std::uint64_t claimed_ = 0;      // steps of which all parts are claimed
+  std::size_t claimed_part_ = 0;   // claimed parts of the step `claimed_`
   std::uint64_t taken_ = 0;
   std::size_t sets_ = 0;      // supplied and not taken
   std::size_t sleeping_ = 0;  // threads that wait for a set

@@ -10,32 +10,34 @@ namespace covey {
 namespace internal {
 namespace {
 
-void horizontal(const Rows& in, const Weights& weights, std::size_t channels, std::uint8_t* out,
-                std::size_t out_stride) {
+template <std::size_t kPixel>
+void resize_rows(const Rows<std::uint8_t>& in, const Weights& weights, std::size_t channels,
+                 std::int16_t* out, std::size_t out_stride) {
   for (std::size_t y = 0; y < in.count; ++y) {
-    std::uint8_t* to = out + y * out_stride;
+    std::int16_t* to = out + y * out_stride;
     for (std::size_t x = 0; x < weights.ranges.size(); ++x, to += channels) {
       const auto [first, count] = weights.ranges[x];
       const std::int16_t* const k = weights.fixed.data() + x * weights.stride;
-      const std::uint8_t* const at = in.data + y * in.stride + std::size_t{4} * first;
+      const std::uint8_t* const at = in.data + y * in.stride + kPixel * first;
       for (std::size_t c = 0; c < channels; ++c) {
-        std::int32_t sum = 1 << (weights.precision - 1);
-        for (std::size_t i = 0; i < count; ++i) sum += at[4 * i + c] * k[i];
-        to[c] = to_byte(sum, weights.precision);
+        std::int32_t sum = sample_half(weights.precision);
+        for (std::size_t i = 0; i < count; ++i) sum += at[kPixel * i + c] * k[i];
+        to[c] = to_sample(sum, weights.precision);
       }
     }
   }
 }
 
-void vertical(const Rows& in, const Weights& weights, std::size_t row_bytes, std::uint8_t* out) {
-  for (std::size_t y = 0; y < weights.ranges.size(); ++y, out += row_bytes) {
-    vertical_tail(in, weights, y, 0, row_bytes, out);
+void vertical(const Rows<std::int16_t>& in, const Weights& weights, std::size_t samples,
+              std::uint8_t* out) {
+  for (std::size_t y = 0; y < weights.ranges.size(); ++y, out += samples) {
+    vertical_tail(in, weights, y, 0, samples, out);
   }
 }
 
 }  // namespace
 
-const ResizeKernels kPortableKernels{horizontal, vertical};
+const ResizeKernels kPortableKernels{resize_rows<4>, vertical};
 
 }  // namespace internal
 
@@ -44,29 +46,15 @@ namespace {
 using internal::ResizeKernels;
 using internal::Rows;
 
-// The largest precision for which sums of 255 times all weights fit into 32 bits.
-constexpr int kMaxPrecision = 22;
+// The largest precision for which sums of the samples of either pass fit into 32 bits.
+constexpr int kMaxPrecision = 22 - internal::kFraction;
 constexpr double kMaxWeight = 32767;
-// Bytes after a row that the kernels may read or write.
-constexpr std::size_t kPadding = 32;
+// Samples after a row that the kernels may read or write.
+constexpr std::size_t kPadding = 16;
 
 const ResizeKernels& kernels() noexcept {
   static const ResizeKernels* const found = internal::x86_kernels();
   return found != nullptr ? *found : internal::kPortableKernels;
-}
-
-void resize_gray(const Rows& in, const Weights& weights, std::uint8_t* out,
-                 std::size_t out_stride) {
-  for (std::size_t y = 0; y < in.count; ++y) {
-    for (std::size_t x = 0; x < weights.ranges.size(); ++x) {
-      const auto [first, count] = weights.ranges[x];
-      const std::int16_t* const k = weights.fixed.data() + x * weights.stride;
-      const std::uint8_t* const at = in.data + y * in.stride + first;
-      std::int32_t sum = 1 << (weights.precision - 1);
-      for (std::size_t i = 0; i < count; ++i) sum += at[i] * k[i];
-      out[y * out_stride + x] = internal::to_byte(sum, weights.precision);
-    }
-  }
 }
 
 }  // namespace
@@ -129,30 +117,26 @@ void Resizer::begin(const Box& box, std::uint32_t reduction, bool is_flipped,
                       size_.width, is_flipped, is_deep_);
   vertical_.compute(scaled(box.top), scaled(box.bottom()), needed_.top, needed_.bottom(),
                     size_.height, false, is_deep_);
-  row_bytes_ = (size_.width * channels_ + 2 * kPadding - 1) / kPadding * kPadding;
+  stride_ = size_.width * channels_ + kPadding;
   if (is_deep_) {
     deep_.resize(std::size_t{needed_.height} * size_.width * channels_);
   } else {
-    resized_.resize(needed_.height * row_bytes_);
+    resized_.resize(needed_.height * stride_);
   }
 }
 
-void Resizer::add(const std::uint8_t* data, std::size_t stride, std::uint32_t first,
-                  std::uint32_t count, std::uint32_t left) {
-  const std::uint32_t begin = std::max(first, needed_.top);
-  const std::uint32_t end = std::min(first + count, needed_.bottom());
+void Resizer::add(const std::uint8_t* data, const RowRange& rows) {
+  const std::uint32_t begin = std::max(rows.first, needed_.top);
+  const std::uint32_t end = std::min(rows.first + rows.count, needed_.bottom());
   if (begin >= end) return;
   const std::size_t pixel = is_deep_ ? 2 * channels_ : channels_ == 1 ? 1 : 4;
-  data += (begin - first) * stride + (needed_.left - left) * pixel;
-  const Rows in{data, stride, end - begin};
+  data += (begin - rows.first) * rows.stride + (needed_.left - rows.left) * pixel;
+  const Rows<std::uint8_t> in{data, rows.stride, end - begin};
   const std::size_t row = begin - needed_.top;
-  if (is_deep_) return add_deep(in.data, stride, begin - needed_.top, end - begin);
-  std::uint8_t* const out = resized_.data() + row * row_bytes_;
-  if (channels_ == 1) {
-    resize_gray(in, horizontal_, out, row_bytes_);
-  } else {
-    kernels().horizontal(in, horizontal_, channels_, out, row_bytes_);
-  }
+  if (is_deep_) return add_deep(data, rows.stride, row, end - begin);
+  std::int16_t* const out = resized_.data() + row * stride_;
+  const auto resize = channels_ == 1 ? internal::resize_rows<1> : kernels().horizontal;
+  resize(in, horizontal_, channels_, out, stride_);
 }
 
 void Resizer::add_deep(const std::uint8_t* data, std::size_t stride, std::size_t row,
@@ -178,7 +162,7 @@ void Resizer::add_deep(const std::uint8_t* data, std::size_t stride, std::size_t
 void Resizer::finish(std::uint8_t* out) {
   const std::size_t samples = size_.width * channels_;
   if (!is_deep_) {
-    kernels().vertical({resized_.data(), row_bytes_, needed_.height}, vertical_, samples, out);
+    kernels().vertical({resized_.data(), stride_, needed_.height}, vertical_, samples, out);
     return;
   }
   for (std::size_t y = 0; y < size_.height; ++y) {
@@ -187,8 +171,8 @@ void Resizer::finish(std::uint8_t* out) {
     for (std::size_t x = 0; x < samples; ++x, out += 2) {
       double sum = 0;
       for (std::size_t i = 0; i < taps; ++i) sum += deep_[(first + i) * samples + x] * k[i];
-      const auto value =
-          static_cast<std::uint16_t>(std::clamp(std::nearbyint(static_cast<float>(sum)), 0.f, 65535.f));
+      const auto value = static_cast<std::uint16_t>(
+          std::clamp(std::nearbyint(static_cast<float>(sum)), 0.f, 65535.f));
       std::memcpy(out, &value, sizeof value);
     }
   }

@@ -18,15 +18,24 @@ struct Weights {
   };
 
   std::vector<Range> ranges;
-  std::size_t stride = 0;             // even: weights are applied in pairs
-  std::vector<std::int16_t> fixed;    // of 8-bit images, in units of 2^-precision
-  std::vector<double> exact;          // of 16-bit images
+  std::size_t stride = 0;           // even: weights are applied in pairs
+  std::vector<std::int16_t> fixed;  // of 8-bit images, in units of 2^-precision
+  std::vector<double> exact;        // of 16-bit images
   int precision = 0;
 
   // The weights that resize [begin, end) of an axis to `size` pixels; pixels outside [low, high)
   // are not used. Positions are relative to `low`.
   void compute(double begin, double end, std::uint32_t low, std::uint32_t high, std::uint32_t size,
                bool is_reversed, bool is_deep);
+};
+
+// Decoded rows in memory: [first, first + count) of an image, from the column `left` on.
+struct RowRange {
+  std::uint32_t first;
+  std::uint32_t count;
+  std::uint32_t left;
+  std::uint32_t width;
+  std::size_t stride;  // in bytes
 };
 
 // Resizes one box of an image, whose rows are supplied from top to bottom.
@@ -42,10 +51,9 @@ class Resizer {
   // The part of the decoded image that is needed.
   const Box& needed() const noexcept { return needed_; }
 
-  // Takes the rows [first, first + count) of the decoded image; `data` is at the column `left`.
-  // Eight bytes after each row must be readable.
-  void add(const std::uint8_t* data, std::size_t stride, std::uint32_t first, std::uint32_t count,
-           std::uint32_t left);
+  // Takes rows of the decoded image. Eight bytes after each row of four-byte pixels must be
+  // readable.
+  void add(const std::uint8_t* data, const RowRange& rows);
 
   // Writes the result, after all rows.
   void finish(std::uint8_t* out);
@@ -59,9 +67,9 @@ class Resizer {
   bool is_deep_ = false;
   Weights horizontal_;
   Weights vertical_;
-  std::size_t row_bytes_ = 0;         // of `resized_`
-  std::vector<std::uint8_t> resized_; // rows of the final width
-  std::vector<float> deep_;           // the same, of 16-bit images
+  std::size_t stride_ = 0;             // of `resized_`, in samples
+  std::vector<std::int16_t> resized_;  // rows of the final width
+  std::vector<float> deep_;            // the same, of 16-bit images
 };
 
 }  // namespace covey

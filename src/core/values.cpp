@@ -198,24 +198,34 @@ struct StringSink : NoSink {
   ColumnOut& out;
   std::size_t begin;
   std::size_t begin_offsets;
+  std::size_t begin_located;
 
   bool text;
   const std::uint8_t* wrong = nullptr;  // the first that is not valid UTF-8
 
   StringSink(ColumnOut& out, bool text)
-      : out(out), begin(out.values.size()), begin_offsets(out.offsets.size()), text(text) {}
+      : out(out),
+        begin(out.values.size()),
+        begin_offsets(out.offsets.size()),
+        begin_located(out.located == nullptr ? 0 : out.located->size()),
+        text(text) {}
 
   void clear() noexcept {
     out.values.truncate(begin);
     out.offsets.truncate(begin_offsets);
+    if (out.located != nullptr) out.located->resize(begin_located);
     count = 0;
     wrong = nullptr;
   }
   bool string(Bytes bytes) {
     if (text && wrong == nullptr && !is_utf8(bytes.begin, bytes.size())) wrong = bytes.begin;
+    ++count;
+    if (out.located != nullptr) {
+      out.located->push_back(bytes);
+      return true;
+    }
     out.values.append(bytes.begin, bytes.size());
     out.offsets.push_back(static_cast<std::int64_t>(out.values.size()));
-    ++count;
     return true;
   }
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "buffer.h"
 #include "column.h"
@@ -19,6 +20,9 @@ struct ColumnOut {
   Buffer<std::int64_t> row_splits;   // variable: offset of each row among the values (steps: among
                                      // the steps), and the end
   Buffer<std::int64_t> step_splits;  // steps: offset of each step among the values, and the end
+  // If not null, strings of fixed layout are located instead of copied. A string that a record has
+  // in several parts is outside of the record, in memory that is invalid after the call.
+  std::vector<Bytes>* located = nullptr;
 };
 
 // The result of decoding one Feature.

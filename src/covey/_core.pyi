@@ -101,6 +101,61 @@ def image_header(data: Buffer) -> tuple[str, int, int, int, int, int] | None:
     Return (format, height, width, channels, bits, EXIF orientation) of an encoded image, or None if the bytes are not a JPEG, PNG, GIF, BMP or WebP image.
     """
 
+def image_decoders() -> list[str]:
+    """
+    Return the libraries that decode images in this build, with their versions.
+    """
+
+class ImageSpec:
+    """How encoded images become arrays of one shape."""
+
+    def __init__(
+        self,
+        *,
+        size: tuple[int, int],
+        channels: int,
+        is_deep: bool,
+        as_stored: bool,
+        crop: str,
+        scale: tuple[float, float],
+        ratio: tuple[float, float],
+        flip: bool,
+        fast: bool,
+        orient: bool,
+        views: int,
+        required: tuple[int, int],
+        max_pixels: int,
+    ) -> None: ...
+    def decode(
+        self,
+        values: Buffer,
+        offsets: NDArray[int64],
+        out: list[NDArray[Any]],
+        seed: int,
+        batch: int,
+        first_row: int,
+        begin: int = 0,
+    ) -> tuple[int, str, int, int, int, str] | None:
+        """
+        Decode the images from `begin` on into one array per view. Return None, or for the first image that cannot be decoded (row, code, height, width, channels, message).
+        """
+
+    def frame(
+        self,
+        pixels: Buffer,
+        size: tuple[int, int],
+        out: list[NDArray[Any]],
+        seed: int,
+        batch: int,
+        row: int,
+    ) -> tuple[int, str, int, int, int, str] | None:
+        """Crop and resize pixels of another decoder, as `decode` does."""
+
+    def box(
+        self, height: int, width: int, seed: int, batch: int, row: int, view: int = 0
+    ) -> tuple[int, int, int, int, bool]:
+        """Return (top, left, height, width, is_flipped) of a view of an image."""
+
 def map_file(descriptor: int, begin: int, end: int, sequential: bool) -> NDArray[uint8]:
     """
     Map a part of an open file into memory, read-only. If the file is truncated while it is mapped, missing bytes read as zeros and has_faulted() is true.
@@ -367,10 +422,19 @@ class Prefetcher:
         depth: int,
         allocate: Callable[[int], tuple[NDArray[Any], ...]],
         reuse_buffers: bool,
+        images: Sequence[tuple[int, ImageSpec, Sequence[int]]] = (),
+        seed: int = 0,
+        parts: int = 1,
     ) -> None: ...
     def next(self) -> tuple[NDArray[Any], ...] | None:
         """
         Return the columns of the next step, and its classes; None if the batch is shorter than the others or cannot be built: the caller then builds it.
+        """
+
+    @property
+    def pending(self) -> list[tuple[int, int]]:
+        """
+        The (row, index in `images`) pairs of the last batch whose images the caller must decode.
         """
 
     def close(self) -> None:

@@ -1,13 +1,18 @@
 #include "../prefetcher.h"
 
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <deque>
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "../batcher.h"
 #include "gather.h"
+#include "images.h"
 #include "plan.h"
 
 namespace covey {
@@ -26,6 +31,7 @@ constexpr std::size_t kMaxLent = 4;
 struct BufferSet {
   nb::tuple arrays;
   std::vector<std::uint8_t*> columns;
+  std::vector<PendingImage> pending;
 
   // A view of an array holds a reference to it.
   bool is_free() const {
@@ -48,21 +54,27 @@ struct BufferSet {
   }
 };
 
+// A column of the decoder, how its images are decoded, and the index of the array of each view.
+using ImageArgument = std::tuple<std::size_t, const PyImageSpec*, std::vector<std::size_t>>;
+
 // Batches in the order of their steps, built by native threads, or on demand without threads.
 class PyPrefetcher {
  public:
   PyPrefetcher(const PyGather& gather, const PyDecoder& decoder, const PyPlan& plan,
                const Share& share, std::uint64_t steps, int check, std::ptrdiff_t label,
                bool add_labels, bool check_classes, nb::handle record_ids, std::size_t threads,
-               std::size_t depth, nb::callable allocate, bool reuse_buffers)
+               std::size_t depth, nb::callable allocate, bool reuse_buffers,
+               const std::vector<ImageArgument>& images, std::uint64_t seed, std::size_t parts)
       : gather_(gather),
         steps_(steps),
         depth_(depth),
+        parts_(threads == 0 ? 1 : parts),
         allocate_(std::move(allocate)),
         reuse_buffers_(reuse_buffers),
         process_(getpid()) {
     plan.check_step(steps, share);
     if (depth < 1) throw nb::value_error("depth must be >= 1");
+    if (parts < 1) throw nb::value_error("parts must be >= 1");
     if (label >= 0 && !decoder.is_one_int64(static_cast<std::size_t>(label))) {
       throw nb::value_error("the label must be a column of one int64");
     }
@@ -76,16 +88,32 @@ class PyPrefetcher {
       options.record_ids = reinterpret_cast<const std::int64_t*>(record_ids_->data());
       options.count = record_ids_->size() / sizeof(std::int64_t);
     }
-    for (const Column& column : decoder.decoder().columns()) {
-      const bool fixed = column.layout == Layout::fixed && column.element != Element::string;
-      if (!fixed) throw nb::value_error("all columns must be numbers of fixed shape");
-      sizes_.push_back(column.count * element_size(column.element));
+    const std::vector<Column>& columns = decoder.decoder().columns();
+    std::size_t outputs = columns.size() + (options.add_labels ? 1 : 0);
+    std::vector<bool> is_image(columns.size());
+    for (const auto& [column, spec, views] : images) {
+      covey::check(
+          column < columns.size() && views.size() == spec->spec.views && views[0] == column,
+          "an image column is invalid");
+      for (std::size_t i = 1; i < views.size(); ++i) {
+        covey::check(views[i] == outputs++, "further views must follow the other outputs");
+      }
+      is_image[column] = true;
+      options.images.push_back({column, spec->spec, views});
     }
-    if (options.add_labels) sizes_.push_back(sizeof(std::int64_t));
+    options.seed = seed;
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const bool is_string = columns[c].element == Element::string;
+      const bool fixed = columns[c].layout == Layout::fixed && is_string == is_image[c];
+      covey::check(fixed && (!is_string || columns[c].count == 1),
+                   "all columns must be numbers of fixed shape or images");
+    }
     batcher_.emplace(plan.plan(), share, gather.tables(), decoder.decoder(), options);
     if (threads == 0) return;
-    prefetcher_ = std::make_unique<Prefetcher>(
-        [this](std::uint64_t step, std::size_t set) { return make(step, set); }, steps, threads);
+    prefetcher_ =
+        std::make_unique<Prefetcher>([this](std::uint64_t step, std::size_t part,
+                                            std::size_t set) { return make(step, part, set); },
+                                     steps, threads, parts_);
     while (kept_ < depth_) prefetcher_->give(add());
   }
   PyPrefetcher(const PyPrefetcher&) = delete;
@@ -110,6 +138,8 @@ class PyPrefetcher {
     const Prefetcher::Result result = prefetcher_ != nullptr ? take() : make_now();
     ++taken_;
     nb::object views = nb::none();
+    pending_ = std::move(sets_[result.set].pending);
+    sets_[result.set].pending.clear();
     if (result.done) {
       views = sets_[result.set].views();
       lent_.push_back(result.set);
@@ -121,19 +151,33 @@ class PyPrefetcher {
     return views;
   }
 
+  // The (row, image column) pairs of the last batch that the caller must decode.
+  std::vector<std::pair<std::size_t, std::size_t>> pending() const {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    for (const PendingImage& each : pending_) pairs.emplace_back(each.row, each.image);
+    return pairs;
+  }
+
  private:
   void check_open() const {
     if (closed_) throw nb::value_error("the prefetcher is closed");
   }
 
-  bool make(std::uint64_t step, std::size_t set) const {
+  bool make(std::uint64_t step, std::size_t part, std::size_t set) {
     const auto shards = gather_.shards();
     std::uint8_t* const* columns;
     {
       const std::lock_guard guard(lock_);  // guards the vector, which may grow
       columns = sets_[set].columns.data();
     }
-    return batcher_->make(step, *shards, columns);
+    std::vector<PendingImage> pending;
+    const bool done = batcher_->make(step, {part, parts_}, *shards, columns, pending);
+    if (!pending.empty()) {
+      const std::lock_guard guard(lock_);
+      auto& all = sets_[set].pending;
+      all.insert(all.end(), pending.begin(), pending.end());
+    }
+    return done;
   }
 
   Prefetcher::Result take() {
@@ -160,7 +204,7 @@ class PyPrefetcher {
     }
     --kept_;
     const GilReleased released;
-    return {set, make(taken_, set)};
+    return {set, make(taken_, 0, set)};
   }
 
   // Reuses the sets that the caller released.
@@ -189,11 +233,12 @@ class PyPrefetcher {
   // Allocates a writable set.
   std::size_t add() {
     const auto arrays = nb::cast<nb::tuple>(allocate_(batcher_->rows()));
-    if (arrays.size() != sizes_.size()) throw nb::value_error("one array per column");
-    BufferSet set{arrays, {}};
-    for (std::size_t c = 0; c < sizes_.size(); ++c) {
+    const std::vector<std::size_t>& sizes = batcher_->row_bytes();
+    if (arrays.size() != sizes.size()) throw nb::value_error("one array per column");
+    BufferSet set{arrays, {}, {}};
+    for (std::size_t c = 0; c < sizes.size(); ++c) {
       const View view(arrays[c], PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS);
-      if (view.size() != sizes_[c] * batcher_->rows()) {
+      if (view.size() != sizes[c] * batcher_->rows()) {
         throw nb::value_error("an array has the wrong size");
       }
       set.columns.push_back(view.data());
@@ -223,10 +268,10 @@ class PyPrefetcher {
   const PyGather& gather_;
   std::optional<Batcher> batcher_;
   std::optional<View> record_ids_;
-  std::vector<std::size_t> sizes_;  // bytes of a row, by column
   std::uint64_t steps_;
   std::uint64_t taken_ = 0;
   std::size_t depth_;
+  std::size_t parts_;
   nb::callable allocate_;
   bool reuse_buffers_;
   bool closed_ = false;
@@ -237,6 +282,7 @@ class PyPrefetcher {
   std::vector<std::size_t> unused_;  // indexes of forgotten sets
   std::vector<std::size_t> free_;    // writable sets, without threads
   std::deque<std::size_t> lent_;
+  std::vector<PendingImage> pending_;       // of the last batch
   std::size_t kept_ = 0;                    // sets that are writable or being written
   std::unique_ptr<Prefetcher> prefetcher_;  // last: its threads use the other members
 };
@@ -247,21 +293,29 @@ void register_prefetcher(nb::module_& m) {
   nb::class_<PyPrefetcher>(m, "Prefetcher", "The batches of a plan, prefetched by native threads.")
       .def(nb::init<const PyGather&, const PyDecoder&, const PyPlan&, const Share&, std::uint64_t,
                     int, std::ptrdiff_t, bool, bool, nb::handle, std::size_t, std::size_t,
-                    nb::callable, bool>(),
+                    nb::callable, bool, const std::vector<ImageArgument>&, std::uint64_t,
+                    std::size_t>(),
            nb::arg("gather"), nb::arg("decoder"), nb::arg("plan"), nb::arg("share"), nb::kw_only(),
            nb::arg("steps"), nb::arg("check"), nb::arg("label"), nb::arg("add_labels"),
            nb::arg("check_classes"), nb::arg("record_ids").none(), nb::arg("threads"),
-           nb::arg("depth"), nb::arg("allocate"), nb::arg("reuse_buffers"), nb::keep_alive<1, 2>(),
-           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
+           nb::arg("depth"), nb::arg("allocate"), nb::arg("reuse_buffers"),
+           nb::arg("images") = nb::list(), nb::arg("seed") = 0, nb::arg("parts") = 1,
+           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
            nb::sig("def __init__(self, gather: Gather, decoder: Decoder, plan: Plan, "
                    "share: Share, *, steps: int, check: int, label: int, add_labels: bool, "
                    "check_classes: bool, record_ids: NDArray[int64] | None, threads: int, "
                    "depth: int, allocate: Callable[[int], tuple[NDArray[Any], ...]], "
-                   "reuse_buffers: bool) -> None"))
+                   "reuse_buffers: bool, "
+                   "images: Sequence[tuple[int, ImageSpec, Sequence[int]]] = (), seed: int = 0, "
+                   "parts: int = 1) -> None"))
       .def("next", &PyPrefetcher::next,
            nb::sig("def next(self) -> tuple[NDArray[Any], ...] | None"),
            "Return the columns of the next step, and its classes; None if the batch is shorter "
            "than the others or cannot be built: the caller then builds it.")
+      .def_prop_ro("pending", &PyPrefetcher::pending,
+                   nb::sig("def pending(self) -> list[tuple[int, int]]"),
+                   "The (row, index in `images`) pairs of the last batch whose images the caller "
+                   "must decode.")
       .def("close", &PyPrefetcher::close, nb::sig("def close(self) -> None"), "Stop the threads.");
 }
 

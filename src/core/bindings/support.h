@@ -23,6 +23,7 @@ void register_crc32c(nb::module_& m);
 void register_frames(nb::module_& m);
 void register_hash(nb::module_& m);
 void register_image_header(nb::module_& m);
+void register_images(nb::module_& m);
 void register_mapping(nb::module_& m);
 void register_columns(nb::module_& m);
 void register_encoder(nb::module_& m);

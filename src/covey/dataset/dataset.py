@@ -20,7 +20,7 @@ from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.pixels import check_max_pixels, decode_images
+from covey.schema.pixels import ImageColumn, check_max_pixels, decode_images
 
 
 class Dataset(Loadable):
@@ -294,9 +294,12 @@ class Dataset(Loadable):
     def _numbers(self) -> Ids | None:
         return None if self._selection.is_all else self._selection.all()
 
-    def native_source(self, features: Features, ids: Ids) -> NativeSource | None:
+    def native_source(
+        self, features: Features, ids: Ids, images: Mapping[str, ImageColumn]
+    ) -> NativeSource | None:
         """Return the source for reads by the native core; None if it cannot read the examples."""
-        native = features.native_decoder
+        rows = {name: (image.shape, image.dtype) for name, image in images.items()}
+        native = features.native_decoder(rows)
         if native is None or self._class_ids is not None:
             return None
         found = self._gatherer.mapped(self._selection.take(ids))
@@ -312,6 +315,9 @@ class Dataset(Loadable):
             has_labels=self.label is not None,
             numbers=self._numbers,
             columns=columns,
+            images=tuple(
+                (position, images[name]) for position, name in enumerate(features) if name in images
+            ),
         )
 
     def _check_has_label(self) -> None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey import _core
+from covey.arrays import StringArray
 from covey.errors import FeatureError, FormatError
 from covey.loader.options import Hook, LoadOptions, add_location, augment
 from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Features, Image, Tensor
-from covey.schema.codec import row_of
+from covey.schema.codec import RowArray, leaf, row_of
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.pixels import decode_images
+from covey.schema.pixels import ImageColumn, decode_each, locate_shape, native_formats
 
 Ids = NDArray[np.int64]
 NativeColumns = tuple[NDArray[Any], ...]
+
+# The native core builds batches of images if it decodes most of the first ones; Python decodes the
+# others, one after the other.
+_PROBED_IMAGES = 32
+_MIN_NATIVE_SHARE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +43,7 @@ class NativeSource:
         has_labels: Whether the index stores class ids; they are compared with those of the plan.
         numbers: Record id of each example, if they differ from the example ids.
         columns: Shape and dtype of one row of each column.
+        images: For each column of decoded images its index, and how images are decoded.
     """
 
     gather: _core.Gather
@@ -43,7 +52,8 @@ class NativeSource:
     label: int
     has_labels: bool
     numbers: Ids | None
-    columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+    columns: tuple[RowArray, ...]
+    images: tuple[tuple[int, ImageColumn], ...] = ()
 
     @property
     def add_labels(self) -> bool:
@@ -51,9 +61,31 @@ class NativeSource:
         return self.label < 0 and self.has_labels
 
     @property
+    def outputs(self) -> tuple[RowArray, ...]:
+        """Shape and dtype of one row of each output.
+
+        The columns, the labels if they are added, and the further views of images.
+        """
+        labels: list[RowArray] = [((), np.dtype(np.int64))] if self.add_labels else []
+        further: list[RowArray] = []
+        for _, image in self.images:
+            further += [(image.shape, image.dtype)] * (image.views - 1)
+        return (*self.columns, *labels, *further)
+
+    @property
+    def views(self) -> dict[int, list[int]]:
+        """The outputs of each column of images, by the index of the column."""
+        following = len(self.columns) + self.add_labels
+        outputs: dict[int, list[int]] = {}
+        for column, image in self.images:
+            outputs[column] = [column, *range(following, following + image.views - 1)]
+            following += image.views - 1
+        return outputs
+
+    @property
     def row_bytes(self) -> int:
         """Size in bytes of one decoded example."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.columns)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.outputs)
 
 
 class Examples(Protocol):
@@ -80,12 +112,15 @@ class Examples(Protocol):
     def max_pixels(self) -> int:
         """Maximum number of pixels of an image that is decoded."""
 
-    def native_source(self, features: Features, ids: Ids) -> NativeSource | None:
+    def native_source(
+        self, features: Features, ids: Ids, images: Mapping[str, ImageColumn]
+    ) -> NativeSource | None:
         """Return what the native core needs to read examples, or None if it cannot read them.
 
         Args:
             features: The features to decode.
             ids: The examples that are read first; their shards are opened now.
+            images: How the images of each feature are decoded.
         """
 
 
@@ -142,22 +177,83 @@ class BatchFormat:
         """Features of x."""
         self.features = decoded
         """Decoded features: those of x, and the label if it can be compared with the index."""
-        if options.image_size is not None and not self.has_images:
-            raise FeatureError(
-                f"none of the features {', '.join(names)} is a decoded image",
-                option="image_size",
-                found=options.image_size,
-                allowed="None",
-            )
+        self._check_image_options()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchFormat, (self.examples, self.options)
 
+    def _check_image_options(self) -> None:
+        options = self.options
+        if not self.has_images:
+            defaults = {field.name: field.default for field in dataclasses.fields(options)}
+            for option in ("image_size", "crop", "flip", "views", "decode"):
+                if getattr(options, option) != defaults[option]:
+                    raise FeatureError(
+                        f"none of the features {', '.join(self.names)} is a decoded image",
+                        option=option,
+                        found=getattr(options, option),
+                        allowed=repr(defaults[option]),
+                    )
+        if options.views > 1 and self.transform is not None:
+            raise FeatureError(
+                "a transform receives one image per example",
+                option="views",
+                found=options.views,
+                allowed="1 with transform=",
+                remedy="use batch_transform=, which receives all views",
+            )
+
     @property
     def has_images(self) -> bool:
         """Whether images are decoded."""
-        kinds = [self.features[name] for name in self.names]
-        return self.options.decode_images and any(isinstance(kind, Image) for kind in kinds)
+        return bool(self.image_names)
+
+    @property
+    def image_names(self) -> tuple[str, ...]:
+        """Features whose images are decoded."""
+        if not self.options.decode_images:
+            return ()
+        features = self.features
+        return tuple(name for name in features if isinstance(features[name], Image))
+
+    @cached_property
+    def images(self) -> dict[str, ImageColumn]:
+        """How the images of each feature are decoded to arrays of one shape.
+
+        Without `image_size` it is the shape of the first example.
+        """
+        columns = {}
+        for name in self.image_names:
+            feature = self.features[name]
+            assert isinstance(feature, Image)
+            height, width = self.options.pixels.size or feature.shape[:2]
+            channels = feature.shape[2]
+            if height is None or width is None or channels is None:
+                ids = np.zeros(1, np.int64)
+                found = locate_shape(
+                    name,
+                    feature,
+                    self._encoded(name, ids),
+                    0,
+                    self._locator(ids),
+                    self.examples.max_pixels,
+                )
+                height, width = height or found[0], width or found[1]
+                channels = channels or found[2]
+            shape = (height, width, channels)
+            columns[name] = ImageColumn(
+                name, feature, self.options.pixels, shape, self.examples.max_pixels
+            )
+        return columns
+
+    def _encoded(self, name: str, ids: Ids) -> StringArray:
+        """Return the encoded images of examples."""
+        columns = self.examples.decode(self.examples.features.select((name,)), ids)
+        encoded: StringArray = leaf(columns)
+        return encoded
+
+    def _locator(self, ids: Ids) -> Callable[[int], RecordLocation]:
+        return lambda row: self.examples.place(int(ids[row]))
 
     @property
     def has_hooks(self) -> bool:
@@ -172,11 +268,26 @@ class BatchFormat:
     @property
     def is_native(self) -> bool:
         """Whether the native core can build batches without Python."""
-        return not self.has_hooks and not self.has_images
+        return not self.has_hooks and not self.options.pixels.ragged
 
     def native_source(self, ids: Ids) -> NativeSource | None:
         """Return what the native core needs to build batches, or None if it cannot."""
-        return self.examples.native_source(self.features, ids) if self.is_native else None
+        if not self.is_native or (self.has_images and not self._can_decode_natively(ids)):
+            return None
+        return self.examples.native_source(self.features, ids, self.images)
+
+    def _can_decode_natively(self, ids: Ids) -> bool:
+        """Return whether the native core decodes most of the images of some examples."""
+        ids = ids[:_PROBED_IMAGES]
+        if not len(ids):
+            return False
+        formats = native_formats()
+        for name in self.image_names:
+            headers = [_core.image_header(bytes(each)) for each in self._encoded(name, ids)]
+            known = sum(header is not None and header[0] in formats for header in headers)
+            if known < _MIN_NATIVE_SHARE * len(ids):
+                return False
+        return True
 
     def build(
         self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]
@@ -193,13 +304,7 @@ class BatchFormat:
             check_classes(self.examples, ids, classes)
         columns: Any = self.examples.decode(self.features, ids)
         if self.has_images:
-            columns = decode_images(
-                self.features,
-                columns,
-                lambda row: self.examples.place(int(ids[row])),
-                size=self.options.pixels.size,
-                max_pixels=self.examples.max_pixels,
-            )
+            columns = self._decode_images(columns, ids, key)
         if self.transform is not None and len(ids):
             columns = self._transform(self.transform, columns, ids, key, check_cancelled)
         y = classes
@@ -210,6 +315,53 @@ class BatchFormat:
         except Exception as error:
             add_location(error, f"in the batch of the examples {ids[:4].tolist()} and others")
             raise
+
+    def _decode_images(self, columns: Mapping[str, Any], ids: Ids, key: BatchKey) -> dict[str, Any]:
+        """Return the columns with images decoded; several views are a tuple."""
+        flat = {name: self.features.find(columns, name) for name in self.features}
+        row_key, locate = (key.seed, key.step, key.row), self._locator(ids)
+        for name in self.image_names:
+            if self.options.pixels.ragged:
+                feature = self.features[name]
+                assert isinstance(feature, Image)
+                views: list[Any] = decode_each(
+                    name,
+                    feature,
+                    flat[name],
+                    locate,
+                    options=self.options.pixels,
+                    key=row_key,
+                    max_pixels=self.examples.max_pixels,
+                )
+            else:
+                views = list(self.images[name].decode(flat[name], locate, row_key))
+            flat[name] = views[0] if len(views) == 1 else tuple(views)
+        return self.features.nest(flat)
+
+    def complete(
+        self,
+        source: NativeSource,
+        outputs: NativeColumns,
+        pending: Sequence[tuple[int, int]],
+        ids: Ids,
+        key: BatchKey,
+    ) -> None:
+        """Decode the images of a native batch that the native core does not support.
+
+        Args:
+            source: What the batch was read from.
+            outputs: The arrays of the batch.
+            pending: Row, and index in the images of the source, of each of these images.
+            ids: The example ids of the batch.
+            key: Identity of the batch.
+        """
+        names, views = tuple(self.features), source.views
+        for row, number in pending:
+            column, image = source.images[number]
+            encoded = self._encoded(names[column], ids[row : row + 1])
+            out = [outputs[view][row : row + 1] for view in views[column]]
+            locate = partial(_same_location, self.examples.place(int(ids[row])))
+            image.decode(encoded, locate, (key.seed, key.step, key.row + row), out)
 
     def _transform(
         self,
@@ -251,13 +403,20 @@ class BatchFormat:
         names, label, add_labels = tuple(self.features), source.label, source.add_labels
         is_pair = (len(names) == 2 and label == 1) or (len(names) == 1 and add_labels)
         is_single = self.options.select is None or isinstance(self.options.select, str)
-        if is_pair and is_single and not self.options.as_dict:
+        views = {column: each for column, each in source.views.items() if len(each) > 1}
+        if is_pair and is_single and not self.options.as_dict and not views:
             return None
+        position_of_labels = len(source.columns)
         key = BatchKey(0, 0)  # unused: there are no hooks
 
         def compose(columns: NativeColumns) -> Any:
-            nested = self.features.nest(dict(zip(names, columns, strict=False)))
-            y = columns[label] if label >= 0 else columns[-1] if add_labels else None
+            flat: dict[str, Any] = dict(zip(names, columns, strict=False))
+            for column, each in views.items():
+                flat[names[column]] = tuple(columns[view] for view in each)
+            nested = self.features.nest(flat)
+            y = columns[label] if label >= 0 else None
+            if add_labels:
+                y = columns[position_of_labels]
             return self.compose(nested, y, key)
 
         return compose
@@ -289,6 +448,10 @@ class BatchFormat:
         while isinstance(x, Mapping) and len(x) == 1:
             (x,) = x.values()
         return columns if isinstance(x, Mapping) else x
+
+
+def _same_location(location: RecordLocation, _: int) -> RecordLocation:
+    return location
 
 
 def _hook(option: str, function: Callable[..., Any] | None) -> Hook | None:

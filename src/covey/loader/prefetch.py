@@ -20,6 +20,7 @@ from covey.loader.batch import BatchFormat, Ids, NativeSource
 from covey.loader.options import LoadOptions
 from covey.plan import Plan
 from covey.plan.base import BatchKey
+from covey.schema.codec import RowArray
 
 # The shards of the examples of the first steps are opened before the first batch is built.
 _STEPS_OPENED_FIRST = 4
@@ -27,6 +28,9 @@ _STEPS_OPENED_FIRST = 4
 # Limits of the default number of prefetched batches.
 _MAX_PREFETCHED_BATCHES = 16
 _MAX_PREFETCHED_BYTES = 16 << 20
+# Batches that all threads build together: two of them in work, the others finished.
+_MIN_PREFETCHED_BATCHES = 4
+_MIN_PART_IMAGES = 4
 
 
 class Format(Protocol):
@@ -93,6 +97,11 @@ class BatchBuilder:
         key = self.plan.key(step, self._origin)
         return self.format.build(ids[0], classes, key, self._check_cancelled)
 
+    def identify(self, step: int) -> tuple[Ids, BatchKey]:
+        """Return the example ids and the identity of the batch of a step."""
+        ids = self.plan.native.draw(step, 1, self.share)[0][0]
+        return ids, self.plan.key(step, self._origin)
+
     def first_ids(self, steps: int) -> NDArray[np.int64]:
         """Return the example ids of the first `steps` steps."""
         draw = self.plan.native.draw
@@ -129,11 +138,13 @@ def start_producer(
         ids = builder.first_ids(opened)
         source = format.native_source(ids)
         if source is not None:
-            prefetch = options.prefetch
+            prefetch, rows = options.prefetch, len(ids) // opened
+            # A small batch is built by one thread, a batch of images by all of them.
+            parts = min(rows // _MIN_PART_IMAGES, 2 * threads) if source.images else 1
             if prefetch is None:
-                batch_bytes = max(1, source.row_bytes * len(ids) // opened)
-                fitting = min(_MAX_PREFETCHED_BATCHES, _MAX_PREFETCHED_BYTES // batch_bytes)
-                prefetch = max(options.thread_count + 1, fitting)
+                fitting = _MAX_PREFETCHED_BYTES // max(1, source.row_bytes * rows)
+                needed = _MIN_PREFETCHED_BATCHES if parts > 1 else options.thread_count + 1
+                prefetch = max(needed, min(_MAX_PREFETCHED_BATCHES, fitting))
             return NativeProducer(
                 builder,
                 format,
@@ -141,6 +152,7 @@ def start_producer(
                 steps=steps,
                 threads=threads,
                 prefetch=min(steps, prefetch),
+                parts=max(1, parts),
                 reuse_buffers=options.reuse_buffers,
                 allocate=allocate,
             )
@@ -181,7 +193,8 @@ class NativeProducer:
     """Lets the native core build batches, and builds in Python those that it cannot.
 
     These are a shorter last batch of an epoch, a batch whose shards are not mapped yet, and a batch
-    with an error, so that the error is reported in full.
+    with an error, so that the error is reported in full. Images in formats that the native core
+    does not support are decoded when their batch is requested.
     """
 
     def __init__(
@@ -193,13 +206,13 @@ class NativeProducer:
         steps: int,
         threads: int,
         prefetch: int,
+        parts: int,
         reuse_buffers: bool,
         allocate: Allocate,
     ) -> None:
         self._builder = builder
-        shapes = source.columns
-        if source.add_labels:
-            shapes = (*shapes, ((), np.dtype(np.int64)))
+        self._format = format
+        self._source = source
         self._compose = format.native_composer(source)
         self._closed = False
         self._step = 0
@@ -216,8 +229,11 @@ class NativeProducer:
             record_ids=source.numbers,
             threads=threads,
             depth=prefetch,
-            allocate=partial(_allocate, allocate, shapes),
+            allocate=partial(_allocate, allocate, source.outputs),
             reuse_buffers=reuse_buffers,
+            images=[(column, image.spec, source.views[column]) for column, image in source.images],
+            seed=builder.plan.seed,
+            parts=parts,
         )
         _RUNNING.add(self)
 
@@ -232,6 +248,9 @@ class NativeProducer:
         self._step = step + 1
         if columns is None:
             return self._builder(step)
+        if self._source.images and self._prefetcher.pending:
+            ids, key = self._builder.identify(step)
+            self._format.complete(self._source, columns, self._prefetcher.pending, ids, key)
         return columns if self._compose is None else self._compose(columns)
 
     def interrupt(self) -> None:
@@ -243,7 +262,7 @@ class NativeProducer:
 
 def _allocate(
     allocate: Allocate,
-    columns: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],
+    columns: tuple[RowArray, ...],
     rows: int,
 ) -> tuple[NDArray[Any], ...]:
     return tuple(allocate((rows, *shape), dtype) for shape, dtype in columns)

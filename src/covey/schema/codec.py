@@ -266,7 +266,9 @@ class ExampleEncoder:
 Run = Callable[[_core.Decoder, list[Any]], list[Any]]
 """Calls a decoder with some records and the arrays to fill."""
 
-NativeDecoder = tuple[_core.Decoder, tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]]
+RowArray = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and dtype of one row of a column."""
+NativeDecoder = tuple[_core.Decoder, tuple[RowArray, ...]]
 """A decoder whose arrays are the columns, and the shape of a row and the dtype of each array."""
 
 
@@ -344,12 +346,21 @@ class RecordDecoder:
             return None
         return index
 
-    @property
-    def native_decoder(self) -> NativeDecoder | None:
-        """The native decoder, if its arrays are the columns; else None."""
-        if not self._is_direct:
-            return None
-        columns = ((shape, dtype) for shape, dtype in self._allocations if dtype is not None)
+    def native_decoder(self, images: Mapping[str, RowArray]) -> NativeDecoder | None:
+        """Return the native decoder, if its arrays are the columns; else None.
+
+        Args:
+            images: The shape and dtype of the decoded images of each image feature.
+        """
+        columns: list[RowArray] = []
+        for name, kind in self._kinds.items():
+            shape, dtype = self._allocations[len(columns)]
+            if name in images:
+                columns.append(images[name])
+            elif kind.is_direct and dtype is not None:
+                columns.append((shape, dtype))
+            else:
+                return None
         return self._decoder, tuple(columns)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from covey.schema.codec import (
     ExampleEncoder,
     NativeDecoder,
     RecordDecoder,
+    RowArray,
     Rows,
     Run,
     nest,
@@ -391,7 +393,12 @@ class Features(Mapping[str, Feature]):
         """Return the native column of a feature that is a single int64; None for others."""
         return self._decoder.column_of(name)
 
-    @property
-    def native_decoder(self) -> NativeDecoder | None:
-        """The native decoder, if its arrays are the columns; else None."""
-        return self._decoder.native_decoder
+    def native_decoder(
+        self, images: Mapping[str, RowArray] = MappingProxyType({})
+    ) -> NativeDecoder | None:
+        """Return the native decoder, if its arrays are the columns; else None.
+
+        Args:
+            images: The shape and dtype of the decoded images of each image feature.
+        """
+        return self._decoder.native_decoder(images)

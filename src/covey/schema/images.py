@@ -38,6 +38,7 @@ class Image(Feature):
     dtype: str = "uint8"
     format: str = "png"
     _: KW_ONLY
+    exif_orientation: bool = False
     default: Any = field(default=REQUIRED)
 
     def __post_init__(self) -> None:

@@ -1,18 +1,26 @@
-"""Pixels of encoded images: columns of decoded images, with crops and resizing."""
+"""Pixels of encoded images: decoding, cropping and resizing.
+
+The native core decodes JPEG and PNG if it was built with libjpeg-turbo and libpng; Pillow, and
+simplejpeg for JPEG, decode everything else. Crops and resizing are native in any case.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covey import _core
+from covey.arrays import StringArray
 from covey.errors import FeatureError
 from covey.schema.columns import Column, check_value_shape
 from covey.schema.diagnostics import RecordLocation
@@ -25,6 +33,18 @@ DECODED_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow's names of 8-bit images; each letter is a channel.
 _EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
+# Formats that the native core decodes if it has the library.
+_NATIVE_FORMATS = {"jpeg": "libjpeg-turbo", "png": "libpng"}
+
+Locate = Callable[[int], RecordLocation]
+"""Returns the location of a row, for messages."""
+RowKey = tuple[int, int, int]
+"""Seed, index of the batch, and index of its first row in the batch of all ranks: random crops and
+flips are derived from it."""
+PixelShape = tuple[int, int, int]
+"""Height, width and channels of a decoded image."""
+Fault = tuple[int, str, int, int, int, str]
+"""Row, code, height, width, channels and message."""
 
 
 Crop = Literal["squash", "center", "random"]
@@ -104,6 +124,12 @@ def _check_range(option: str, found: Any, maximum: float) -> None:
         )
 
 
+def native_formats() -> tuple[str, ...]:
+    """Return the formats that the native core decodes."""
+    libraries = [each.split()[0] for each in _core.image_decoders()]
+    return tuple(name for name, library in _NATIVE_FORMATS.items() if library in libraries)
+
+
 def check_max_pixels(value: Any) -> int:
     """Return the limit, or the default one for None."""
     if value is None:
@@ -111,186 +137,6 @@ def check_max_pixels(value: Any) -> int:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
         raise FeatureError(option="max_pixels", found=value, allowed="an integer >= 1")
     return int(value)
-
-
-def read_pixels(
-    feature: Image,
-    data: bytes,
-    size: tuple[int, int] | None = None,
-    out: NDArray[Any] | None = None,
-    *,
-    max_pixels: int = DEFAULT_MAX_PIXELS,
-) -> NDArray[Any]:
-    """Decode an image into pixels, (height, width, channels), of a feature's shape.
-
-    Args:
-        feature: The feature that the image must match.
-        data: The encoded image.
-        size: Height and width of the result: resized with bilinear interpolation, antialiased.
-        out: An array of the feature's dtype. If it has the shape of the result it is filled and
-            returned, else a new array is returned.
-        max_pixels: Maximum number of pixels (height x width) of the encoded image.
-    """
-    pillow = import_pillow()
-    try:
-        with pillow.open(io.BytesIO(data), formats=DECODED_FORMATS) as image:
-            _check_pixels(image, max_pixels)  # from the header, before decoding
-            pixels = _read_jpeg(feature, data, image, size, out)
-            if pixels is not None:
-                return pixels
-            pixels = _read(feature, data, image, size)
-    except FeatureError:
-        raise
-    except pillow.UnidentifiedImageError:  # its message has an address in memory
-        raise FeatureError(
-            f"the {len(data)} bytes are not an image in a supported format: "
-            f"{', '.join(DECODED_FORMATS)}"
-        ) from None
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise FeatureError(
-            f"{error}; max_pixels is {max_pixels:,}, and Pillow's own limit is "
-            "PIL.Image.MAX_IMAGE_PIXELS"
-        ) from None
-    except MemoryError:
-        raise FeatureError("there is not enough memory to decode the image") from None
-    except (OSError, ValueError, SyntaxError) as error:
-        raise FeatureError(f"the {len(data)} bytes are not a valid image: {error}") from None
-    if out is None or out.shape != pixels.shape:
-        out = np.empty(pixels.shape, feature.dtype)
-    out[...] = pixels
-    return out
-
-
-def _check_pixels(image: Any, max_pixels: int) -> None:
-    """Reject an image that needs too much memory."""
-    if image.width * image.height > max_pixels:
-        raise FeatureError(
-            f"the image has {image.height} x {image.width} = {image.width * image.height:,} pixels",
-            option="max_pixels",
-            found=max_pixels,
-            remedy="pass a larger value if the data is trusted",
-        )
-
-
-def _read(feature: Image, data: bytes, image: Any, size: tuple[int, int] | None) -> NDArray[Any]:
-    """Return the pixels of an image that Pillow has opened."""
-    mode = _mode(feature, image)
-    if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
-        raise FeatureError(
-            "the image has 16 bits in several channels, of which Pillow reads 8",
-            remedy="read the encoded image, and decode it with tf.io.decode_png(data, "
-            "dtype=tf.uint16)",
-        )
-    if mode != image.mode:
-        image = image.convert(mode)
-    if size == (image.height, image.width):
-        size = None
-    if mode not in _EIGHT_BITS:
-        column = Column("image", feature.dtype, feature.shape)
-        pixels: NDArray[Any] = column.coerce(_with_channels(np.asarray(image)))
-        return pixels if size is None else _resize(pixels, size)
-    check_value_shape((image.height, image.width, len(mode)), feature.shape)
-    return _with_channels(np.asarray(image if size is None else _scale(image, size)))
-
-
-def _mode(feature: Image, image: Any) -> str:
-    """Return Pillow's name of the mode that an image is converted to: the feature's channels."""
-    mode = str(image.mode)
-    if mode.startswith("I"):  # 16 bits, which a conversion would reduce
-        return mode
-    fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
-    return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
-
-
-def _with_channels(pixels: NDArray[Any]) -> NDArray[Any]:
-    return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
-
-
-def _is_deep(data: bytes) -> bool:
-    """Return whether the data is a PNG of 16 bits."""
-    return data.startswith(b"\x89PNG") and data[24:25] == b"\x10"
-
-
-def _resize(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """Resize an image of more than 8 bits: as floats, which every Pillow supports."""
-    channels = np.moveaxis(pixels, 2, 0).astype(np.float32)
-    resized = [np.asarray(_scale(import_pillow().fromarray(each), size)) for each in channels]
-    rounded: NDArray[Any] = np.rint(np.stack(resized, 2))
-    return rounded
-
-
-def _scale(image: Any, size: tuple[int, int]) -> Any:
-    # Not with `draft`, the scaled decoding of JPEG: it is off by several levels at sharp edges.
-    return image.resize(size[::-1], import_pillow().Resampling.BILINEAR)
-
-
-def _read_jpeg(
-    feature: Image,
-    data: bytes,
-    image: Any,
-    size: tuple[int, int] | None,
-    out: NDArray[Any] | None,
-) -> NDArray[Any] | None:
-    """Decode a JPEG with simplejpeg, directly into the result.
-
-    Returns None if Pillow must decode the image: it resizes as fast, and reports errors.
-    """
-    simplejpeg = find_simplejpeg()
-    shape = (image.height, image.width, len(image.mode))
-    if (
-        simplejpeg is None
-        or image.format != "JPEG"
-        or image.mode not in ("L", "RGB")
-        or image.mode != _mode(feature, image)
-        or feature.dtype != "uint8"
-        or size not in (None, shape[:2])
-    ):
-        return None
-    check_value_shape(shape, feature.shape)
-    pixels = np.empty(shape, np.uint8) if out is None or out.shape != shape else out
-    try:
-        colors = "GRAY" if image.mode == "L" else "RGB"
-        found = simplejpeg.decode_jpeg(data, colors, buffer=pixels)
-    except ValueError:
-        return None
-    return pixels if found.shape == shape else None
-
-
-@functools.cache
-def find_simplejpeg() -> Any:
-    """Return the module simplejpeg, if it is installed and decodes the same pixels as Pillow."""
-    from PIL import features
-
-    # Both use libjpeg-turbo then; other libraries round differently.
-    if not features.check_feature("libjpeg_turbo"):
-        return None
-    return importlib.import_module("simplejpeg") if importlib.util.find_spec("simplejpeg") else None
-
-
-def decode_images(
-    features: Features,
-    columns: Mapping[str, Any],
-    locate: Callable[[int], RecordLocation],
-    *,
-    size: tuple[int, int] | None = None,
-    max_pixels: int = DEFAULT_MAX_PIXELS,
-) -> dict[str, Any]:
-    """Return the columns with images decoded: an array if all have one shape, else a list.
-
-    Args:
-        features: Features of the columns.
-        columns: Columns with encoded images.
-        locate: Function that returns the location of a row, for messages.
-        size: Height and width that images are resized to; the columns are then arrays.
-        max_pixels: Maximum number of pixels of an encoded image.
-    """
-    import_pillow()  # raises here if missing: not the error of a record
-    size = None if size is None else parse_size(size)
-    flat = {name: features.find(columns, name) for name in features}
-    for name, feature in features.items():
-        if isinstance(feature, Image):
-            flat[name] = _decode(name, feature, flat[name], locate, size, max_pixels)
-    return features.nest(flat)
 
 
 def parse_size(size: Any) -> tuple[int, int]:
@@ -308,47 +154,409 @@ def parse_size(size: Any) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
-def _decode(
+class ImageColumn:
+    """Decodes the images of one feature to arrays of one shape.
+
+    Args:
+        name: The feature.
+        feature: Its type.
+        options: How images are decoded.
+        shape: Shape of a decoded image.
+        max_pixels: Maximum number of pixels of an encoded image.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        feature: Image,
+        options: PixelOptions,
+        shape: PixelShape,
+        max_pixels: int = DEFAULT_MAX_PIXELS,
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype: np.dtype[Any] = np.dtype(feature.dtype)
+        self._feature = feature
+        self._max_pixels = max_pixels
+        self._is_resized = options.size is not None
+        height, width, _ = feature.shape
+        self.spec = _core.ImageSpec(
+            size=shape[:2],
+            channels=shape[2],
+            is_deep=feature.dtype == "uint16",
+            as_stored=feature.shape[2] is None,
+            crop=options.crop if self._is_resized else "none",
+            scale=options.crop_scale,
+            ratio=options.crop_ratio,
+            flip=options.flip,
+            fast=options.decode == "fast",
+            orient=feature.exif_orientation,
+            views=options.views,
+            required=(height or 0, width or 0),
+            max_pixels=max_pixels,
+        )
+        self.views = options.views
+
+    def allocate(self, rows: int) -> list[NDArray[Any]]:
+        """Return the arrays of `rows` images, one for each view."""
+        return [np.empty((rows, *self.shape), self.dtype) for _ in range(self.views)]
+
+    def decode(
+        self,
+        encoded: StringArray,
+        locate: Locate | None,
+        key: RowKey = (0, 0, 0),
+        out: list[NDArray[Any]] | None = None,
+    ) -> list[NDArray[Any]]:
+        """Decode images; return the array of each view.
+
+        Args:
+            encoded: The encoded images.
+            locate: Function that returns the location of a row; None for an image that is not in a
+                record.
+            key: Identity of the rows.
+            out: Arrays to decode into (default: new ones).
+        """
+        views = self.allocate(len(encoded)) if out is None else out
+        row = 0
+        while True:
+            fault = self.spec.decode(encoded.data, encoded.offsets, views, *key, row)
+            if fault is None:
+                return views
+            row = fault[0]
+            try:
+                if fault[1] != "unsupported":
+                    raise self._error(fault, encoded)
+                self._decode_in_python(encoded, row, key, views)
+            except _SizesError as error:
+                error.feature = self.name
+                raise
+            except FeatureError as error:
+                if locate is None:
+                    raise
+                raise locate(row).error(error, self.name) from None
+            row += 1
+
+    def _decode_in_python(
+        self, encoded: StringArray, row: int, key: RowKey, views: list[NDArray[Any]]
+    ) -> None:
+        data = bytes(encoded[row])
+        channels = None if self._feature.shape[2] is None else self.shape[2]
+        pixels = _decode_in_python(self._feature, data, channels, self._max_pixels)
+        if pixels.shape[2] != self.shape[2]:
+            raise self._error((row, "channels", 0, 0, pixels.shape[2], ""), encoded)
+        seed, batch, first = key
+        rows = [view[row] for view in views]
+        size = pixels.shape[:2]
+        fault = self.spec.frame(pixels, size, rows, seed, batch, first + row)
+        if fault is not None:
+            raise self._error((row, *fault[1:]), encoded)
+
+    def _error(self, fault: Fault, encoded: StringArray) -> FeatureError:
+        """Return the error for an image that cannot be decoded."""
+        row, code, height, width, channels, message = fault
+        data = bytes(encoded[row])
+        if code == "too_large":
+            return _too_large(height, width, self._max_pixels)
+        if code == "memory":
+            return FeatureError("there is not enough memory to decode the image")
+        if code == "channels":
+            expected = self.shape[2]
+            return FeatureError(
+                f"the image has {channels} channels, the first has {expected}",
+                remedy=f"declare the number of channels: Image(channels={expected})",
+            )
+        if code == "size":
+            try:
+                check_value_shape((height, width, self.shape[2]), self._feature.shape)
+            except FeatureError as error:
+                return error
+            return _sizes_error(self._feature, encoded, self.shape)
+        return FeatureError(f"the {len(data)} bytes are not a valid image: {message}")
+
+
+class _SizesError(FeatureError):
+    """The images of a batch have different sizes, which is not the fault of one record."""
+
+
+def _sizes_error(feature: Image, encoded: StringArray, expected: PixelShape) -> _SizesError:
+    sizes = {expected[:2]}
+    for row in range(len(encoded)):
+        with contextlib.suppress(FeatureError):
+            sizes.add(find_shape(feature, bytes(encoded[row]))[:2])
+    listed = [f"{height} x {width}" for height, width in sorted(sizes)]
+    others = "" if len(listed) <= 4 else f" and {len(listed) - 4} others"
+    return _SizesError(
+        f"images have different sizes: {', '.join(listed[:4])}{others}",
+        option="image_size",
+        found=None,
+        allowed="(height, width), or 'ragged' for a list of arrays",
+    )
+
+
+def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> PixelShape:
+    """Return the shape of a decoded image, from its header.
+
+    Raises:
+        FeatureError: If the data is not an image, or has too many pixels.
+    """
+    header = _core.image_header(data)
+    if header is not None and header[0] in _NATIVE_FORMATS:
+        name, height, width, channels, _, orientation = header
+        channels = 3 if name == "jpeg" and channels == 4 else channels
+    else:
+        with _opened(data, max_pixels) as image:
+            height, width, channels = image.height, image.width, len(_mode(feature, image))
+            orientation = image.getexif().get(_ORIENTATION, 1) if feature.exif_orientation else 1
+            channels = 1 if image.mode.startswith(("I", "F")) else channels
+    if height * width > max_pixels:
+        raise _too_large(height, width, max_pixels)
+    if feature.exif_orientation and orientation >= 5:
+        height, width = width, height
+    return height, width, feature.shape[2] or channels
+
+
+def read_pixels(
+    feature: Image,
+    data: bytes,
+    size: tuple[int, int] | None = None,
+    *,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> NDArray[Any]:
+    """Decode an image into pixels, (height, width, channels), of a feature's shape.
+
+    Args:
+        feature: The feature that the image must match.
+        data: The encoded image.
+        size: Height and width of the result: resized with bilinear interpolation, antialiased.
+        max_pixels: Maximum number of pixels (height x width) of the encoded image.
+    """
+    shape = find_shape(feature, data, max_pixels)
+    check_value_shape(shape, feature.shape)
+    shape = shape if size is None else (*size, shape[2])
+    column = ImageColumn("image", feature, PixelOptions(size=size), shape, max_pixels)
+    encoded = StringArray(np.frombuffer(data, np.uint8), np.array([0, len(data)]), False)
+    (pixels,) = column.decode(encoded, None)
+    result: NDArray[Any] = pixels[0]
+    return result
+
+
+def decode_images(
+    features: Features,
+    columns: Mapping[str, Any],
+    locate: Locate,
+    *,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> dict[str, Any]:
+    """Return the columns with images decoded: an array if all have one shape, else a list.
+
+    Args:
+        features: Features of the columns.
+        columns: Columns with encoded images.
+        locate: Function that returns the location of a row, for messages.
+        max_pixels: Maximum number of pixels of an encoded image.
+    """
+    flat = {name: features.find(columns, name) for name in features}
+    for name, feature in features.items():
+        if isinstance(feature, Image):
+            flat[name] = _decode_column(name, feature, flat[name], locate, max_pixels)
+    return features.nest(flat)
+
+
+def decode_each(
     name: str,
     feature: Image,
-    encoded: Any,
-    locate: Callable[[int], RecordLocation],
-    size: tuple[int, int] | None,
-    max_pixels: int,
-) -> Any:
-    shape = feature.shape if size is None else (*size, feature.shape[2])
-    stacked = size is not None or None not in shape
-    rows = len(encoded)
-    if rows == 0 and stacked:
-        return np.zeros((0, *(length or 0 for length in shape)), feature.dtype)
-    # Allocated after the first image, which proves that the shape of the schema is right.
-    out: NDArray[Any] | None = None
-    images: list[NDArray[Any]] = []
-    for row, each in enumerate(encoded):
-        try:
-            if out is None:
-                images.append(read_pixels(feature, bytes(each), size, max_pixels=max_pixels))
-            else:
-                found = read_pixels(feature, bytes(each), size, out[row], max_pixels=max_pixels)
-                _check_channels(found, out)
-        except FeatureError as error:
-            raise locate(row).error(error, name) from None
-        if row == 0 and rows > 1 and stacked:
-            out = np.empty((rows, *images[0].shape), feature.dtype)
-            out[0] = images[0]
-    if out is not None:
-        return out
-    if rows == 1:
-        return images[0][np.newaxis]
-    return np.stack(images) if len({image.shape for image in images}) == 1 else images
+    encoded: StringArray,
+    locate: Locate,
+    *,
+    options: PixelOptions | None = None,
+    key: RowKey = (0, 0, 0),
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> list[list[NDArray[Any]]]:
+    """Decode images of any size; return the list of arrays of each view.
 
-
-def _check_channels(image: NDArray[Any], out: NDArray[Any]) -> None:
-    """Check that an image was decoded into `out`; its size was checked before."""
-    found, expected = image.shape[2], out.shape[3]
-    if found != expected:
-        raise FeatureError(
-            f"the image has {found} channels, the first of the batch has {expected}",
-            remedy="declare the number of channels to get one array: "
-            f"Image(shape=(None, None, {expected}))",
+    Args:
+        name: The feature.
+        feature: Its type.
+        encoded: The encoded images.
+        locate: Function that returns the location of a row, for messages.
+        options: How images are decoded; they keep their size.
+        key: Identity of the rows.
+        max_pixels: Maximum number of pixels of an encoded image.
+    """
+    options = PixelOptions() if options is None else options
+    views: list[list[NDArray[Any]]] = [[] for _ in range(options.views)]
+    seed, batch, first = key
+    for row in range(len(encoded)):
+        shape = locate_shape(name, feature, encoded, row, locate, max_pixels)
+        column = ImageColumn(name, feature, options, shape, max_pixels)
+        found = column.decode(
+            encoded[row : row + 1], partial(_locate_at, locate, row), (seed, batch, first + row)
         )
+        for view, pixels in zip(views, found, strict=True):
+            view.append(pixels[0])
+    return views
+
+
+def _locate_at(locate: Locate, row: int, _: int) -> RecordLocation:
+    return locate(row)
+
+
+def locate_shape(
+    name: str, feature: Image, encoded: StringArray, row: int, locate: Locate, max_pixels: int
+) -> PixelShape:
+    """Return the shape of a decoded image, as `find_shape`; errors name its record."""
+    try:
+        shape = find_shape(feature, bytes(encoded[row]), max_pixels)
+        check_value_shape(shape, feature.shape)
+    except FeatureError as error:
+        raise locate(row).error(error, name) from None
+    return shape
+
+
+def _decode_column(
+    name: str, feature: Image, encoded: StringArray, locate: Locate, max_pixels: int
+) -> Any:
+    rows = range(len(encoded))
+    if not rows:
+        shape = tuple(length or 0 for length in feature.shape)
+        return np.zeros((0, *shape), feature.dtype)
+    shapes = {locate_shape(name, feature, encoded, row, locate, max_pixels) for row in rows}
+    if len(shapes) > 1:
+        return decode_each(name, feature, encoded, locate, max_pixels=max_pixels)[0]
+    column = ImageColumn(name, feature, PixelOptions(), shapes.pop(), max_pixels)
+    return column.decode(encoded, locate)[0]
+
+
+# Decoding in Python.
+
+_ORIENTATION = 0x0112
+
+
+def _too_large(height: int, width: int, max_pixels: int) -> FeatureError:
+    return FeatureError(
+        f"the image has {height} x {width} = {width * height:,} pixels",
+        option="max_pixels",
+        found=max_pixels,
+        remedy="pass a larger value if the data is trusted",
+    )
+
+
+@contextlib.contextmanager
+def _opened(data: bytes, max_pixels: int) -> Iterator[Any]:
+    """Open an image with Pillow, and convert its errors."""
+    pillow = import_pillow()
+    try:
+        with pillow.open(io.BytesIO(data), formats=DECODED_FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise _too_large(image.height, image.width, max_pixels)
+            yield image
+    except FeatureError:
+        raise
+    except pillow.UnidentifiedImageError:  # its message has an address in memory
+        raise FeatureError(
+            f"the {len(data)} bytes are not an image in a supported format: "
+            f"{', '.join(DECODED_FORMATS)}"
+        ) from None
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise FeatureError(
+            f"{error}; max_pixels is {max_pixels:,}, and Pillow's own limit is "
+            "PIL.Image.MAX_IMAGE_PIXELS"
+        ) from None
+    except MemoryError:
+        raise FeatureError("there is not enough memory to decode the image") from None
+    except (OSError, ValueError, SyntaxError) as error:
+        raise FeatureError(f"the {len(data)} bytes are not a valid image: {error}") from None
+
+
+def _decode_in_python(
+    feature: Image, data: bytes, channels: int | None, max_pixels: int
+) -> NDArray[Any]:
+    """Return the pixels of an image, decoded by Pillow or simplejpeg.
+
+    Args:
+        feature: The feature that the image must match.
+        data: The encoded image.
+        channels: Number of channels of the result; None for those of the image.
+        max_pixels: Maximum number of pixels.
+    """
+    with _opened(data, max_pixels) as image:
+        is_rotated = feature.exif_orientation and image.getexif().get(_ORIENTATION, 1) != 1
+        pixels = None if is_rotated else _read_jpeg(feature, data, image)
+        if pixels is None:
+            if is_rotated:
+                image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+            pixels = _read(feature, data, image)
+        check_value_shape(pixels.shape, feature.shape)
+        if channels not in (None, pixels.shape[2]) and pixels.shape[2] == 1:
+            pixels = np.repeat(pixels, channels, 2)
+        return np.ascontiguousarray(pixels, feature.dtype)
+
+
+def _read(feature: Image, data: bytes, image: Any) -> NDArray[Any]:
+    """Return the pixels of an image that Pillow has opened."""
+    mode = _mode(feature, image)
+    if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
+        raise FeatureError(
+            "the image has 16 bits in several channels, of which Pillow reads 8",
+            remedy="install a build of covey with libpng; `covey info --build` lists its decoders",
+        )
+    if mode != image.mode:
+        image = image.convert(mode)
+    pixels: NDArray[Any] = np.asarray(image)
+    if mode.startswith("I") and feature.dtype == "uint8" and _is_deep(data):
+        pixels = (pixels >> 8).astype(np.uint8)
+    pixels = pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
+    if mode in _EIGHT_BITS or pixels.dtype == feature.dtype:
+        return pixels
+    height, width, _ = feature.shape
+    coerced: NDArray[Any] = Column("image", feature.dtype, (height, width, None)).coerce(pixels)
+    return coerced
+
+
+def _mode(feature: Image, image: Any) -> str:
+    """Return Pillow's name of the mode that an image is converted to: the feature's channels."""
+    mode = str(image.mode)
+    if mode.startswith("I"):  # 16 bits, which a conversion would reduce
+        return mode
+    fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
+    return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
+
+
+def _is_deep(data: bytes) -> bool:
+    """Return whether the data is a PNG of 16 bits."""
+    return data.startswith(b"\x89PNG") and data[24:25] == b"\x10"
+
+
+def _read_jpeg(feature: Image, data: bytes, image: Any) -> NDArray[Any] | None:
+    """Decode a JPEG with simplejpeg.
+
+    Returns None if Pillow must decode the image: it reports errors, and converts colours.
+    """
+    simplejpeg = find_simplejpeg()
+    shape = (image.height, image.width, len(image.mode))
+    if (
+        simplejpeg is None
+        or image.format != "JPEG"
+        or image.mode not in ("L", "RGB")
+        or image.mode != _mode(feature, image)
+        or feature.dtype != "uint8"
+    ):
+        return None
+    try:
+        colors = "GRAY" if image.mode == "L" else "RGB"
+        pixels: NDArray[Any] = simplejpeg.decode_jpeg(data, colors)
+    except ValueError:
+        return None
+    return pixels if pixels.shape == shape else None
+
+
+@functools.cache
+def find_simplejpeg() -> Any:
+    """Return the module simplejpeg, if it is installed and decodes the same pixels as Pillow."""
+    from PIL import features
+
+    # Both use libjpeg-turbo then; other libraries round differently.
+    if not features.check_feature("libjpeg_turbo"):
+        return None
+    return importlib.import_module("simplejpeg") if importlib.util.find_spec("simplejpeg") else None
