@@ -80,7 +80,7 @@ class LoaderIterator(ForkAware):
         options: LoadOptions,
         steps: int,
         end: int | None,
-        allocate: Allocate,
+        allocate: Allocate | None,
     ) -> None:
         super().__init__()
         self._format = format

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from covey.errors import PlanError, SmallClassesWarning
 from covey.loader import state as states
 from covey.loader.iterator import LoaderIterator, Position
@@ -54,7 +52,7 @@ class Loader:
         self._options = LoadOptions() if options is None else options
         self._position = Position(self._options.share(make_plan()))
         self._iterator: weakref.ref[LoaderIterator] | None = None
-        self._allocate: Allocate = np.empty
+        self._allocate: Allocate | None = None
 
     @property
     def plan(self) -> Plan:
