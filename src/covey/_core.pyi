@@ -96,6 +96,11 @@ def hash_keys(
 ) -> tuple[NDArray[uint64], NDArray[uint64]]:
     """Return the 128-bit hashes of keys: (high words, low words)."""
 
+def image_header(data: Buffer) -> tuple[str, int, int, int, int, int] | None:
+    """
+    Return (format, height, width, channels, bits, EXIF orientation) of an encoded image, or None if the bytes are not a JPEG, PNG, GIF, BMP or WebP image.
+    """
+
 def map_file(descriptor: int, begin: int, end: int, sequential: bool) -> NDArray[uint8]:
     """
     Map a part of an open file into memory, read-only. If the file is truncated while it is mapped, missing bytes read as zeros and has_faulted() is true.

@@ -6,7 +6,8 @@
 //     of one size, which share a cached layout; plain forms equal the general decoder;
 //   - decoded values have the shape of their column;
 //   - encoding the decoded values, and decoding them again, gives the same values;
-//   - a schema inferred by the survey decodes the record.
+//   - a schema inferred by the survey decodes the record;
+//   - the header of an image is valid.
 //
 // An input is a few bytes that choose the columns, and the record:
 //
@@ -32,6 +33,7 @@
 #include "decode.h"
 #include "encode.h"
 #include "frames.h"
+#include "image_header.h"
 #include "survey.h"
 
 namespace covey::testing {
@@ -314,8 +316,19 @@ void check_survey(const std::string& record) {
   for (std::size_t c = 0; c < columns.size(); ++c) check_shape(columns[c], decoded[c], 1);
 }
 
+void check_image_header(const std::string& data) {
+  const Exact copy(data);
+  const auto header = read_image_header(copy.bytes());
+  if (!header) return;
+  expect(header->width >= 1 && header->height >= 1, "an image without pixels");
+  expect(header->channels >= 1 && header->channels <= 4, "an image without channels");
+  expect(header->bits >= 1 && header->bits <= 16, "an image without bits");
+  expect(header->orientation >= 1 && header->orientation <= 8, "an invalid orientation");
+}
+
 void check_input(const std::string& data) {
   check_scans(data);
+  check_image_header(data);
   Input input(data);
   const std::uint8_t first = input.take();
   const int form = first % 4, length = first / 4 % 4;

@@ -9,6 +9,7 @@ NB_MODULE(_core, m) {
   covey::register_crc32c(m);
   covey::register_frames(m);
   covey::register_hash(m);
+  covey::register_image_header(m);
   covey::register_mapping(m);
   covey::register_columns(m);
   covey::register_encoder(m);

@@ -22,6 +22,7 @@ namespace covey {
 void register_crc32c(nb::module_& m);
 void register_frames(nb::module_& m);
 void register_hash(nb::module_& m);
+void register_image_header(nb::module_& m);
 void register_mapping(nb::module_& m);
 void register_columns(nb::module_& m);
 void register_encoder(nb::module_& m);

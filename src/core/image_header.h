@@ -1,0 +1,33 @@
+// The header of an encoded image: format, size, channels and orientation, without decoding.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "wire.h"
+
+namespace covey {
+
+enum class ImageFormat : std::uint8_t { jpeg, png, gif, bmp, webp };
+
+// The lower-case name of a format, as Python uses it.
+const char* name_of(ImageFormat format) noexcept;
+
+struct ImageHeader {
+  ImageFormat format = ImageFormat::jpeg;
+  std::uint32_t width = 0;   // at least 1
+  std::uint32_t height = 0;  // at least 1
+  // As stored: JPEG 1, 3 or 4; PNG 1 to 4. An image with a palette has 3.
+  std::uint8_t channels = 0;
+  // Bits of a channel, as stored; of a PNG with a palette, those of an index.
+  std::uint8_t bits = 0;
+  // 1 to 8 as in EXIF; 1 if the image has no valid orientation. It is not applied to the size.
+  std::uint8_t orientation = 1;
+};
+
+// Reads the header of a JPEG, PNG, GIF, BMP or WebP image. Returns nothing if the bytes are not
+// such an image, or end before its pixels begin. The bytes are not trusted; time is linear in their
+// number.
+std::optional<ImageHeader> read_image_header(Bytes data) noexcept;
+
+}  // namespace covey
