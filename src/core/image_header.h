@@ -1,6 +1,7 @@
 // The header of an encoded image: format, size, channels and orientation, without decoding.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -9,6 +10,7 @@
 namespace covey {
 
 enum class ImageFormat : std::uint8_t { jpeg, png, gif, bmp, webp };
+inline constexpr std::size_t kImageFormats = 5;
 
 // The lower-case name of a format, as Python uses it.
 const char* name_of(ImageFormat format) noexcept;

@@ -15,6 +15,18 @@ GrownColumn: TypeAlias = tuple[Any, Any, Any, Any]
 SeenTuple: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, int]
 """(records, records by kind, first record of each kind, fewest values, most values)"""
 
+ImageTuple: TypeAlias = tuple[
+    dict[str, int],
+    dict[int, int],
+    dict[int, int],
+    int,
+    int,
+    tuple[int, int] | None,
+    tuple[int, int] | None,
+]
+"""(images by format, by channels, by bits, with an EXIF orientation, with an unknown header,
+height and width of the smallest image, of the largest)"""
+
 class Fault(Exception):
     """Invalid bytes or values. The attributes are those of `struct Fault` in src/core/fault.h."""
 
@@ -101,6 +113,18 @@ def image_header(data: Buffer) -> tuple[str, int, int, int, int, int] | None:
     Return (format, height, width, channels, bits, EXIF orientation) of an encoded image, or None if the bytes are not a JPEG, PNG, GIF, BMP or WebP image.
     """
 
+class ImageSurvey:
+    """Statistics of the encoded images of records, by key."""
+
+    def __init__(self, keys: Sequence[str]) -> None: ...
+    def add_records(self, data: Buffer, offsets: NDArray[uint64], lengths: NDArray[uint64]) -> None:
+        """
+        Add the records at these offsets; those that are not an Example are ignored.
+        """
+
+    def results(self) -> list[ImageTuple]:
+        """Return the statistics of each key."""
+
 def image_decoders() -> list[str]:
     """
     Return the libraries that decode images in this build, with their versions.
@@ -181,9 +205,10 @@ class ColumnSpec:
         default: Any,
         shape: Sequence[int],
         bounds: tuple[int, int] | None,
+        image: tuple[int, int, bool] | None = None,
     ) -> None:
         """
-        `shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower than the dtype's.
+        `shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower than the dtype's; `image` is (height, width, whether it has 16 bits) of encoded images.
         """
 
 class ColumnSet:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from covey.index import Index
     from covey.index.format import Shard
     from covey.schema import Features
+    from covey.schema.image_summary import ImageSummary
 
 __all__ = [
     "IndexResult",
@@ -136,6 +137,8 @@ class SplitOverview:
     """Label feature of the index."""
     classes: ClassTable | None = field(repr=False)
     """Classes, if the index is fresh and has a label."""
+    images: Mapping[str, ImageSummary] = field(default_factory=dict, repr=False)
+    """Images of each image feature, if the index is fresh and has counted them."""
 
 
 @dataclass(frozen=True)

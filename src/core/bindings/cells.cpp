@@ -65,6 +65,10 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
     // Converted values are bytes, also for str columns.
     const bool text = column.text && !canonical;
     if (spec.shape.empty() && string_bytes(value, text, scratch.string[c])) {
+      if (spec.image && !canonical &&
+          (!PyBytes_Check(value) || !spec.image->takes(scratch.string[c]))) {
+        return false;  // a path, or an image that the Python side must check
+      }
       cell.strings = &scratch.string[c];
       cell.count = 1;
       return true;

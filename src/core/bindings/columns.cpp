@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -11,12 +12,16 @@
 #include <new>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
+
+#include "../image_header.h"
 
 namespace covey {
 namespace {
 
 using Bounds = std::pair<std::int64_t, std::int64_t>;
+using Image = std::tuple<std::int64_t, std::int64_t, bool>;
 
 // The largest message that protobuf can read, hence the largest value of a row.
 constexpr std::size_t kMaxBytes = std::size_t{1} << 31;
@@ -90,7 +95,8 @@ void read_default(nb::handle given, Column& column) {
 
 void init(ColumnSpec* self, std::string key, std::string_view dtype, std::string_view wire,
           std::string_view layout, std::size_t count, bool required, nb::handle fallback,
-          std::vector<std::int64_t> shape, std::optional<Bounds> bounds) {
+          std::vector<std::int64_t> shape, std::optional<Bounds> bounds,
+          std::optional<Image> image) {
   ColumnSpec result;
   Column& column = result.column;
   column.key = std::move(key);
@@ -127,10 +133,24 @@ void init(ColumnSpec* self, std::string key, std::string_view dtype, std::string
 
   result.bounded = bounds.has_value();
   std::tie(result.minimum, result.maximum) = bounds.value_or(limits(column.element));
+  if (image) {
+    const auto [height, width, deep] = *image;
+    check(is_string && !column.text && result.shape.empty(), "an image is a single byte string");
+    result.image = ImageCheck{height, width, deep};
+  }
   new (self) ColumnSpec(std::move(result));
 }
 
 }  // namespace
+
+bool ImageCheck::takes(Bytes value) const noexcept {
+  const std::optional<ImageHeader> header = read_image_header(value);
+  if (!header || (header->bits == 16) != deep) return false;
+  if (height < 0 && width < 0) return true;
+  // The orientation may exchange height and width.
+  return header->orientation == 1 && (height < 0 || header->height == height) &&
+         (width < 0 || header->width == width);
+}
 
 std::vector<Column> plain_columns(const std::vector<ColumnSpec>& specs) {
   std::vector<Column> columns;
@@ -144,12 +164,14 @@ void register_columns(nb::module_& m) {
       .def(
           "__init__", &init, nb::kw_only(), nb::arg("key"), nb::arg("dtype"), nb::arg("wire"),
           nb::arg("layout"), nb::arg("count"), nb::arg("required"), nb::arg("default").none(),
-          nb::arg("shape"), nb::arg("bounds").none(),
+          nb::arg("shape"), nb::arg("bounds").none(), nb::arg("image").none() = nb::none(),
           nb::sig("def __init__(self, *, key: str, dtype: str, wire: str, layout: str, "
                   "count: int, required: bool, default: Any, shape: Sequence[int], "
-                  "bounds: tuple[int, int] | None) -> None"),
+                  "bounds: tuple[int, int] | None, "
+                  "image: tuple[int, int, bool] | None = None) -> None"),
           "`shape` has -1 for an unknown dimension; `bounds` are those of the integers if narrower "
-          "than the dtype's.");
+          "than the dtype's; `image` is (height, width, whether it has 16 bits) of encoded "
+          "images.");
 }
 
 }  // namespace covey

@@ -24,6 +24,7 @@ EXAMPLES = """\
 examples:
   covey info data/birds
   covey info 'photos/*.tfrec'
+  covey info --build
 """
 
 _LAYOUTS = {
@@ -38,12 +39,26 @@ _ROUND_NUMBERS = [first * 10**power for power in range(19) for first in (1, 2, 5
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_path(parser)
+    add_path(parser, required=False)
     add_output(parser)
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="show the versions and the image decoders of this installation; no PATH is needed",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    if options.build:
+        found_build = describe_build()
+        if options.json:
+            print_json(found_build)
+        else:
+            print_lines(*_build_lines(found_build))
+        return
+    if options.path is None:
+        options.refuse("the following arguments are required: PATH")
     from covey.maintenance.info import info
 
     found = info(options.path, split=options.split, storage_options=storage_options(options))
@@ -51,6 +66,48 @@ def run(options: argparse.Namespace) -> None:
         print_json(_to_dict(found))
         return
     print_lines(f"{found.path}: {_LAYOUTS[found.kind]}", *_lines(found))
+
+
+def describe_build() -> dict[str, Any]:
+    """Return the versions and the image decoders of this installation, as values of JSON."""
+    import platform
+
+    import numpy as np
+
+    import covey
+    from covey import _core
+
+    return {
+        "covey": covey.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "crc32c": _core.crc32c_implementations()[0],
+        "image_decoders": list(_core.image_decoders()),
+        "simplejpeg": _version("simplejpeg"),
+        "pillow": _version("pillow"),
+    }
+
+
+def _version(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _build_lines(build: dict[str, Any]) -> Iterator[str]:
+    for name in ("covey", "python", "numpy"):
+        yield f"{name} {build[name]}"
+    yield f"CRC-32C: {build['crc32c']}"
+    for decoder in build["image_decoders"]:
+        yield f"image decoder: {decoder}"
+    if not build["image_decoders"]:
+        yield "image decoder: none in this build; simplejpeg and Pillow decode images"
+    for package in ("simplejpeg", "pillow"):
+        yield f"{package}: {build[package] or 'not installed'}"
 
 
 def _lines(found: Info) -> Iterator[str]:
@@ -64,6 +121,8 @@ def _lines(found: Info) -> Iterator[str]:
     yield from _splits(found)
     for split in found.splits:
         yield from _split_details(split, found)
+        for name, images in split.images.items():
+            yield f"{split.name}: {shorten(name)!r} has {images}"
 
 
 def _splits(found: Info) -> list[str]:
@@ -163,6 +222,7 @@ def _split_to_dict(split: SplitOverview) -> dict[str, Any]:
         "reason": split.reason,
         "label": split.label,
         "classes": None,
+        "images": {name: each.to_json() for name, each in split.images.items()},
     }
     if split.classes is not None:
         content["classes"] = {

@@ -96,10 +96,11 @@ def kind(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} must be {error.allowed}") from None
 
 
-def add_path(parser: argparse.ArgumentParser) -> None:
+def add_path(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options of the dataset to read."""
     parser.add_argument(
         "path",
+        nargs=None if required else "?",
         metavar="PATH",
         help="directory of a dataset; directory, file or quoted pattern of TFRecords; or URL",
     )

@@ -119,7 +119,7 @@ def shorten(name: str, width: int = 40) -> str:
 
 def describe_feature(feature: Feature) -> str:
     """Return a short description of a feature."""
-    from covey import ClassLabel, Tensor
+    from covey import ClassLabel, Image, Tensor
 
     if isinstance(feature, ClassLabel):
         count = feature.num_classes
@@ -127,4 +127,7 @@ def describe_feature(feature: Feature) -> str:
     if isinstance(feature, Tensor):
         shape = f" {feature.shape}" if feature.shape else ""
         return f"{feature.dtype}{shape}".replace("None", "any")
+    if isinstance(feature, Image):
+        rotated = ", rotated according to EXIF" if feature.exif_orientation else ""
+        return f"Image {feature.shape} of {feature.dtype}{rotated}".replace("None", "any")
     return shorten(str(feature), TERMINAL_WIDTH - 20)

@@ -31,6 +31,7 @@ from covey.index.read import Index
 from covey.labels import Classes, guess_label
 from covey.results import SkippedRecord
 from covey.schema import Features
+from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.infer import survey_block, survey_kinds
 from covey.storage import Stat, Storage
 from covey.storage.local import local_stat
@@ -77,6 +78,8 @@ class ScannedShard:
     fingerprint: int
     identity: FileIdentity | None
     """Identity of a local file."""
+    images: Mapping[str, ImageSummary] | None
+    """The images of each image feature; None if the features are not known."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,8 @@ class IndexBuilder:
 
             by_shard = len(files.paths) >= threads
             executor = None if by_shard or threads == 1 else pool
-            scan = _Scan(self, files, stats, reader, surveys, progress, executor)
+            features = self.features if self.features is not None else self.declared
+            scan = _Scan(self, files, stats, reader, surveys, features, progress, executor)
             tasks = (partial(scan.shard, number) for number in range(len(files.paths)))
             return list(ordered_map(tasks, pool if by_shard else None, threads))
 
@@ -251,6 +255,8 @@ class _Scan:
     label_reader: LabelReader | None
     surveys: bool
     """Whether to survey the features of the records."""
+    features: Features | None
+    """The features of the records, if they are known."""
     progress: Callable[[int, int], None]
     """Called with the records and bytes of each block."""
     executor: Executor | None
@@ -264,6 +270,7 @@ class _Scan:
         """
         labels: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         surveys: list[_core.Survey] = []
+        images = None if self.features is None else ImageSurvey(self.features)
         records = 0
         builder, stat = self.builder, self.stats[number]
         with (
@@ -276,7 +283,9 @@ class _Scan:
             decodes = self.label_reader is not None and self.label_reader.decodes
             verify = not decodes or self.surveys or builder.on_error == "skip"
             blocks = builder.blocks(self.files, number, file, reader, locations, verify_data=verify)
-            tasks = (partial(self._block, each, number) for each in _located(blocks, locations))
+            tasks = (
+                partial(self._block, each, number, images) for each in _located(blocks, locations)
+            )
             with closing(ordered_map(tasks, self.executor, _BLOCKS_IN_FLIGHT)) as results:
                 for ids, survey, count, size in results:
                     if ids is not None:
@@ -291,16 +300,19 @@ class _Scan:
             identity = FileIdentity(file.stat(), crc) if local else None  # type: ignore[attr-defined]
         joined = None if self.label_reader is None else np.concatenate(labels)
         compression = reader.compression
+        summaries = None if images is None else images.summaries()
         return ScannedShard(
-            locations, joined, surveys, compression, records, skipped, crc, identity
+            locations, joined, surveys, compression, records, skipped, crc, identity, summaries
         )
 
     def _block(
-        self, block: Block, shard: int
+        self, block: Block, shard: int, images: ImageSurvey | None
     ) -> tuple[NDArray[np.int64] | None, _core.Survey | None, int, int]:
         survey = _core.Survey() if self.surveys else None
         if survey is not None:
             survey_block(survey, block)
+        if images is not None:
+            images.add(block)
         ids = None if self.label_reader is None else self.label_reader.labels_of(block, shard)
         return ids, survey, len(block), int(block.lengths.sum())
 
@@ -397,6 +409,7 @@ def _assemble(
         shards=shards,
         order=order,
         single_stream=single_stream,
+        images=join_summaries(each.images for each in scanned),
     )
     verified = {
         shard.name: each.identity

@@ -31,6 +31,7 @@ from covey import _core
 from covey.classes import class_table, id_dtype, sort_by_class
 from covey.errors import FormatError
 from covey.schema import ClassLabel, Features
+from covey.schema.image_summary import ImageSummary
 from covey.schema.json import features_from_json, features_to_json
 from covey.untrusted import MAX_SHARDS, RegularFile, brief, check_path, os_errors, parse_json
 
@@ -255,6 +256,8 @@ class IndexMetadata:
     single_stream: bool = False
     """Whether records of compressed shards can only be read from the start of the shard: then
     ``offset`` is 0, and ``inner_offset`` is the offset in all decompressed data of the shard."""
+    images: Mapping[str, ImageSummary] | None = None
+    """The images of each image feature; None if they were not counted."""
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -284,6 +287,8 @@ class IndexMetadata:
             "shards": [asdict(shard) for shard in self.shards],
             "features": features_to_json(self.features),
         }
+        if self.images:
+            content["images"] = {name: each.to_json() for name, each in self.images.items()}
         content["content_checksum"] = content_checksum(content)
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
@@ -307,6 +312,7 @@ class IndexMetadata:
                 raise FormatError("the checksum of the content does not match", path=path)
             strings = content["label_strings"]
             sums = content["class_checksums"]
+            images = _typed(content.get("images"), dict, None)
             shards = _typed(content["shards"], list)
             if len(shards) > MAX_SHARDS:
                 raise ValueError(f"{len(shards):,} shards; must be at most {MAX_SHARDS:,}")
@@ -321,6 +327,8 @@ class IndexMetadata:
                 shards=tuple(_shard_from_json(each, path) for each in shards),
                 order=_typed(content["order"], dict),
                 single_stream=_typed(content["single_stream"], bool),
+                images=images
+                and {name: ImageSummary.from_json(each) for name, each in images.items()},
             )
         except FormatError:
             raise

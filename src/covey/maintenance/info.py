@@ -86,6 +86,7 @@ def _overview(layout: Layout, name: str, state: IndexState) -> SplitOverview:
         reason=state.reason,
         label=None if metadata is None else metadata.label,
         classes=classes,
+        images={} if index is None else index.metadata.images or {},
     )
 
 

@@ -83,6 +83,10 @@ class Column:
     """Minimum and maximum of the integers, if narrower than those of the dtype."""
     lookup: Callable[[str], int] | None = field(default=None, compare=False)
     """Function that maps a name to its integer, if the integers have names."""
+    image: tuple[int, int, bool] | None = None
+    """Height and width (-1 if unknown) of encoded images, and whether they have 16 bits."""
+    convert: Callable[[Any], bytes] | None = field(default=None, compare=False)
+    """Function that converts a value to bytes, in place of :meth:`coerce`."""
 
     @property
     def wire(self) -> Wire:
@@ -130,6 +134,7 @@ class Column:
             default=self.default,
             shape=[-1 if size is None else size for size in self.shape],
             bounds=self.bounds,
+            image=self.image,
         )
 
     # Encoding of single values.
@@ -142,6 +147,8 @@ class Column:
         Raises:
             FeatureError: If the value does not match the column; ``feature`` is not set.
         """
+        if self.convert is not None:
+            return self.convert(value)
         if self.lookup is not None and isinstance(value, str):
             return self.lookup(value)
         if not self.is_string:

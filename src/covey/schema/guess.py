@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covey import _core
 from covey.arrays import SparseArray
 from covey.errors import FeatureError
 from covey.schema.columns import NUMBERS, Shape, as_array, unify_shapes
+from covey.schema.image_inputs import is_hugging_face_image, is_picture, picture_dtype
+from covey.schema.images import Image
 from covey.schema.tensor import Tensor
 from covey.schema.types import Feature, Ragged, Sparse
 
@@ -39,15 +44,22 @@ class Guess:
     """Minimum of 0 and the integers."""
     high: int = 0
     """Maximum of 0 and the integers."""
+    image: str = ""
+    """The dtype of the pixels, ``"uint8"`` or ``"uint16"``, if all values are images; their own
+    dtype is bytes then."""
+    encoded: bool = True
+    """Whether all values are encoded already; False if an image of Pillow is one of them."""
 
     @property
     def form(self) -> tuple[Any, ...]:
         """The fields that determine the feature."""
-        return self.dtype, self.shape, self.depth, self.sparse, self.array
+        return self.dtype, self.shape, self.depth, self.sparse, self.array, self.image
 
     def feature(self) -> Feature:
         """Return the feature of this type."""
         dtype = self.dtype or "float32"
+        if self.image:
+            return Image(dtype=self.image)
         if self.sparse:
             return Sparse(dtype, self.shape)
         if self.depth:
@@ -65,7 +77,13 @@ def guess_value(value: Any, example: int) -> Guess:
     if isinstance(value, str):
         return Guess(example, "str")
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return Guess(example, "bytes")
+        return Guess(example, "bytes", image=_image_dtype(value))
+    if is_hugging_face_image(value):
+        data = value["bytes"]
+        image = "uint8" if data is None else _image_dtype(data)
+        return Guess(example, "bytes", image=image, encoded=False)
+    if is_picture(value) and (dtype := picture_dtype(value)):
+        return Guess(example, "bytes", image=dtype, encoded=False)
     if value is None:
         raise FeatureError("the value is None; omit the name, and pass a default")
     if isinstance(value, (list, tuple)):
@@ -75,6 +93,14 @@ def guess_value(value: Any, example: int) -> Guess:
     if isinstance(value, (bool, int, float)):
         return Guess(example, _python_dtype([value], array), low=low, high=high)
     return Guess(example, dtype_of(array), array.shape, array=True, low=low, high=high)
+
+
+def _image_dtype(data: bytes | bytearray | memoryview) -> str:
+    """Return the dtype of the pixels of an encoded image; empty if the bytes are not one."""
+    header = _core.image_header(data)
+    if header is None:
+        return ""
+    return "uint16" if header[4] == 16 else "uint8"
 
 
 def _guess_list(value: list[Any] | tuple[Any, ...], example: int) -> Guess:
@@ -169,6 +195,11 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
             feature=name,
         )
 
+    # Bytes that are not images: images of Pillow cannot be stored with them in one feature.
+    image = _widen_images(before.image, now.image)
+    encoded = before.encoded and now.encoded
+    if not image and not encoded:
+        raise conflict("the type", *(_shown_type(guess) for guess in (before, now)))
     low, high = min(before.low, now.low), max(before.high, now.high)
     dtype = _widen_dtype(before.dtype, now.dtype, low, high)
     if dtype is None and before.dtype is not None and now.dtype is not None:
@@ -195,9 +226,28 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
         shape = tuple(size or None for size in shape)  # a shape has no 0 beside None
         if shape.count(None) > 1 and not array:
             depth, shape = len(shape), ()  # Python lists: ragged
-    changed = (dtype, shape, depth) != (before.dtype, before.shape, before.depth)
-    example = now.example if changed else before.example
-    return Guess(example, dtype, shape, depth, before.sparse, array, low, high)
+    form = (before.dtype, before.shape, before.depth, before.image)
+    example = now.example if (dtype, shape, depth, image) != form else before.example
+    return Guess(
+        example, dtype, shape, depth, before.sparse, array, low, high, image=image, encoded=encoded
+    )
+
+
+def guess_bytes(values: Sequence[bytes]) -> Guess:
+    """Return the type that fits all values, of which there is at least one."""
+    return Guess(0, "bytes", image=functools.reduce(_widen_images, set(map(_image_dtype, values))))
+
+
+def _widen_images(a: str, b: str) -> str:
+    """Return the dtype of the pixels of both; empty if one is not an image."""
+    if not a or not b:
+        return ""
+    # Decoding reduces 16 bits to 8, but cannot give an image of 8 bits the range of 16.
+    return a if a == b else "uint8"
+
+
+def _shown_type(guess: Guess) -> str:
+    return "image" if guess.image else str(guess.dtype)
 
 
 def _widen_dtype(a: str | None, b: str | None, low: int, high: int) -> str | None:

@@ -17,7 +17,14 @@ from covey.errors import ExampleError, FeatureError
 from covey.schema.codec import count_rows, flat_items, leaf, nest
 from covey.schema.columns import NUMBERS, Shape
 from covey.schema.diagnostics import add_feature, example_reason
-from covey.schema.guess import Guess, dtype_of, guess_value, integer_limits, widen
+from covey.schema.guess import (
+    Guess,
+    dtype_of,
+    guess_bytes,
+    guess_value,
+    integer_limits,
+    widen,
+)
 from covey.schema.tensor import Steps, Tensor
 from covey.schema.types import Feature
 from covey.tfrecord import Block
@@ -69,6 +76,9 @@ class Inference:
                 raise add_feature(error, "/".join(path)) from None
             guess = Guess(0, dtype, column.shape[1:], array=True, low=low, high=high)
             self._set(path, self._widened(path, guess), len(column))
+            return
+        if isinstance(column, list) and set(map(type, column)) == {bytes}:
+            self._set(path, self._widened(path, guess_bytes(column)), len(column))
             return
         for position, value in enumerate(column):
             self._add_value(path, value, position)

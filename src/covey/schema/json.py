@@ -38,6 +38,8 @@ _KINDS: dict[str, type[Feature]] = {
     "steps": Steps,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+# A default of REQUIRED, and fields that older versions do not write.
+_OPTIONAL = ("default", "exif_orientation")
 # Above the number of dimensions that a shape can have.
 _MAX_DEPTH = 33
 
@@ -60,7 +62,7 @@ def features_to_json(features: Features) -> Any:
         fields = {
             each: _to_json(getattr(feature, each))
             for each in _fields(type(feature))
-            if getattr(feature, each) is not REQUIRED
+            if getattr(feature, each) is not REQUIRED and not _is_omitted(feature, each)
         }
         entries.append({"path": list(features.path_of(name)), "kind": kind, **fields})
     return {"version": VERSION, "features": entries}
@@ -86,6 +88,11 @@ def features_from_json(content: Any, name: str) -> Features:
         return Features(nested)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise FormatError(f"the features are not valid: {error}", path=name) from None
+
+
+def _is_omitted(feature: Feature, field: str) -> bool:
+    """Return whether a field has the meaning of older versions, which do not know it."""
+    return field == "exif_orientation" and getattr(feature, field) is False
 
 
 def _fields(kind: type[Feature]) -> list[str]:
@@ -153,7 +160,7 @@ def _read(entry: Any) -> tuple[tuple[str, ...], Feature]:
         if field not in expected:
             raise FormatError(f"{brief(field)} is not a field of {kind}; the fields are {expected}")
     for field in expected:
-        if field not in fields and field != "default":
+        if field not in fields and field not in _OPTIONAL:
             raise FormatError(f"{field} is missing; the fields of {kind} are {expected}")
     for field, value in fields.items():
         if field != "default":
@@ -176,6 +183,8 @@ def _check(field: str, value: Any) -> None:
             allowed = "a list of strings, or null"
         case "num_classes":
             fits, allowed = value is None or type(value) is int, "an integer, or null"
+        case "exif_orientation":
+            fits, allowed = isinstance(value, bool), "true or false"
         case "depth":
             fits, allowed = type(value) is int, "an integer"
         case _:

@@ -178,7 +178,8 @@ def _unify_labels(a: ClassLabel, b: Feature | None) -> ClassLabel | None:
 
 
 def _unify_images(a: Image, b: Image) -> Image | None:
-    if (a.dtype, a.format, a.default) != (b.dtype, b.format, b.default):
+    same = ("dtype", "format", "exif_orientation", "default")
+    if any(getattr(a, name) != getattr(b, name) for name in same):
         return None
     return replace(a, shape=unify_shapes(a.shape, b.shape))
 

@@ -6,6 +6,7 @@ imported that the caller did not import.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 
 from covey.errors import CoveyError, DatasetError, FeatureError, SourceError
 from covey.schema import ClassLabel, Features, SparseArray
+from covey.schema.image_inputs import is_hugging_face_image, is_picture
 from covey.shuffle.keys import Key
 from covey.sources import Source
 from covey.urls import shown
@@ -115,6 +117,7 @@ def copy_arrays(item: Any) -> Any:
         case tuple():
             return tuple(copy_arrays(value) for value in item)
     is_plain = isinstance(item, (str, bytes, int, float, CoveyError, type(None)))
+    is_plain = is_plain or is_picture(item)
     return np.asarray(item).copy() if not is_plain and hasattr(item, "__array__") else item
 
 
@@ -167,6 +170,7 @@ def normalize_input(examples: Any) -> Input:
     if hasattr(examples, "as_numpy_iterator"):
         return _from_tensorflow(examples)
     names = _class_names(examples)
+    examples = _without_decoding(examples)
     if _is_by_index(examples):
         return Input(items=examples, length=len(examples), by_index=True, class_names=names)
     if hasattr(examples, "__iter__") or hasattr(examples, "__next__"):
@@ -274,6 +278,8 @@ def _values(column: Any) -> Any:
 
 def _nested(values: list[Any]) -> Any:
     """Return nested columns for dicts that all have the same names."""
+    if any(map(is_hugging_face_image, values)):
+        return values
     if values and all(isinstance(value, dict) for value in values):
         names = values[0].keys()
         if all(value.keys() == names for value in values):
@@ -317,6 +323,22 @@ def _class_names(examples: Any) -> dict[str, tuple[str, ...]] | None:
         return None
     named = {name: getattr(feature, "names", None) for name, feature in features.items()}
     return {name: tuple(names) for name, names in named.items() if names}
+
+
+def _without_decoding(examples: Any) -> Any:
+    """Return a Hugging Face dataset whose images are not decoded, so that they are not encoded.
+
+    A dataset with a format or a transform is returned unchanged: it defines the values.
+    """
+    features, formatted = getattr(examples, "features", None), getattr(examples, "format", None)
+    if not isinstance(features, Mapping) or not hasattr(examples, "cast_column"):
+        return examples
+    if isinstance(formatted, Mapping) and formatted.get("type") not in (None, "python"):
+        return examples
+    for name, feature in features.items():
+        if getattr(feature, "_type", None) == "Image" and getattr(feature, "decode", False):
+            examples = examples.cast_column(name, dataclasses.replace(feature, decode=False))
+    return examples
 
 
 def name_classes(features: Features, names: Mapping[str, tuple[str, ...]] | None) -> Features:

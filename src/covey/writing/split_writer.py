@@ -27,6 +27,7 @@ from covey.index.format import Shard
 from covey.labels import Classes, make_label
 from covey.results import WriteResult
 from covey.schema import ClassLabel, Features
+from covey.schema.image_summary import ImageSummary, ImageSurvey, join_summaries
 from covey.schema.tfds import features_to_tfds
 from covey.shuffle.keys import OrderedRecords, Part
 from covey.storage import LocalStorage, is_remote
@@ -203,8 +204,9 @@ class SplitWriter:
         cuts = plan_cuts(ordered, self._options) if cuts is None else cuts
         compression = self._choose_compression(target)
         directory, rows = self.staging.path, self.staging.path / "rows.npy"
-        old, new, checksum = self._write_shards(
-            target, ordered, classes, cuts, rows, compression, progress
+        images = ImageSurvey(features)
+        old, new, checksum, old_images = self._write_shards(
+            target, ordered, classes, cuts, rows, compression, progress, images
         )
         target = target.with_new_token()
         names = index_names(target.stem)
@@ -237,6 +239,7 @@ class SplitWriter:
                 "class": order.by_class and not target.appends,
                 "seed": self._options.seed,
             },
+            images=join_summaries((old_images, images.summaries())),
         )
         (directory / names["metadata"]).write_text(metadata.to_json(), encoding="utf-8")
         for name in index_files:
@@ -296,12 +299,18 @@ class SplitWriter:
         rows: Path,
         compression: str | None,
         progress: Progress,
-    ) -> tuple[list[Shard], list[Shard], int]:
-        """Write shards and index rows; return old shards, new shards and checksum of the rows."""
+        images: ImageSurvey,
+    ) -> tuple[list[Shard], list[Shard], int, Mapping[str, ImageSummary] | None]:
+        """Write shards and index rows.
+
+        Returns:
+            Old shards, new shards, checksum of the rows, and the images of the old shards.
+        """
         old: list[Shard] = []
         old_rows = np.zeros(0, np.int64)
+        old_images: Mapping[str, ImageSummary] | None = {}
         if target.appends:
-            old, old_rows = target.old_index(classes)
+            old, old_rows, old_images = target.old_index(classes)
         index = IndexWriter(
             rows,
             len(old_rows) + ordered.records,
@@ -312,7 +321,7 @@ class SplitWriter:
         try:
             index.add_rows(old_rows)
             with ThreadPoolExecutor(threads, thread_name_prefix="covey-write") as executor:
-                tasks = (partial(_with_labels, task, classes) for task in ordered.tasks())
+                tasks = (partial(_finish_part, task, classes, images) for task in ordered.tasks())
                 new = write_shards(
                     ordered_map(tasks, executor, threads + 2),
                     cuts,
@@ -327,7 +336,7 @@ class SplitWriter:
             index.close()
         finally:
             index.abandon()
-        return old, new, index.checksum
+        return old, new, index.checksum, old_images
 
 
 def _name_shards(
@@ -345,9 +354,10 @@ def _name_shards(
     return tuple(shards)
 
 
-def _with_labels(task: Callable[[], Part], classes: Classes) -> Part:
-    """Run a task, and decode the class ids of its records if they are not known."""
+def _finish_part(task: Callable[[], Part], classes: Classes, images: ImageSurvey) -> Part:
+    """Run a task, count its images, and decode its class ids if they are not known."""
     block, labels = task()
+    images.add(block)
     return block, classes.of(block) if labels is None else labels
 
 

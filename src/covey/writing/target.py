@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from covey.index import (
 from covey.index.format import Shard
 from covey.labels import Classes, find_label, is_string, read_strings
 from covey.schema import Features
+from covey.schema.image_summary import ImageSummary
 from covey.schema.merge import add_classes
 from covey.schema.tfds_read import features_from_tfds
 from covey.storage import LocalStorage
@@ -226,8 +227,10 @@ class TargetSplit:
                     strings.update(read_strings(features, label, block))
         return tuple(sorted(strings))
 
-    def old_index(self, classes: Classes) -> tuple[list[Shard], NDArray[Any]]:
-        """Return the shards of the old version, and the index rows of their records.
+    def old_index(
+        self, classes: Classes
+    ) -> tuple[list[Shard], NDArray[Any], Mapping[str, ImageSummary] | None]:
+        """Return the shards of the old version, the index rows of their records, and their images.
 
         They are read from its index if that is valid, otherwise from the shards.
         """
@@ -240,7 +243,8 @@ class TargetSplit:
                 if find_changed(files, metadata.shards) is None:
                     assert self.old is not None
                     index = read_index(self.directory, self.old.stem(self.name), metadata)
-                    return list(metadata.shards), index.rows
+                    return list(metadata.shards), index.rows, metadata.images
         labeller = None if classes.label is None else KnownLabels(classes)
         index = IndexBuilder(classes.features, labeller, progress=False).build(files)
-        return [replace(shard, version="") for shard in index.metadata.shards], index.rows
+        shards = [replace(shard, version="") for shard in index.metadata.shards]
+        return shards, index.rows, index.metadata.images
