@@ -71,6 +71,26 @@ class StepDataset(Dataset[Any]):
         return len(self._loader)
 
     def __getitem__(self, step: int | BatchRequest) -> Any:
+        request = self._prepare(step)
+        if get_worker_info() is not None:
+            batch, to_tensor = self._build(request), send
+        else:
+            if self._reader is None:
+                self._reader = StepReader(self._loader)
+            batch, to_tensor = self._reader.read(request.batch), tensor
+        if self._is_encoded:
+            return EncodedBatch(convert(batch, leave_encoded), request)
+        return convert(batch, to_tensor)
+
+    def build(self, request: BatchRequest) -> Any:
+        """Return a batch as tensors, built in the calling thread."""
+        return convert(self._build(self._prepare(request)), tensor)
+
+    def _build(self, request: BatchRequest) -> Any:
+        return BatchBuilder(self._loader.format, self._loader.plan, request.batch)(0)
+
+    def _prepare(self, step: int | BatchRequest) -> BatchRequest:
+        """Take the rank and the class weights of a request."""
         plan = self._loader.plan
         if not isinstance(step, BatchRequest):
             step = BatchRequest(plan.batch_at(step), plan.rank, plan.world_size, self._weights)
@@ -81,16 +101,7 @@ class StepDataset(Dataset[Any]):
             plan = states.load_weights(self._loader.plan, list(step.weights))
             self._loader, self._reader = self._loader.copy(plan=plan), None
             self._weights = step.weights
-        is_worker = get_worker_info() is not None
-        if is_worker:
-            batch = BatchBuilder(self._loader.format, self._loader.plan, step.batch)(0)
-        else:
-            if self._reader is None:
-                self._reader = StepReader(self._loader)
-            batch = self._reader.read(step.batch)
-        if self._is_encoded:
-            return EncodedBatch(convert(batch, leave_encoded), step)
-        return convert(batch, send if is_worker else tensor)
+        return step
 
     def close(self) -> None:
         """Stop prefetching."""
@@ -417,7 +428,7 @@ def make_dataloader(
     )
     batches.device_options = options
     if is_encoded:
-        batches.decoder = ImageDecoder(loader, StepDataset(loader).__getitem__)
+        batches.decoder = ImageDecoder(loader, StepDataset(loader).build)
     return batches
 
 

@@ -167,7 +167,8 @@ class Column:
     def __init__(self, first: torch.Tensor, rows: int, device: torch.device) -> None:
         self.row_shape, self.dtype = first.shape[1:], first.dtype
         row_bytes = first[:1].nbytes
-        self.is_small = row_bytes <= _MAX_SMALL_ROW_BYTES
+        # Images are converted batch by batch.
+        self.is_small = row_bytes <= _MAX_SMALL_ROW_BYTES and first.ndim < 4
         """Whether rows of many steps are gathered at once."""
         values = torch.empty((rows, *self.row_shape), dtype=self.dtype, device=device)
         self._values = self._words = values
