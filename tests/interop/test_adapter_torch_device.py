@@ -25,7 +25,7 @@ from torch_data import STEPS, epoch, load, read
 from written import fresh_process, write
 
 from covey.adapters.conversion import ImageConversion
-from covey.adapters.torch.device import DeviceOptions, ImageConverter
+from covey.adapters.torch.device import DeviceOptions, ImageConverter, pinned_empty
 from covey.errors import FeatureError, PlanError
 from covey.plan import BalancedPlan
 
@@ -73,6 +73,23 @@ def test_the_memory_of_batches_is_reused(ds):
     # Those that are prefetched, in the queue, lent to the thread and to the caller, and forgotten
     # while the queue is full: two arrays each.
     assert len(allocated) <= 2 * 40
+
+
+def test_pinned_arrays_can_be_reused(ds, monkeypatch):
+    empty, pinned = torch.empty, []
+
+    def unpinned(*args, pin_memory=False, **options):  # without a GPU there is no pinned memory
+        pinned.append(pin_memory)
+        return empty(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", unpinned)
+    array = pinned_empty((3, 2), np.dtype(np.float32))
+    assert array[...].base is array
+    assert (array.shape, array.dtype, pinned) == ((3, 2), np.float32, [True])
+    options = {"steps_per_epoch": 100, "threads": 2, "prefetch": 2}
+    kept = list(load(ds, **options).copy(allocate=pinned_empty))
+    assert [numbers_of(x) for x, _ in kept] == load(ds).plan.batches(0, 100).tolist()
+    assert pinned_empty((2,), np.dtype("M8[s]")).dtype == "M8[s]"
 
 
 # Position.
