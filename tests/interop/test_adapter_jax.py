@@ -23,7 +23,7 @@ from written import fresh_process
 from covey.adapters import tensors
 from covey.adapters.jax import tensor
 from covey.arrays import RaggedArray
-from covey.errors import PlanError
+from covey.errors import ClosedError, PlanError
 
 DEVICES = "--xla_force_host_platform_device_count=2"
 
@@ -173,6 +173,135 @@ def test_asynchronous_computations_and_donated_arrays(ds):
     double = jax.jit(lambda x: x * 2, donate_argnums=0)
     results = [double(x) for x, _ in ds.batches(3, 2, prefetch=2).to_jax()]
     assert all(map(equal, results, [x * 2 for x, _ in ds.batches(3, 2)]))
+
+
+# Prefetched batches.
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 5, 100])
+def test_the_position_counts_the_batches_that_were_returned(ds, prefetch):
+    loader = ds.shuffled(50, seed=1)
+    expected = list(ds.shuffled(50, seed=1))
+    batches = loader.to_jax(prefetch=prefetch)
+    for step, batch in enumerate(batches, 1):
+        assert all_equal(batch, expected[step - 1])
+        assert loader.step == step
+        state = {**batches.state_dict()}
+        again = ds.shuffled(50, seed=1).to_jax(prefetch=prefetch)
+        again.load_state_dict(state)
+        if step < len(expected):
+            assert all(map(all_equal, again, expected[step:]))
+    assert (loader.epoch, loader.step) == (1, len(expected))
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_class_weights_change_with_the_next_batch(ds, prefetch):
+    loaders = [ds.batches(4, 2, seed=9, steps_per_epoch=7) for _ in range(2)]
+    found = []
+    for loader in (loaders[0].to_jax(prefetch=prefetch), loaders[1]):
+        weighted = loaders[len(found) // 7]
+        for step, (x, _) in enumerate(loader):
+            found.append(numbers_of(np.asarray(x)))
+            if step == 2:
+                weighted.set_class_weights({1: 9.0})
+    assert found[:7] == found[7:]
+    assert found[3:7] != [numbers_of(x) for x, _ in ds.batches(4, 2, seed=9).take(7)][3:]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_an_error_is_raised_after_the_batches_before_it(ds, prefetch, threads):
+    failures = [2]
+
+    def fail(x, y, step):
+        if step == 3 and failures:
+            failures.pop()
+            raise ValueError("step 3")
+        return x, y
+
+    loader = ds.batches(4, 2, seed=9, steps_per_epoch=7, batch_transform=fail, threads=threads)
+    batches, found = loader.to_jax(prefetch=prefetch), []
+    with pytest.raises(ValueError, match="step 3"):
+        for x, _ in batches:
+            found.append(numbers_of(np.asarray(x)))
+    assert (loader.step, len(found)) == (3, 3)
+    found += [numbers_of(np.asarray(x)) for x, _ in batches]  # as with a loader, it is built again
+    assert found == loader.plan.batches(0, 7).tolist()
+
+
+def test_a_loader_that_is_moved_ends_the_iteration(ds):
+    for move in (lambda loader: loader.seek(5), iter, lambda loader: loader.close()):
+        loader = ds.batches(4, 2, seed=9, steps_per_epoch=7)
+        batches = loader.to_jax()
+        next(batches)
+        move(loader)
+        with pytest.raises(ClosedError):
+            next(batches)
+
+
+def test_copies_begin_before_batches_are_requested(ds, monkeypatch):
+    copied, put = [], jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda *args: copied.append(1) or put(*args))
+    batches = ds.batches(4, 2, steps_per_epoch=7).to_jax(prefetch=3)
+    next(batches)
+    assert len(copied) == 4 * 2
+    assert len(list(batches)) == 6
+    assert len(copied) == 7 * 2
+
+
+def test_a_hook_may_use_its_loader(ds):
+    steps = []
+    loader = ds.batches(
+        4, 2, steps_per_epoch=7, threads=2,
+        batch_transform=lambda x, y: (x, y, steps.append(loader.state_dict())),
+    )  # fmt: skip
+    assert len(list(loader.to_jax())) == len(steps) == 7
+
+
+# Conversion of images.
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", jnp.bfloat16, np.float32])
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize(("mean", "std"), [(None, None), ((0.5, 0.4, 0.3), (0.2, 0.3, 0.1))])
+def test_conversion(ds, layout, dtype, mean, std):
+    def as_images(x, y):
+        values = np.arange(len(x) * 60).reshape(len(x), 4, 5, 3) % 256
+        return {"u8": values.astype(np.uint8), "u16": (values * 257).astype(np.uint16),
+                "f32": (values / 255).astype(np.float32), "i32": values.astype(np.int32),
+                "x": x}, y  # fmt: skip
+
+    loader = ds.batches(3, 2, batch_transform=as_images, steps_per_epoch=2)
+    plain = list(ds.batches(3, 2, batch_transform=as_images, steps_per_epoch=2))
+    batches = loader.to_jax(layout=layout, dtype=dtype, mean=mean, std=std)
+    for (found, y), (original, labels) in zip(batches, plain, strict=True):
+        assert equal(y, labels)
+        assert equal(found["i32"], original["i32"])
+        assert equal(found["x"], original["x"])
+        for name, unit in (("u8", 255), ("u16", 65535), ("f32", 1)):
+            image = found[name] if layout == "NHWC" else found[name].transpose(0, 2, 3, 1)
+            if dtype is None and mean is None:
+                assert equal(image, original[name])
+                continue
+            result = np.dtype(dtype or "float32")
+            assert image.dtype == result
+            expected = original[name].astype(np.float64) / unit
+            if mean is not None:
+                expected = (expected - mean) / std
+            error = np.abs(np.asarray(image, np.float64) - expected).max()
+            digits = {"float16": 11, "bfloat16": 8, "float32": 22}[result.name]
+            assert error <= (1 if mean is None else 15) * 2.0**-digits
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [({"prefetch": -1}, "prefetch"), ({"prefetch": 1.5}, "prefetch"), ({"layout": "HWC"}, "layout"),
+     ({"dtype": "int32"}, "dtype"), ({"dtype": "float64"}, "dtype"), ({"std": 0}, "std")],
+)  # fmt: skip
+def test_invalid_options(ds, options, option):
+    with pytest.raises(PlanError) as caught:
+        ds.batches(3, 2).to_jax(**options)
+    assert caught.value.option == option
 
 
 # Shardings.

@@ -4,6 +4,7 @@ The contract of all adapters is tested in test_adapters.py.
 """
 
 import gc
+import mmap
 import subprocess
 import sys
 import weakref
@@ -18,7 +19,7 @@ from opened import opened, put
 from written import write
 
 from covey import Image, Sparse, Tensor
-from covey.adapters.tensorflow import tensor, to_tf
+from covey.adapters.tensorflow import group_size, tensor, to_tf
 from covey.errors import FeatureError
 from covey.schema import RaggedArray, SparseArray, StringArray
 
@@ -65,6 +66,39 @@ def test_element_spec_of_a_dict(made):
     batches = made("many").sequential(4, as_dict=True, select=["x", "half"]).to_tf()
     assert list(batches.element_spec) == ["x", "half", "label"]
     assert batches.element_spec["half"] == tf.TensorSpec([4], tf.float16)
+
+
+def test_tensors_share_aligned_memory(tmp_path):
+    """Also with tf.data's prefetch and map; the memory is reused when the tensors are gone."""
+    addresses = {}
+
+    def allocate(shape, dtype):
+        memory = mmap.mmap(-1, int(np.prod(shape)) * dtype.itemsize)  # aligned to a page
+        array = np.ndarray(shape, dtype, buffer=memory)
+        addresses[array.ctypes.data] = shape
+        return array
+
+    images = np.random.default_rng(0).integers(0, 256, (60, 64, 64, 3), dtype=np.uint8)
+    write({"image": images, "label": np.arange(60) % 6}, tmp_path / "images", label="label")
+    with opened(tmp_path / "images") as dataset:
+        loader = dataset.batches(6, 8, steps_per_epoch=50, threads=2)
+        expected = dataset.batches(6, 8, steps_per_epoch=50)
+        batches = loader.copy(allocate=allocate).to_tf()
+        found = set()
+        for batch, right in zip(batches.prefetch(2), expected, strict=True):
+            for part, values in zip(batch, right, strict=True):
+                view = np.asarray(memoryview(part))  # numpy() would copy
+                assert addresses[view.ctypes.data] == view.shape
+                assert np.array_equal(view, values)
+                found.add(view.ctypes.data)
+            del batch, part, view
+    assert len(found) < 50  # of 100 arrays
+
+
+@pytest.mark.parametrize(("rows", "group"), [(1, 8), (2**17, 8), (2**18, 4), (2**19 + 1, 1)])
+def test_large_batches_are_not_stacked(rows, group):
+    assert group_size(rows) == group
+    assert group_size(rows * 64) == max(1, min(group, 2**20 // (rows * 64)))
 
 
 def test_batches_without_labels(tmp_path):

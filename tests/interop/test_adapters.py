@@ -18,6 +18,7 @@ STEPS = 7
 ADAPTERS = {
     "tensorflow": lambda loader: loader.to_tf(),
     "torch": lambda loader: loader.to_torch(),
+    "torch device": lambda loader: loader.to_torch(device="cpu"),
     "jax": lambda loader: loader.to_jax(),
 }
 
@@ -212,8 +213,9 @@ def test_contrastive_augmenter(ds):
 
 
 def test_missing_framework(adapter):
-    code = f"import sys; sys.modules['{adapter}'] = None; import covey.adapters.{adapter}"
+    framework = adapter.split()[0]
+    code = f"import sys; sys.modules['{framework}'] = None; import covey.adapters.{framework}"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     last = run.stderr.splitlines()[-1]
     assert last.startswith("ImportError")
-    assert f"pip install 'covey[{adapter}]'" in last
+    assert f"pip install 'covey[{framework}]'" in last

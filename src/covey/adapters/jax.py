@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from covey.adapters import convert
+from covey.adapters.conversion import IMAGE_SCALES, ImageConversion, Layout
 from covey.errors import PlanError
 from covey.loader import Loader
+from covey.loader.iterator import LoaderIterator
+from covey.loader.options import MAX_PREFETCH
 from covey.plan import Plan
+from covey.plan.base import check_int
 
 try:
     jax: Any = importlib.import_module("jax")
@@ -61,11 +67,20 @@ def tensor(value: Any, sharding: Any = None) -> Any:
     return jax.make_array_from_process_local_data(fitted, np.asarray(value))
 
 
-def to_jax(loader: Loader, sharding: Any = None) -> JaxBatches:
+def to_jax(
+    loader: Loader,
+    sharding: Any = None,
+    *,
+    prefetch: int = 2,
+    layout: Layout = "NHWC",
+    dtype: Any = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+) -> JaxBatches:
     """Return an iterator over the batches of a loader up to the end of its epoch.
 
-    The position of the loader counts the batches that were returned. Copies to a device overlap
-    with the next computation.
+    The position of the loader counts the batches that were returned, not those that were
+    prefetched.
 
     With several processes, each loads its part, and an array consists of all parts; the batches are
     those of a single process::
@@ -75,15 +90,26 @@ def to_jax(loader: Loader, sharding: Any = None) -> JaxBatches:
         for x, y in loader.to_jax(sharding):  # x has 128 rows, some of which are on this process
             ...
 
+    `layout`, `dtype`, `mean` and `std` apply to the arrays of a batch that have four dimensions
+    (rows, height, width, channels) and are of uint8, uint16 or floats. They are converted on the
+    device.
+
     Args:
         loader: The loader.
         sharding: How each array is sharded: a ``jax.sharding.Sharding``, of which arrays with fewer
             dimensions use the first ones; a mesh with one axis, over which the first dimension is
             divided; or a device (default: the default device). If the number of devices divides the
             classes of a batch, each device has complete classes.
+        prefetch: Number of batches whose copy to the device begins before they are requested.
+        layout: Order of the dimensions of images: ``"NHWC"`` or ``"NCHW"``.
+        dtype: Floating point type of images. Integers are scaled to [0, 1].
+        mean: Mean of each channel: the result is ``(x / 255 - mean) / std`` (65535 for uint16),
+            computed in float32.
+        std: Standard deviation of each channel.
 
     Raises:
-        PlanError: If batches cannot be sharded, or the parts of the ranks do not fit together.
+        PlanError: If an option is invalid, batches cannot be sharded, or the parts of the ranks do
+            not fit together.
 
     >>> import covey
     >>> birds = ({"size": float(n), "species": n % 3} for n in range(30))
@@ -92,7 +118,19 @@ def to_jax(loader: Loader, sharding: Any = None) -> JaxBatches:
     >>> x.shape, y.dtype
     ((4,), dtype('int32'))
     """
-    batches = JaxBatches(loader, _as_sharding(sharding))
+    images = ImageConversion(layout, dtype, mean, std)
+    if images.dtype is not None:
+        found = jax.dtypes.canonicalize_dtype(images.dtype).name
+        if found != images.dtype:
+            raise PlanError(
+                f"JAX converts it to {found}",
+                option="dtype",
+                found=images.dtype,
+                allowed=found,
+                remedy="call jax.config.update('jax_enable_x64', True)",
+            )
+    count = check_int("prefetch", prefetch, 0, MAX_PREFETCH)
+    batches = JaxBatches(loader, _as_sharding(sharding), count, images)
     batches.check()
     return batches
 
@@ -100,18 +138,81 @@ def to_jax(loader: Loader, sharding: Any = None) -> JaxBatches:
 class JaxBatches(Iterator[Any]):
     """The batches of a loader up to the end of its epoch, as arrays of JAX.
 
+    Copies to a device are asynchronous. JAX makes them through pinned memory of its own, into which
+    a loader cannot write.
+
     Args:
         loader: The loader, whose position advances.
         sharding: How each array is sharded, or None.
+        prefetch: Number of batches whose copy begins before they are requested.
+        images: Conversion of images.
     """
 
-    def __init__(self, loader: Loader, sharding: Any) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        sharding: Any,
+        prefetch: int = 0,
+        images: ImageConversion | None = None,
+    ) -> None:
         self._loader = loader
         self._sharding = sharding
-        self._batches = iter(loader)
+        self._prefetch = prefetch
+        self._images = ImageConversion() if images is None else images
+        self._to_images = None if self._images.is_identity else jax.jit(self._convert_images)
+        self._lock = threading.RLock()
+        self._begin()
+
+    def _begin(self) -> None:
+        # Its batches are never requested; it is closed when the loader is moved or iterated again.
+        iteration = iter(self._loader)
+        assert isinstance(iteration, LoaderIterator)
+        self._iteration = iteration
+        plan, batch = self._loader.plan, self._loader.position.batch
+        self._end = None if plan.is_endless else plan.end_of_epoch(batch)
+        self._steps = plan.steps_left(batch)
+        self._restart()
+
+    def _restart(self) -> None:
+        """Drop the prefetched batches, and begin at the position of the loader."""
+        self._plan = self._loader.plan
+        self._source = iter(self._loader.copy())
+        self._ready: deque[Any] = deque()
+        self._error: Exception | None = None
 
     def __next__(self) -> Any:
-        return self._convert(next(self._batches))
+        with self._lock:
+            position = self._loader.position
+            if self._steps == 0:
+                end, self._end = self._end, None
+                if end is not None and not self._iteration._closed:
+                    position.batch = end
+                raise StopIteration
+            self._iteration._check_open()
+            if self._plan is not self._loader.plan:  # class weights were changed
+                self._restart()
+            self._fill()
+            if not self._ready:
+                error, self._error = self._error, None
+                assert error is not None
+                try:
+                    raise error
+                finally:
+                    del error
+            batch = self._ready.popleft()
+            self._steps -= 1
+            with position.locked():
+                following = position.batch + self._plan.batches_per_step
+                position.batch = following if self._end is None else min(following, self._end)
+            return batch
+
+    def _fill(self) -> None:
+        """Begin to copy the next batches, up to the first one with an error."""
+        while self._error is None and len(self._ready) < min(self._steps, 1 + self._prefetch):
+            try:
+                self._ready.append(self._convert(next(self._source)))
+            except Exception as error:  # is raised after the batches before it
+                self._error = error
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the loader."""
@@ -119,8 +220,9 @@ class JaxBatches(Iterator[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of another loader, up to the end of its epoch."""
-        self._loader.load_state_dict(state)
-        self._batches = iter(self._loader)
+        with self._lock:
+            self._loader.load_state_dict(state)
+            self._begin()
 
     def check(self) -> None:
         """Raise PlanError if the batches of the epoch cannot be sharded."""
@@ -139,11 +241,28 @@ class JaxBatches(Iterator[Any]):
 
         def to_array(value: Any) -> Any:
             is_shared = copies and isinstance(value, np.ndarray)
-            return tensor(value.copy() if is_shared else value, sharding)
+            array = tensor(value.copy() if is_shared else value, sharding)
+            return self._to_images(array) if self._to_images and _is_image(array) else array
 
         if sharding is not None:
             _check_lists(batch)
         return convert(batch, to_array)
+
+    def _convert_images(self, x: Any) -> Any:
+        """Return converted images; compiled by JAX."""
+        name = self._images.result_dtype
+        if name is not None:
+            if self._images.is_normalized or x.dtype.kind == "u":
+                scale, shift = self._images.coefficients(x.dtype.name, x.shape[3])
+                compute = name if name == "float64" else "float32"
+                x = x.astype(compute) * scale.astype(compute) + shift.astype(compute)
+            x = x.astype(name)
+        return x.transpose(0, 3, 1, 2) if self._images.layout == "NCHW" else x
+
+
+def _is_image(value: Any) -> bool:
+    """Return whether a value is an array of images."""
+    return isinstance(value, jax.Array) and value.ndim == 4 and value.dtype.name in IMAGE_SCALES
 
 
 def _is_supported(dtype: np.dtype[Any]) -> bool:

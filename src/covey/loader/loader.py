@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from covey.errors import PlanError, SmallClassesWarning
 from covey.loader import state as states
@@ -205,6 +205,7 @@ class Loader:
     def copy(
         self,
         *,
+        format: Format | None = None,
         plan: Plan | None = None,
         batch: int | None = None,
         allocate: Allocate | None = None,
@@ -212,6 +213,7 @@ class Loader:
         """Return a loader of the same batches with a position of its own.
 
         Args:
+            format: Contents of its batches (default: those of this loader).
             plan: Its plan (default: the plan of this loader).
             batch: Index of its next batch (default: that of this loader).
             allocate: Allocates the arrays that native threads write, in pinned memory for instance
@@ -225,6 +227,8 @@ class Loader:
                 self._position.batch if batch is None else batch,
             )
             other._iterator = None
+            if format is not None:
+                other._format = format
             if allocate is not None:
                 other._allocate = allocate
             return other
@@ -239,14 +243,46 @@ class Loader:
         dataset: tf.data.Dataset = _adapter("tensorflow").to_tf(self, element_spec=element_spec)
         return dataset
 
-    def to_torch(self, **dataloader_options: Any) -> BatchDataLoader:
+    def to_torch(
+        self,
+        *,
+        device: Any = None,
+        layout: Literal["NHWC", "NCHW"] = "NHWC",
+        dtype: Any = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        decode: Literal["cpu", "gpu"] = "cpu",
+        resident: bool = False,
+        **dataloader_options: Any,
+    ) -> BatchDataLoader:
         """Return a ``torch.utils.data.DataLoader``; see :func:`covey.adapters.torch.to_torch`."""
-        batches: BatchDataLoader = _adapter("torch").to_torch(self, **dataloader_options)
+        batches: BatchDataLoader = _adapter("torch").to_torch(
+            self,
+            device=device,
+            layout=layout,
+            dtype=dtype,
+            mean=mean,
+            std=std,
+            decode=decode,
+            resident=resident,
+            **dataloader_options,
+        )
         return batches
 
-    def to_jax(self, sharding: Any = None) -> JaxBatches:
+    def to_jax(
+        self,
+        sharding: Any = None,
+        *,
+        prefetch: int = 2,
+        layout: Literal["NHWC", "NCHW"] = "NHWC",
+        dtype: Any = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+    ) -> JaxBatches:
         """Return an iterator of JAX arrays; see :func:`covey.adapters.jax.to_jax`."""
-        batches: JaxBatches = _adapter("jax").to_jax(self, sharding)
+        batches: JaxBatches = _adapter("jax").to_jax(
+            self, sharding, prefetch=prefetch, layout=layout, dtype=dtype, mean=mean, std=std
+        )
         return batches
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 try:
     import torch  # noqa: F401
 except ImportError as error:
@@ -10,7 +13,16 @@ except ImportError as error:
         name="torch",
     ) from error
 
-from covey.adapters.torch.dataloader import BatchDataLoader, StepDataset, StepSampler, to_torch
+from covey.adapters.conversion import ImageConversion, Layout
+from covey.adapters.torch.dataloader import (
+    BatchDataLoader,
+    StepDataset,
+    StepSampler,
+    make_dataloader,
+)
+from covey.adapters.torch.decode import find_decoder
+from covey.adapters.torch.device import DeviceOptions
+from covey.adapters.torch.resident import ResidentDataLoader, ResidentSplit
 from covey.adapters.torch.samplers import (
     BalancedBatchSampler,
     MPerClassError,
@@ -18,6 +30,8 @@ from covey.adapters.torch.samplers import (
     PlanBatchSampler,
 )
 from covey.adapters.torch.tensors import tensor
+from covey.errors import PlanError
+from covey.loader import Loader
 
 __all__ = [
     "BalancedBatchSampler",
@@ -25,8 +39,126 @@ __all__ = [
     "MPerClassError",
     "MPerClassSampler",
     "PlanBatchSampler",
+    "ResidentDataLoader",
     "StepDataset",
     "StepSampler",
     "tensor",
     "to_torch",
 ]
+
+# Options of a DataLoader that the batches of a loader determine.
+_DETERMINED = ("batch_size", "batch_sampler", "collate_fn", "dataset", "drop_last", "sampler",
+               "shuffle")  # fmt: skip
+
+
+def to_torch(
+    loader: Loader,
+    *,
+    device: Any = None,
+    layout: Layout = "NHWC",
+    dtype: Any = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    decode: Literal["cpu", "gpu"] = "cpu",
+    resident: bool = False,
+    **dataloader_options: Any,
+) -> BatchDataLoader:
+    """Return a ``DataLoader`` over the batches of a loader.
+
+    Each iteration is the next epoch, beginning at the position of the loader, which advances with
+    the batches that are returned. If neither `rank` nor `world_size` was given to the loader, it
+    takes the part of this process as soon as ``torch.distributed`` is initialised, here or by a
+    trainer; with accelerate, ``Accelerator.prepare`` divides the batches instead.
+
+    With `device`, a thread copies batches to it before they are requested. Copies to a GPU are made
+    from pinned memory, on a stream of their own; the current stream waits for a batch when it is
+    returned. `layout`, `dtype`, `mean`, `std`, `decode` and `resident` require `device`. The first
+    four apply to the tensors of a batch that have four dimensions (rows, height, width, channels)
+    and are of uint8, uint16 or floats; other tensors are only copied.
+
+    Args:
+        loader: The loader. Its `reuse_buffers` must be False.
+        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"`` or a ``torch.device`` (default: tensors share
+            the memory of the arrays of a batch). ``"cuda"`` is the current device when an iteration
+            begins. ``"cpu"`` does the same as a GPU, without streams.
+        layout: Order of the dimensions of images: ``"NHWC"``, or ``"NCHW"``, which is a view in the
+            memory format ``torch.channels_last``.
+        dtype: Floating point type of images, such as ``torch.float16``. Integers are scaled to
+            [0, 1], as by ``torchvision.transforms.v2.ToDtype(dtype, scale=True)``.
+        mean: Mean of each channel, as for ``torchvision.transforms.v2.Normalize``: the result is
+            ``(x / 255 - mean) / std`` (65535 for uint16), computed in float32. It
+            differs from torchvision by less than ``2**-22 * (1 + abs(mean)) / std``.
+        std: Standard deviation of each channel.
+        decode: ``"gpu"`` decodes JPEGs with torchvision on the device, and resizes them there to
+            the `image_size` of the loader. Other images, and JPEGs in other color spaces than YCbCr
+            and grayscale, are decoded on the CPU. Pixels differ by some levels from those of
+            ``"cpu"``.
+        resident: Decode all examples that can be drawn now, store them on the device, and gather
+            batches there.
+        dataloader_options: ``num_workers``, ``pin_memory``, ``prefetch_factor``,
+            ``persistent_workers`` and others of ``torch.utils.data.DataLoader``.
+
+    Raises:
+        PlanError: If buffers are reused, an option is invalid or determined by the batches, or the
+            batches cannot be decoded or stored on the device.
+
+    >>> import covey
+    >>> birds = ({"size": n, "species": n % 3} for n in range(30))
+    >>> _ = covey.write(birds, "birds", split="train", label="species", progress=False)
+    >>> next(iter(to_torch(covey.open("birds").batches(2, 2, seed=1))))
+    (tensor([11,  5,  7, 28]), tensor([2, 2, 1, 1]))
+    """
+    if loader.options.reuse_buffers:
+        raise PlanError(
+            "a tensor would share the memory of a batch that is overwritten",
+            option="reuse_buffers",
+            found=True,
+            allowed="False",
+        )
+    for option in _DETERMINED:
+        if option in dataloader_options:
+            raise PlanError(
+                "the batches of the loader determine it",
+                option=option,
+                found=dataloader_options[option],
+                allowed="omitted",
+            )
+    if decode not in ("cpu", "gpu"):
+        raise PlanError(option="decode", found=decode, allowed="'cpu' or 'gpu'")
+    images = ImageConversion(layout, dtype, mean, std)
+    if device is None:
+        _check_device_options(images, decode, resident)
+        return make_dataloader(loader, **dataloader_options)
+    options = DeviceOptions(device, images)
+    if decode == "gpu":
+        find_decoder(options.device)
+    if not resident:
+        return make_dataloader(loader, options, decode == "gpu", **dataloader_options)
+    for option, found in dataloader_options.items():
+        raise PlanError(
+            "batches are gathered on the device, with resident=True",
+            option=option,
+            found=found,
+            allowed="omitted",
+        )
+    batches = make_dataloader(loader, options, kind=ResidentDataLoader)
+    assert isinstance(batches, ResidentDataLoader)
+    batches.split = ResidentSplit(loader, options, is_encoded=decode == "gpu")
+    return batches
+
+
+def _check_device_options(images: ImageConversion, decode: str, resident: bool) -> None:
+    """Raise PlanError if an option that requires a device is given."""
+    given = {
+        "layout": images.layout if images.layout != "NHWC" else None,
+        "dtype": images.dtype,
+        "mean": images.mean,
+        "std": images.std,
+        "decode": decode if decode != "cpu" else None,
+        "resident": resident or None,
+    }
+    for option, found in given.items():
+        if found is not None:
+            raise PlanError(
+                "it requires device=", option=option, found=found, allowed="omitted without device="
+            )

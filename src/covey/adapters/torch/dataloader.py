@@ -4,6 +4,8 @@ The main process draws the steps, and each worker builds the batch of the step t
 batch is a function of its step, so that processes share nothing else::
 
     StepSampler (main process)  --BatchRequest-->  StepDataset (any process)  --tensors-->  caller
+
+With ``device=``, a thread of the main process copies the tensors to the device on their way.
 """
 
 from __future__ import annotations
@@ -15,6 +17,14 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker
 
 from covey.adapters import convert
 from covey.adapters.step_reader import StepReader
+from covey.adapters.torch.decode import (
+    EncodedBatch,
+    ImageDecoder,
+    encoded_loader,
+    leave_encoded,
+)
+from covey.adapters.torch.device import DeviceCopier, DeviceOptions, pinned_empty
+from covey.adapters.torch.prefetch import STOP_TIMEOUT_S, DevicePrefetcher
 from covey.adapters.torch.samplers import EpochIterator, EpochSampler, EpochSteps, find_rank
 from covey.adapters.torch.tensors import send, tensor
 from covey.errors import PlanError
@@ -22,10 +32,6 @@ from covey.loader import Loader
 from covey.loader import state as states
 from covey.loader.prefetch import BatchBuilder
 from covey.plan import Plan
-
-# Options of a DataLoader that the batches of a loader determine.
-_DETERMINED = ("batch_size", "batch_sampler", "collate_fn", "dataset", "drop_last", "sampler",
-               "shuffle")  # fmt: skip
 
 
 class BatchRequest(NamedTuple):
@@ -39,61 +45,6 @@ class BatchRequest(NamedTuple):
     """Changes of class weights, as in a state."""
 
 
-def to_torch(loader: Loader, **dataloader_options: Any) -> BatchDataLoader:
-    """Return a ``DataLoader`` over the batches of a loader.
-
-    Each iteration is the next epoch, beginning at the position of the loader, which advances with
-    the batches that are returned. If neither `rank` nor `world_size` was given to the loader, it
-    takes the part of this process as soon as ``torch.distributed`` is initialised, here or by a
-    trainer; with accelerate, ``Accelerator.prepare`` divides the batches instead.
-
-    Args:
-        loader: The loader. Its `reuse_buffers` must be False.
-        dataloader_options: ``num_workers``, ``pin_memory``, ``prefetch_factor``,
-            ``persistent_workers`` and others of ``torch.utils.data.DataLoader``.
-
-    Raises:
-        PlanError: If buffers are reused, or an option is determined by the batches.
-
-    >>> import covey
-    >>> birds = ({"size": n, "species": n % 3} for n in range(30))
-    >>> _ = covey.write(birds, "birds", split="train", label="species", progress=False)
-    >>> next(iter(to_torch(covey.open("birds").batches(2, 2, seed=1))))
-    (tensor([11,  5,  7, 28]), tensor([2, 2, 1, 1]))
-    """
-    if loader.options.reuse_buffers:
-        raise PlanError(
-            "a tensor would share the memory of a batch that is overwritten",
-            option="reuse_buffers",
-            found=True,
-            allowed="False",
-        )
-    for option in _DETERMINED:
-        if option in dataloader_options:
-            raise PlanError(
-                "the batches of the loader determine it",
-                option=option,
-                found=dataloader_options[option],
-                allowed="omitted",
-            )
-    dataset = StepDataset(loader)
-    # One request per batch, not batch_size=None: wrappers that rebuild a DataLoader from its
-    # batch_sampler keep it.
-    return BatchDataLoader(
-        dataset,
-        batch_size=1,
-        sampler=StepSampler(loader, dataset),
-        collate_fn=_only,
-        **dataloader_options,
-    )
-
-
-def _only(batches: list[Any]) -> Any:
-    """Return the only item of a list."""
-    (batch,) = batches
-    return batch
-
-
 class StepDataset(Dataset[Any]):
     """Map-style dataset: ``dataset[step]`` is the batch of a step, as tensors.
 
@@ -102,10 +53,16 @@ class StepDataset(Dataset[Any]):
 
     Args:
         loader: The loader; its position does not change.
+        is_pinned: Whether native threads of the main process write into pinned memory.
+        is_encoded: Whether an item is an :class:`EncodedBatch`.
     """
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader.copy()
+    def __init__(
+        self, loader: Loader, *, is_pinned: bool = False, is_encoded: bool = False
+    ) -> None:
+        self._loader = loader.copy(allocate=pinned_empty if is_pinned else None)
+        self._is_pinned = is_pinned
+        self._is_encoded = is_encoded
         self._weights: Sequence[Any] = states.save_weights(loader.plan)
         self._reader: StepReader | None = None
 
@@ -114,6 +71,26 @@ class StepDataset(Dataset[Any]):
         return len(self._loader)
 
     def __getitem__(self, step: int | BatchRequest) -> Any:
+        request = self._prepare(step)
+        if get_worker_info() is not None:
+            batch, to_tensor = self._build(request), send
+        else:
+            if self._reader is None:
+                self._reader = StepReader(self._loader)
+            batch, to_tensor = self._reader.read(request.batch), tensor
+        if self._is_encoded:
+            return EncodedBatch(convert(batch, leave_encoded), request)
+        return convert(batch, to_tensor)
+
+    def build(self, request: BatchRequest) -> Any:
+        """Return a batch as tensors, built in the calling thread."""
+        return convert(self._build(self._prepare(request)), tensor)
+
+    def _build(self, request: BatchRequest) -> Any:
+        return BatchBuilder(self._loader.format, self._loader.plan, request.batch)(0)
+
+    def _prepare(self, step: int | BatchRequest) -> BatchRequest:
+        """Take the rank and the class weights of a request."""
         plan = self._loader.plan
         if not isinstance(step, BatchRequest):
             step = BatchRequest(plan.batch_at(step), plan.rank, plan.world_size, self._weights)
@@ -124,12 +101,7 @@ class StepDataset(Dataset[Any]):
             plan = states.load_weights(self._loader.plan, list(step.weights))
             self._loader, self._reader = self._loader.copy(plan=plan), None
             self._weights = step.weights
-        if get_worker_info() is not None:
-            build = BatchBuilder(self._loader.format, self._loader.plan, step.batch)
-            return convert(build(0), send)
-        if self._reader is None:
-            self._reader = StepReader(self._loader)
-        return convert(self._reader.read(step.batch), tensor)
+        return step
 
     def close(self) -> None:
         """Stop prefetching."""
@@ -137,7 +109,11 @@ class StepDataset(Dataset[Any]):
             self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StepDataset, (self._loader,)
+        return _dataset, (self._loader, self._is_pinned, self._is_encoded)
+
+
+def _dataset(loader: Loader, is_pinned: bool, is_encoded: bool) -> StepDataset:
+    return StepDataset(loader, is_pinned=is_pinned, is_encoded=is_encoded)
 
 
 class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
@@ -160,6 +136,8 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
         self._weights: tuple[Plan, list[Any]] = (plan, states.save_weights(plan))
         self.epoch_steps: EpochSteps | None = None
         """Steps of the iteration that began last."""
+        self.rest: EpochSteps | None = None
+        """Steps of the next iteration, if it continues another one."""
         self.is_counted = False
         """Whether a :class:`BatchDataLoader` counts the batches that are returned. Otherwise the
         position counts the steps that are drawn."""
@@ -197,6 +175,14 @@ class StepSampler(EpochSampler[BatchRequest], DistributedSampler[BatchRequest]):
         self.rank, self.num_replicas = self.plan.rank, self.plan.world_size
 
 
+def weights_error() -> PlanError:
+    """Return the error of class weights that changed too late."""
+    return PlanError(
+        "class weights changed while workers build batches with the previous ones",
+        remedy="change them between epochs, or use num_workers=0",
+    )
+
+
 class StepIterator(EpochIterator[BatchRequest]):
     """One iteration over a :class:`StepSampler`."""
 
@@ -212,13 +198,17 @@ class StepIterator(EpochIterator[BatchRequest]):
         if self._epoch is None:
             sampler.start()
         elif sampler.plan is not self._plan and self._is_in_flight():
-            raise PlanError(
-                "class weights changed while workers build batches with the previous ones",
-                remedy="change them between epochs, or use num_workers=0",
-            )
+            raise weights_error()
         request = super().__next__()
         self._plan, sampler.epoch_steps = sampler.plan, self._epoch
         return request
+
+    def _begin(self) -> EpochSteps:
+        rest, self._sampler.rest = self._sampler.rest, None
+        if rest is None:
+            return super()._begin()
+        self._epoch = rest
+        return rest
 
     def _is_in_flight(self) -> bool:
         assert self._epoch is not None
@@ -242,11 +232,24 @@ class BatchDataLoader(DataLoader[Any]):
     ``StatefulDataLoader(batches.dataset, sampler=batches.sampler, batch_size=None)``.
     """
 
+    device_options: DeviceOptions | None = None
+    """The device that batches are copied to; None leaves them where they are."""
+    decoder: ImageDecoder | None = None
+    """Decodes images on the device; None if the loader decodes them."""
+
     def __iter__(self) -> Any:
         """Iterate over the next epoch, which begins with the first batch that is requested."""
-        if isinstance(self.sampler, StepSampler) and isinstance(self.dataset, StepDataset):
+        if not isinstance(self.sampler, StepSampler) or not isinstance(self.dataset, StepDataset):
+            return super().__iter__()  # rebuilt by a wrapper with another sampler
+        if self.device_options is None:
             return CountingIterator(super().__iter__, self.sampler, self.dataset)
-        return super().__iter__()  # rebuilt by a wrapper with another sampler
+        has_workers = self.num_workers > 0
+        return DeviceIterator(self._prefetch, self.sampler, self.dataset, has_workers=has_workers)
+
+    def _prefetch(self) -> DevicePrefetcher:
+        assert self.device_options is not None
+        copier = DeviceCopier(self.device_options, self.decoder)
+        return DevicePrefetcher(super().__iter__(), copier)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with `epoch`, or at the position that was loaded within it."""
@@ -282,7 +285,8 @@ class CountingIterator(Iterator[Any]):
     def __init__(
         self, start: Callable[[], Iterator[Any]], sampler: StepSampler, dataset: StepDataset
     ) -> None:
-        self._start: Callable[[], Iterator[Any]] | None = start
+        self._start = start
+        self._has_begun = False
         self._sampler = sampler
         self._dataset = dataset
         self._batches: Iterator[Any] = iter(())
@@ -291,7 +295,7 @@ class CountingIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._batches) if self._start is None else self._first(self._start)
+            batch = next(self._batches) if self._has_begun else self._first()
         except StopIteration:
             self._sampler.cursor.end()
             self._epoch = None
@@ -302,12 +306,12 @@ class CountingIterator(Iterator[Any]):
         self._advance()
         return batch
 
-    def _first(self, start: Callable[[], Iterator[Any]]) -> Any:
-        self._start = None
+    def _first(self) -> Any:
+        self._has_begun = True
         # The steps of this iteration are drawn first here, by the main process in any case.
         self._sampler.is_counted = True
         try:
-            self._batches = start()
+            self._batches = self._start()
             return next(self._batches)
         finally:
             self._sampler.is_counted = False
@@ -321,3 +325,114 @@ class CountingIterator(Iterator[Any]):
     def __del__(self) -> None:
         if getattr(self, "_epoch", None) is not None:
             self._dataset.close()
+
+
+class DeviceIterator(CountingIterator):
+    """One iteration over batches that a thread copies to a device.
+
+    The thread requests steps before the caller does. If they are no longer the right ones, because
+    class weights were changed, an exception interrupted the iteration, or the process was forked,
+    another thread begins with the step that follows those that were returned.
+
+    Args:
+        start: Function that returns a :class:`DevicePrefetcher`.
+        sampler: The sampler, whose position is advanced.
+        dataset: The dataset, which stops prefetching if the iteration is abandoned.
+        has_workers: Whether worker processes build batches.
+    """
+
+    _batches: DevicePrefetcher
+
+    def __init__(
+        self,
+        start: Callable[[], DevicePrefetcher],
+        sampler: StepSampler,
+        dataset: StepDataset,
+        *,
+        has_workers: bool,
+    ) -> None:
+        super().__init__(start, sampler, dataset)
+        self._has_workers = has_workers
+        self._plan: Plan | None = None
+        self._is_interrupted = False
+
+    def __next__(self) -> Any:
+        if self._is_outdated():
+            if self._has_workers and self._plan is not self._sampler.plan:
+                raise weights_error()
+            self._restart()
+        try:
+            return super().__next__()
+        except Exception:
+            raise
+        except BaseException:  # a batch may have been removed from the queue
+            self._is_interrupted = True
+            raise
+
+    def _first(self) -> Any:
+        self._plan = self._sampler.plan
+        try:
+            return super()._first()
+        finally:
+            self._plan = self._sampler.plan  # the rank is known now
+
+    def _is_outdated(self) -> bool:
+        """Return whether the next batch in the queue is not the next one of the position."""
+        if not self._has_begun or self._epoch is None:
+            return False
+        is_changed = self._plan is not self._sampler.plan
+        return is_changed or self._is_interrupted or self._batches.is_inherited
+
+    def _restart(self) -> None:
+        assert self._epoch is not None
+        self._batches.close()
+        first = self._epoch.batch_after(self._steps, self._sampler.plan)
+        self._sampler.rest = EpochSteps(first, max(0, self._epoch.steps - self._steps))
+        self._steps, self._has_begun, self._is_interrupted = 0, False, False
+
+    def __del__(self) -> None:
+        if isinstance(getattr(self, "_batches", None), DevicePrefetcher):
+            self._batches.close(STOP_TIMEOUT_S)  # before the dataset, which the thread uses
+        super().__del__()
+
+
+def make_dataloader(
+    loader: Loader,
+    options: DeviceOptions | None = None,
+    is_encoded: bool = False,
+    kind: type[BatchDataLoader] = BatchDataLoader,
+    **dataloader_options: Any,
+) -> BatchDataLoader:
+    """Return the ``DataLoader`` of a loader.
+
+    Args:
+        loader: The loader.
+        options: The device that batches are copied to (default: none).
+        is_encoded: Whether images are decoded on the device.
+        kind: The class of the result.
+        dataloader_options: Other options of the ``DataLoader``.
+    """
+    source = encoded_loader(loader) if is_encoded else loader
+    is_pinned = options is not None and options.is_cuda
+    dataset = StepDataset(source, is_pinned=is_pinned, is_encoded=is_encoded)
+    if is_pinned and dataloader_options.get("num_workers", 0) > 0:
+        dataloader_options.setdefault("pin_memory", True)
+    # One request per batch, not batch_size=None: wrappers that rebuild a DataLoader from its
+    # batch_sampler keep it.
+    batches = kind(
+        dataset,
+        batch_size=1,
+        sampler=StepSampler(loader, dataset),
+        collate_fn=_only,
+        **dataloader_options,
+    )
+    batches.device_options = options
+    if is_encoded:
+        batches.decoder = ImageDecoder(loader, StepDataset(loader).build)
+    return batches
+
+
+def _only(batches: list[Any]) -> Any:
+    """Return the only item of a list."""
+    (batch,) = batches
+    return batch
