@@ -310,7 +310,7 @@ def test_transparent_and_deep_images(capsys):
     grey[:16] = (7, 255)
     deep = np.full((32, 32), 0x1234, np.uint16)
     write([{"image": alpha, "label": 0}], "rgba", label="label")
-    kinds = {"image": covey.Image(), "label": "int64"}
+    kinds = {"image": covey.Image(channels=None), "label": "int64"}
     write([{"image": png(grey), "label": 0}], "la", label="label", features=kinds)
     kinds = {"image": covey.Image((None, None, 1), "uint16"), "label": "int64"}
     write([{"image": deep, "label": 0}], "deep", label="label", features=kinds)

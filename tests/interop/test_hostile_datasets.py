@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corrupt_files import frame
+from opened import put
 from PIL import Image as Pillow
 from written import info, limit, shard_paths, write
 
@@ -297,7 +298,7 @@ def test_progress_is_printable(capfd):
 
 
 def put_images(directory, images):
-    features = {"image": covey.Image(), "label": "int64"}
+    features = {"image": covey.Image(channels=None), "label": "int64"}
     examples = [{"image": each, "label": n % 2} for n, each in enumerate(images)]
     write(examples, directory, label="label", features=features, shuffle=False)
 
@@ -365,7 +366,7 @@ def test_formats_that_embed_others_are_not_decoded(tmp_path, kind):
         assert image.format == kind
     path = tmp_path / "x.png"
     path.write_bytes(data)
-    put_images(tmp_path / "images", [data] * 2)
+    put(tmp_path / "images.tfrecord", [{"image": data}] * 2, {"image": "bytes"})
     reason = "not an image in a supported format: PNG, JPEG, GIF, BMP, WEBP, TIFF, PPM"
     with pytest.raises(FeatureError, match=reason):
         covey.Image().decode(data, max_pixels=128 * 128)
@@ -373,7 +374,8 @@ def test_formats_that_embed_others_are_not_decoded(tmp_path, kind):
         load_image(path)
     assert caught.value.path == str(path)
     with pytest.raises(ExampleError, match=reason) as caught_record:
-        covey.open(tmp_path / "images", decode_images=True)[0]
+        features = {"image": covey.Image()}
+        covey.open(tmp_path / "images.tfrecord", features=features, decode_images=True)[0]
     assert (caught_record.value.record, caught_record.value.feature) == (0, "image")
 
 

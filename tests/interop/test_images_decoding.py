@@ -94,7 +94,7 @@ def pillow(data, mode=None, size=None):
 
 
 def decode(encoded, feature=None, **options):
-    features = Features({"image": feature or Image()})
+    features = Features({"image": feature or Image(channels=None)})
     return decode_images(features, {"image": StringArray.of(encoded)}, locate, **options)["image"]
 
 
@@ -242,7 +242,7 @@ def test_8_bits_in_a_feature_of_16():
 def test_colors_of_16_bits_are_rejected(size, channels):
     pixels = np.random.default_rng(0).integers(0, 1 << 16, (8, 9, channels), np.uint16)
     data = tf.io.encode_png(pixels).numpy()
-    error = failure([data], Image(dtype="uint16"), size=size)
+    error = failure([data], Image(dtype="uint16", channels=None), size=size)
     check_location(error, 0)
     assert "16 bits in several channels" in error.reason
     assert "tf.io.decode_png" in error.remedy

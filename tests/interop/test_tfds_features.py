@@ -120,7 +120,8 @@ COMMON = {
     "png": Image((None, None, 3)),
     "jpeg": Image((4, None, 1), format="jpeg"),
     "deep": Image((None, None, 1), "uint16"),
-    "any image": Image(),
+    "image": Image(),
+    "any image": Image(channels=None),
     "ragged": Ragged("int8"),
     "ragged strings": Ragged("str", 3),
     "ragged rows": Ragged("float32", 2, (4,)),
@@ -170,7 +171,7 @@ THEIRS = {
         Image((4, None, 3), format="jpeg"),
         T.Image(shape=(4, None, 3), encoding_format="jpeg"),
     ),
-    "any image": (Image(), T.Image(shape=(None, None, None))),
+    "any image": (Image(channels=None), T.Image(shape=(None, None, None))),
     "ragged": (Ragged("int16"), T.Sequence(T.Sequence(np.int16))),
     "sparse": (
         Sparse("int8", (2, 3)),
@@ -296,7 +297,7 @@ def test_features_that_tfds_lacks(tmp_path):
     }
     again = features_from_tfds(tmp_path)
     assert again["matrix/values"] == Tensor("int8", (None,))
-    assert again["two channels"] == Image()
+    assert again["two channels"] == Image(channels=None)
     assert neutral(again.decode(record)["matrix"]) == neutral(found["matrix"])
 
 

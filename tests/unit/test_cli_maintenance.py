@@ -289,6 +289,24 @@ def test_info_of_stale_and_corrupt_files(directory, capsys):
     assert "its shards are not those of the split" in output
 
 
+def test_info_of_the_build(capsys, monkeypatch):
+    lines = run(capsys, "info", "--build").splitlines()
+    assert lines[0] == f"covey {covey.__version__}"
+    assert f"CRC-32C: {covey._core.crc32c_implementations()[0]}" in lines
+    decoders = ("libjpeg-turbo 2.1.5", "libpng 1.6.39")
+    monkeypatch.setattr(covey._core, "IMAGE_DECODERS", decoders, raising=False)
+    lines = run(capsys, "info", "--build").splitlines()
+    assert [f"image decoder: {each}" for each in decoders] == [
+        each for each in lines if each.startswith("image decoder")
+    ]
+    content = run_json(capsys, "info", "--build")
+    assert content["image_decoders"] == list(decoders)
+    assert content["numpy"] == np.__version__
+    with pytest.raises(SystemExit):
+        main(["info"])
+    assert "required: PATH" in capsys.readouterr().err
+
+
 def test_info_without_classes(capsys):
     write([{"x": 1}], "birds")
     assert "train: no label feature; `covey index" in run(capsys, "info", "birds")

@@ -4,6 +4,7 @@ import gc
 import pickle
 import threading
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from covey import ClassLabel, Features, Image, Ragged, Sparse, Steps, Tensor
 from covey.arrays import RaggedArray, SparseArray, StringArray
 from covey.errors import ExampleError, FeatureError
 from covey.schema.codec import flat_items, row_of
+
+# The header of a GIF of height 4 and width 5.
+GIF = b"GIF89a" + bytes([5, 0, 4, 0, 0, 0, 0])
 
 
 def round_trip(feature, value):
@@ -134,12 +138,48 @@ class TestValues:
         filled = features.encode(features.fill_in({}))
         found = features.without_defaults().decode(filled)
         assert {name: plain(value) for name, value in found.items()} == expected
-        given = {"x": [1, 2], "s": "here", "v": [3.0], "label": 0, "image": b"png"}
+        given = {"x": [1, 2], "s": "here", "v": [3.0], "label": 0, "image": GIF}
         columns = features.decode_batch([missing, features.encode(given)])
         assert {name: plain(columns[name][1]) for name in given} == given
         assert columns["x"].tolist() == [[7, 8], [1, 2]]
         assert columns["s"].tolist() == ["none", "here"]
         assert pickle.loads(pickle.dumps(features)) == features
+
+    def test_channels_of_images(self):
+        assert Image().shape == (None, None, 3)
+        assert Image(channels=None).shape == (None, None, None)
+        assert Image((None, None, None)).channels is None
+        for channels in (1, 3, 4):
+            assert Image(channels=channels) == Image((None, None, channels))
+            assert Image((4, 5, None), channels=channels) == Image((4, 5, channels))
+            assert Image((4, 5, channels), channels=channels).channels == channels
+        assert replace(Image((4, 5, 1)), shape=(4, 5, None)).channels is None
+        assert Image(exif_orientation=True) != Image()
+        assert repr(Image((4, 5, 1))) == (
+            "Image(shape=(4, 5, 1), dtype='uint8', format='png', exif_orientation=False, "
+            "default=REQUIRED)"
+        )
+
+    @pytest.mark.parametrize("channels", [None, 1, 3, 4])
+    def test_encoded_images_are_stored_unchanged(self, tmp_path, channels):
+        path = tmp_path / "x.gif"
+        path.write_bytes(GIF)
+        feature = Image(channels=channels)
+        given = [GIF, bytearray(GIF), memoryview(GIF), path, str(path), {"bytes": GIF, "path": ""}]
+        given.append({"bytes": None, "path": str(path)})
+        assert [round_trip(feature, value) for value in given] == [GIF] * len(given)
+        block = Features({"x": feature}).encode_batch({"x": given})
+        again = Features({"x": feature}).decode_batch(block)
+        assert again["x"].tolist() == [GIF] * len(given)
+        # Strings of another schema are checked without a copy.
+        assert Features({"x": feature}).encode_batch(again).data.tobytes() == block.data.tobytes()
+        with pytest.raises(FeatureError, match="must be 9 x any"):
+            Features({"x": Image((9, None, 3))}).encode_batch(again)
+
+    def test_a_default_need_not_be_an_image(self):
+        features = Features({"x": Image(default=b"")})
+        assert features.decode(features.encode(features.fill_in({})))["x"] == b""
+        assert features.decode(features.encode({"x": b""}))["x"] == b""
 
     def test_nested(self):
         features = Features({"box": {"corner": Tensor("float32", (2,)), "deep": {"er": "str"}}})
@@ -196,7 +236,14 @@ class TestErrors:
             (Sparse("int64", (3,)), ([[3]], [1]), r"index \(3,\) is outside the shape \(3,\)"),
             (Sparse("int64", (3,)), ([[1]], [1, 2]), "1 sparse indices for 2 values"),
             (Image(), 7, "the image is of type int"),
-            (Image((None, None, 3)), np.ones((4, 4, 1), np.uint8), "has shape"),
+            (Image(), np.ones((4, 4, 4), np.uint8), "has shape"),
+            (Image(channels=1), np.ones((4, 4, 3), np.uint8), "has shape"),
+            (Image(), b"text", "4 bytes that begin with b'text' are not an image"),
+            (Image(), b"", "0 bytes are not an image"),
+            (Image(), "missing.jpg", "the image cannot be read: missing.jpg: there is no such"),
+            (Image(), "\0", "the image cannot be read"),
+            (Image(), {"bytes": None, "path": None}, "path is None, without bytes"),
+            (Image((5, None, 3)), GIF, "height x width 4 x 5; must be 5 x any"),
         ],
     )
     def test_invalid_values(self, feature, value, what):
@@ -339,6 +386,11 @@ class TestInvalidSchemas:
             (lambda: Image((3, 3)), "three dimensions"),
             (lambda: Image(dtype="float32"), "must be 'uint8' or 'uint16'"),
             (lambda: Image(format="tiff"), "must be one of"),
+            (lambda: Image(channels=2), "channels is 2; must be 1, 3, 4 or None"),
+            (lambda: Image(channels=True), "channels is True; must be 1, 3, 4 or None"),
+            (lambda: Image((4, 5, 1), channels=3), "channels is 3; must be 1, that of the shape"),
+            (lambda: Image((4, 5, 1), channels=None), "channels is None; must be 1"),
+            (lambda: Image(exif_orientation=1), "exif_orientation is 1; must be True or False"),
             (lambda: ClassLabel(names=["a", "a"]), "names: the name 'a' occurs twice"),
             (lambda: ClassLabel(names="ab"), "must be a list of strings"),
             (lambda: ClassLabel(names=["a"], num_classes=2), "num_classes is 2"),

@@ -41,9 +41,10 @@ def test_read(suffix):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_write(suffix):
     out = io.BytesIO()
+    features = FEATURES.replace({"image": "bytes"})  # only the signature of an image
     with RecordWriter(out, compression=SUFFIXES[suffix], member_bytes=256) as writer:
         for example in EXAMPLES:
-            writer.write(FEATURES.encode(example))
+            writer.write(features.encode(example))
     inflate = {"": bytes, ".gz": gzip.decompress, ".zlib": zlib.decompress}[suffix]
     golden = (GOLDEN / f"covey.tfrecord{suffix}").read_bytes()
     assert inflate(out.getvalue()) == inflate(golden)

@@ -39,6 +39,8 @@ EVERY_KIND = {
     "no classes": ClassLabel(names=[]),
     "any class": ClassLabel(),
     "image": Image((None, 7, 3), format="jpeg"),
+    "image as stored": Image(channels=None),
+    "rotated image": Image(channels=4, exif_orientation=True),
     "deep image": Image((None, None, 1), "uint16", default=b"\x89PNG"),
     "ragged": Ragged("bytes", 3),
     "ragged rows": Ragged("float32", 2, (4, 1), default=[]),
@@ -52,6 +54,15 @@ EVERY_KIND = {
 def through_json(features):
     text = json.dumps(features_to_json(features), allow_nan=False)
     return features_from_json(json.loads(text), "x.json")
+
+
+def test_images_of_older_versions():
+    old = {"path": ["x"], "kind": "image", "dtype": "uint8", "format": "png"}
+    for channels in (None, 1, 3):
+        entry = {**old, "shape": [None, None, channels]}
+        found = features_from_json({"version": 1, "features": [entry]}, "x.json")
+        assert found["x"] == Image(channels=channels)
+        assert features_to_json(found)["features"] == [entry]
 
 
 def test_round_trip_of_every_kind():

@@ -132,7 +132,7 @@ def _stored(dataset: Dataset, name: str, numbers: Sequence[int]) -> Any:
 def _decode(dataset: Dataset, name: str, number: int, data: bytes) -> NDArray[Any]:
     kind = dataset.features[name]
     try:
-        image = kind if isinstance(kind, Image) else Image()
+        image = kind if isinstance(kind, Image) else Image(channels=None)
         return image.decode(data, max_pixels=dataset.max_pixels)
     except FeatureError as error:
         raise dataset.place(number).error(error, name) from None

@@ -194,9 +194,12 @@ class Image(Feature):
             FeatureError: If the format is not supported, or height and width are not those of the
                 feature.
         """
-        header = read_header(data)
+        expected = self.shape[:2]
+        header = _core.image_header(data)
         if header is not None:
-            size = header.size(oriented=self.exif_orientation)
+            if expected == (None, None):
+                return
+            size = ImageHeader(*header).size(oriented=self.exif_orientation)
         elif self.default is not REQUIRED and data == self.default:
             return
         else:
@@ -206,7 +209,6 @@ class Image(Feature):
             if found is None:
                 return  # a format that only Pillow can parse, which is not installed
             size = found
-        expected = self.shape[:2]
         if any(n is not None and n != found for n, found in zip(expected, size, strict=True)):
             required = " x ".join("any" if n is None else str(n) for n in expected)
             raise FeatureError(

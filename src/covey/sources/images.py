@@ -10,6 +10,7 @@ from typing import Any
 
 from covey.errors import SourceError, StorageError
 from covey.schema import ClassLabel, Features, Image, Tensor
+from covey.schema.image_inputs import MAX_IMAGE_BYTES
 from covey.sources.registry import ProbedPath, read_head, register
 from covey.sources.source import (
     Item,
@@ -22,8 +23,6 @@ from covey.sources.source import (
 )
 from covey.splits import SPLIT_NAMES
 from covey.untrusted import read_file
-
-MAX_IMAGE_BYTES = 1 << 30
 
 # A file with one of these extensions that is not an image is an error; other files are ignored.
 _SUPPORTED = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".dib", ".webp")
