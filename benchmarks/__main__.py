@@ -12,12 +12,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parts = ["codec", "memory", "writing", "reading", "loading", "samplers"]
+    parts = ["codec", "memory", "writing", "reading", "loading", "samplers", "images"]
     parser.add_argument("--only", nargs="*", choices=parts)
     options = parser.parse_args()
     wanted = options.only or parts
 
-    from benchmarks import codec, loading, memory, reading, samplers, writing
+    from benchmarks import codec, images, loading, memory, reading, samplers, writing
     from benchmarks.data import large, small
     from benchmarks.measure import machine
 
@@ -35,6 +35,8 @@ def main() -> None:
         loading.run(small(), large, options.rounds)
     if "samplers" in wanted:
         samplers.run(small(), options.rounds)
+    if "images" in wanted:
+        images.run(options.rounds)
 
 
 if __name__ == "__main__":

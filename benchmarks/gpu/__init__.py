@@ -1,0 +1,1 @@
+"""Measurements on a machine with a GPU; see run.sh."""
