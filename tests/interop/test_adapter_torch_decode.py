@@ -174,7 +174,7 @@ def test_images_that_torchvision_cannot_decode(photos, torchvision, bad):
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_the_error_of_a_corrupt_image(tmp_path, torchvision, is_installed):
     images = [KINDS["jpeg"](n) for n in range(24)]
-    images[7] = images[7][:300]
+    images[7] = images[7][:700]
     if is_installed:
         torchvision(fails=lambda data: len(data) == 300)
     with write_images(tmp_path / "corrupt", images) as ds:
@@ -242,15 +242,27 @@ def test_resident(photos, torchvision):
     assert decoded == sum(data in stand_in.decoded[:decoded] for data in images_of())
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("crop", ["center", "random"])
+def test_crops_are_those_of_the_cpu(photos, crop, views, rank):
+    options = {"image_size": SIZE, "crop": crop, "flip": True, "views": views}
+    ranks = {"rank": rank, "world_size": 2}
+    loaders = [photos.batches(4, 2, seed=5, **options, **ranks) for _ in range(2)]
+    found = loaders[0].to_torch(device="cpu", decode="gpu")
+    for (x, y), (expected, labels) in zip(found, loaders[1], strict=True):
+        assert y.tolist() == labels.tolist()
+        pairs = [(x, expected)] if views == 1 else zip(x, expected, strict=True)
+        for one, two in pairs:
+            assert np.abs(one.numpy().astype(int) - two).max() <= 1
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"crop": "center"}, {"crop": "random"}, {"flip": True}, {"decode_images": False},
-     {"batch_transform": lambda x, y: (x, y)}],
-    ids=lambda options: next(iter(options)),
-)  # fmt: skip
+    [{"decode_images": False}, {"image_size": SIZE, "batch_transform": lambda x, y: (x, y)}],
+    ids=lambda options: list(options)[-1],
+)
 def test_loaders_that_are_refused(photos, options):
-    if options.get("decode_images", True):
-        options = {"image_size": SIZE, **options}
     with pytest.raises(PlanError) as caught:
         photos.batches(3, 2, **options).to_torch(device="cpu", decode="gpu")
     assert (caught.value.option, caught.value.found) == ("decode", "gpu")

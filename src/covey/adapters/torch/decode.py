@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from covey.adapters.jpeg import JpegHeaders, read_headers
 from covey.adapters.torch.resize import resize
@@ -21,7 +20,7 @@ from covey.loader import Loader
 from covey.loader.batch import BatchFormat
 from covey.plan.base import BatchKey
 from covey.schema import Image
-from covey.schema.pixels import PixelOptions
+from covey.schema.pixels import ImageColumn
 
 
 class EncodedBatch(NamedTuple):
@@ -49,22 +48,28 @@ def encoded_loader(loader: Loader) -> Loader:
         raise _refused("the batches have no images that are decoded")
     if form.has_hooks:
         raise _refused("hooks receive decoded images, on the CPU")
-    pixels = form.options.pixels
-    if pixels.crop != "squash" or pixels.flip or pixels.views > 1:
-        raise _refused("crop=, flip= and views= are applied while images are decoded")
-    if any(each.dtype != "uint8" for each in _images(form).values()):
+    if form.options.pixels.ragged and form.options.flip:
+        raise _refused("images of any size are not mirrored")
+    features = [form.features[name] for name in form.image_names]
+    if any(isinstance(each, Image) and each.dtype != "uint8" for each in features):
         raise _refused("images of 16 bits are PNGs")
-    options = replace(form.options, decode_images=False, image_size=None)
+    if any(isinstance(each, Image) and each.exif_orientation for each in features):
+        raise _refused("images are not rotated")
+    # The options of decoded images have their defaults.
+    options = replace(
+        form.options,
+        decode_images=False,
+        image_size=None,
+        crop="squash",
+        flip=False,
+        views=1,
+        decode="exact",
+    )
     return loader.copy(format=BatchFormat(form.examples, options))
 
 
 def _refused(reason: str) -> PlanError:
     return PlanError(reason, option="decode", found="gpu", allowed="'cpu' for these batches")
-
-
-def _images(form: BatchFormat) -> dict[str, Image]:
-    kinds = {name: form.features[name] for name in form.names}
-    return {name: kind for name, kind in kinds.items() if isinstance(kind, Image)}
 
 
 def find_decoder(device: torch.device) -> Any:
@@ -102,6 +107,7 @@ class ImageDecoder:
         form = loader.format
         assert isinstance(form, BatchFormat)
         self._build = build
+        self._plan = loader.plan
         self._pixels = form.options.pixels
         self._max_pixels = form.examples.max_pixels
         self._positions = _positions(form)
@@ -109,31 +115,57 @@ class ImageDecoder:
     def __call__(self, encoded: EncodedBatch, device: torch.device) -> Any:
         """Return the batch with the images as tensors on `device`, (rows, height, width, channels).
 
-        Images of any size are a list of tensors, if ``image_size="ragged"``.
+        Images of any size are a list of tensors, if ``image_size="ragged"``; several views are a
+        tuple.
         """
+        request = encoded.request
+        plan = self._plan.for_rank(request.rank, request.world_size, self._plan.mode)
+        key = plan.key(0, request.batch)
         try:
-            return self._fill(self._positions, encoded.batch, device)
+            return self._fill(self._positions, encoded.batch, key, device)
         except FeatureError:
-            return self._build(encoded.request)
+            return self._build(request)
 
-    def _fill(self, positions: Any, batch: Any, device: torch.device) -> Any:
-        if isinstance(positions, Image):
-            return self._decode(positions, batch, device)
+    def _fill(self, positions: Any, batch: Any, key: BatchKey, device: torch.device) -> Any:
+        if isinstance(positions, _Position):
+            return self._decode(positions, batch, key, device)
         if isinstance(batch, Mapping):
-            return {key: self._fill(positions[key], each, device) for key, each in batch.items()}
+            return {
+                name: self._fill(positions[name], each, key, device) for name, each in batch.items()
+            }
         if isinstance(batch, tuple):
             parts = zip(positions, batch, strict=True)
-            return tuple(self._fill(position, each, device) for position, each in parts)
+            return tuple(self._fill(position, each, key, device) for position, each in parts)
         return tensor(batch)
 
-    def _decode(self, feature: Image, column: StringArray, device: torch.device) -> Any:
+    def _decode(
+        self, position: _Position, column: StringArray, key: BatchKey, device: torch.device
+    ) -> Any:
+        feature = position.feature
         headers = read_headers(column.data, column.offsets)
         images = self._decode_jpegs(feature, column, headers, device)
         for row, each in enumerate(images):
             if each is None:
                 pixels = feature.decode(column[row], max_pixels=self._max_pixels)
                 images[row] = torch.from_numpy(pixels).to(device).permute(2, 0, 1)
-        return _stack(images, self._pixels)
+        if self._pixels.ragged:
+            return [each.permute(1, 2, 0).contiguous() for each in images]
+        if self._pixels.size is None and len({tuple(each.shape) for each in images}) > 1:
+            raise FeatureError("images of different sizes")  # the batch is built on the CPU
+        assert position.column is not None
+        size = position.column.shape[:2]
+        spec = position.column.spec
+        views = []
+        for view in range(self._pixels.views):
+            framings = [
+                spec.box(each.shape[1], each.shape[2], key.seed, key.step, key.row + row, view)
+                for row, each in enumerate(images)
+            ]
+            boxes = np.array([each[:4] for each in framings], np.int64)
+            boxes[:, 2:] += boxes[:, :2]  # bottom and right instead of height and width
+            flips = np.array([is_flipped for *_, is_flipped in framings], bool)
+            views.append(resize(images, boxes, flips, size))
+        return views[0] if len(views) == 1 else tuple(views)
 
     def _decode_jpegs(
         self, feature: Image, column: StringArray, headers: JpegHeaders, device: torch.device
@@ -181,30 +213,23 @@ def _decode_all(decode: Any, encoded: list[Any], mode: Any, device: torch.device
     return [image for half in halves for image in _decode_all(decode, half, mode, device)]
 
 
-def _boxes(
-    pixels: PixelOptions, images: Sequence[torch.Tensor]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the part of each image that is resized: top, left, bottom, right; and the flips."""
-    boxes = np.array([(0, 0, each.shape[1], each.shape[2]) for each in images], np.int64)
-    return boxes, np.zeros(len(images), bool)
+class _Position(NamedTuple):
+    """The place of a column of images in a batch."""
 
-
-def _stack(images: list[torch.Tensor], pixels: PixelOptions) -> Any:
-    """Return images as one tensor, (rows, height, width, channels)."""
-    if pixels.ragged:
-        return [each.permute(1, 2, 0).contiguous() for each in images]
-    if pixels.size is not None:
-        boxes, flips = _boxes(pixels, images)
-        return resize(images, boxes, flips, pixels.size)
-    shapes = {tuple(each.shape) for each in images}
-    if len(shapes) > 1:
-        raise FeatureError("images of different sizes")  # the batch is built on the CPU
-    return torch.stack(images).permute(0, 2, 3, 1).contiguous()
+    feature: Image
+    column: ImageColumn | None
+    """How its images are decoded; None if they keep their sizes."""
 
 
 def _positions(form: BatchFormat) -> Any:
-    """Return the structure of a batch, with the feature of an image in place of its column."""
-    images = _images(form)
-    columns = form.features.nest({name: images.get(name) for name in form.features})
+    """Return the structure of a batch, with a :class:`_Position` in place of images."""
+    columns: dict[str, Any] = dict.fromkeys(form.features)
+    for name in form.image_names:
+        feature = form.features[name]
+        assert isinstance(feature, Image)
+        columns[name] = _Position(
+            feature, None if form.options.pixels.ragged else form.images[name]
+        )
     has_labels = form.examples.label is not None
-    return form.compose(columns, 0 if has_labels else None, BatchKey(0, 0))
+    nested = form.features.nest(columns)
+    return form.compose(nested, 0 if has_labels else None, BatchKey(0, 0))
