@@ -176,7 +176,7 @@ def test_the_error_of_a_corrupt_image(tmp_path, torchvision, is_installed):
     images = [KINDS["jpeg"](n) for n in range(24)]
     images[7] = images[7][:700]
     if is_installed:
-        torchvision(fails=lambda data: len(data) == 300)
+        torchvision(fails=lambda data: len(data) == 700)
     with write_images(tmp_path / "corrupt", images) as ds:
         errors = []
         for options in ({}, {"device": "cpu", "decode": "gpu"}):
