@@ -78,7 +78,7 @@ std::string png(int bits, int color, std::uint32_t height = 20, std::uint32_t wi
 
 std::string bmp(std::int32_t height, int pixel_bits, std::uint32_t compression = 0,
                 std::uint32_t alpha = 0) {
-  return "BM" + std::string(12, '\0') + little(56, 4) + little(30, 4) +
+  return "BM"s + std::string(12, '\0') + little(56, 4) + little(30, 4) +
          little(static_cast<std::uint32_t>(height), 4) + little(1, 2) + little(pixel_bits, 2) +
          little(compression, 4) + std::string(32, '\0') + little(alpha, 4);
 }
@@ -137,7 +137,7 @@ TEST(image_header_exif_orientation) {
     for (const std::string& invalid :
          {tiff(order, 0), tiff(order, 9), tiff(order, 0x10006, 4), tiff(order, 6, 2),
           tiff(order, 6, 3, 2), tiff(order, 6, 3, 1, 7), tiff(order, 6, 3, 1, -1),
-          tiff(order, 6, 3, 1, 1000), "x" + tiff(order, 6)}) {
+          tiff(order, 6, 3, 1, 1000), "x"s + tiff(order, 6)}) {
       CHECK(is(read(jpeg(segment(0xe1, "Exif\0\0"s + invalid))), ImageFormat::jpeg, 20, 30, 3, 8));
     }
     // The first EXIF segment counts; other uses of APP1 are skipped.
@@ -186,10 +186,10 @@ TEST(image_header_png) {
 
 TEST(image_header_gif) {
   const std::string rest = little(30, 2) + little(20, 2) + "\0\0\0"s;
-  CHECK(is(read("GIF87a" + rest), ImageFormat::gif, 20, 30, 3, 8));
-  CHECK(is(read("GIF89a" + rest), ImageFormat::gif, 20, 30, 3, 8));
-  CHECK(!read("GIF88a" + rest));
-  CHECK(!read("GIF89a" + std::string(7, '\0')));
+  CHECK(is(read("GIF87a"s + rest), ImageFormat::gif, 20, 30, 3, 8));
+  CHECK(is(read("GIF89a"s + rest), ImageFormat::gif, 20, 30, 3, 8));
+  CHECK(!read("GIF88a"s + rest));
+  CHECK(!read("GIF89a"s + std::string(7, '\0')));
 }
 
 TEST(image_header_bmp) {
@@ -202,7 +202,7 @@ TEST(image_header_bmp) {
   CHECK(!read(bmp(-0x7fffffff - 1, 24)));
   CHECK(!read(bmp(20, 3)));
   CHECK(!read(bmp(20, 24, 4)));
-  const std::string old = "BM" + std::string(12, '\0') + little(12, 4) + little(30, 2) +
+  const std::string old = "BM"s + std::string(12, '\0') + little(12, 4) + little(30, 2) +
                           little(20, 2) + little(1, 2) + little(24, 2);
   CHECK(is(read(old), ImageFormat::bmp, 20, 30, 3, 8));
 }
@@ -210,9 +210,9 @@ TEST(image_header_bmp) {
 TEST(image_header_webp) {
   const std::string lossy = "\0\0\0\x9d\x01\x2a"s + little(30 | 0x4000, 2) + little(20, 2);
   CHECK(is(read(webp(riff("VP8 ", lossy))), ImageFormat::webp, 20, 30, 3, 8));
-  CHECK(!read(webp(riff("VP8 ", "\1" + lossy.substr(1)))));
+  CHECK(!read(webp(riff("VP8 ", "\1"s + lossy.substr(1)))));
   const auto lossless = [](std::uint32_t flags) {
-    return webp(riff("VP8L", "\x2f" + little(29 | 19 << 14 | flags << 28, 4)));
+    return webp(riff("VP8L", "\x2f"s + little(29 | 19 << 14 | flags << 28, 4)));
   };
   CHECK(is(read(lossless(0)), ImageFormat::webp, 20, 30, 3, 8));
   CHECK(is(read(lossless(1)), ImageFormat::webp, 20, 30, 4, 8));
@@ -228,8 +228,8 @@ TEST(image_header_hostile) {
   const std::string lossy = "\0\0\0\x9d\x01\x2a"s + little(30, 2) + little(20, 2);
   for (const std::string& valid :
        {jpeg(segment(0xe1, "Exif\0\0"s + exif)), png(8, 2) + chunk("eXIf", exif),
-        "GIF89a" + little(30, 2) + little(20, 2) + "\0\0\0"s, bmp(20, 32, 3, 1),
-        webp(riff("VP8 ", lossy)), webp(riff("VP8L", "\x2f" + little(29, 4))),
+        "GIF89a"s + little(30, 2) + little(20, 2) + "\0\0\0"s, bmp(20, 32, 3, 1),
+        webp(riff("VP8 ", lossy)), webp(riff("VP8L", "\x2f"s + little(29, 4))),
         webp(extended(8) + riff("EXIF", exif))}) {
     CHECK(read(valid));
     for (std::size_t size = 0; size < valid.size(); ++size) read(valid.substr(0, size));

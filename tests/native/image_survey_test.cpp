@@ -12,7 +12,7 @@ using namespace std::string_literals;
 
 std::string gif(int height, int width) {
   const auto u16 = [](int value) { return memory_of(static_cast<std::uint16_t>(value)); };
-  return "GIF89a" + u16(width) + u16(height) + "\0\0\0"s;
+  return "GIF89a"s + u16(width) + u16(height) + "\0\0\0"s;
 }
 
 std::string record(const std::string& image) {
