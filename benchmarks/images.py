@@ -193,7 +193,7 @@ def png(rounds: int) -> None:
 
     table = Table("RGB PNG of 256 x 256, one thread", ["decoder", "images/s"])
     table.begin()
-    directory = FOLDER / "images" / "png"
+    directory = FOLDER / "images" / "pngs"
     directory.mkdir(parents=True, exist_ok=True)
     paths = [directory / f"{number}.png" for number in range(40)]
     for path, image in zip(paths, photos.photos(40), strict=True):

@@ -1,6 +1,6 @@
 """How long a GPU waits for arrays of 64 x 64 x 3: ResNet-18.
 
-python -m benchmarks.gpu.arrays [--rounds 5]
+python -m benchmarks.gpu.arrays [--rounds 3]
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from benchmarks.gpu import loaders
 from benchmarks.gpu.common import (
     BATCH,
+    DEVICE,
+    IMAGES,
     SCRATCH,
     K,
     P,
@@ -26,7 +28,9 @@ from benchmarks.gpu.common import (
     waits,
 )
 
-ROWS, CLASSES, SIDE = 200_000, 2000, 64
+SIDE = 64
+ROWS = IMAGES * 4
+CLASSES = ROWS // 100
 DIRECTORY = SCRATCH / "arrays"
 
 
@@ -64,7 +68,8 @@ def main() -> None:
     import covey
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=150, help="batches per turn")
     options = parser.parse_args()
     images, labels = columns()
     if not DIRECTORY.exists():
@@ -73,16 +78,16 @@ def main() -> None:
         covey.write(data, DIRECTORY, split="train", label="label", progress=False)
     rows = Rows(images, labels)
     sides: dict[str, Start] = {
-        'covey, `to_torch(device="cuda")`': lambda: covey_batches(device="cuda"),
+        'covey, `to_torch(device="cuda")`': lambda: covey_batches(device=DEVICE),
         "covey, `to_torch()`, copied by the consumer": covey_batches,
         "covey, `to_torch(pin_memory=True)`": lambda: covey_batches(pin_memory=True),
         "DataLoader, batched": lambda: loaders.batches(
             rows, labels, pin=True, collate_fn=loaders.keep
         ),
     }
-    batch = torch.from_numpy(images[:BATCH]).to("cuda")
+    batch = torch.from_numpy(images[:BATCH]).to(DEVICE)
     drain = loaders.PREFETCH * cores() + 8
-    found = waits(Step("resnet18", SIDE), batch, sides, options.rounds, drain, 150)
+    found = waits(Step("resnet18", SIDE), batch, sides, options.rounds, drain, options.count)
     save("arrays", found)
     show_waits("resnet18, arrays of 64 x 64 x 3, P = 32, K = 8, bfloat16", found)
 

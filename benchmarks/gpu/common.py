@@ -1,6 +1,8 @@
 """Data, models and measurement shared by the GPU programs.
 
 SCRATCH is a directory for data (default: /tmp/covey-gpu); OUT one for results (default: SCRATCH).
+COVEY_GPU_DEVICE=cpu, COVEY_GPU_IMAGES and COVEY_GPU_CLASSES make a small run that shows whether the
+programs work.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from typing import Any
 
 import numpy as np
 
-P, K = 32, 8
+from benchmarks import torchvision_cpu
+from benchmarks.sides import take
+
+DEVICE = os.environ.get("COVEY_GPU_DEVICE", "cuda")
+P, K = int(os.environ.get("COVEY_GPU_CLASSES", 32)), 8
 BATCH = P * K
 SIDE = 256
 IMAGES = int(os.environ.get("COVEY_GPU_IMAGES", 48_000))
-CLASSES = 1000
+CLASSES = IMAGES // 48
 SCRATCH = Path(os.environ.get("SCRATCH", "/tmp/covey-gpu"))
 OUT = Path(os.environ.get("OUT", SCRATCH))
 PACKED = SCRATCH / "jpeg.packed"
@@ -86,8 +92,14 @@ def make_jpegs() -> None:
 
 
 def endless(again: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """Yield batches, epoch after epoch."""
     while True:
-        yield from again()
+        count = 0
+        for batch in again():
+            yield batch
+            count += 1
+        if not count:
+            raise RuntimeError("an epoch without batches")
 
 
 # Training
@@ -110,14 +122,14 @@ class Step:
 
     def __init__(self, name: str, side: int) -> None:
         import torch
-        import torchvision
 
+        torchvision = torchvision_cpu.load()
         torch.backends.cudnn.benchmark = True
         net = getattr(torchvision.models, name)(num_classes=128)
         if side <= 64:
             net.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)
             net.maxpool = torch.nn.Identity()
-        self._net = net.to("cuda").to(memory_format=torch.channels_last)
+        self._net = net.to(DEVICE).to(memory_format=torch.channels_last)
         self._optimizer = torch.optim.SGD(self._net.parameters(), 0.01, momentum=0.9)
 
     def __call__(self, x: Any, y: Any) -> None:
@@ -126,12 +138,19 @@ class Step:
         if x.shape[-1] == 3:
             x = x.permute(0, 3, 1, 2)
         x = x.to(memory_format=torch.channels_last).float().div_(255)
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             z = self._net(x)
         loss = loss_of(z, y)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
+
+
+def synchronize() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def feed(batches: Iterator[Any], drain: int, count: int, step: Step | None = None) -> float:
@@ -141,15 +160,15 @@ def feed(batches: Iterator[Any], drain: int, count: int, step: Step | None = Non
     images, start = 0, 0.0
     for number in range(drain + count):
         if number == drain:
-            torch.cuda.synchronize()
+            synchronize()
             start, images = time.perf_counter(), 0
         x, y = next(batches)
-        x = torch.as_tensor(x).to("cuda", non_blocking=True)
-        y = torch.as_tensor(y).to("cuda", non_blocking=True)
+        x = torch.as_tensor(x).to(DEVICE, non_blocking=True)
+        y = torch.as_tensor(y).to(DEVICE, non_blocking=True)
         if step is not None:
             step(x, y)
         images += len(y)
-    torch.cuda.synchronize()
+    synchronize()
     return images / (time.perf_counter() - start)
 
 
@@ -174,7 +193,7 @@ def waits(
     """
     import torch
 
-    labels = torch.arange(P, device="cuda").repeat_interleave(K)
+    labels = torch.arange(P, device=DEVICE).repeat_interleave(K)
     fixed = endless(lambda: [(images, labels)])
     feed(fixed, 20, 10, step)
     found: dict[str, Any] = {}
@@ -189,7 +208,8 @@ def waits(
                     running[name] = start()
                 alone = feed(running[name], drain, count)
                 before = feed(fixed, 3, count // 2, step)
-                rate = feed(running[name], drain, count, step)
+                take(running[name], drain)
+                rate = feed(running[name], 3, count, step)
                 after = feed(fixed, 3, count // 2, step)
             except Exception as error:
                 found[name] = f"not available: {type(error).__name__}: {error}"[:200]

@@ -46,8 +46,7 @@ def main() -> None:
     for name, (directory, drain, count) in sides.items():
         try:
             loader = covey.open(directory).batches(P, K, seed=1)
-            adapted = loader.to_jax()
-            batches = endless(lambda adapted=adapted: adapted)
+            batches = endless(loader.to_jax)  # an iterator of one epoch
             measured = [rate(batches, drain, count) for _ in range(options.rounds)]
             found[name] = statistics.median(measured)
         except Exception as error:

@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.gpu.common import (
     BATCH,
+    DEVICE,
     IMAGES,
     JPEG,
     SIDE,
@@ -34,13 +35,13 @@ def by_hand(plan: Any) -> Any:
     import torch
 
     shape = (IMAGES, SIDE, SIDE, 3)
-    images = torch.randint(0, 255, shape, dtype=torch.uint8, device="cuda")
-    labels = torch.zeros(IMAGES, dtype=torch.int64, device="cuda")
+    images = torch.randint(0, 255, shape, dtype=torch.uint8, device=DEVICE)
+    labels = torch.zeros(IMAGES, dtype=torch.int64, device=DEVICE)
     ids = torch.from_numpy(np.stack([plan.batch(step) for step in range(COUNT)]))
 
     def batches() -> Any:
         for row in ids:
-            chosen = row.to("cuda", non_blocking=True)
+            chosen = row.to(DEVICE, non_blocking=True)
             yield images.index_select(0, chosen), labels[chosen]
 
     return endless(batches)
@@ -58,7 +59,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     try:
         start = time.perf_counter()
-        batches = loader.to_torch(device="cuda", resident=True)
+        batches = loader.to_torch(device=DEVICE, resident=True)
         made = endless(lambda: batches)
         next(made)
         found["seconds to the first batch, decoding included"] = time.perf_counter() - start

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds covey from this working tree and measures it on a machine with a GPU, which may be offline.
 #
-# Usage: benchmarks/gpu/run.sh CARRY [build|decode|jpeg|arrays|resident|jax ...]   (default: all)
+# Usage: benchmarks/gpu/run.sh CARRY [build|decode|resident|arrays|resnet18|resnet50|jax ...]   (default: all)
 #
 # CARRY holds wheels/ (for this machine's Python), deps/ (include and lib of libjpeg-turbo, libpng
 # and zlib, where the machine has no headers) and photos/. Results go to $OUT as JSON; tables to the
@@ -9,7 +9,7 @@
 set -u
 carry=$(realpath "${1:?directory with wheels, deps and photos}"); shift
 root=$(cd "$(dirname "$0")/../.." && pwd); cd "$root"
-parts=${*:-build decode jpeg arrays resident jax}
+parts=${*:-build decode resident arrays resnet18 resnet50 jax}
 export SCRATCH=${SCRATCH:-/tmp/covey-gpu} COVEY_PHOTOS=$carry/photos PYTHONUNBUFFERED=1
 export OUT=${OUT:-$SCRATCH}
 site=$SCRATCH/site; deps=$carry/deps
@@ -17,20 +17,21 @@ export PYTHONPATH=$site:$root
 export COVEY_BENCH_FLAGS="-I$deps/include -L$deps/lib"
 mkdir -p "$SCRATCH" "$OUT"
 
-build() {
-  set -e
+build() (
+  set -e  # effective in a subshell that is not part of a condition
   pip="python3 -m pip --disable-pip-version-check install -q --no-index --no-deps"
-  $pip --find-links "$carry/wheels" --upgrade --target="$site" \
+  # An old copy of the extension would stay beside the new one.
+  rm -rf "$site" "$SCRATCH/build"
+  $pip --find-links "$carry/wheels" --target="$site" \
     simplejpeg pytorch-metric-learning nanobind scikit-build-core pathspec packaging
-  # An old copy of the extension would be installed beside the new one.
-  rm -rf "$site"/covey "$site"/covey-*.dist-info "$SCRATCH/build"
-  CMAKE_PREFIX_PATH=$deps $pip --no-build-isolation --target="$site" \
-    -C build-dir="$SCRATCH/build" -C cmake.define.CMAKE_PREFIX_PATH="$deps" \
-    -C cmake.define.CMAKE_INSTALL_RPATH="$deps/lib" .
-  (cd / && python3 -c "import covey; print('covey', covey.__version__, covey.__file__)")
-  (cd / && python3 -m covey.cli info --build 2>/dev/null || true)
-  set +e
-}
+  $pip --no-build-isolation --target="$site" -C build-dir="$SCRATCH/build" \
+    -C cmake.define.CMAKE_PREFIX_PATH="$deps" -C cmake.define.CMAKE_INSTALL_RPATH="$deps/lib" \
+    -C cmake.define.nanobind_DIR="$(python3 -m nanobind --cmake_dir)" .
+  cd /
+  python3 -c "import covey; print('covey', covey.__version__, covey.__file__)"
+  # Says which decoders were built; older builds have no such option.
+  python3 -c "from covey.cli import main; main(['info', '--build'])" 2>&1 | head -20
+)
 
 part() {  # seconds, module, arguments
   echo "== $2, at $SECONDS s"
@@ -39,11 +40,10 @@ part() {  # seconds, module, arguments
 
 for name in $parts; do
   case $name in
-    build) build || exit 1 ;;
+    build) build; [ $? = 0 ] || exit 1 ;;
     decode) part 150 decode ;;
-    jpeg) part 240 jpeg ;;
-    resnet18) part 120 jpeg resnet18 ;;
-    resnet50) part 180 jpeg resnet50 ;;
+    resnet18) part 120 jpeg resnet18 --rounds 3 ;;
+    resnet50) part 180 jpeg resnet50 --rounds 2 ;;
     arrays) part 120 arrays ;;
     resident) part 90 resident ;;
     jax) part 90 feed_jax ;;
