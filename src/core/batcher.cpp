@@ -103,6 +103,7 @@ bool Batcher::decode_images(const std::vector<Bytes>& records, std::uint64_t bat
       fallback.begin = reinterpret_cast<const std::uint8_t*>(text.data());
       fallback.end = fallback.begin + text.size();
     }
+    if (scratch.encoded[i].size() != records.size()) return false;
     scratch.views.resize(image.spec.views);
     for (std::size_t row = 0; row < records.size(); ++row) {
       const Bytes encoded = scratch.encoded[i][row];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "image_header.h"
@@ -12,7 +13,6 @@ namespace {
 
 constexpr std::array<std::uint8_t, 3> kJpeg{0xff, 0xd8, 0xff};
 constexpr std::array<std::uint8_t, 8> kPng{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
-constexpr std::uint32_t kStripRows = 16;
 constexpr std::size_t kPadding = 64;
 
 template <std::size_t N>
@@ -120,8 +120,21 @@ ImageFault ImageDecoder::decode(const ImageSpec& spec, Bytes data, const RowKey&
                                 std::uint8_t* const* out) {
   ImageReader* const reader = reader_of(data);
   if (reader == nullptr) return {ImageError::unsupported, {}, 0, {}};
-  if (ImageFault fault = reader->open(data)) return fault;
-  ImageSize size = reader->size();
+  ImageFault fault;
+  try {
+    fault = decode_with(*reader, spec, data, key, out);
+  } catch (const std::bad_alloc&) {
+    fault = {ImageError::memory, reader->size(), 0, {}};
+  }
+  reader->close();
+  release();
+  return fault;
+}
+
+ImageFault ImageDecoder::decode_with(ImageReader& reader, const ImageSpec& spec, Bytes data,
+                                     const RowKey& key, std::uint8_t* const* out) {
+  if (ImageFault fault = reader.open(data)) return fault;
+  ImageSize size = reader.size();
   if (size.pixels() > spec.max_pixels) return {ImageError::too_large, size, 0, {}};
   int orientation = 1;
   if (spec.orient) {
@@ -132,19 +145,19 @@ ImageFault ImageDecoder::decode(const ImageSpec& spec, Bytes data, const RowKey&
   if ((required.height != 0 && required.height != size.height) ||
       (required.width != 0 && required.width != size.width) ||
       (spec.crop == Crop::none && size != spec.size)) {
-    return {ImageError::size, size, reader->channels(), {}};
+    return {ImageError::size, size, reader.channels(), {}};
   }
-  if (spec.as_stored && reader->channels() != spec.channels) {
-    return {ImageError::channels, size, reader->channels(), {}};
+  if (spec.as_stored && reader.channels() != spec.channels) {
+    return {ImageError::channels, size, reader.channels(), {}};
   }
   if (spec.channels == 2) return {ImageError::unsupported, size, 0, {}};
   const PixelForm form = form_of(spec);
-  if (orientation != 1) return read_oriented(spec, *reader, orientation, key, out);
+  if (orientation != 1) return read_oriented(spec, reader, orientation, key, out);
   if (spec.crop != Crop::center && spec.crop != Crop::random && size == spec.size &&
-      spec.views == 1 && reader->can_read(form)) {
-    return read_directly(spec, *reader, key, out[0]);
+      spec.views == 1 && reader.can_read(form)) {
+    return read_directly(spec, reader, key, out[0]);
   }
-  const std::uint32_t reduction = begin(spec, size, key, reader->can_reduce());
+  const std::uint32_t reduction = begin(spec, size, key, reader.can_reduce());
   Box needed = resizers_[0].needed();
   for (const Resizer& resizer : resizers_) {
     const Box& other = resizer.needed();
@@ -155,11 +168,11 @@ ImageFault ImageDecoder::decode(const ImageSpec& spec, Bytes data, const RowKey&
     needed.height = bottom - needed.top;
     needed.width = right - needed.left;
   }
-  const bool converts = form == PixelForm::gray && !reader->can_read(form);
+  const bool converts = form == PixelForm::gray && !reader.can_read(form);
   const PixelForm read_as = form == PixelForm::rgb || converts ? PixelForm::rgbx : form;
-  if (!reader->can_read(read_as)) return {ImageError::unsupported, size, 0, {}};
+  if (!reader.can_read(read_as)) return {ImageError::unsupported, size, 0, {}};
   ViewSink sink(resizers_, converts);
-  if (ImageFault fault = reader->read(needed, reduction, read_as, sink)) return fault;
+  if (ImageFault fault = reader.read(needed, reduction, read_as, sink)) return fault;
   finish(out);
   return {};
 }
@@ -189,8 +202,8 @@ ImageFault ImageDecoder::read_oriented(const ImageSpec& spec, ImageReader& reade
   CopySink copy(pixels_, stored.width * pixel);
   const Box all{0, 0, stored.height, stored.width};
   if (ImageFault fault = reader.read(all, 1, read_as, copy)) return fault;
-  const std::size_t stride = size.width * pixel + kPadding;
-  rotated_.resize(size.height * stride);
+  const std::size_t stride = size.width * pixel;
+  rotated_.resize(size.height * stride + kPadding);
   orient(pixels_.data(), stored, pixel, orientation, rotated_.data(), stride);
   begin(spec, size, key, false);
   ViewSink(resizers_, converts).add(rotated_.data(), {0, size.height, 0, size.width, stride});
@@ -200,6 +213,18 @@ ImageFault ImageDecoder::read_oriented(const ImageSpec& spec, ImageReader& reade
 
 ImageFault ImageDecoder::frame(const ImageSpec& spec, const std::uint8_t* pixels, ImageSize size,
                                const RowKey& key, std::uint8_t* const* out) {
+  ImageFault fault;
+  try {
+    fault = frame_rows(spec, pixels, size, key, out);
+  } catch (const std::bad_alloc&) {
+    fault = {ImageError::memory, size, 0, {}};
+  }
+  release();
+  return fault;
+}
+
+ImageFault ImageDecoder::frame_rows(const ImageSpec& spec, const std::uint8_t* pixels,
+                                    ImageSize size, const RowKey& key, std::uint8_t* const* out) {
   if (spec.crop == Crop::none && size != spec.size) return {ImageError::size, size, 0, {}};
   begin(spec, size, key, false);
   const std::size_t pixel = spec.channels * (spec.is_deep ? 2 : 1), row = size.width * pixel;
@@ -208,9 +233,10 @@ ImageFault ImageDecoder::frame(const ImageSpec& spec, const std::uint8_t* pixels
     for (Resizer& resizer : resizers_) resizer.add(pixels, {0, size.height, 0, size.width, row});
   } else {
     const std::size_t stride = size.width * std::size_t{4} + kPadding;
-    pixels_.resize(kStripRows * stride);
-    for (std::uint32_t y = 0; y < size.height; y += kStripRows) {
-      const std::uint32_t count = std::min(kStripRows, size.height - y);
+    const std::uint32_t rows = strip_rows(stride);
+    pixels_.resize(rows * stride);
+    for (std::uint32_t y = 0; y < size.height; y += rows) {
+      const std::uint32_t count = std::min(rows, size.height - y);
       for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint8_t* from = pixels + (y + i) * row;
         std::uint8_t* to = pixels_.data() + i * stride;
@@ -243,6 +269,19 @@ std::uint32_t ImageDecoder::begin(const ImageSpec& spec, ImageSize size, const R
     resizers_[view].begin(framings[view].box, reduction, framings[view].is_flipped, spec);
   }
   return reduction;
+}
+
+std::size_t ImageDecoder::kept_bytes() const noexcept {
+  std::size_t bytes = pixels_.capacity() + rotated_.capacity();
+  for (const Resizer& resizer : resizers_) bytes += resizer.kept_bytes();
+  return bytes;
+}
+
+void ImageDecoder::release() noexcept {
+  if (kept_bytes() <= kMaxKeptBytes) return;
+  std::vector<Resizer>().swap(resizers_);
+  std::vector<std::uint8_t>().swap(pixels_);
+  std::vector<std::uint8_t>().swap(rotated_);
 }
 
 void ImageDecoder::finish(std::uint8_t* const* out) {

@@ -28,8 +28,16 @@ class ImageDecoder {
   ImageFault frame(const ImageSpec& spec, const std::uint8_t* pixels, ImageSize size,
                    const RowKey& key, std::uint8_t* const* out);
 
+  // The memory that is kept for the next image.
+  std::size_t kept_bytes() const noexcept;
+
  private:
   ImageReader* reader_of(Bytes data) const noexcept;
+  ImageFault decode_with(ImageReader& reader, const ImageSpec& spec, Bytes data, const RowKey& key,
+                         std::uint8_t* const* out);
+  ImageFault frame_rows(const ImageSpec& spec, const std::uint8_t* pixels, ImageSize size,
+                        const RowKey& key, std::uint8_t* const* out);
+  void release() noexcept;
   ImageFault read_directly(const ImageSpec& spec, ImageReader& reader, const RowKey& key,
                            std::uint8_t* out);
   ImageFault read_oriented(const ImageSpec& spec, ImageReader& reader, int orientation,

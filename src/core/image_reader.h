@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "image.h"
 #include "resize.h"
@@ -35,12 +36,30 @@ class RowSink {
   virtual void add(std::uint8_t* data, const RowRange& rows) = 0;
 };
 
+// The number of rows that are decoded at a time: few if they are long.
+constexpr std::uint32_t strip_rows(std::size_t stride) noexcept {
+  constexpr std::size_t kMaxRows = 16, kMaxBytes = 1 << 20;
+  const std::size_t rows = kMaxBytes / stride;
+  return static_cast<std::uint32_t>(rows < 1 ? 1 : rows > kMaxRows ? kMaxRows : rows);
+}
+
+// Memory that a thread keeps for its next images; an image that needs more frees it.
+inline constexpr std::size_t kMaxKeptBytes = 64 << 20;
+
+template <class T>
+void release_large(std::vector<T>& memory) noexcept {
+  if (memory.capacity() * sizeof(T) > kMaxKeptBytes) std::vector<T>().swap(memory);
+}
+
 class ImageReader {
  public:
   virtual ~ImageReader() = default;
 
-  // Reads the header. The data must stay in memory until the image is decoded.
+  // Reads the header. The data must stay in memory until the image is closed.
   virtual ImageFault open(Bytes data) = 0;
+
+  // Frees the state of the image, so that it has no effect on the next one.
+  virtual void close() noexcept = 0;
 
   ImageSize size() const noexcept { return size_; }
 

@@ -19,7 +19,7 @@ extern "C" {
 namespace covey {
 namespace {
 
-// The number of rows that are decoded at a time.
+// The number of rows that libjpeg is asked for at a time.
 constexpr std::uint32_t kStripRows = 16;
 // Columns on each side of a box that are decoded as well: the outermost columns of a partial decode
 // lack the neighbours from which chroma is interpolated.
@@ -27,6 +27,8 @@ constexpr std::uint32_t kMargin = 2;
 // A progressive image of a few kilobytes can have any number of scans, each of which takes as long
 // as decoding all pixels.
 constexpr int kMaxScans = 500;
+// An error code besides those of libjpeg.
+constexpr int kTooManyScans = -1;
 constexpr std::size_t kPadding = 64;
 
 struct ErrorManager {
@@ -61,7 +63,21 @@ void nothing(j_decompress_ptr) {}
 
 void limit_scans(j_common_ptr common) {
   const auto info = reinterpret_cast<j_decompress_ptr>(common);
-  if (info->input_scan_number > kMaxScans) ERREXIT(info, JERR_BAD_PROGRESSION);
+  if (info->input_scan_number <= kMaxScans) return;
+  info->err->msg_code = kTooManyScans;
+  info->err->error_exit(common);
+}
+
+// Features of JPEG that this version of the library lacks: 12 bits, lossless and arithmetic coding,
+// and partial decoding of some of them.
+bool is_unsupported(int code) noexcept {
+#if JPEG_LIB_VERSION < 70
+  if (code == JERR_ARITH_NOTIMPL) return true;
+#endif
+  return code == JERR_BAD_PRECISION || code == JERR_SOF_UNSUPPORTED || code == JERR_NOTIMPL ||
+         code == JERR_NOT_COMPILED || code == JERR_CCIR601_NOTIMPL ||
+         code == JERR_FRACT_SAMPLE_NOTIMPL || code == JERR_CONVERSION_NOTIMPL ||
+         code == JERR_COMPONENT_COUNT;
 }
 
 // Pillow's conversion of inverted CMYK, which Adobe's programs write.
@@ -85,7 +101,6 @@ class JpegReader final : public ImageReader {
     info_.err = jpeg_std_error(&error_.base);
     error_.base.error_exit = exit_with_error;
     error_.base.emit_message = ignore_message;
-    created_ = guarded([this] { jpeg_create_decompress(&info_); });
     source_.init_source = nothing;
     source_.fill_input_buffer = fail_at_end;
     source_.skip_input_data = skip;
@@ -95,18 +110,20 @@ class JpegReader final : public ImageReader {
   }
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
-  ~JpegReader() override {
-    if (created_) jpeg_destroy_decompress(&info_);
-  }
+  ~JpegReader() override { close(); }
 
+  // A decompressor keeps the tables of an image for later ones without tables; hence each image has
+  // its own.
   ImageFault open(Bytes data) override {
-    if (!created_) return {ImageError::memory, {}, 0, {}};
-    jpeg_abort_decompress(&info_);
+    close();
+    size_ = {};
+    error_.base.msg_code = 0;
+    is_created_ = true;  // destroying it is defined after a failure too
+    if (!guarded([this] { jpeg_create_decompress(&info_); })) return fault();
     source_.next_input_byte = data.begin;
     source_.bytes_in_buffer = data.size();
     info_.src = &source_;
     info_.progress = &monitor_;
-    error_.base.num_warnings = 0;
     if (!guarded([this] { jpeg_read_header(&info_, TRUE); })) return fault();
     size_ = {info_.image_height, info_.image_width};
     is_cmyk_ = info_.num_components == 4;
@@ -115,6 +132,12 @@ class JpegReader final : public ImageReader {
       return {ImageError::unsupported, size_, 0, {}};
     }
     return {};
+  }
+
+  void close() noexcept override {
+    if (is_created_) jpeg_destroy_decompress(&info_);
+    is_created_ = false;
+    release_large(strip_);
   }
 
   bool can_read(PixelForm form) const noexcept override {
@@ -142,7 +165,7 @@ class JpegReader final : public ImageReader {
     } else {
       done = read_rows(out, row, size_.height);
     }
-    return finish(done);
+    return done ? ImageFault{} : fault();
   }
 
   ImageFault read(const Box& box, std::uint32_t reduction, PixelForm form, RowSink& sink) override {
@@ -160,9 +183,10 @@ class JpegReader final : public ImageReader {
     if (!begun) return fault();
     if (!is_narrower) left = 0;
     const std::size_t stride = info_.output_width * pixel_bytes(form) + kPadding;
-    strip_.resize(kStripRows * stride);
+    const JDIMENSION rows = strip_rows(stride);
+    strip_.resize(rows * stride);
     for (JDIMENSION y = top; y < bottom;) {
-      const JDIMENSION count = std::min<JDIMENSION>(kStripRows, bottom - y);
+      const JDIMENSION count = std::min(rows, bottom - y);
       if (!read_rows(strip_.data(), stride, count)) return fault();
       if (is_cmyk_) {
         for (JDIMENSION i = 0; i < count; ++i) {
@@ -172,7 +196,7 @@ class JpegReader final : public ImageReader {
       sink.add(strip_.data(), {y, count, left, info_.output_width, stride});
       y += count;
     }
-    return finish(true);
+    return {};  // later data is not read: like Pillow, a missing end is tolerated
   }
 
  private:
@@ -205,16 +229,11 @@ class JpegReader final : public ImageReader {
       for (std::uint32_t done = 0; done < count;) {
         const std::uint32_t wanted = std::min(kStripRows, count - done);
         for (std::uint32_t i = 0; i < wanted; ++i) rows[i] = out + (done + i) * stride;
-        done += jpeg_read_scanlines(&info_, rows, wanted);
+        const JDIMENSION read = jpeg_read_scanlines(&info_, rows, wanted);
+        if (read == 0) ERREXIT(&info_, JERR_TOO_LITTLE_DATA);
+        done += read;
       }
     });
-  }
-
-  // Later data of the file is not read: a missing end is tolerated, as Pillow does.
-  ImageFault finish(bool done) {
-    if (!done) return fault();
-    jpeg_abort_decompress(&info_);
-    return {};
   }
 
   ImageFault fault() {
@@ -222,14 +241,17 @@ class JpegReader final : public ImageReader {
     const int code = error_.base.msg_code;
     if (code == JERR_OUT_OF_MEMORY) {
       fault.code = ImageError::memory;
+    } else if (is_unsupported(code)) {
+      fault.code = ImageError::unsupported;
     } else if (code == JERR_INPUT_EOF) {
       fault.message = "the data is truncated";
+    } else if (code == kTooManyScans) {
+      fault.message = "the image has more than 500 scans";
     } else {
       char text[JMSG_LENGTH_MAX];
       error_.base.format_message(reinterpret_cast<j_common_ptr>(&info_), text);
       fault.message = text;
     }
-    jpeg_abort_decompress(&info_);
     return fault;
   }
 
@@ -237,7 +259,7 @@ class JpegReader final : public ImageReader {
   ErrorManager error_{};
   jpeg_source_mgr source_{};
   jpeg_progress_mgr monitor_{};
-  bool created_ = false;
+  bool is_created_ = false;
   bool is_cmyk_ = false;
   std::vector<std::uint8_t> strip_;
 };

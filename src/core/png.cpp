@@ -5,6 +5,7 @@
 
 #include <png.h>
 
+#include <algorithm>
 #include <bit>
 #include <csetjmp>
 #include <cstring>
@@ -14,7 +15,6 @@
 namespace covey {
 namespace {
 
-constexpr std::uint32_t kStripRows = 16;
 constexpr std::size_t kPadding = 64;
 // Chunks other than pixels: profiles and texts, which are not used.
 constexpr png_alloc_size_t kMaxChunkBytes = 8 << 20;
@@ -29,6 +29,7 @@ class PngReader final : public ImageReader {
 
   ImageFault open(Bytes data) override {
     close();
+    size_ = {};
     data_ = data;
     message_[0] = '\0';
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, ignore);
@@ -47,6 +48,13 @@ class PngReader final : public ImageReader {
     return {};
   }
 
+  void close() noexcept override {
+    if (png_ != nullptr) png_destroy_read_struct(&png_, &info_, nullptr);
+    png_ = nullptr;
+    info_ = nullptr;
+    release_large(strip_);
+  }
+
   bool can_read(PixelForm form) const noexcept override {
     const bool wants_deep = form >= PixelForm::deep_gray;
     const bool wants_gray = form == PixelForm::gray || form == PixelForm::deep_gray;
@@ -58,26 +66,28 @@ class PngReader final : public ImageReader {
 
   ImageFault read_into(PixelForm form, std::uint8_t* out) override {
     if (!start(form, size_.width * pixel_bytes(form))) return fault();
-    return finish(read_rows(out, size_.width * pixel_bytes(form), size_.height));
+    if (!read_rows(out, size_.width * pixel_bytes(form), size_.height)) return fault();
+    return {};
   }
 
   ImageFault read(const Box& box, std::uint32_t, PixelForm form, RowSink& sink) override {
     const std::size_t row = size_.width * pixel_bytes(form), stride = row + kPadding;
     if (!start(form, row)) return fault();
     if (is_interlaced_) {
-      strip_.resize(size_.height * stride);
-      if (!read_rows(strip_.data(), stride, size_.height)) return fault();
-      sink.add(strip_.data(), {0, size_.height, 0, size_.width, stride});
-      return finish(true);
+      strip_.resize(size_.height * row + kPadding);
+      if (!read_rows(strip_.data(), row, size_.height)) return fault();
+      sink.add(strip_.data(), {0, size_.height, 0, size_.width, row});
+      return {};
     }
-    strip_.resize(kStripRows * stride);
+    const std::uint32_t rows = strip_rows(stride);
+    strip_.resize(rows * stride);
     for (std::uint32_t y = 0; y < box.bottom();) {
-      const std::uint32_t count = std::min(kStripRows, box.bottom() - y);
+      const std::uint32_t count = std::min(rows, box.bottom() - y);
       if (!read_rows(strip_.data(), stride, count)) return fault();
       sink.add(strip_.data(), {y, count, 0, size_.width, stride});
       y += count;
     }
-    return finish(true);
+    return {};
   }
 
  private:
@@ -124,7 +134,9 @@ class PngReader final : public ImageReader {
       if (is_deep_ && !wants_deep) png_set_strip_16(png_);
       if (is_deep_ && wants_deep && std::endian::native == std::endian::little) png_set_swap(png_);
       if (!wants_gray && (color_ & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png_);
-      const bool has_alpha = (color_ & PNG_COLOR_MASK_ALPHA) != 0;
+      // Transparent entries of a palette become alpha.
+      const bool has_alpha = (color_ & PNG_COLOR_MASK_ALPHA) != 0 ||
+                             (color_ == PNG_COLOR_TYPE_PALETTE && has_transparency_);
       const bool wants_fourth = wants_alpha || form == PixelForm::rgbx;
       if (has_alpha && !wants_fourth) png_set_strip_alpha(png_);
       if (!has_alpha && wants_fourth) png_set_add_alpha(png_, 0xffff, PNG_FILLER_AFTER);
@@ -145,23 +157,10 @@ class PngReader final : public ImageReader {
     });
   }
 
-  ImageFault finish(bool done) {
-    if (!done) return fault();
-    close();
-    return {};
-  }
-
   ImageFault fault() {
     ImageFault fault{ImageError::corrupt, size_, 0, message_};
     if (fault.message == "Out of memory") fault.code = ImageError::memory;
-    close();
     return fault;
-  }
-
-  void close() noexcept {
-    if (png_ != nullptr) png_destroy_read_struct(&png_, &info_, nullptr);
-    png_ = nullptr;
-    info_ = nullptr;
   }
 
   png_structp png_ = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "resize_internal.h"
 
@@ -51,6 +52,8 @@ constexpr int kMaxPrecision = 22 - internal::kFraction;
 constexpr double kMaxWeight = 32767;
 // Samples after a row that the kernels may read or write.
 constexpr std::size_t kPadding = 16;
+// Of the weights of an axis, and of the rows between the two passes.
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 
 const ResizeKernels& kernels() noexcept {
   static const ResizeKernels* const found = internal::x86_kernels();
@@ -63,7 +66,9 @@ void Weights::compute(double begin, double end, std::uint32_t low, std::uint32_t
                       std::uint32_t size, bool is_reversed, bool is_deep) {
   const double scale = (end - begin) / size;
   const double support = std::max(scale, 1.0);
-  stride = (static_cast<std::size_t>(std::ceil(support)) * 2 + 1 + 1) / 2 * 2;
+  const std::size_t taps = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;
+  stride = (std::min<std::size_t>(taps, high - low) + 1) / 2 * 2;
+  if (size * stride > kMaxBytes / sizeof(double)) throw std::bad_alloc();
   ranges.assign(size, {0, 0});
   exact.assign(size * stride, 0.0);
   double largest = 0;
@@ -96,9 +101,17 @@ void Weights::compute(double begin, double end, std::uint32_t low, std::uint32_t
   if (is_deep) return;
   precision = 0;
   while (precision < kMaxPrecision && largest * (2 << precision) < kMaxWeight) ++precision;
-  fixed.resize(exact.size());
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    fixed[i] = static_cast<std::int16_t>(std::lrint(exact[i] * (1 << precision)));
+  // Sums are rounded, not weights: errors of many small weights would add up.
+  fixed.assign(exact.size(), 0);
+  for (std::size_t i = 0; i < size; ++i) {
+    double sum = 0;
+    long before = 0;
+    for (std::size_t j = i * stride; j < i * stride + ranges[i].count; ++j) {
+      sum += exact[j];
+      const long rounded = std::lrint(sum * (1 << precision));
+      fixed[j] = static_cast<std::int16_t>(rounded - before);
+      before = rounded;
+    }
   }
 }
 
@@ -118,6 +131,7 @@ void Resizer::begin(const Box& box, std::uint32_t reduction, bool is_flipped,
   vertical_.compute(scaled(box.top), scaled(box.bottom()), needed_.top, needed_.bottom(),
                     size_.height, false, is_deep_);
   stride_ = size_.width * channels_ + kPadding;
+  if (needed_.height > kMaxBytes / sizeof(float) / stride_) throw std::bad_alloc();
   if (is_deep_) {
     deep_.resize(std::size_t{needed_.height} * size_.width * channels_);
   } else {
@@ -157,6 +171,16 @@ void Resizer::add_deep(const std::uint8_t* data, std::size_t stride, std::size_t
       }
     }
   }
+}
+
+std::size_t Resizer::kept_bytes() const noexcept {
+  std::size_t bytes = resized_.capacity() * sizeof(std::int16_t) + deep_.capacity() * sizeof(float);
+  for (const Weights* const weights : {&horizontal_, &vertical_}) {
+    bytes += weights->exact.capacity() * sizeof(double);
+    bytes += weights->fixed.capacity() * sizeof(std::int16_t);
+    bytes += weights->ranges.capacity() * sizeof(Weights::Range);
+  }
+  return bytes;
 }
 
 void Resizer::finish(std::uint8_t* out) {

@@ -24,7 +24,7 @@ struct Weights {
   int precision = 0;
 
   // The weights that resize [begin, end) of an axis to `size` pixels; pixels outside [low, high)
-  // are not used. Positions are relative to `low`.
+  // are not used. Positions are relative to `low`. The weights of a pixel sum to 2^precision.
   void compute(double begin, double end, std::uint32_t low, std::uint32_t high, std::uint32_t size,
                bool is_reversed, bool is_deep);
 };
@@ -45,7 +45,8 @@ struct RowRange {
 class Resizer {
  public:
   // The box in the coordinates of the decoded image, whose pixels are 1 / `reduction` of those of
-  // the box; 1 if it is decoded in full.
+  // the box; 1 if it is decoded in full. Throws std::bad_alloc for images of extreme aspect ratio,
+  // which need much more memory than their pixels.
   void begin(const Box& box, std::uint32_t reduction, bool is_flipped, const ImageSpec& spec);
 
   // The part of the decoded image that is needed.
@@ -57,6 +58,9 @@ class Resizer {
 
   // Writes the result, after all rows.
   void finish(std::uint8_t* out);
+
+  // The memory that is kept for the next image.
+  std::size_t kept_bytes() const noexcept;
 
  private:
   void add_deep(const std::uint8_t* data, std::size_t stride, std::size_t row, std::size_t count);

@@ -105,6 +105,18 @@ class Room {
   std::vector<std::uint8_t*> columns_;
 };
 
+// Builds a batch in one part or in several; images are not pending.
+bool make(const Batcher& batcher, std::uint64_t step, const Mappings& shards, const Room& room,
+          std::size_t parts = 1) {
+  std::vector<PendingImage> pending;
+  bool made = true;
+  for (std::size_t part = 0; part < parts; ++part) {
+    made &= batcher.make(step, {part, parts}, shards, room.columns(), pending);
+  }
+  CHECK(pending.empty());
+  return made;
+}
+
 const std::vector<Column>& columns() {
   static const std::vector<Column> all = {
       fixed("n", Element::int64), fixed("x", Element::float32, 3), fixed("y", Element::int64)};
@@ -156,9 +168,11 @@ TEST(batches_are_the_records_of_the_plan) {
         for (std::uint64_t step = 0; step < 30; ++step) {
           const Ids ids = draw(*plan, share, step);
           CHECK(batcher.rows() == ids.size());
-          Room room(decoder, batcher.rows(), add_labels);
-          CHECK(batcher.make(step, flock.shards.mappings, room.columns()));
-          CHECK(holds(room, ids, add_labels));
+          for (const std::size_t parts : {1, 2, 5, 40}) {  // some parts of 40 are empty
+            Room room(decoder, batcher.rows(), add_labels);
+            CHECK(make(batcher, step, flock.shards.mappings, room, parts));
+            CHECK(holds(room, ids, add_labels));
+          }
         }
       }
     }
@@ -172,7 +186,7 @@ TEST(shorter_batch_is_not_assembled) {
   const Batcher batcher(plan, {}, flock.tables, decoder, {});
   for (std::uint64_t step = 0; step < 12; ++step) {
     Room room(decoder, batcher.rows(), false);
-    CHECK(batcher.make(step, flock.shards.mappings, room.columns()) == (step % 4 != 3));
+    CHECK(make(batcher, step, flock.shards.mappings, room) == (step % 4 != 3));
   }
 }
 
@@ -197,7 +211,7 @@ TEST(batch_of_a_selection) {
         id = numbers[static_cast<std::size_t>(id)];
       }
       Room room(decoder, batcher.rows(), false);
-      CHECK(batcher.make(step, flock.shards.mappings, room.columns()) == all_known);
+      CHECK(make(batcher, step, flock.shards.mappings, room) == all_known);
       if (all_known) CHECK(holds(room, ids, false));
     }
   }
@@ -212,7 +226,7 @@ std::vector<std::size_t> refused(const Flock& flock, const Mappings& shards,
   std::vector<std::size_t> steps;
   for (std::size_t step = 0; step < kRecords; ++step) {
     Room room(decoder, 1, options.add_labels);
-    if (!batcher.make(step, shards, room.columns())) steps.push_back(step);
+    if (!make(batcher, step, shards, room)) steps.push_back(step);
   }
   return steps;
 }
@@ -292,7 +306,7 @@ TEST(labels_of_records_match_the_plan) {
           fits &= label_of(static_cast<std::size_t>(ids[i])) == labels[i / 4];
         }
         Room room(decoder, batcher.rows(), add_labels);
-        const bool made = batcher.make(step, flock.shards.mappings, room.columns());
+        const bool made = make(batcher, step, flock.shards.mappings, room);
         CHECK(made == (fits || !check));
         wrong += !fits;
         refused += !made;
@@ -331,7 +345,7 @@ TEST(threads_share_batchers) {
       for (std::uint64_t step = thread % 2; step < steps; step += 2) {  // two threads per step
         for (std::size_t which = 0; which < batchers.size(); ++which) {
           Room room(decoder, batchers[which].rows(), false);
-          const bool made = batchers[which].make(step, flock.shards.mappings, room.columns());
+          const bool made = make(batchers[which], step, flock.shards.mappings, room);
           if (!made || !holds(room, expected[which][step], false)) ++wrong;
         }
       }

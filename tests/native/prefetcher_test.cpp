@@ -60,13 +60,17 @@ struct Sets {
   std::atomic<std::uint64_t> done = 0;
 };
 
+Prefetcher::Work write_to(Sets& sets) {
+  return
+      [&sets](std::uint64_t step, std::size_t, std::size_t set) { return sets.write(step, set); };
+}
+
 TEST(steps_in_order) {
   for (const std::size_t threads : {1, 2, 5, 16}) {
     for (const std::size_t count : {1, 2, 3, 7, 40}) {
       const std::uint64_t steps = 500;
       Sets sets(count);
-      Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
-                       steps, threads);
+      Prefetcher ahead(write_to(sets), steps, threads);
       for (std::size_t set = 0; set < count; ++set) ahead.give(set);
       for (std::uint64_t step = 0; step < steps; ++step) {
         const std::optional<Prefetcher::Result> result = ahead.wait(kLong);
@@ -87,8 +91,7 @@ TEST(steps_in_order) {
 TEST(buffers_in_use_are_not_written) {
   const std::size_t count = 6;
   Sets sets(200);
-  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); }, 200,
-                   3);
+  Prefetcher ahead(write_to(sets), 200, 3);
   for (std::size_t set = 0; set < count; ++set) ahead.give(set);
   std::vector<std::size_t> kept;
   for (std::uint64_t step = 0; step < 200; ++step) {
@@ -106,8 +109,7 @@ TEST(number_of_buffers_changes) {
   std::mt19937_64 random(3);
   const std::uint64_t steps = 4000;
   Sets sets(64);
-  Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
-                   steps, 4);
+  Prefetcher ahead(write_to(sets), steps, 4);
   std::vector<std::size_t> mine;
   for (std::size_t set = 0; set < sets.steps.size(); ++set) mine.push_back(set);
   std::size_t given = 0;
@@ -130,7 +132,7 @@ TEST(number_of_buffers_changes) {
 TEST(failed_step_is_reported_in_order) {
   for (const std::size_t threads : {1, 4}) {
     Prefetcher ahead(
-        [](std::uint64_t step, std::size_t) {
+        [](std::uint64_t step, std::size_t, std::size_t) {
           if (step % 7 == 3) throw std::bad_alloc();
           return step % 5 != 2;
         },
@@ -150,7 +152,7 @@ TEST(wait_after_a_timeout) {
   Door door;
   std::atomic<int> begun = 0;
   Prefetcher ahead(
-      [&](std::uint64_t, std::size_t) {
+      [&](std::uint64_t, std::size_t, std::size_t) {
         ++begun;
         door.wait();
         return true;
@@ -174,7 +176,7 @@ TEST(later_steps_wait_for_an_earlier_one) {
   Door door;
   std::atomic<std::uint64_t> done = 0;
   Prefetcher ahead(
-      [&](std::uint64_t step, std::size_t) {
+      [&](std::uint64_t step, std::size_t, std::size_t) {
         if (step == 0) door.wait();
         ++done;
         return true;
@@ -192,7 +194,7 @@ TEST(stop_waits_for_steps_in_flight) {
     Door door;
     std::atomic<std::size_t> begun = 0, ended = 0;
     Prefetcher ahead(
-        [&](std::uint64_t, std::size_t) {
+        [&](std::uint64_t, std::size_t, std::size_t) {
           ++begun;
           door.wait();
           ++ended;
@@ -214,7 +216,7 @@ TEST(stop_waits_for_steps_in_flight) {
 }
 
 TEST(stop_ends_a_wait) {
-  Prefetcher ahead([](std::uint64_t, std::size_t) { return true; }, 1000, 2);
+  Prefetcher ahead([](std::uint64_t, std::size_t, std::size_t) { return true; }, 1000, 2);
   std::thread stopper([&] { ahead.stop(); });
   CHECK(!ahead.wait(kLong));  // without a set it waits until it is stopped
   stopper.join();
@@ -226,8 +228,7 @@ TEST(stop_ends_a_wait) {
 TEST(concurrent_stops) {
   for (int round = 0; round < 100; ++round) {
     Sets sets(4);
-    Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
-                     1'000'000, 3);
+    Prefetcher ahead(write_to(sets), 1'000'000, 3);
     for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
     std::vector<std::thread> stoppers;
     for (int i = 0; i < 3; ++i) stoppers.emplace_back([&] { ahead.stop(); });
@@ -242,8 +243,7 @@ TEST(destructor_ends_the_threads) {
   for (int round = 0; round < 200; ++round) {
     Sets sets(4);
     {
-      Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
-                       1'000'000, 3);
+      Prefetcher ahead(write_to(sets), 1'000'000, 3);
       for (std::size_t set = 0; set < 4; ++set) ahead.give(set);
       for (int i = 0; i < round % 5; ++i) {
         const auto result = ahead.wait(kLong);
@@ -260,12 +260,174 @@ TEST(destructor_ends_the_threads) {
 TEST(fewer_steps_than_threads) {
   for (const std::uint64_t steps : {0, 1, 2}) {
     Sets sets(5);
-    Prefetcher ahead([&](std::uint64_t step, std::size_t set) { return sets.write(step, set); },
-                     steps, 4);
+    Prefetcher ahead(write_to(sets), steps, 4);
     for (std::size_t set = 0; set < 5; ++set) ahead.give(set);
     for (std::uint64_t step = 0; step < steps; ++step) CHECK(ahead.wait(kLong).has_value());
     CHECK(!ahead.poll());
     CHECK(sets.done == steps);
+  }
+}
+
+// Sets of buffers of steps in parts: each part is written once, by one thread.
+struct PartSets {
+  PartSets(std::size_t count, std::size_t parts)
+      : written(count, std::vector<std::uint64_t>(parts)), calls(count) {}
+
+  Prefetcher::Work work() {
+    return [this](std::uint64_t step, std::size_t part, std::size_t set) {
+      written[set][part] = step;
+      ++calls[set];
+      ++done;
+      return true;
+    };
+  }
+  // Whether every part of the step was written, and none twice; the set can be used again.
+  bool take(std::uint64_t step, std::size_t set) {
+    const std::size_t parts = written[set].size();
+    return calls[set].exchange(0) == parts &&
+           written[set] == std::vector<std::uint64_t>(parts, step);
+  }
+
+  std::vector<std::vector<std::uint64_t>> written;  // not atomic: a sanitizer detects races
+  std::vector<std::atomic<std::size_t>> calls;
+  std::atomic<std::uint64_t> done = 0;
+};
+
+TEST(parts_of_steps_in_order) {
+  for (const std::size_t threads : {1, 2, 5, 16}) {
+    for (const std::size_t count : {1, 2, 7}) {
+      for (const std::size_t parts : {2, 3, 8, 33}) {
+        const std::uint64_t steps = 200;
+        PartSets sets(count, parts);
+        Prefetcher ahead(sets.work(), steps, threads, parts);
+        for (std::size_t set = 0; set < count; ++set) ahead.give(set);
+        for (std::uint64_t step = 0; step < steps; ++step) {
+          const auto result = ahead.wait(kLong);
+          CHECK(result && result->done);
+          if (!result) return;
+          CHECK(sets.take(step, result->set));
+          CHECK(sets.done <= (step + count) * parts);
+          ahead.give(result->set);
+        }
+        CHECK(!ahead.poll());
+        CHECK(sets.done == steps * parts);
+      }
+    }
+  }
+}
+
+TEST(number_of_buffers_changes_between_parts) {
+  std::mt19937_64 random(5);
+  const std::uint64_t steps = 2000;
+  const std::size_t parts = 5;
+  PartSets sets(64, parts);
+  Prefetcher ahead(sets.work(), steps, 4, parts);
+  std::vector<std::size_t> mine;
+  for (std::size_t set = 0; set < sets.written.size(); ++set) mine.push_back(set);
+  std::size_t given = 0;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    for (std::uint64_t more = random() % 9 + (given == 0 ? 1 : 0); !mine.empty() && more > 0;
+         --more) {
+      ahead.give(mine.back());
+      mine.pop_back();
+      ++given;
+    }
+    const auto result = random() % 2 == 0 ? ahead.poll() : std::nullopt;
+    const auto taken = result ? result : ahead.wait(kLong);
+    CHECK(taken && taken->done);
+    if (!taken) return;
+    CHECK(sets.take(step, taken->set));
+    --given;
+    mine.push_back(taken->set);
+  }
+  CHECK(sets.done == steps * parts);
+}
+
+TEST(failed_part_fails_its_step) {
+  const std::size_t parts = 6;
+  for (const std::size_t threads : {1, 4}) {
+    std::vector<std::atomic<std::size_t>> calls(120);
+    Prefetcher ahead(
+        [&](std::uint64_t step, std::size_t part, std::size_t) {
+          ++calls[step];
+          if (step % 20 == part) throw std::bad_alloc();
+          return step % 20 != 10 + part;
+        },
+        calls.size(), threads, parts);
+    for (std::size_t set = 0; set < 3; ++set) ahead.give(set);
+    for (std::uint64_t step = 0; step < calls.size(); ++step) {
+      const auto result = ahead.wait(kLong);
+      CHECK(result.has_value());
+      if (!result) return;
+      CHECK(result->done == (step % 20 >= parts && (step % 20 < 10 || step % 20 >= 10 + parts)));
+      CHECK(calls[step] == parts);  // of a failed step too: its buffers are not in use any more
+      ahead.give(result->set);
+    }
+  }
+}
+
+TEST(step_is_ready_when_all_parts_are) {
+  Door door;
+  std::atomic<std::size_t> done = 0;
+  const std::size_t parts = 4;
+  Prefetcher ahead(
+      [&](std::uint64_t step, std::size_t part, std::size_t) {
+        if (step == 0 && part == 1) door.wait();
+        ++done;
+        return true;
+      },
+      3, 2, parts);
+  for (std::size_t set = 0; set < 3; ++set) ahead.give(set);
+  while (done < 3 * parts - 1) std::this_thread::yield();
+  CHECK(!ahead.poll());
+  CHECK(!ahead.wait(milliseconds(2)));
+  door.open();
+  for (int step = 0; step < 3; ++step) {
+    const auto result = ahead.wait(kLong);
+    CHECK(result && result->done);
+  }
+}
+
+TEST(stop_between_parts) {
+  for (const std::size_t threads : {1, 3}) {
+    Door door;
+    std::atomic<std::size_t> begun = 0, ended = 0;
+    Prefetcher ahead(
+        [&](std::uint64_t, std::size_t, std::size_t) {
+          ++begun;
+          door.wait();
+          ++ended;
+          return true;
+        },
+        1000, threads, 1000);
+    ahead.give(0);
+    while (begun < threads) std::this_thread::yield();
+    std::thread opener([&] { door.open(); });
+    ahead.stop();
+    opener.join();
+    CHECK(begun == ended);
+    const std::size_t stopped = begun;
+    // A step of which parts are missing is not returned.
+    CHECK(ahead.wait(milliseconds(1)).has_value() == (stopped >= 1000));
+    CHECK(begun == stopped);
+  }
+}
+
+TEST(destructor_between_parts) {
+  for (int round = 0; round < 200; ++round) {
+    PartSets sets(3, 7);
+    {
+      Prefetcher ahead(sets.work(), 1'000'000, 3, 7);
+      for (std::size_t set = 0; set < 3; ++set) ahead.give(set);
+      for (int i = 0; i < round % 6; ++i) {
+        const auto result = ahead.wait(kLong);
+        CHECK(result && sets.take(static_cast<std::uint64_t>(i), result->set));
+        if (result) ahead.give(result->set);
+      }
+    }
+    const std::uint64_t done = sets.done;
+    for (auto& each : sets.written) each.assign(7, 0);  // a sanitizer detects a thread that writes
+    CHECK(sets.done == done);
   }
 }
 
