@@ -57,7 +57,7 @@ class ResidentSplit:
             self._records = plan.records
         self.device = options.resolved()
         self.structure = self._read()
-        """The structure of a batch, with a :class:`Column` in place of each tensor."""
+        """The structure of a batch, with a :class:`DeviceColumn` in place of each tensor."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _read_again, (self._loader, self.options, self._is_encoded)
@@ -84,14 +84,14 @@ class ResidentSplit:
         loader = Loader(BatchFormat(examples, options), plan, options)
         batches: Any = make_dataloader(loader, DeviceOptions(self.device), self._is_encoded)
         structure: Any = None
-        columns: list[Column] = []
+        columns: list[DeviceColumn] = []
         begin = 0
         for batch in batches:
             parts: list[torch.Tensor] = []
             convert(batch, partial(_collect, parts))
             if structure is None:
                 self._check_memory(parts, rows)
-                columns = [Column(part, rows, self.device) for part in parts]
+                columns = [DeviceColumn(part, rows, self.device) for part in parts]
                 structure = convert(batch, partial(_next, iter(columns)))
             for column, part in zip(columns, parts, strict=True):
                 column.write(begin, part)
@@ -151,11 +151,11 @@ def _collect(parts: list[torch.Tensor], value: Any) -> None:
     parts.append(value)
 
 
-def _next(columns: Iterator[Column], _: Any) -> Column:
+def _next(columns: Iterator[DeviceColumn], _: Any) -> DeviceColumn:
     return next(columns)
 
 
-class Column:
+class DeviceColumn:
     """One column of a split, on the device.
 
     Args:
@@ -226,7 +226,7 @@ class ResidentIterator(Iterator[Any]):
         self._is_exhausted = False
         self._step = self._begin = self._end = 0
         self._rows: tuple[torch.Tensor, ...] = ()
-        self._small: dict[Column, tuple[torch.Tensor, ...]] = {}
+        self._small: dict[DeviceColumn, tuple[torch.Tensor, ...]] = {}
 
     def __next__(self) -> Any:
         sampler = self._sampler
@@ -249,7 +249,7 @@ class ResidentIterator(Iterator[Any]):
         sampler.cursor.advance(self._epoch, self._step)
         return batch
 
-    def _take(self, column: Column) -> torch.Tensor:
+    def _take(self, column: DeviceColumn) -> torch.Tensor:
         number = self._step - self._begin
         if column.is_small:
             return self._small[column][number]
@@ -270,7 +270,7 @@ class ResidentIterator(Iterator[Any]):
         self._rows, self._small = rows.unbind(0), {}
         flat = rows.view(-1)
 
-        def gather(column: Column) -> None:
+        def gather(column: DeviceColumn) -> None:
             if column.is_small:
                 values = column.take(flat).view(*rows.shape, *column.row_shape)
                 self._small[column] = values.unbind(0)
