@@ -42,10 +42,13 @@ bench: $(VENV)/bench.stamp $(VENV)/covey.stamp ## Run the benchmarks and print t
 sanitize: build/sanitize/native_tests ## Run the native tests under ASan and UBSan.
 	build/sanitize/native_tests
 
-fuzz: build/fuzz/fuzz_decode ## Fuzz the native reader and decoder under ASan (needs clang).
-	mkdir -p build/fuzz/corpus
+fuzz: build/fuzz/fuzz_decode ## Fuzz the native readers and decoders under ASan (needs clang).
+	mkdir -p build/fuzz/corpus build/fuzz/corpus_image
 	build/fuzz/fuzz_decode -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -print_final_stats=1 \
 		-artifact_prefix=build/fuzz/ -dict=tests/fuzz/example.dict build/fuzz/corpus tests/fuzz/corpus tests/hostile
+	build/fuzz/fuzz_image -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -print_final_stats=1 \
+		-timeout=10 -malloc_limit_mb=512 -artifact_prefix=build/fuzz/ -dict=tests/fuzz/image.dict \
+		build/fuzz/corpus_image tests/fuzz/corpus_image
 
 stubs: $(VENV)/lint.stamp $(VENV)/covey.stamp ## Regenerate src/covey/_core.pyi.
 	$(BIN)/python tools/stubs.py

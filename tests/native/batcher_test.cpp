@@ -11,6 +11,8 @@
 
 #include "check.h"
 #include "columns.h"
+#include "encoded_images.h"
+#include "image_decoder.h"
 #include "rows.h"
 
 namespace covey::testing {
@@ -353,6 +355,132 @@ TEST(threads_share_batchers) {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
+}
+
+// Records of an image and a label.
+struct Album {
+  explicit Album(const std::vector<std::string>& encoded) {
+    std::vector<std::string> records;
+    for (std::size_t i = 0; i < encoded.size(); ++i) {
+      const std::string image = encoded[i] == "default" ? "" : entry("i", strings({encoded[i]}));
+      records.push_back(example(image + entry("y", ints({static_cast<std::int64_t>(i)}))));
+    }
+    std::vector<Row> rows;
+    shards.add(framed(records, 0, rows));
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].label = static_cast<std::int64_t>(i);
+    tables = index.add(rows, 1).tables();
+  }
+
+  Shards shards;
+  Index index;
+  RowTables tables{{}};
+};
+
+TEST(batches_of_images) {
+  std::vector<std::string> encoded;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    for (const std::string& image :
+         {encode_jpeg({}, {20 + i, 33}, i), encode_png({}, {12, 15 + i}, i)}) {
+      encoded.push_back(image.empty() ? "without a decoder" : image);
+    }
+  }
+  encoded.insert(encoded.begin() + 3, "unsupported");
+  encoded.push_back("default");
+  encoded.push_back("");
+  const std::size_t count = encoded.size();
+  const Album album(encoded);
+  std::vector<Column> columns = {fixed("i", Element::string), fixed("y", Element::int64)};
+  columns[0].required = false;
+  columns[0].default_strings = {encoded[0]};
+  const Decoder decoder(columns);
+  ImageSpec spec;
+  spec.size = {9, 7};
+  spec.crop = Crop::random;
+  spec.flip = true;
+  spec.views = 2;
+  spec.max_pixels = 10'000;
+  Batcher::Options options;
+  options.label = 1;
+  options.seed = 77;
+  options.images = {{0, spec, {0, 2}}};
+  for (const Share& share : {Share{0, 0, 1, true}, Share{3, 1, 2, true}}) {
+    // A batch of all ranks has every record once.
+    const EpochPlan plan(5, count, count, Rest::drop, true);
+    const Batcher batcher(plan, share, album.tables, decoder, options);
+    const std::size_t rows = batcher.rows();
+    CHECK(batcher.row_bytes() == std::vector<std::size_t>{spec.bytes(), 8, spec.bytes()});
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      const Ids ids = draw(plan, share, step);
+      const std::size_t first = share.units(plan.units()).first * plan.records_per_unit();
+      for (const std::size_t parts : {1, 2, 3, 30}) {
+        std::deque<Exact> memory;
+        std::vector<std::uint8_t*> out;
+        for (const std::size_t bytes : batcher.row_bytes()) {
+          out.push_back(memory.emplace_back(std::string(bytes * rows, '\xee')).data());
+        }
+        std::vector<PendingImage> pending;
+        for (std::size_t part = 0; part < parts; ++part) {
+          CHECK(batcher.make(step, {part, parts}, album.shards.mappings, out.data(), pending));
+        }
+        std::size_t next = 0;
+        for (std::size_t row = 0; row < rows; ++row) {
+          const std::string& image = encoded[static_cast<std::size_t>(ids[row])];
+          const Exact data(image == "default" ? encoded[0] : image);
+          Exact a(std::string(spec.bytes(), '\xee')), b(std::string(spec.bytes(), '\xee'));
+          std::uint8_t* const views[] = {a.data(), b.data()};
+          ImageDecoder fresh;
+          const ImageFault fault =
+              fresh.decode(spec, data.bytes(), {77, share.batch(step), first + row}, views);
+          const bool is_pending = next < pending.size() && pending[next].row == row;
+          CHECK(is_pending == (fault.code == ImageError::unsupported));
+          if (is_pending) CHECK(pending[next++].image == 0);
+          CHECK(std::memcmp(out[0] + row * spec.bytes(), a.data(), spec.bytes()) == 0);
+          CHECK(std::memcmp(out[2] + row * spec.bytes(), b.data(), spec.bytes()) == 0);
+        }
+        CHECK(next == pending.size());
+      }
+    }
+  }
+}
+
+TEST(batches_of_corrupt_images_are_not_assembled) {
+  const std::string jpeg = encode_jpeg({}, {20, 30});
+  if (jpeg.empty()) return;
+  const Album album(
+      {jpeg, jpeg.substr(0, jpeg.size() / 2), jpeg, encode_jpeg({}, {200, 300}), jpeg});
+  const Decoder decoder({fixed("i", Element::string)});
+  ImageSpec spec;
+  spec.size = {20, 30};
+  spec.max_pixels = 10'000;
+  Batcher::Options options;
+  options.images = {{0, spec, {0}}};
+  const EpochPlan plan(0, 5, 1, Rest::drop, false);
+  const Batcher batcher(plan, {}, album.tables, decoder, options);
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    Exact memory(std::string(spec.bytes(), '\0'));
+    std::uint8_t* const out = memory.data();
+    std::vector<PendingImage> pending;
+    CHECK(batcher.make(step, {}, album.shards.mappings, &out, pending) == (step != 1 && step != 3));
+    CHECK(pending.empty());
+  }
+}
+
+// An optional column without a default has no image.
+TEST(batches_without_located_images_are_not_assembled) {
+  const Album album({"x", "y"});
+  std::vector<Column> columns = {fixed("j", Element::string)};
+  columns[0].required = false;  // and without a default
+  const Decoder decoder(columns);
+  ImageSpec spec;
+  spec.size = {2, 2};
+  Batcher::Options options;
+  options.images = {{0, spec, {0}}};
+  const EpochPlan plan(0, 2, 2, Rest::drop, false);
+  const Batcher batcher(plan, {}, album.tables, decoder, options);
+  Exact memory(std::string(2 * spec.bytes(), '\0'));
+  std::uint8_t* const out = memory.data();
+  std::vector<PendingImage> pending;
+  CHECK(!batcher.make(0, {}, album.shards.mappings, &out, pending));
 }
 
 }  // namespace
