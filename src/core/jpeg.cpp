@@ -85,7 +85,6 @@ class JpegReader final : public ImageReader {
     info_.err = jpeg_std_error(&error_.base);
     error_.base.error_exit = exit_with_error;
     error_.base.emit_message = ignore_message;
-    created_ = guarded([this] { jpeg_create_decompress(&info_); });
     source_.init_source = nothing;
     source_.fill_input_buffer = fail_at_end;
     source_.skip_input_data = skip;
@@ -100,8 +99,10 @@ class JpegReader final : public ImageReader {
   }
 
   ImageFault open(Bytes data) override {
+    // An object that is reused keeps its tables, which an image without tables would then use.
+    if (created_) jpeg_destroy_decompress(&info_);
+    created_ = guarded([this] { jpeg_create_decompress(&info_); });
     if (!created_) return {ImageError::memory, {}, 0, {}};
-    jpeg_abort_decompress(&info_);
     source_.next_input_byte = data.begin;
     source_.bytes_in_buffer = data.size();
     info_.src = &source_;
@@ -119,14 +120,13 @@ class JpegReader final : public ImageReader {
 
   bool can_read(PixelForm form) const noexcept override {
     if (form == PixelForm::gray) return channels_ == 1;
-    if (form == PixelForm::rgba) return !is_cmyk_;
-    return form == PixelForm::rgb || form == PixelForm::rgbx;
+    return form == PixelForm::rgb || form == PixelForm::rgbx || form == PixelForm::rgba;
   }
 
   bool can_reduce() const noexcept override { return true; }
 
   ImageFault read_into(PixelForm form, std::uint8_t* out) override {
-    const std::size_t row = size_.width * pixel_bytes(form);
+    const std::size_t pixel = pixel_bytes(form), row = size_.width * pixel;
     if (!start(form, 1)) return fault();
     bool done = true;
     if (is_cmyk_) {
@@ -136,12 +136,15 @@ class JpegReader final : public ImageReader {
         if (!done) break;
         cmyk_to_rgbx(strip_.data(), size_.width);
         for (std::size_t x = 0; x < size_.width; ++x) {
-          for (std::size_t c = 0; c < 3; ++c) out[3 * x + c] = strip_[4 * x + c];
+          for (std::size_t c = 0; c < pixel; ++c) out[pixel * x + c] = strip_[4 * x + c];
         }
       }
     } else {
       done = read_rows(out, row, size_.height);
     }
+    // Pillow rejects corrupt data after the pixels, and tolerates missing data.
+    done = done && (guarded([this] { jpeg_finish_decompress(&info_); }) ||
+                    error_.base.msg_code == JERR_INPUT_EOF);
     return finish(done);
   }
 
@@ -210,7 +213,6 @@ class JpegReader final : public ImageReader {
     });
   }
 
-  // Later data of the file is not read: a missing end is tolerated, as Pillow does.
   ImageFault finish(bool done) {
     if (!done) return fault();
     jpeg_abort_decompress(&info_);

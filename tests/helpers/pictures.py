@@ -114,7 +114,9 @@ def _chunk(name: bytes, content: bytes) -> bytes:
 
 def exif_orientation(orientation: int) -> bytes:
     """Return EXIF metadata with an orientation."""
-    return b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0" + bytes([orientation, 0, 0]) + bytes(4)
+    return (
+        b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0" + bytes([orientation, 0, 0]) + bytes(4)
+    )
 
 
 # Pillow.

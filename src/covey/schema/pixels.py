@@ -35,6 +35,7 @@ DEFAULT_MAX_PIXELS = 64_000_000
 _EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
 # Formats that the native core decodes if it has the library.
 _NATIVE_FORMATS = {"jpeg": "libjpeg-turbo", "png": "libpng"}
+_NATIVE_PREFIXES = (b"\xff\xd8\xff", b"\x89PNG")
 
 Locate = Callable[[int], RecordLocation]
 """Returns the location of a row, for messages."""
@@ -316,9 +317,11 @@ def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
         name, height, width, channels, _, orientation = header
         channels = 3 if name == "jpeg" and channels == 4 else channels
     else:
+        if data.startswith(_NATIVE_PREFIXES) and not _has_pillow():
+            raise FeatureError(f"the {len(data)} bytes are not a valid image")
         with _opened(data, max_pixels) as image:
             height, width, channels = image.height, image.width, len(_mode(feature, image))
-            orientation = image.getexif().get(_ORIENTATION, 1) if feature.exif_orientation else 1
+            orientation = _orientation(image) if feature.exif_orientation else 1
             channels = 1 if image.mode.startswith(("I", "F")) else channels
     if height * width > max_pixels:
         raise _too_large(height, width, max_pixels)
@@ -490,7 +493,7 @@ def _decode_in_python(feature: Image, data: bytes, max_pixels: int) -> NDArray[A
     """
     _check_bits(data)
     with _opened(data, max_pixels) as image:
-        is_rotated = feature.exif_orientation and image.getexif().get(_ORIENTATION, 1) != 1
+        is_rotated = feature.exif_orientation and _orientation(image) != 1
         pixels = None if is_rotated else _read_jpeg(feature, data, image)
         if pixels is None:
             if is_rotated:
@@ -498,6 +501,22 @@ def _decode_in_python(feature: Image, data: bytes, max_pixels: int) -> NDArray[A
             pixels = _read(feature, data, image)
         check_value_shape(pixels.shape, feature.shape)
         return np.ascontiguousarray(pixels, feature.dtype)
+
+
+def _orientation(image: Any) -> int:
+    """Return the EXIF orientation of an image that Pillow has opened."""
+    if image.format == "TIFF":  # Pillow applies it
+        return 1
+    found = image.getexif().get(_ORIENTATION, 1)
+    return found if found in range(1, 9) else 1
+
+
+def _has_pillow() -> bool:
+    try:
+        import_pillow()
+    except FeatureError:
+        return False
+    return True
 
 
 def _check_bits(data: bytes) -> None:
@@ -547,7 +566,9 @@ def _read_deep(feature: Image, data: bytes) -> NDArray[Any]:
             else "install a build of covey with libpng; `covey info --build` lists its decoders",
         )
     color = Image(
-        dtype="uint16", channels=4 if channels is None else 3, exif_orientation=feature.exif_orientation
+        dtype="uint16",
+        channels=4 if channels is None else 3,
+        exif_orientation=feature.exif_orientation,
     )
     pixels = read_pixels(color, data, max_pixels=np.iinfo(np.int64).max)  # checked already
     if channels is None:
