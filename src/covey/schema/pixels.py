@@ -155,7 +155,10 @@ def parse_size(size: Any) -> tuple[int, int]:
     ((224, 224), (32, 64))
     """
     pair = size if isinstance(size, (tuple, list)) else (size, size)
-    valid = [isinstance(each, (int, np.integer)) and 0 < each < 2**15 for each in pair]
+    valid = [
+        isinstance(each, (int, np.integer)) and not isinstance(each, bool) and 0 < each < 2**15
+        for each in pair
+    ]
     if valid != [True, True]:
         raise FeatureError(
             option="image_size", found=size, allowed=f"(height, width), each from 1 to {2**15 - 1}"
