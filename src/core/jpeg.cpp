@@ -142,14 +142,13 @@ class JpegReader final : public ImageReader {
 
   bool can_read(PixelForm form) const noexcept override {
     if (form == PixelForm::gray) return channels_ == 1;
-    if (form == PixelForm::rgba) return !is_cmyk_;
-    return form == PixelForm::rgb || form == PixelForm::rgbx;
+    return form == PixelForm::rgb || form == PixelForm::rgbx || form == PixelForm::rgba;
   }
 
   bool can_reduce() const noexcept override { return true; }
 
   ImageFault read_into(PixelForm form, std::uint8_t* out) override {
-    const std::size_t row = size_.width * pixel_bytes(form);
+    const std::size_t pixel = pixel_bytes(form), row = size_.width * pixel;
     if (!start(form, 1)) return fault();
     bool done = true;
     if (is_cmyk_) {
@@ -159,12 +158,15 @@ class JpegReader final : public ImageReader {
         if (!done) break;
         cmyk_to_rgbx(strip_.data(), size_.width);
         for (std::size_t x = 0; x < size_.width; ++x) {
-          for (std::size_t c = 0; c < 3; ++c) out[3 * x + c] = strip_[4 * x + c];
+          for (std::size_t c = 0; c < pixel; ++c) out[pixel * x + c] = strip_[4 * x + c];
         }
       }
     } else {
       done = read_rows(out, row, size_.height);
     }
+    // Pillow rejects corrupt data after the pixels, and tolerates missing data.
+    done = done && (guarded([this] { jpeg_finish_decompress(&info_); }) ||
+                    error_.base.msg_code == JERR_INPUT_EOF);
     return done ? ImageFault{} : fault();
   }
 

@@ -61,7 +61,8 @@ class PngReader final : public ImageReader {
     const bool wants_alpha = form == PixelForm::rgba || form == PixelForm::deep_rgba;
     if (wants_deep && !is_deep_) return false;
     if (wants_gray && channels_ > 2) return false;
-    return !(wants_alpha && has_transparency_);
+    // Of tRNS, only the alpha values of a palette are applied; a transparent colour is not.
+    return !(wants_alpha && has_transparency_ && color_ != PNG_COLOR_TYPE_PALETTE);
   }
 
   ImageFault read_into(PixelForm form, std::uint8_t* out) override {
@@ -134,7 +135,7 @@ class PngReader final : public ImageReader {
       if (is_deep_ && !wants_deep) png_set_strip_16(png_);
       if (is_deep_ && wants_deep && std::endian::native == std::endian::little) png_set_swap(png_);
       if (!wants_gray && (color_ & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png_);
-      // Transparent entries of a palette become alpha.
+      // libpng converts a palette with tRNS to RGBA.
       const bool has_alpha = (color_ & PNG_COLOR_MASK_ALPHA) != 0 ||
                              (color_ == PNG_COLOR_TYPE_PALETTE && has_transparency_);
       const bool wants_fourth = wants_alpha || form == PixelForm::rgbx;

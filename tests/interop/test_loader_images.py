@@ -1,19 +1,37 @@
-"""Batches of decoded images, of remote datasets, of tensors, and of labels from pandas."""
+"""Batches of images, of remote datasets, of tensors, and of labels from pandas."""
 
-import io
+import itertools
+import multiprocessing
+import os
+import pickle
+from contextlib import closing
+from functools import cache
 
 import numpy as np
 import pandas as pd
-import PIL.Image
 import pytest
 import torch
-from loaded import COUNT, LABELS, X, check_batches, class_name, numbers_of, same
-from opened import opened
-from written import write
+from loaded import (
+    COUNT,
+    LABELS,
+    X,
+    check_batches,
+    class_name,
+    copy_batch,
+    digest,
+    numbers_of,
+    same,
+)
+from opened import opened, put
+from pictures import DECODERS, as_12_bits, decoding_with, draw, encode, pillow, png
+from written import fresh_process, write
 
-from covey import Image
-from covey.errors import ExampleError, FeatureError
+from covey import Features, Image, RecordWriter
+from covey.errors import ExampleError, FeatureError, SkippedRecordsWarning
+from covey.loader.prefetch import NativeProducer, start_producer
 from covey.plan import BalancedPlan
+from covey.schema.pixels import ImageColumn, PixelOptions
+from covey.storage import open_storage
 
 THREADS = [0, 3]
 
@@ -21,6 +39,12 @@ THREADS = [0, 3]
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(params=DECODERS)
+def decoder(request):
+    with decoding_with(request.param):
+        yield request.param
 
 
 def first(loader):
@@ -54,13 +78,7 @@ def test_hooks_that_return_tensors(ds, threads):
     assert same((x.numpy(), y.numpy()), first(ds.batches(3, 2)))
 
 
-# Images.
-
-
-def encode(pixels, format="png"):
-    out = io.BytesIO()
-    PIL.Image.fromarray(pixels.squeeze()).save(out, format)
-    return out.getvalue()
+# Images of one size.
 
 
 def photo(number, height=6, width=4):
@@ -68,12 +86,6 @@ def photo(number, height=6, width=4):
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
     pixels[0, 0] = number
     return pixels
-
-
-def resize(data, size):
-    """Return a decoded image, resized by Pillow."""
-    with PIL.Image.open(io.BytesIO(data)) as image:
-        return np.asarray(image.resize(size[::-1], PIL.Image.Resampling.BILINEAR))
 
 
 @pytest.fixture(scope="module")
@@ -85,28 +97,8 @@ def photos(directory):
     return opened(directory / "photos")
 
 
-@pytest.fixture(scope="module")
-def odd_photos(directory):
-    """Return images of different sizes, two per example, as PNG and JPEG."""
-    many = [
-        {
-            "front": encode(photo(n, 5 + n % 3, 4 + n % 4)),
-            "views": {"back": encode(photo(n, 8, 9), "jpeg"), "n": n},
-            "label": int(LABELS[n]),
-        }
-        for n in range(COUNT)
-    ]
-    features = {
-        "front": Image((None, None, 3)),
-        "views": {"back": Image((8, 9, 3), format="jpeg"), "n": "int64"},
-        "label": "int64",
-    }
-    write(many, directory / "odd", features=features, label="label", shuffle=False)
-    return opened(directory / "odd")
-
-
 @pytest.mark.parametrize("threads", THREADS)
-def test_images_are_decoded(photos, threads):
+def test_images_are_decoded(photos, threads, decoder):
     loader = photos.batches(4, 2, threads=threads, seed=2)
     for step, (x, y) in enumerate(loader.take(20)):
         ids = loader.plan.batch(step)
@@ -118,56 +110,13 @@ def test_images_are_decoded(photos, threads):
 def test_images_are_not_decoded(photos, threads):
     loader = photos.sequential(50, threads=threads, decode_images=False)
     found = [bytes(each) for x, _ in loader for each in x]
-    assert found == [encode(photo(number)) for number in range(COUNT)]
+    assert found == [encode(photo(number), "png") for number in range(COUNT)]
 
 
-def test_images_of_different_sizes_are_a_list(odd_photos):
-    loader = odd_photos.batches(4, 2, seed=1, threads=2)
-    x, _ = first(loader)
-    ids = loader.plan.batch(0)
-    for number, image in zip(ids, x["front"], strict=True):
-        assert same(image, photo(number, 5 + number % 3, 4 + number % 4))
-    assert x["views"]["back"].shape == (8, 8, 9, 3)
-    assert x["views"]["n"].tolist() == ids.tolist()
-
-
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("size", [(7, 3), (6, 6), (1, 1), (16, 9), 8])
-def test_images_are_resized(odd_photos, threads, size):
-    height, width = (size, size) if isinstance(size, int) else size
-    loader = odd_photos.batches(4, 2, seed=1, threads=threads, image_size=size)
-    raw = odd_photos.batches(4, 2, seed=1, decode_images=False)
-    for (x, _), (data, _) in zip(loader.take(5), raw.take(5), strict=True):
-        for image, encoded in (
-            (x["front"], data["front"]),
-            (x["views"]["back"], data["views"]["back"]),
-        ):
-            assert (image.shape, image.dtype) == ((8, height, width, 3), np.uint8)
-            assert all(
-                same(one, resize(bytes(two), (height, width)))
-                for one, two in zip(image, encoded, strict=True)
-            )
-
-
-def test_selected_images(odd_photos):
-    x, _ = first(odd_photos.batches(4, 2, select="views/back"))
-    assert x.shape == (8, 8, 9, 3)
-    x, _ = first(odd_photos.batches(4, 2, select=["front"], image_size=5))
-    assert list(x) == ["front"]
-    with pytest.raises(FeatureError, match="image_size"):
-        odd_photos.batches(4, 2, select="views/n", image_size=5)
-    with pytest.raises(FeatureError, match="image_size"):
-        odd_photos.batches(4, 2, decode_images=False, image_size=5)
-    x, _ = first(odd_photos.batches(4, 2, select="views/n"))
-    assert x.dtype == np.int64
-
-
-def test_transform_receives_pixels(photos, odd_photos):
+def test_transform_receives_pixels(photos):
     loader = photos.batches(4, 2, transform=lambda each: {"mean": each["image"].mean()})
     x, _ = first(loader)
     assert x.tolist() == [photo(number).mean() for number in loader.plan.batch(0)]
-    loader = odd_photos.batches(4, 2, image_size=(5, 3), transform=lambda each: each["front"])
-    assert first(loader)[0].shape == (8, 5, 3, 3)
 
 
 def test_dataset_with_decode_images(directory, photos):
@@ -176,31 +125,532 @@ def test_dataset_with_decode_images(directory, photos):
     assert same(first(ds.sequential(50))[0], ds[:50]["image"])
 
 
+# Images of different sizes and formats.
+
+KINDS = {
+    "jpeg": ["jpeg"],
+    "png": ["png"],
+    "webp": ["webp"],
+    "mixed": ["jpeg"] * 14 + ["gif"] + ["png"] * 14 + ["webp"],
+}
+NATIVE = ("jpeg", "png", "mixed")
+
+
+def shape_of(number):
+    return 30 + number % 7, 40 + number % 5, 3
+
+
+def picture(number, kinds):
+    """Return an encoded image."""
+    return encode(draw(shape_of(number), number), KINDS[kinds][number % len(KINDS[kinds])])
+
+
+@pytest.fixture(scope="module")
+def pictures(directory):
+    """Return a function from kinds of images to a dataset of them."""
+
+    @cache
+    def make(kinds):
+        many = [{"image": picture(n, kinds), "label": int(LABELS[n])} for n in range(COUNT)]
+        features = {"image": Image(), "label": "int64"}
+        write(many, directory / kinds, features=features, label="label", shuffle=False, shards=3)
+        return opened(directory / kinds)
+
+    return make
+
+
+CROPS = {
+    "squash": {},
+    "center": {"crop": "center"},
+    "random": {"crop": "random"},
+    "flip": {"flip": True},
+    "views": {"crop": "random", "flip": True, "views": 2},
+}
+
+
+def check_pixels(loader, kinds, steps=3, **options):
+    """Compare batches with the crops of Pillow."""
+    made = ImageColumn("image", Image(), PixelOptions(size=(16, 12), **options), (16, 12, 3))
+    for step, (x, y) in enumerate(loader.take(steps)):
+        ids = loader.plan.batch(step)
+        assert y.tolist() == LABELS[ids].tolist()
+        views = x if options.get("views", 1) > 1 else (x,)
+        assert isinstance(views, tuple)
+        for view, (row, number) in itertools.product(range(len(views)), enumerate(ids)):
+            *box, flipped = made.spec.box(*shape_of(number)[:2], 5, step, row, view)
+            expected = pillow(picture(number, kinds), box=box, size=(16, 12), flipped=flipped)
+            assert views[view].dtype == np.uint8
+            assert np.abs(views[view][row].astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize("kinds", KINDS)
+def test_batches_equal_the_crops_of_pillow(pictures, kinds, crop, decoder):
+    options = CROPS[crop]
+    loader = pictures(kinds).batches(4, 3, seed=5, threads=2, image_size=(16, 12), **options)
+    check_pixels(loader, kinds, **options)
+
+
+def is_native(loader):
+    """Return whether the native core builds the batches."""
+    producer = start_producer(
+        loader.format, loader.plan, 0, steps=4, options=loader.options, owner=None
+    )
+    with closing(producer):
+        return isinstance(producer, NativeProducer)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_native_core_builds_batches_of_images(pictures, kinds):
+    loader = pictures(kinds).batches(4, 3, image_size=16, crop="random", threads=2)
+    with decoding_with("native"):
+        assert is_native(loader) == (kinds in NATIVE)
+    with decoding_with("Pillow"):
+        assert not is_native(loader)
+
+
+OPTIONS = {"image_size": (16, 12), "crop": "random", "flip": True, "views": 2, "seed": 5}
+
+
+def batches_of(loader, steps=6):
+    return [copy_batch(batch) for batch in loader.take(steps)]
+
+
+@pytest.fixture(scope="module")
+def expected_batches(pictures):
+    """Return the batches that the calling thread builds."""
+    return batches_of(pictures("mixed").batches(4, 3, threads=0, **OPTIONS))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+def test_random_crops_do_not_depend_on_threads(pictures, expected_batches, threads, reuse_buffers):
+    loader = pictures("mixed").batches(
+        4, 3, threads=threads, reuse_buffers=reuse_buffers, **OPTIONS
+    )
+    assert same(batches_of(loader), expected_batches)
+
+
 @pytest.mark.parametrize("threads", THREADS)
-def test_corrupt_image(tmp_path, threads):
-    many = [{"image": encode(photo(n)), "label": n % 3} for n in range(60)]
-    many[41]["image"] = many[41]["image"][:60]
-    features = {"image": Image((6, 4, 3)), "label": "int64"}
-    write(many, tmp_path, features=features, label="label", shuffle=False, shards=2)
-    ds = opened(tmp_path)
-    loader, location = ds.sequential(4, threads=threads), ds.place(41)
-    with pytest.raises(ExampleError) as error:
-        list(loader)
-    assert (error.value.path, error.value.record) == (location.name, location.record)
-    assert error.value.feature == "image"
-    assert loader.step == 10
-    loader.seek(11)
-    assert len(list(loader)) == 4
+def test_random_crops_do_not_depend_on_hooks(pictures, expected_batches, threads):
+    hooks = {"batch_transform": lambda x, y: (x, y)}
+    loader = pictures("mixed").batches(4, 3, threads=threads, **OPTIONS, **hooks)
+    assert not is_native(loader)
+    assert same(batches_of(loader), expected_batches)
 
 
-def test_images_and_arrays_in_compressed_shards(directory):
+def test_random_crops_do_not_depend_on_the_decoder(pictures, expected_batches):
+    for decoder in ("simplejpeg", "Pillow"):
+        with decoding_with(decoder):
+            found = batches_of(pictures("mixed").batches(4, 3, threads=2, **OPTIONS))
+        for (x, y), (expected, classes) in zip(found, expected_batches, strict=True):
+            assert same(y, classes)
+            assert np.abs(np.stack(x).astype(int) - np.stack(expected)).max() <= 1
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_random_crops_do_not_depend_on_ranks(pictures, expected_batches, threads, ranks, hooked):
+    hooks = {"batch_transform": lambda x, y: (x, y)} if hooked else {}
+    parts = [
+        batches_of(
+            pictures("mixed").batches(
+                4, 3, threads=threads, rank=rank, world_size=ranks, **OPTIONS, **hooks
+            )
+        )
+        for rank in range(ranks)
+    ]
+    for step, (x, y) in enumerate(expected_batches):
+        for view in range(2):
+            assert same(np.concatenate([part[step][0][view] for part in parts]), x[view])
+        assert same(np.concatenate([part[step][1] for part in parts]), y)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_resume_and_random_access(pictures, expected_batches, threads):
+    loader = pictures("mixed").batches(4, 3, threads=threads, **OPTIONS)
+    assert same(batches_of(loader, 2), expected_batches[:2])
+    other = pictures("mixed").batches(4, 3, threads=threads, **OPTIONS)
+    other.load_state_dict(loader.state_dict())
+    assert same(batches_of(other, 4), expected_batches[2:])
+    for step in (5, 0, 3):
+        assert same(loader.batch(step), expected_batches[step])
+    loader.seek(1)
+    assert same(batches_of(loader, 5), expected_batches[1:])
+
+
+def test_copies_of_a_loader(pictures, expected_batches):
+    loader = pictures("mixed").batches(4, 3, threads=2, **OPTIONS)
+    batches_of(loader, 1)
+    assert same(batches_of(pickle.loads(pickle.dumps(loader)), 5), expected_batches[1:])
+
+
+def test_workers_of_torch(pictures, expected_batches):
+    for workers in (0, 2):
+        loader = pictures("mixed").batches(4, 3, threads=0, **OPTIONS)
+        batches = itertools.islice(loader.to_torch(num_workers=workers), 4)
+        for (x, y), (expected, classes) in zip(batches, expected_batches, strict=False):
+            assert same(tuple(view.numpy() for view in x), expected)
+            assert same(y.numpy(), classes)
+
+
+def digests(path, decoder, steps):
+    """Return hashes of batches."""
+    with decoding_with(decoder), opened(path) as ds:
+        return [digest(batch) for batch in ds.batches(4, 3, threads=2, **OPTIONS).take(steps)]
+
+
+def test_forked_processes(directory, pictures):
+    """A child decodes with threads of its own while those of the parent run."""
+    pictures("mixed")
+    with fresh_process() as run:
+        found, child = run(fork_while_loading, str(directory / "mixed"))
+    assert found == child == digests(directory / "mixed", "native", 6)
+
+
+def fork_while_loading(path):
+    with opened(path) as ds:
+        loader = ds.batches(4, 3, threads=2, **OPTIONS)
+        found = [digest(next(iter(loader)))]
+        results = multiprocessing.get_context("fork").Queue()
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: results.put(digests(path, "native", 6))
+        )
+        child.start()
+        found += [digest(batch) for batch in loader.take(5)]
+        other = results.get(timeout=60)
+        child.join()
+        return found, other
+
+
+@pytest.mark.parametrize("kinds", ["mixed", "webp"])
+@pytest.mark.parametrize("threads", THREADS)
+def test_batches_that_are_held_are_not_overwritten(pictures, kinds, threads):
+    options = {"image_size": (16, 12), "crop": "random", "seed": 5}
+    ds = pictures(kinds)
+    held = list(ds.batches(4, 3, threads=threads, **options).take(50))
+    again = ds.batches(4, 3, threads=0, **options)
+    assert all(same(one, two) for one, two in zip(held, again.take(50), strict=True))
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_abandoned_iterators(pictures, threads):
+    for kinds in ("mixed", "webp"):
+        for step in range(12):
+            iterator = iter(pictures(kinds).batches(4, 3, threads=threads, **OPTIONS))
+            for _ in range(step % 3):
+                next(iterator)
+            del iterator
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3, 8])
+@pytest.mark.parametrize("batch", [(1, 1), (3, 1), (5, 1), (1, 5), (3, 3), (11, 5)])
+def test_batches_of_any_number_of_rows(pictures, threads, batch):
+    """Threads build parts of a batch, which are not all of the same size."""
+    options = {"image_size": (9, 7), "crop": "random", "seed": 3}
+    loader = pictures("mixed").batches(*batch, threads=threads, **options)
+    hooks = {"batch_transform": lambda x, y: (x, y)}
+    expected = pictures("mixed").batches(*batch, threads=0, **options, **hooks)
+    assert all(same(*pair) for pair in zip(loader.take(5), expected.take(5), strict=True))
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_shorter_last_batch(pictures, threads):
+    ds = pictures("mixed")
+    for size in (7, 64, COUNT + 1):
+        loader = ds.sequential(size, threads=threads, image_size=(16, 12))
+        found = np.concatenate([x.copy() for x, _ in loader])
+        assert len(found) == COUNT
+        for number in (0, COUNT // 2, COUNT - 1):
+            expected = pillow(picture(number, "mixed"), size=(16, 12))
+            assert np.abs(found[number].astype(int) - expected).max() <= 1
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("kinds", KINDS)
+def test_different_sizes_are_rejected(pictures, kinds, hooked, threads, decoder):
+    hooks = {"batch_transform": lambda x, y: (x, y)} if hooked else {}
+    loader = pictures(kinds).sequential(4, threads=threads, **hooks)
+    with pytest.raises(FeatureError) as raised:
+        first(loader)
+    error = raised.value
+    assert (error.option, error.feature, error.found) == ("image_size", "image", None)
+    assert "30 x 40, 31 x 41, 32 x 42, 33 x 43" in str(error)
+    assert "image_size" in str(error)
+    assert not isinstance(error, ExampleError)  # not the fault of one record
+    assert loader.step == 0
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("hooked", [False, True])
+def test_first_batch_with_another_size(tmp_path, threads, hooked, decoder):
+    many = [{"image": encode(draw((8, 9, 3), n)), "label": n % 3} for n in range(60)]
+    many[41]["image"] = encode(draw((9, 8, 3)))
+    write(many, tmp_path, features={"image": Image(), "label": "int64"}, label="label",
+          shuffle=False)  # fmt: skip
+    hooks = {"batch_transform": lambda x, y: (x, y)} if hooked else {}
+    with opened(tmp_path) as ds:
+        loader = ds.sequential(4, threads=threads, **hooks)
+        found = []
+        with pytest.raises(FeatureError) as raised:
+            found += (x.shape for x, _ in loader)
+        assert loader.step == 10
+        assert (raised.value.option, raised.value.feature) == ("image_size", "image")
+        assert "8 x 9, 9 x 8" in str(raised.value)
+        loader.seek(11)
+        assert [x.shape for x, _ in loader] == [(4, 8, 9, 3)] * 4
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("hooked", [False, True])
+def test_ragged_images_are_a_list(photos, pictures, threads, hooked, decoder):
+    hooks = {"batch_transform": lambda x, y: (x, y)} if hooked else {}
+    loader = pictures("mixed").batches(4, 2, image_size="ragged", threads=threads, seed=1, **hooks)
+    for step, (x, _) in enumerate(loader.take(3)):
+        assert isinstance(x, list)
+        for number, image in zip(loader.plan.batch(step), x, strict=True):
+            assert same(image, np.ascontiguousarray(pillow(picture(number, "mixed"))))
+    x, _ = first(photos.batches(4, 2, image_size="ragged", threads=threads, **hooks))
+    assert isinstance(x, list)
+    assert {each.shape for each in x} == {(6, 4, 3)}
+
+
+def test_ragged_images_are_flipped(pictures):
+    loader = pictures("jpeg").batches(4, 2, image_size="ragged", flip=True, views=2, seed=1)
+    (one, two), _ = first(loader)
+    assert (type(one), type(two)) == (list, list)
+    states = set()
+    for left, right in zip(one, two, strict=True):
+        mirrored = (left == right[:, ::-1]).all()
+        assert mirrored or (left == right).all()
+        states.add(bool(mirrored))
+    assert states == {False, True}
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"image_size": 8},
+        {"image_size": 8, "crop": "center"},
+        {"flip": True},
+        {"flip": True, "views": 2},
+        {"decode": "fast"},
+        {"image_size": "ragged"},
+    ],
+)
+def test_options_of_images_require_images(ds, photos, options):
+    for load in (
+        lambda: ds.batches(4, 2, **options),
+        lambda: photos.batches(4, 2, decode_images=False, **options),
+    ):
+        with pytest.raises(FeatureError) as raised:
+            load()
+        assert raised.value.option in options
+
+
+def test_views_and_transform(pictures):
+    with pytest.raises(FeatureError) as raised:
+        pictures("jpeg").batches(4, 2, transform=lambda each: each, **OPTIONS)
+    assert raised.value.option == "views"
+    assert "batch_transform" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    "size", [(0, 5), (5, -1), (5,), (5, 6, 3), 0, (5.0, 6.0), "56", True, 2**15]
+)
+def test_invalid_sizes(pictures, size):
+    with pytest.raises(FeatureError) as raised:
+        pictures("jpeg").batches(4, 2, image_size=size)
+    assert raised.value.option == "image_size"
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_views_as_dict(pictures, expected_batches, threads):
+    loader = pictures("mixed").batches(4, 3, as_dict=True, threads=threads, **OPTIONS)
+    for batch, (x, y) in zip(loader.take(3), expected_batches, strict=False):
+        assert same(batch, {"image": x, "label": y})
+
+
+def test_batch_transform_receives_all_views(pictures, expected_batches):
+    loader = pictures("mixed").batches(
+        4, 3, batch_transform=lambda x, y: np.concatenate(x), **OPTIONS
+    )
+    assert same(first(loader), np.concatenate(expected_batches[0][0]))
+
+
+# Several features.
+
+
+@pytest.fixture(scope="module")
+def pairs(directory):
+    """Return two images and a number per example, and an image that most examples lack."""
+    blank = png(np.full((5, 5, 3), 7))
+    features = {
+        "front": Image(),
+        "views": {"back": Image((8, 9, 1), format="jpeg"), "n": "int64"},
+        "mark": Image(default=blank),
+        "label": "int64",
+    }
+    many = [
+        {
+            "front": picture(n, "mixed"),
+            "views": {"back": encode(draw((8, 9, 1), n)), "n": n},
+            "mark": encode(draw((6, 7, 3), n), "png"),
+            "label": int(LABELS[n]),
+        }
+        for n in range(COUNT)
+    ]
+    schema = Features(features)
+    short = Features({name: kind for name, kind in features.items() if name != "mark"})
+    (directory / "pairs").mkdir()
+    with RecordWriter(directory / "pairs" / "pairs.tfrecord") as writer:
+        for number, each in enumerate(many):
+            if number % 4:
+                del each["mark"]
+            writer.write((short if number % 4 else schema).encode(each))
+    return opened(directory / "pairs", features=features, label="label")
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_several_images(pairs, threads, decoder):
+    options = {"image_size": (7, 6), "crop": "random", "flip": True, "views": 2, "seed": 5}
+    loader = pairs.batches(4, 3, threads=threads, **options)
+    hooks = {"batch_transform": lambda x, y: (x, y)}
+    hooked = pairs.batches(4, 3, threads=0, **options, **hooks)
+    for step, (batch, other) in enumerate(zip(loader.take(4), hooked.take(4), strict=True)):
+        assert same(batch, other)
+        x, ids = batch[0], loader.plan.batch(step)
+        assert x["views"]["n"].tolist() == ids.tolist()
+        assert [view.shape for view in x["front"]] == [(12, 7, 6, 3)] * 2
+        assert [view.shape for view in x["views"]["back"]] == [(12, 7, 6, 1)] * 2
+        assert [(view[row] == 7).all() for view in x["mark"] for row in range(12)] == [
+            number % 4 != 0 for number in ids
+        ] * 2
+
+
+def test_selected_images(pairs):
+    x, _ = first(pairs.batches(4, 2, select="views/back"))
+    assert x.shape == (8, 8, 9, 1)
+    x, _ = first(pairs.batches(4, 2, select=["front"], image_size=5))
+    assert list(x) == ["front"]
+    with pytest.raises(FeatureError, match="image_size"):
+        pairs.batches(4, 2, select="views/n", image_size=5)
+    x, _ = first(pairs.batches(4, 2, select="views/n"))
+    assert x.dtype == np.int64
+
+
+def test_different_channels_are_rejected(tmp_path, decoder):
+    many = [{"image": encode(draw((8, 9, 1 + 2 * (n == 5))), "png")} for n in range(8)]
+    write(many, tmp_path, features={"image": Image(channels=None)}, shuffle=False)
+    with opened(tmp_path) as ds:
+        loader = ds.sequential(4, threads=2)
+        assert first(loader).shape == (4, 8, 9, 1)
+        with pytest.raises(ExampleError) as raised:
+            list(loader)
+        assert (raised.value.record, raised.value.feature) == (5, "image")
+        assert "Image(channels=1)" in raised.value.remedy
+
+
+# Errors.
+
+CORRUPT = {
+    "truncated jpeg": lambda: encode(draw((30, 40, 3)))[:400],
+    "truncated png": lambda: png(draw((30, 40, 3)))[:200],
+    "truncated webp": lambda: encode(draw((30, 40, 3)), "webp")[:60],
+    "12 bits": lambda: as_12_bits(encode(draw((30, 40, 3)))),
+    "no image": lambda: b"not an image",
+}
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("kind", CORRUPT)
+def test_corrupt_image(tmp_path, kind, hooked, threads, decoder):
+    many = [{"image": encode(draw((30, 40, 3), n)), "label": n % 3} for n in range(60)]
+    many[41]["image"] = CORRUPT[kind]()
+    path = put(tmp_path / "x.tfrecord", many, {"image": "bytes", "label": "int64"})
+    hooks = {"batch_transform": lambda x, y: (x, y)} if hooked else {}
+    features = {"image": Image(), "label": "int64"}
+    with opened(tmp_path, features=features, label="label") as ds:
+        loader = ds.sequential(4, threads=threads, image_size=(16, 12), **hooks)
+        with pytest.raises(ExampleError) as raised:
+            list(loader)
+        error = raised.value
+        assert (error.path.endswith(path.name), error.record) == (True, 41)
+        assert (error.feature, error.offset) == ("image", ds.place(41).offset)
+        assert loader.step == 10
+        loader.seek(11)
+        assert [x.shape for x, _ in loader] == [(4, 16, 12, 3)] * 4
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("kinds", KINDS)
+def test_max_pixels(directory, pictures, kinds, threads, decoder):
+    pictures(kinds)
+    with opened(directory / kinds, max_pixels=36 * 44 - 1) as ds:
+        loader = ds.sequential(4, threads=threads, image_size=8)
+        with pytest.raises(ExampleError) as raised:
+            list(loader)
+        error = raised.value
+        assert (error.option, error.found) == ("max_pixels", 36 * 44 - 1)
+        assert ds.place(34).record == error.record  # the first of 36 x 44
+        assert loader.step == 8
+
+
+def test_skipped_records(directory, pictures):
+    pictures("jpeg")
+    (tmp := directory / "skipped").mkdir()
+    path = put(tmp / "a.tfrecord", ({"image": picture(n, "jpeg")} for n in range(40)),
+               {"image": "bytes"})  # fmt: skip
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(SkippedRecordsWarning):
+        ds = opened(tmp, features={"image": Image()}, on_error="skip")
+    found = np.concatenate([x.copy() for x in ds.sequential(8, image_size=(16, 12), threads=2)])
+    assert len(found) == 39
+    expected = pillow(picture(1, "jpeg"), size=(16, 12))
+    assert np.abs(found[0].astype(int) - expected).max() <= 1
+
+
+# Storage.
+
+
+def test_remote_images(directory, pictures, expected_batches):
+    pictures("mixed")
+    url = f"memory://images-{os.getpid()}/set"
+    storage = open_storage(url)
+    for path in (directory / "mixed").iterdir():
+        storage.upload(str(path), f"{url}/{path.name}")
+    with opened(url) as ds:
+        assert same(batches_of(ds.batches(4, 3, threads=2, **OPTIONS)), expected_batches)
+
+
+def test_images_in_compressed_shards(directory, expected_batches):
+    many = [{"image": picture(n, "mixed"), "label": int(LABELS[n])} for n in range(COUNT)]
+    write(many, directory / "gzip", features={"image": Image(), "label": "int64"}, label="label",
+          shuffle=False, compression="GZIP")  # fmt: skip
+    with opened(directory / "gzip") as ds:
+        for threads in THREADS:
+            loader = ds.batches(4, 3, threads=threads, **OPTIONS)
+            assert same(batches_of(loader), expected_batches)
+
+
+def test_images_and_arrays(directory):
     many = [
         {"image": photo(n), "x": np.full((2, 3), n), "label": class_name(n)} for n in range(COUNT)
     ]
     features = {"image": Image((6, 4, 3)), "x": X, "label": "str"}
-    write(many, directory / "mixed", features=features, label="label", shuffle=False,
-          compression="GZIP")  # fmt: skip
-    loader = opened(directory / "mixed").batches(5, 2, threads=2)
+    write(many, directory / "arrays", features=features, label="label", shuffle=False)
+    loader = opened(directory / "arrays").batches(5, 2, threads=2)
     for step, (x, _) in enumerate(loader.take(10)):
         ids = loader.plan.batch(step)
         assert numbers_of(x) == ids.tolist()

@@ -20,7 +20,7 @@ from covey.plan.base import BatchKey
 from covey.schema import ClassLabel, Features, Image, Tensor
 from covey.schema.codec import RowArray, leaf, row_of
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.pixels import ImageColumn, decode_each, locate_shape, native_formats
+from covey.schema.pixels import ImageColumn, count_native, decode_each, locate_shape
 
 Ids = NDArray[np.int64]
 NativeColumns = tuple[NDArray[Any], ...]
@@ -281,13 +281,8 @@ class BatchFormat:
         ids = ids[:_PROBED_IMAGES]
         if not len(ids):
             return False
-        formats = native_formats()
-        for name in self.image_names:
-            headers = [_core.image_header(bytes(each)) for each in self._encoded(name, ids)]
-            known = sum(header is not None and header[0] in formats for header in headers)
-            if known < _MIN_NATIVE_SHARE * len(ids):
-                return False
-        return True
+        wanted = _MIN_NATIVE_SHARE * len(ids)
+        return all(count_native(self._encoded(name, ids)) >= wanted for name in self.image_names)
 
     def build(
         self, ids: Ids, classes: Ids | None, key: BatchKey, check_cancelled: Callable[[], None]

@@ -25,7 +25,7 @@ from covey.errors import FeatureError
 from covey.schema.columns import Column, check_value_shape
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.features import Features
-from covey.schema.images import Image, import_pillow
+from covey.schema.images import Image, import_pillow, read_header
 
 # The formats that are decoded, by Pillow's names. Formats that embed images of other formats (ICO,
 # ICNS) decode them before their size is known, and some start other programs (EPS).
@@ -35,6 +35,7 @@ DEFAULT_MAX_PIXELS = 64_000_000
 _EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
 # Formats that the native core decodes if it has the library.
 _NATIVE_FORMATS = {"jpeg": "libjpeg-turbo", "png": "libpng"}
+_NATIVE_PREFIXES = (b"\xff\xd8\xff", b"\x89PNG")
 
 Locate = Callable[[int], RecordLocation]
 """Returns the location of a row, for messages."""
@@ -124,10 +125,18 @@ def _check_range(option: str, found: Any, maximum: float) -> None:
         )
 
 
+@functools.cache
 def native_formats() -> tuple[str, ...]:
-    """Return the formats that the native core decodes."""
+    """Return the formats that the native core decodes; without any, Python decodes all images."""
     libraries = [each.split()[0] for each in _core.image_decoders()]
     return tuple(name for name, library in _NATIVE_FORMATS.items() if library in libraries)
+
+
+def count_native(encoded: StringArray) -> int:
+    """Return how many images are in a format that the native core decodes."""
+    formats = native_formats()
+    headers = (read_header(bytes(each)) for each in encoded) if formats else ()
+    return sum(header is not None and header.format in formats for header in headers)
 
 
 def check_max_pixels(value: Any) -> int:
@@ -146,7 +155,10 @@ def parse_size(size: Any) -> tuple[int, int]:
     ((224, 224), (32, 64))
     """
     pair = size if isinstance(size, (tuple, list)) else (size, size)
-    valid = [isinstance(each, (int, np.integer)) and 0 < each < 2**15 for each in pair]
+    valid = [
+        isinstance(each, (int, np.integer)) and not isinstance(each, bool) and 0 < each < 2**15
+        for each in pair
+    ]
     if valid != [True, True]:
         raise FeatureError(
             option="image_size", found=size, allowed=f"(height, width), each from 1 to {2**15 - 1}"
@@ -220,7 +232,10 @@ class ImageColumn:
         views = self.allocate(len(encoded)) if out is None else out
         row = 0
         while True:
-            fault = self.spec.decode(encoded.data, encoded.offsets, views, *key, row)
+            if native_formats():
+                fault = self.spec.decode(encoded.data, encoded.offsets, views, *key, row)
+            else:
+                fault = (row, "unsupported", 0, 0, 0, "") if row < len(encoded) else None
             if fault is None:
                 return views
             row = fault[0]
@@ -240,9 +255,7 @@ class ImageColumn:
     def _decode_in_python(
         self, encoded: StringArray, row: int, key: RowKey, views: list[NDArray[Any]]
     ) -> None:
-        data = bytes(encoded[row])
-        channels = None if self._feature.shape[2] is None else self.shape[2]
-        pixels = _decode_in_python(self._feature, data, channels, self._max_pixels)
+        pixels = _decode_in_python(self._feature, bytes(encoded[row]), self._max_pixels)
         if pixels.shape[2] != self.shape[2]:
             raise self._error((row, "channels", 0, 0, pixels.shape[2], ""), encoded)
         seed, batch, first = key
@@ -272,6 +285,7 @@ class ImageColumn:
             except FeatureError as error:
                 return error
             return _sizes_error(self._feature, encoded, self.shape)
+        _check_bits(data)
         return FeatureError(f"the {len(data)} bytes are not a valid image: {message}")
 
 
@@ -300,14 +314,17 @@ def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
     Raises:
         FeatureError: If the data is not an image, or has too many pixels.
     """
-    header = _core.image_header(data)
-    if header is not None and header[0] in _NATIVE_FORMATS:
+    _check_bits(data)
+    header = read_header(data)
+    if header is not None and header.format in _NATIVE_FORMATS:
         name, height, width, channels, _, orientation = header
         channels = 3 if name == "jpeg" and channels == 4 else channels
     else:
+        if data.startswith(_NATIVE_PREFIXES) and not _has_pillow():
+            raise FeatureError(f"the {len(data)} bytes are not a valid image")
         with _opened(data, max_pixels) as image:
             height, width, channels = image.height, image.width, len(_mode(feature, image))
-            orientation = image.getexif().get(_ORIENTATION, 1) if feature.exif_orientation else 1
+            orientation = _orientation(image) if feature.exif_orientation else 1
             channels = 1 if image.mode.startswith(("I", "F")) else channels
     if height * width > max_pixels:
         raise _too_large(height, width, max_pixels)
@@ -469,49 +486,98 @@ def _opened(data: bytes, max_pixels: int) -> Iterator[Any]:
         raise FeatureError(f"the {len(data)} bytes are not a valid image: {error}") from None
 
 
-def _decode_in_python(
-    feature: Image, data: bytes, channels: int | None, max_pixels: int
-) -> NDArray[Any]:
+def _decode_in_python(feature: Image, data: bytes, max_pixels: int) -> NDArray[Any]:
     """Return the pixels of an image, decoded by Pillow or simplejpeg.
 
     Args:
         feature: The feature that the image must match.
         data: The encoded image.
-        channels: Number of channels of the result; None for those of the image.
         max_pixels: Maximum number of pixels.
     """
+    _check_bits(data)
     with _opened(data, max_pixels) as image:
-        is_rotated = feature.exif_orientation and image.getexif().get(_ORIENTATION, 1) != 1
+        is_rotated = feature.exif_orientation and _orientation(image) != 1
         pixels = None if is_rotated else _read_jpeg(feature, data, image)
         if pixels is None:
             if is_rotated:
                 image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
             pixels = _read(feature, data, image)
         check_value_shape(pixels.shape, feature.shape)
-        if channels not in (None, pixels.shape[2]) and pixels.shape[2] == 1:
-            pixels = np.repeat(pixels, channels, 2)
         return np.ascontiguousarray(pixels, feature.dtype)
+
+
+def _orientation(image: Any) -> int:
+    """Return the EXIF orientation of an image that Pillow has opened."""
+    if image.format == "TIFF":  # Pillow applies it
+        return 1
+    found = image.getexif().get(_ORIENTATION, 1)
+    return found if found in range(1, 9) else 1
+
+
+def _has_pillow() -> bool:
+    try:
+        import_pillow()
+    except FeatureError:
+        return False
+    return True
+
+
+def _check_bits(data: bytes) -> None:
+    header = read_header(data)
+    if header is not None and header.format == "jpeg" and header.bits != 8:
+        raise FeatureError(f"the JPEG image has {header.bits} bits per channel; must be 8")
 
 
 def _read(feature: Image, data: bytes, image: Any) -> NDArray[Any]:
     """Return the pixels of an image that Pillow has opened."""
-    mode = _mode(feature, image)
-    if feature.dtype == "uint16" and not mode.startswith("I") and _is_deep(data):
-        raise FeatureError(
-            "the image has 16 bits in several channels, of which Pillow reads 8",
-            remedy="install a build of covey with libpng; `covey info --build` lists its decoders",
-        )
+    header, mode, channels = read_header(data), _mode(feature, image), feature.shape[2]
+    is_deep = header is not None and header.bits == 16
+    if is_deep and feature.dtype == "uint16" and not mode.startswith("I"):
+        return _read_deep(feature, data)
+    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert("RGBA")  # Pillow warns of other conversions
     if mode != image.mode:
         image = image.convert(mode)
     pixels: NDArray[Any] = np.asarray(image)
-    if mode.startswith("I") and feature.dtype == "uint8" and _is_deep(data):
-        pixels = (pixels >> 8).astype(np.uint8)
     pixels = pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
+    if feature.dtype == "uint8" and (mode.startswith("I;16") or (mode == "I" and is_deep)):
+        pixels = (pixels >> 8).astype(np.uint8)
+    if mode.startswith("I") and channels is not None and channels > 1:
+        pixels = np.repeat(pixels, channels, 2)
+        if channels == 4:
+            pixels[:, :, 3] = np.iinfo(feature.dtype).max
+    if header is not None and header.channels == 2 and channels is None:
+        pixels = pixels[:, :, [0, -1]]  # Pillow reads RGBA if there are 16 bits
     if mode in _EIGHT_BITS or pixels.dtype == feature.dtype:
         return pixels
     height, width, _ = feature.shape
     coerced: NDArray[Any] = Column("image", feature.dtype, (height, width, None)).coerce(pixels)
     return coerced
+
+
+def _read_deep(feature: Image, data: bytes) -> NDArray[Any]:
+    """Return the pixels of a PNG with 16 bits in several channels, of which Pillow reads 8.
+
+    Grayscale, with or without alpha, is derived from what the native core decodes.
+    """
+    has_libpng, channels = "png" in native_formats(), feature.shape[2]
+    if not has_libpng or channels not in (1, None):
+        raise FeatureError(
+            "the image has 16 bits in several channels, of which Pillow reads 8",
+            remedy="declare Image(dtype='uint16'), without transparency"
+            if has_libpng
+            else "install a build of covey with libpng; `covey info --build` lists its decoders",
+        )
+    color = Image(
+        dtype="uint16",
+        channels=4 if channels is None else 3,
+        exif_orientation=feature.exif_orientation,
+    )
+    pixels = read_pixels(color, data, max_pixels=np.iinfo(np.int64).max)  # checked already
+    if channels is None:
+        return pixels[:, :, [0, 3]]
+    weights = np.array([19595, 38470, 7471], np.uint64)  # those of Pillow, in units of 2**-16
+    return (pixels @ weights + 0x8000 >> 16)[:, :, np.newaxis].astype(np.uint16)
 
 
 def _mode(feature: Image, image: Any) -> str:
@@ -521,11 +587,6 @@ def _mode(feature: Image, image: Any) -> str:
         return mode
     fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
     return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
-
-
-def _is_deep(data: bytes) -> bool:
-    """Return whether the data is a PNG of 16 bits."""
-    return data.startswith(b"\x89PNG") and data[24:25] == b"\x10"
 
 
 def _read_jpeg(feature: Image, data: bytes, image: Any) -> NDArray[Any] | None:
