@@ -79,12 +79,7 @@ nb::object decode(const PyImageSpec& self, nb::handle values, ArrayArg<std::int6
                   std::size_t begin) {
   const ImageSpec& spec = self.spec;
   const View data(values);
-  check(offsets.size() >= 1, "offsets must not be empty");
-  const std::size_t rows = offsets.size() - 1;
-  for (std::size_t i = 0; i < rows; ++i) {
-    check(offsets(i) >= 0 && offsets(i) <= offsets(i + 1), "offsets must not decrease");
-  }
-  check(static_cast<std::uint64_t>(offsets(rows)) <= data.size(), "an offset is out of range");
+  const std::size_t rows = check_offsets(offsets, data.size());
   const std::vector<View> views = outputs(spec, out, rows);
   ImageFault fault;
   std::size_t row = begin;

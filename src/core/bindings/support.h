@@ -100,6 +100,17 @@ using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 template <class T>
 using ArrayArg = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+// Checks the offsets of consecutive strings in a buffer of `size` bytes; returns their number.
+inline std::size_t check_offsets(const ArrayArg<std::int64_t>& offsets, std::size_t size) {
+  check(offsets.size() >= 1, "offsets must not be empty");
+  const std::size_t rows = offsets.size() - 1;
+  for (std::size_t i = 0; i < rows; ++i) {
+    check(offsets(i) >= 0 && offsets(i) <= offsets(i + 1), "offsets must not decrease");
+  }
+  check(static_cast<std::uint64_t>(offsets(rows)) <= size, "an offset is out of range");
+  return rows;
+}
+
 template <class T>
 Array<T> to_numpy(Buffer<T>&& buffer) {
   const std::size_t size = buffer.size();

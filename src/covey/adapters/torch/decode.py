@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from covey.adapters.jpeg import JpegHeaders, read_headers
+from covey import _core
 from covey.adapters.torch.resize import resize
 from covey.adapters.torch.tensors import tensor
 from covey.arrays import StringArray
@@ -142,8 +142,7 @@ class ImageDecoder:
         self, position: _Position, column: StringArray, key: BatchKey, device: torch.device
     ) -> Any:
         feature = position.feature
-        headers = read_headers(column.data, column.offsets)
-        images = self._decode_jpegs(feature, column, headers, device)
+        images = self._decode_jpegs(feature, column, device)
         for row, each in enumerate(images):
             if each is None:
                 pixels = feature.decode(column[row], max_pixels=self._max_pixels)
@@ -167,19 +166,17 @@ class ImageDecoder:
             views.append(resize(images, boxes, flips, size))
         return views[0] if len(views) == 1 else tuple(views)
 
-    def _decode_jpegs(
-        self, feature: Image, column: StringArray, headers: JpegHeaders, device: torch.device
-    ) -> list[Any]:
+    def _decode_jpegs(self, feature: Image, column: StringArray, device: torch.device) -> list[Any]:
         """Return the image of each row, (channels, height, width); None if it is not decoded."""
         images: list[Any] = [None] * len(column)
         torchvision = find_decoder(device)
         height, width, channels = feature.shape
         if torchvision is None or channels not in (None, 1, 3) or len(column) == 0:
             return images
-        can_decode = (headers.components > 0) & (
-            headers.heights * headers.widths <= self._max_pixels
-        )
-        for expected, found in ((height, headers.heights), (width, headers.widths)):
+        shapes = _core.jpeg_shapes(column.data, column.offsets).reshape(-1, 3)
+        heights, widths, stored = shapes.T
+        can_decode = (stored > 0) & (heights * widths <= self._max_pixels)
+        for expected, found in ((height, heights), (width, widths)):
             if expected is not None:
                 can_decode &= found == expected
         data = column.data if column.data.flags.writeable else column.data.copy()
@@ -187,9 +184,7 @@ class ImageDecoder:
         parts = torch.from_numpy(data)
         modes = torchvision.ImageReadMode
         for count, mode in ((1, modes.GRAY), (3, modes.RGB)):
-            chosen = can_decode & (
-                headers.components == count if channels is None else channels == count
-            )
+            chosen = can_decode & (stored == count if channels is None else channels == count)
             rows = np.flatnonzero(chosen).tolist()
             encoded = [parts[begins[row] : begins[row] + lengths[row]] for row in rows]
             decoded = _decode_all(torchvision.decode_jpeg, encoded, mode, device)
