@@ -523,7 +523,9 @@ def test_corrupt_image(capsys):
     examples = [{"image": each, "label": 0} for each in (good, good[:40])]
     put(Path("x.tfrecord"), examples, features)
     found = run(capsys, "x.tfrecord", "-k", 2, "--no-progress", code=1)
-    assert re.search(r"x\.tfrecord: record 1 at byte \d+: feature 'image': .*not an im", found.err)
+    assert re.search(
+        r"x\.tfrecord: record 1 at byte \d+: feature 'image': .*not a valid im", found.err
+    )
     assert found.out.count("\n") == 3
     assert not os.path.exists("x-sample.png")
 

@@ -72,9 +72,11 @@ def test_bytes_that_are_not_an_image(tmp_path):
 
 
 def test_without_pillow(tmp_path, monkeypatch):
-    path = write_images(tmp_path, [pixels(0)], Image())
+    out = io.BytesIO()
+    PIL.Image.fromarray(pixels(0)).save(out, "gif")
+    path = write_images(tmp_path, [out.getvalue()], Image())
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert opened(path)[0]["image"].startswith(b"\x89PNG")
+    assert opened(path)[0]["image"].startswith(b"GIF")
     with pytest.raises(FeatureError, match=r"Pillow.* is not installed") as caught:
         opened(path, decode_images=True)[0]
     assert "pip install 'covey[images]'" in str(caught.value)

@@ -20,6 +20,7 @@ from covey.loader.options import add_location
 from covey.samplers.base import Augmenting
 from covey.samplers.inputs import check_function
 from covey.samplers.memory import MultiShotMemorySampler
+from covey.schema import Image
 from covey.storage import is_remote
 from covey.urls import redact, shown
 
@@ -145,7 +146,10 @@ class _TFDSSplit:
         """Yield x and y of chunks of examples."""
         with self._dataset as dataset:
             selected = list(dict.fromkeys(self._keys))
-            for batch in dataset.sequential(_CHUNK_ROWS, select=selected):
+            is_image = any(isinstance(dataset.features[key], Image) for key in selected)
+            # Images of any size: preprocess_fn may give them one shape.
+            size: Any = "ragged" if is_image else None
+            for batch in dataset.sequential(_CHUNK_ROWS, select=selected, image_size=size):
                 columns = batch if dataset.label is None else batch[0]
                 x, y = (dataset.features.find(columns, key) for key in self._keys)
                 yield x, y

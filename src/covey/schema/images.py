@@ -261,12 +261,16 @@ def _complete_shape(
     return check_shape((*checked[:2], channels), dtype)
 
 
+class MissingPillowError(FeatureError):
+    """Pillow is not installed, which is not the fault of a record."""
+
+
 def import_pillow() -> Any:
     """Import Pillow."""
     try:
         from PIL import Image
     except ImportError:
-        raise FeatureError(
+        raise MissingPillowError(
             "Pillow, which encodes and decodes images, is not installed; "
             "run: pip install 'covey[images]'"
         ) from None

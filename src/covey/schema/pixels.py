@@ -25,7 +25,7 @@ from covey.errors import FeatureError
 from covey.schema.columns import Column, check_value_shape
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.features import Features
-from covey.schema.images import Image, import_pillow, read_header
+from covey.schema.images import Image, MissingPillowError, import_pillow, read_header
 
 # The formats that are decoded, by Pillow's names. Formats that embed images of other formats (ICO,
 # ICNS) decode them before their size is known, and some start other programs (EPS).
@@ -243,7 +243,7 @@ class ImageColumn:
                 if fault[1] != "unsupported":
                     raise self._error(fault, encoded)
                 self._decode_in_python(encoded, row, key, views)
-            except _SizesError as error:
+            except (MissingPillowError, _SizesError) as error:
                 error.feature = self.name
                 raise
             except FeatureError as error:
@@ -426,6 +426,9 @@ def locate_shape(
     try:
         shape = find_shape(feature, bytes(encoded[row]), max_pixels)
         check_value_shape(shape, feature.shape)
+    except MissingPillowError as error:
+        error.feature = name
+        raise
     except FeatureError as error:
         raise locate(row).error(error, name) from None
     return shape

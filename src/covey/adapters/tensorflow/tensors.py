@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from covey.errors import FeatureError
 from covey.loader import Loader
 from covey.loader.batch import BatchFormat
-from covey.schema import Image, RaggedArray, SparseArray, SparseBatch, StringArray
+from covey.schema import RaggedArray, SparseArray, SparseBatch, StringArray
 
 try:
     tf: Any = importlib.import_module("tensorflow")
@@ -48,13 +47,8 @@ def tensor(value: Any) -> Any:
     return tf.convert_to_tensor(parts[0])
 
 
-def spec_of(value: Any, relaxed: Mapping[int, Image] | None = None) -> Any:
-    """Return the ``tf.TypeSpec`` of a column.
-
-    Args:
-        value: The column.
-        relaxed: Image features of variable size, by the identity of their columns.
-    """
+def spec_of(value: Any) -> Any:
+    """Return the ``tf.TypeSpec`` of a column."""
     if tf.is_tensor(value):
         return tf.type_spec_from_value(value)
     parts = parts_of(value)
@@ -65,10 +59,7 @@ def spec_of(value: Any, relaxed: Mapping[int, Image] | None = None) -> Any:
         return tf.RaggedTensorSpec(shape, dtypes[0], depth)
     if isinstance(value, SparseBatch):
         return tf.SparseTensorSpec([len(value), *value.shape], dtypes[1])
-    shape = list(parts[0].shape)
-    if relaxed and id(value) in relaxed:
-        shape[1:] = relaxed[id(value)].shape
-    return tf.TensorSpec(shape, dtypes[0])
+    return tf.TensorSpec(parts[0].shape, dtypes[0])
 
 
 def part_dtypes(spec: Any) -> list[Any]:
@@ -246,6 +237,14 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
     lists_are_tuples = batch_format.returns_tuples
     if spec is not None:
         return BatchSpec(spec, True, lists_are_tuples)
+    is_ragged = batch_format.has_images and batch_format.options.pixels.ragged
+    if is_ragged and not batch_format.has_hooks:
+        raise FeatureError(
+            "tf.data has no lists of arrays",
+            option="image_size",
+            found="ragged",
+            allowed="(height, width), or a hook that returns arrays",
+        )
     plan = loader.plan
     first = plan.step_at(loader.epoch * plan.batches_per_epoch)
     last = first + max(1, plan.steps_per_epoch) - 1
@@ -255,8 +254,7 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
     specs = []
     for step in sorted(steps):
         batch = loader.batch(step)
-        get_spec = partial(spec_of, relaxed=_unsized_images(batch_format, batch))
-        specs.append(tf.nest.map_structure(get_spec, _tidy(batch, lists_are_tuples)))
+        specs.append(tf.nest.map_structure(spec_of, _tidy(batch, lists_are_tuples)))
     try:
         spec = tf.nest.map_structure(_common, specs[0], specs[-1])
     except (TypeError, ValueError) as error:
@@ -271,19 +269,6 @@ def _common(left: Any, right: Any) -> Any:
     if common is None:
         raise TypeError(f"{_describe(left)} and {_describe(right)}")
     return common
-
-
-def _unsized_images(format: BatchFormat, batch: Any) -> dict[int, Image]:
-    """Return the image features of variable size by the identity of their columns."""
-    if not format.has_images or format.options.image_size is not None or format.has_hooks:
-        return {}
-    x = batch[0] if isinstance(batch, tuple) else batch
-    found = {}
-    for name in format.names:
-        kind = format.features[name]
-        if isinstance(kind, Image) and None in kind.shape:
-            found[id(format.features.find(x, name) if isinstance(x, Mapping) else x)] = kind
-    return found
 
 
 def _describe(spec: Any) -> str:
