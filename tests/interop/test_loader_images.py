@@ -556,16 +556,17 @@ def test_selected_images(pairs):
     assert x.dtype == np.int64
 
 
-def test_different_channels_are_rejected(tmp_path, decoder):
-    many = [{"image": encode(draw((8, 9, 1 + 2 * (n == 5))), "png")} for n in range(8)]
+@pytest.mark.parametrize(("stored", "declared"), [(1, 1), (2, 3), (4, 4)])
+def test_different_channels_are_rejected(tmp_path, stored, declared, decoder):
+    many = [{"image": png(draw((8, 9, 3 if n == 5 else stored)))} for n in range(8)]
     write(many, tmp_path, features={"image": Image(channels=None)}, shuffle=False)
     with opened(tmp_path) as ds:
         loader = ds.sequential(4, threads=2)
-        assert first(loader).shape == (4, 8, 9, 1)
+        assert first(loader).shape == (4, 8, 9, stored)
         with pytest.raises(ExampleError) as raised:
             list(loader)
         assert (raised.value.record, raised.value.feature) == (5, "image")
-        assert "Image(channels=1)" in raised.value.remedy
+        assert f"Image(channels={declared})" in raised.value.remedy
 
 
 # Errors.

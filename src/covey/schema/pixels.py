@@ -275,9 +275,10 @@ class ImageColumn:
             return FeatureError("there is not enough memory to decode the image")
         if code == "channels":
             expected = self.shape[2]
+            declared = 3 if expected == 2 else expected
             return FeatureError(
                 f"the image has {channels} channels, the first has {expected}",
-                remedy=f"declare the number of channels: Image(channels={expected})",
+                remedy=f"declare the number of channels: Image(channels={declared})",
             )
         if code == "size":
             try:
