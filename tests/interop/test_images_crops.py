@@ -330,6 +330,12 @@ def test_central_boxes(image, size):
 # Reduced scale.
 
 
+@pytest.fixture
+def native():
+    with decoding_with("native"):
+        yield
+
+
 # Largest mean and maximum of the differences, in levels of 255. Measured: 3.1 and 9 of noise, 0.6
 # and 4 of a smooth image, at 1/8 of the size.
 LEVELS = {"noisy": (3.5, 12), "smooth": (0.8, 5)}
@@ -337,7 +343,7 @@ LEVELS = {"noisy": (3.5, 12), "smooth": (0.8, 5)}
 
 @pytest.mark.parametrize("subsampling", [0, 2])
 @pytest.mark.parametrize("kind", LEVELS)
-def test_levels_of_fast_decoding(kind, subsampling):
+def test_levels_of_fast_decoding(kind, subsampling, native):
     pixels = draw((400, 600, 3))
     if kind == "smooth":
         y, x, c = np.mgrid[:400, :600, :3]
@@ -354,7 +360,7 @@ def test_levels_of_fast_decoding(kind, subsampling):
 
 
 @pytest.mark.parametrize("crop", ["squash", "center", "random"])
-def test_reduced_scale_is_not_used_below_twice_the_size(crop):
+def test_reduced_scale_is_not_used_below_twice_the_size(crop, native):
     data = encode(draw((120, 160, 3)))
     used = set()
     for side, row in itertools.product((20, 40, 60, 61, 79, 81, 100), range(12)):
@@ -369,7 +375,7 @@ def test_reduced_scale_is_not_used_below_twice_the_size(crop):
     assert used == {False, True}
 
 
-def test_reduced_scale_of_several_views_fits_the_smallest_box():
+def test_reduced_scale_of_several_views_fits_the_smallest_box(native):
     data = encode(draw((120, 160, 3)))
     for row in range(30):
         options = {"size": (24, 24), "crop": "random", "views": 2}
