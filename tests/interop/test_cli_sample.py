@@ -536,7 +536,7 @@ def test_corrupt_image(capsys):
     put(Path("x.tfrecord"), examples, features)
     found = run(capsys, "x.tfrecord", "-k", 2, "--no-progress", code=1)
     assert re.search(
-        r"x\.tfrecord: record 1 at byte \d+: feature 'image': .*not a valid im", found.err
+        r"x\.tfrecord: record 1 at byte \d+: feature 'image': .*bytes are not ", found.err
     )
     assert found.out.count("\n") == 3
     assert not os.path.exists("x-sample.png")
