@@ -37,9 +37,7 @@ def arrays():
         x = rng.integers(0, 256, (ROWS, SIDE, SIDE, 3), dtype=np.uint8)
         x[:, 0, 0, :2] = np.arange(ROWS).astype(">u2").view(np.uint8).reshape(-1, 2)
         columns = {"image": x, "label": np.arange(ROWS) % CLASSES}
-        covey.write(
-            columns, directory, split="train", label="label", shuffle=False, progress=False
-        )
+        covey.write(columns, directory, split="train", label="label", shuffle=False, progress=False)
     return covey.open(directory, split="train")
 
 
