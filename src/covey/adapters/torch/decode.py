@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +102,6 @@ class ImageDecoder:
         form = loader.format
         assert isinstance(form, BatchFormat)
         self._build = build
-        self._plan = loader.plan
         self._pixels = form.options.pixels
         self._max_pixels = form.examples.max_pixels
         self._positions = _positions(form)
@@ -113,26 +111,29 @@ class ImageDecoder:
 
         Images of any size are a list of tensors, if ``image_size="ragged"``.
         """
-        request = encoded.request
-        plan = self._plan
-        if (request.rank, request.world_size) != (plan.rank, plan.world_size):
-            plan = self._plan = plan.for_rank(request.rank, request.world_size, plan.mode)
-        decode = partial(self._decode, key=plan.key(0, request.batch), device=device)
         try:
-            return _fill(self._positions, encoded.batch, decode)
+            return self._fill(self._positions, encoded.batch, device)
         except FeatureError:
-            return self._build(request)
+            return self._build(encoded.request)
 
-    def _decode(
-        self, feature: Image, column: StringArray, *, key: BatchKey, device: torch.device
-    ) -> Any:
+    def _fill(self, positions: Any, batch: Any, device: torch.device) -> Any:
+        if isinstance(positions, Image):
+            return self._decode(positions, batch, device)
+        if isinstance(batch, Mapping):
+            return {key: self._fill(positions[key], each, device) for key, each in batch.items()}
+        if isinstance(batch, tuple):
+            parts = zip(positions, batch, strict=True)
+            return tuple(self._fill(position, each, device) for position, each in parts)
+        return tensor(batch)
+
+    def _decode(self, feature: Image, column: StringArray, device: torch.device) -> Any:
         headers = read_headers(column.data, column.offsets)
         images = self._decode_jpegs(feature, column, headers, device)
         for row, each in enumerate(images):
             if each is None:
                 pixels = feature.decode(column[row], max_pixels=self._max_pixels)
                 images[row] = torch.from_numpy(pixels).to(device).permute(2, 0, 1)
-        return _stack(images, self._pixels, key)
+        return _stack(images, self._pixels)
 
     def _decode_jpegs(
         self, feature: Image, column: StringArray, headers: JpegHeaders, device: torch.device
@@ -181,48 +182,24 @@ def _decode_all(decode: Any, encoded: list[Any], mode: Any, device: torch.device
 
 
 def _boxes(
-    pixels: PixelOptions, key: BatchKey, images: Sequence[torch.Tensor]
+    pixels: PixelOptions, images: Sequence[torch.Tensor]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the part of each image that is resized, and whether it is mirrored.
-
-    They must be those of the loader. :func:`encoded_loader` refuses the options for which they are
-    not.
-
-    Args:
-        pixels: Options of the loader.
-        key: Identity of the batch. Row i of `images` is row ``key.row + i`` of the batch.
-        images: The images, (channels, height, width).
-
-    Returns:
-        Top, left, bottom and right of each part; and the flips.
-    """
+    """Return the part of each image that is resized: top, left, bottom, right; and the flips."""
     boxes = np.array([(0, 0, each.shape[1], each.shape[2]) for each in images], np.int64)
     return boxes, np.zeros(len(images), bool)
 
 
-def _stack(images: list[torch.Tensor], pixels: PixelOptions, key: BatchKey) -> Any:
+def _stack(images: list[torch.Tensor], pixels: PixelOptions) -> Any:
     """Return images as one tensor, (rows, height, width, channels)."""
     if pixels.ragged:
         return [each.permute(1, 2, 0).contiguous() for each in images]
     if pixels.size is not None:
-        boxes, flips = _boxes(pixels, key, images)
+        boxes, flips = _boxes(pixels, images)
         return resize(images, boxes, flips, pixels.size)
     shapes = {tuple(each.shape) for each in images}
     if len(shapes) > 1:
         raise FeatureError("images of different sizes")  # the batch is built on the CPU
     return torch.stack(images).permute(0, 2, 3, 1).contiguous()
-
-
-def _fill(positions: Any, batch: Any, decode: Callable[[Image, Any], Any]) -> Any:
-    """Return a batch with `decode` applied to its images, and tensors of its other columns."""
-    if isinstance(positions, Image):
-        return decode(positions, batch)
-    if isinstance(batch, Mapping):
-        return {key: _fill(positions[key], each, decode) for key, each in batch.items()}
-    if isinstance(batch, tuple):
-        parts = zip(positions, batch, strict=True)
-        return tuple(_fill(position, each, decode) for position, each in parts)
-    return tensor(batch)
 
 
 def _positions(form: BatchFormat) -> Any:
