@@ -125,6 +125,9 @@ def _check_range(option: str, found: Any, maximum: float) -> None:
         )
 
 
+_AS_STORED = PixelOptions()
+
+
 @functools.cache
 def native_formats() -> tuple[str, ...]:
     """Return the formats that the native core decodes; without any, Python decodes all images."""
@@ -401,7 +404,7 @@ def decode_each(
         key: Identity of the rows.
         max_pixels: Maximum number of pixels of an encoded image.
     """
-    options = PixelOptions() if options is None else options
+    options = _AS_STORED if options is None else options
     views: list[list[NDArray[Any]]] = [[] for _ in range(options.views)]
     seed, batch, first = key
     for row in range(len(encoded)):
@@ -444,7 +447,7 @@ def _decode_column(
     shapes = {locate_shape(name, feature, encoded, row, locate, max_pixels) for row in rows}
     if len(shapes) > 1:
         return decode_each(name, feature, encoded, locate, max_pixels=max_pixels)[0]
-    column = ImageColumn(name, feature, PixelOptions(), shapes.pop(), max_pixels)
+    column = ImageColumn(name, feature, _AS_STORED, shapes.pop(), max_pixels)
     return column.decode(encoded, locate)[0]
 
 
