@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opened import opened, put
+from pictures import decoding_with
 from PIL import Image as Pillow
 from PIL import ImageFont
 from written import about, index, write
@@ -276,6 +277,17 @@ def test_encoded_images(capsys):
     dataset = opened("birds", decode_images=True)
     shown = [dataset[each["ids"]]["photo"] for each in found["classes"]]
     assert_shows("birds-sample.png", shown, side=120, shown=lambda image: enlarged(image, 6))
+
+
+def test_native_decoder_reads_the_images_of_a_sheet(capsys, monkeypatch):
+    write_images()
+    with decoding_with("Pillow"):
+        draw(capsys, "birds", "--save", "expected.png")
+    expected = np.asarray(sheet_of("expected.png"))
+    with decoding_with("native"), monkeypatch.context() as patch:
+        patch.setattr(Pillow, "open", None)
+        draw(capsys, "birds", "--save", "found.png")
+    assert np.array_equal(np.asarray(sheet_of("found.png")), expected)
 
 
 def test_encoded_images_in_a_bytes_feature(capsys):

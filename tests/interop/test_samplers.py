@@ -22,6 +22,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaded import settles
+from pictures import DECODERS, decoding_with, encode, pillow
+from pictures import draw as draw_picture
 from sampled import Lazy, X, Y, drawn, identity, is_fair, planned, repeat, run
 
 from covey import CoveyError, samplers
@@ -699,6 +701,29 @@ def test_load_image(pictures):
     with pytest.raises(FeatureError) as caught:
         load_image(pictures[1])
     assert caught.value.path == str(pictures[1])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("form", ["jpeg", "png", "webp"])
+def test_load_image_with_every_decoder(tmp_path, form, decoder):
+    path, data = tmp_path / "image", encode(draw_picture((30, 40, 3)), form)
+    path.write_bytes(data)
+    with decoding_with(decoder):
+        assert np.array_equal(load_image(path), pillow(data) / np.float32(255))
+        found = load_image(path, (12, 17)) * 255
+    assert np.abs(found - pillow(data, size=(12, 17))).max() < 1.01
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png"])
+def test_load_image_without_pillow(tmp_path, monkeypatch, form):
+    paths = [tmp_path / f"{number}" for number in range(6)]
+    for number, path in enumerate(paths):
+        path.write_bytes(encode(draw_picture((30, 40, 3), number), form))
+    expected = [load_image(path) for path in paths]
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with decoding_with("native"):
+        sampler = MultiShotFileSampler(paths, np.arange(6) % 2, framework="numpy")
+        assert np.array_equal(sampler[0][0], [expected[n] for n in planned(sampler, range(1))[0]])
 
 
 @pytest.mark.parametrize("kind", [str, lambda path: path])
