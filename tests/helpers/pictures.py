@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covey.schema import pillow as fallback
 from covey.schema import pixels
 
 DECODERS = ("native", "simplejpeg", "Pillow")
@@ -39,9 +40,9 @@ def decoding_with(decoder: str) -> Iterator[None]:
             patch.setattr(pixels, "native_formats", tuple)
         if decoder == "Pillow":
             patch.setitem(sys.modules, "simplejpeg", None)
-        pixels.find_simplejpeg.cache_clear()
+        fallback.find_simplejpeg.cache_clear()
         yield
-    pixels.find_simplejpeg.cache_clear()
+    fallback.find_simplejpeg.cache_clear()
 
 
 def draw(shape: tuple[int, int, int], seed: int = 0, dtype: Any = np.uint8) -> Pixels:

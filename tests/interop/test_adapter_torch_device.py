@@ -25,7 +25,7 @@ from torch_data import STEPS, epoch, load, read
 from written import fresh_process, write
 
 from covey.adapters.conversion import ImageConversion
-from covey.adapters.torch.device import DeviceOptions, ImageConverter, pinned_empty
+from covey.adapters.torch.device import DeviceCopier, DeviceOptions, ImageConverter, pinned_empty
 from covey.errors import FeatureError, PlanError
 from covey.plan import BalancedPlan
 
@@ -186,6 +186,26 @@ def test_an_interrupted_iteration_continues_with_the_same_batch(ds):
     thread.join()
     assert loader.step == 3
     go_on.set()
+    found += read(batches)
+    assert found == epoch(load(ds).plan, 0)
+
+
+def test_a_batch_that_is_interrupted_on_its_way_is_returned_again(ds, monkeypatch):
+    receive, received = DeviceCopier.receive, []
+
+    def interrupted(self, sent):
+        received.append(1)
+        if len(received) == 4:
+            raise KeyboardInterrupt
+        return receive(self, sent)
+
+    monkeypatch.setattr(DeviceCopier, "receive", interrupted)
+    loader = load(ds)
+    batches, found = iter(loader.to_torch(device="cpu")), []
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            found += read([next(batches)])
+    assert loader.step == 3
     found += read(batches)
     assert found == epoch(load(ds).plan, 0)
 

@@ -97,7 +97,7 @@ std::string framed(const ImageSpec& spec, const std::string& pixels, ImageSize s
   return text(result.bytes());
 }
 
-double mean_distance(const std::string& a, const std::string& b, int& most) {
+[[maybe_unused]] double mean_distance(const std::string& a, const std::string& b, int& most) {
   double sum = 0;
   most = a.size() == b.size() ? 0 : 256;
   for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {

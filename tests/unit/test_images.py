@@ -84,7 +84,7 @@ def test_truncated_images(data):
 
 def test_resize():
     assert same(read_pixels(Image(), JPEG, (8, 8)), Image().decode(JPEG))
-    # Weights of a triangle of 8 pixels, of which 6 are inside the image: 1/7 is beyond the edge.
+    # The weights of a triangle of 8 pixels, of which 6 are inside the image.
     expected = np.array([[6, 1], [1, 6]]) / 7 @ [[11, 60, 240], [200, 100, 50]]
     assert np.abs(read_pixels(Image(), JPEG, (4, 2)) - expected).max() < 2
     pixels = np.full((9, 7, 3), (1, 2, 3), np.uint8)

@@ -123,7 +123,7 @@ def _draw(dataset: Dataset, options: argparse.Namespace) -> dict[str, Any]:
     """Return the batch, as values of JSON."""
     import numpy as np
 
-    from covey.loader.batch import check_classes
+    from covey.loader.source import check_classes
     from covey.plan import BalancedPlan
     from covey.urls import shown
 

@@ -12,7 +12,8 @@ import numpy as np
 from covey.classes import ClassTable
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.loader import Examples, Loader, LoadOptions
-from covey.loader.batch import BatchFormat, check_classes
+from covey.loader.batch import BatchFormat
+from covey.loader.source import check_classes
 from covey.plan import BalancedPlan, Plan, SequentialPlan, ShuffledPlan
 from covey.plan.balanced import Epoch, Weights
 from covey.plan.base import BatchKey

@@ -14,7 +14,7 @@ from covey.dataset.batches import Loadable, RawRecords
 from covey.dataset.selection import Ids, Selection, parse_ids
 from covey.errors import DatasetError, FormatError, escape
 from covey.labels import decode_strings, is_string
-from covey.loader.batch import NativeSource
+from covey.loader.source import NativeSource
 from covey.reading import Gatherer
 from covey.results import SkippedRecord
 from covey.schema import Features

@@ -1,7 +1,7 @@
 """Loaders: build the batches of a plan, and prefetch them."""
 
-from covey.loader.batch import Examples
 from covey.loader.loader import Loader
 from covey.loader.options import LoadOptions
+from covey.loader.source import Examples
 
 __all__ = ["Examples", "LoadOptions", "Loader"]

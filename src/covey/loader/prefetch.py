@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from covey import _core
 from covey._threads import DaemonThreads, ordered_map
 from covey.errors import ClosedError
-from covey.loader.batch import BatchFormat, Ids, NativeSource
+from covey.loader.batch import BatchFormat
 from covey.loader.options import LoadOptions
+from covey.loader.source import Ids, NativeSource
 from covey.plan import Plan
 from covey.plan.base import BatchKey
 from covey.schema.codec import RowArray

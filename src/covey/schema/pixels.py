@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.util
-import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -22,17 +19,21 @@ from numpy.typing import NDArray
 from covey import _core
 from covey.arrays import StringArray
 from covey.errors import FeatureError
-from covey.schema.columns import Column, check_value_shape
+from covey.schema.columns import check_value_shape
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.features import Features
-from covey.schema.images import Image, MissingPillowError, import_pillow, read_header
+from covey.schema.images import Image, MissingPillowError, read_header
+from covey.schema.pillow import (
+    DEFAULT_MAX_PIXELS,
+    check_bits,
+    decode_in_python,
+    has_pillow,
+    mode_of,
+    opened,
+    orientation_of,
+    too_large,
+)
 
-# The formats that are decoded, by Pillow's names. Formats that embed images of other formats (ICO,
-# ICNS) decode them before their size is known, and some start other programs (EPS).
-DECODED_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-DEFAULT_MAX_PIXELS = 64_000_000
-# Pillow's names of 8-bit images; each letter is a channel.
-_EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
 # Formats that the native core decodes if it has the library.
 _NATIVE_FORMATS = {"jpeg": "libjpeg-turbo", "png": "libpng"}
 _NATIVE_PREFIXES = (b"\xff\xd8\xff", b"\x89PNG")
@@ -123,6 +124,9 @@ def _check_range(option: str, found: Any, maximum: float) -> None:
         raise FeatureError(
             option=option, found=found, allowed=f"(minimum, maximum), both above 0{bounds}"
         )
+
+
+_AS_STORED = PixelOptions()
 
 
 @functools.cache
@@ -255,7 +259,7 @@ class ImageColumn:
     def _decode_in_python(
         self, encoded: StringArray, row: int, key: RowKey, views: list[NDArray[Any]]
     ) -> None:
-        pixels = _decode_in_python(self._feature, bytes(encoded[row]), self._max_pixels)
+        pixels = decode_in_python(self._feature, bytes(encoded[row]), self._max_pixels)
         if pixels.shape[2] != self.shape[2]:
             raise self._error((row, "channels", 0, 0, pixels.shape[2], ""), encoded)
         seed, batch, first = key
@@ -270,7 +274,7 @@ class ImageColumn:
         row, code, height, width, channels, message = fault
         data = bytes(encoded[row])
         if code == "too_large":
-            return _too_large(height, width, self._max_pixels)
+            return too_large(height, width, self._max_pixels)
         if code == "memory":
             return FeatureError("there is not enough memory to decode the image")
         if code == "channels":
@@ -286,7 +290,7 @@ class ImageColumn:
             except FeatureError as error:
                 return error
             return _sizes_error(self._feature, encoded, self.shape)
-        _check_bits(data)
+        check_bits(data)
         return FeatureError(f"the {len(data)} bytes are not a valid image: {message}")
 
 
@@ -315,20 +319,20 @@ def find_shape(feature: Image, data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
     Raises:
         FeatureError: If the data is not an image, or has too many pixels.
     """
-    _check_bits(data)
+    check_bits(data)
     header = read_header(data)
     if header is not None and header.format in _NATIVE_FORMATS:
         name, height, width, channels, _, orientation = header
         channels = 3 if name == "jpeg" and channels == 4 else channels
     else:
-        if data.startswith(_NATIVE_PREFIXES) and not _has_pillow():
+        if data.startswith(_NATIVE_PREFIXES) and not has_pillow():
             raise FeatureError(f"the {len(data)} bytes are not a valid image")
-        with _opened(data, max_pixels) as image:
-            height, width, channels = image.height, image.width, len(_mode(feature, image))
-            orientation = _orientation(image) if feature.exif_orientation else 1
+        with opened(data, max_pixels) as image:
+            height, width, channels = image.height, image.width, len(mode_of(feature, image))
+            orientation = orientation_of(image) if feature.exif_orientation else 1
             channels = 1 if image.mode.startswith(("I", "F")) else channels
     if height * width > max_pixels:
-        raise _too_large(height, width, max_pixels)
+        raise too_large(height, width, max_pixels)
     if feature.exif_orientation and orientation >= 5:
         height, width = width, height
     return height, width, feature.shape[2] or channels
@@ -402,7 +406,7 @@ def decode_each(
         key: Identity of the rows.
         max_pixels: Maximum number of pixels of an encoded image.
     """
-    options = PixelOptions() if options is None else options
+    options = _AS_STORED if options is None else options
     views: list[list[NDArray[Any]]] = [[] for _ in range(options.views)]
     seed, batch, first = key
     for row in range(len(encoded)):
@@ -445,183 +449,5 @@ def _decode_column(
     shapes = {locate_shape(name, feature, encoded, row, locate, max_pixels) for row in rows}
     if len(shapes) > 1:
         return decode_each(name, feature, encoded, locate, max_pixels=max_pixels)[0]
-    column = ImageColumn(name, feature, PixelOptions(), shapes.pop(), max_pixels)
+    column = ImageColumn(name, feature, _AS_STORED, shapes.pop(), max_pixels)
     return column.decode(encoded, locate)[0]
-
-
-# Decoding in Python.
-
-_ORIENTATION = 0x0112
-
-
-def _too_large(height: int, width: int, max_pixels: int) -> FeatureError:
-    return FeatureError(
-        f"the image has {height} x {width} = {width * height:,} pixels",
-        option="max_pixels",
-        found=max_pixels,
-        remedy="pass a larger value if the data is trusted",
-    )
-
-
-@contextlib.contextmanager
-def _opened(data: bytes, max_pixels: int) -> Iterator[Any]:
-    """Open an image with Pillow, and convert its errors."""
-    pillow = import_pillow()
-    try:
-        with pillow.open(io.BytesIO(data), formats=DECODED_FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                raise _too_large(image.height, image.width, max_pixels)
-            yield image
-    except FeatureError:
-        raise
-    except pillow.UnidentifiedImageError:  # its message has an address in memory
-        raise FeatureError(
-            f"the {len(data)} bytes are not an image in a supported format: "
-            f"{', '.join(DECODED_FORMATS)}"
-        ) from None
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise FeatureError(
-            f"{error}; max_pixels is {max_pixels:,}, and Pillow's own limit is "
-            "PIL.Image.MAX_IMAGE_PIXELS"
-        ) from None
-    except MemoryError:
-        raise FeatureError("there is not enough memory to decode the image") from None
-    except (OSError, ValueError, SyntaxError) as error:
-        raise FeatureError(f"the {len(data)} bytes are not a valid image: {error}") from None
-
-
-def _decode_in_python(feature: Image, data: bytes, max_pixels: int) -> NDArray[Any]:
-    """Return the pixels of an image, decoded by Pillow or simplejpeg.
-
-    Args:
-        feature: The feature that the image must match.
-        data: The encoded image.
-        max_pixels: Maximum number of pixels.
-    """
-    _check_bits(data)
-    with _opened(data, max_pixels) as image:
-        is_rotated = feature.exif_orientation and _orientation(image) != 1
-        pixels = None if is_rotated else _read_jpeg(feature, data, image)
-        if pixels is None:
-            if is_rotated:
-                image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
-            pixels = _read(feature, data, image)
-        check_value_shape(pixels.shape, feature.shape)
-        return np.ascontiguousarray(pixels, feature.dtype)
-
-
-def _orientation(image: Any) -> int:
-    """Return the EXIF orientation of an image that Pillow has opened."""
-    if image.format == "TIFF":  # Pillow applies it
-        return 1
-    found = image.getexif().get(_ORIENTATION, 1)
-    return found if found in range(1, 9) else 1
-
-
-def _has_pillow() -> bool:
-    try:
-        import_pillow()
-    except FeatureError:
-        return False
-    return True
-
-
-def _check_bits(data: bytes) -> None:
-    header = read_header(data)
-    if header is not None and header.format == "jpeg" and header.bits != 8:
-        raise FeatureError(f"the JPEG image has {header.bits} bits per channel; must be 8")
-
-
-def _read(feature: Image, data: bytes, image: Any) -> NDArray[Any]:
-    """Return the pixels of an image that Pillow has opened."""
-    header, mode, channels = read_header(data), _mode(feature, image), feature.shape[2]
-    is_deep = header is not None and header.bits == 16
-    if is_deep and feature.dtype == "uint16" and not mode.startswith("I"):
-        return _read_deep(feature, data)
-    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        image = image.convert("RGBA")  # Pillow warns of other conversions
-    if mode != image.mode:
-        image = image.convert(mode)
-    pixels: NDArray[Any] = np.asarray(image)
-    pixels = pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
-    if feature.dtype == "uint8" and (mode.startswith("I;16") or (mode == "I" and is_deep)):
-        pixels = (pixels >> 8).astype(np.uint8)
-    if mode.startswith("I") and channels is not None and channels > 1:
-        pixels = np.repeat(pixels, channels, 2)
-        if channels == 4:
-            pixels[:, :, 3] = np.iinfo(feature.dtype).max
-    if header is not None and header.channels == 2 and channels is None:
-        pixels = pixels[:, :, [0, -1]]  # Pillow reads RGBA if there are 16 bits
-    if mode in _EIGHT_BITS or pixels.dtype == feature.dtype:
-        return pixels
-    height, width, _ = feature.shape
-    coerced: NDArray[Any] = Column("image", feature.dtype, (height, width, None)).coerce(pixels)
-    return coerced
-
-
-def _read_deep(feature: Image, data: bytes) -> NDArray[Any]:
-    """Return the pixels of a PNG with 16 bits in several channels, of which Pillow reads 8.
-
-    Grayscale, with or without alpha, is derived from what the native core decodes.
-    """
-    has_libpng, channels = "png" in native_formats(), feature.shape[2]
-    if not has_libpng or channels not in (1, None):
-        raise FeatureError(
-            "the image has 16 bits in several channels, of which Pillow reads 8",
-            remedy="declare Image(dtype='uint16'), without transparency"
-            if has_libpng
-            else "install a build of covey with libpng; `covey info --build` lists its decoders",
-        )
-    color = Image(
-        dtype="uint16",
-        channels=4 if channels is None else 3,
-        exif_orientation=feature.exif_orientation,
-    )
-    pixels = read_pixels(color, data, max_pixels=np.iinfo(np.int64).max)  # checked already
-    if channels is None:
-        return pixels[:, :, [0, 3]]
-    weights = np.array([19595, 38470, 7471], np.uint64)  # those of Pillow, in units of 2**-16
-    return (pixels @ weights + 0x8000 >> 16)[:, :, np.newaxis].astype(np.uint16)
-
-
-def _mode(feature: Image, image: Any) -> str:
-    """Return Pillow's name of the mode that an image is converted to: the feature's channels."""
-    mode = str(image.mode)
-    if mode.startswith("I"):  # 16 bits, which a conversion would reduce
-        return mode
-    fixed = {1: "L", 3: "RGB", 4: "RGBA"}.get(feature.shape[2] or 0)
-    return fixed or {"P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "1": "L"}.get(mode, mode)
-
-
-def _read_jpeg(feature: Image, data: bytes, image: Any) -> NDArray[Any] | None:
-    """Decode a JPEG with simplejpeg.
-
-    Returns None if Pillow must decode the image: it reports errors, and converts colours.
-    """
-    simplejpeg = find_simplejpeg()
-    shape = (image.height, image.width, len(image.mode))
-    if (
-        simplejpeg is None
-        or image.format != "JPEG"
-        or image.mode not in ("L", "RGB")
-        or image.mode != _mode(feature, image)
-        or feature.dtype != "uint8"
-    ):
-        return None
-    try:
-        colors = "GRAY" if image.mode == "L" else "RGB"
-        pixels: NDArray[Any] = simplejpeg.decode_jpeg(data, colors)
-    except ValueError:
-        return None
-    return pixels if pixels.shape == shape else None
-
-
-@functools.cache
-def find_simplejpeg() -> Any:
-    """Return the module simplejpeg, if it is installed and decodes the same pixels as Pillow."""
-    from PIL import features
-
-    # Both use libjpeg-turbo then; other libraries round differently.
-    if not features.check_feature("libjpeg_turbo"):
-        return None
-    return importlib.import_module("simplejpeg") if importlib.util.find_spec("simplejpeg") else None

@@ -18,7 +18,8 @@ from covey.adapters.torch.samplers import EpochSteps
 from covey.dataset.dataset import Dataset
 from covey.errors import PlanError
 from covey.loader import Loader
-from covey.loader.batch import BatchFormat, check_classes
+from covey.loader.batch import BatchFormat
+from covey.loader.source import check_classes
 from covey.plan import BalancedPlan, Plan, SequentialPlan
 
 # Number of examples that are read at once.
