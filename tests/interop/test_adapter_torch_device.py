@@ -160,6 +160,15 @@ def test_an_error_is_raised_in_place_of_its_batch(ds, threads, steps):
     assert plain.step == 0
 
 
+@pytest.fixture
+def _interruptible():
+    """Handle SIGINT also in a process that was started with SIGINT ignored."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupted_iteration_continues_with_the_same_batch(ds):
     waits, go_on = threading.Event(), threading.Event()
 
