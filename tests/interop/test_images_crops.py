@@ -24,7 +24,8 @@ from pictures import (
 
 from covey.errors import FeatureError
 from covey.schema import Image, StringArray
-from covey.schema.pixels import ImageColumn, PixelOptions, read_pixels
+from covey.schema.pixel_options import PixelOptions
+from covey.schema.pixels import ImageColumn, read_pixels
 
 
 @pytest.fixture(params=DECODERS)

@@ -32,7 +32,8 @@ from covey.adapters import as_array, convert
 from covey.errors import ExampleError, FeatureError, SkippedRecordsWarning
 from covey.loader.prefetch import NativeProducer, start_producer
 from covey.plan import BalancedPlan
-from covey.schema.pixels import ImageColumn, PixelOptions
+from covey.schema.pixel_options import PixelOptions
+from covey.schema.pixels import ImageColumn
 from covey.storage import open_storage
 
 THREADS = [0, 3]

@@ -13,7 +13,8 @@ from written import write
 
 from covey import Image
 from covey.errors import ExampleError, FeatureError
-from covey.schema.pixels import PixelOptions, read_pixels
+from covey.schema.pixel_options import PixelOptions
+from covey.schema.pixels import read_pixels
 
 # 8 x 8 pixels: the left half is blue, the right half orange.
 JPEG = base64.b64decode(

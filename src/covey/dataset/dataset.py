@@ -20,7 +20,8 @@ from covey.results import SkippedRecord
 from covey.schema import Features
 from covey.schema.codec import row_of
 from covey.schema.diagnostics import RecordLocation
-from covey.schema.pixels import ImageColumn, check_max_pixels, decode_images
+from covey.schema.pixel_options import check_max_pixels
+from covey.schema.pixels import ImageColumn, decode_images
 
 
 class Dataset(Loadable):

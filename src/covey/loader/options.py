@@ -13,7 +13,7 @@ from covey._threads import cpu_count
 from covey.errors import FeatureError, PlanError
 from covey.plan import Mode, Plan
 from covey.plan.base import BatchKey, check_int
-from covey.schema.pixels import Crop, Decode, PixelOptions, parse_size
+from covey.schema.pixel_options import Crop, Decode, PixelOptions, parse_size
 
 SEEDED = ("rng", "step", "row")
 

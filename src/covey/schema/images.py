@@ -235,7 +235,8 @@ class Image(Feature):
             max_pixels: Maximum number of pixels (height x width), 64 million by default. A larger
                 image is rejected before it is decoded.
         """
-        from covey.schema.pixels import check_max_pixels, read_pixels
+        from covey.schema.pixel_options import check_max_pixels
+        from covey.schema.pixels import read_pixels
 
         return read_pixels(self, data, max_pixels=check_max_pixels(max_pixels))
 

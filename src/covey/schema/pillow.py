@@ -20,7 +20,6 @@ from covey.schema.images import Image, import_pillow, read_header
 # The formats that are decoded, by Pillow's names. Formats that embed images of other formats (ICO,
 # ICNS) decode them before their size is known, and some start other programs (EPS).
 DECODED_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow's names of 8-bit images; each letter is a channel.
 _EIGHT_BITS = ("L", "LA", "RGB", "RGBA")
 
