@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from covey.errors import SourceError, StorageError
@@ -16,8 +17,9 @@ from covey.sources.source import (
     Item,
     LazyItems,
     Source,
+    SourceOptions,
+    SourceSplits,
     as_source_error,
-    choose_split,
     list_names,
     source_error,
 )
@@ -189,14 +191,14 @@ def _has_images(probed: ProbedPath) -> bool:
     recognise=_has_images,
     rank=2,
 )
-def open_image_directory(probed: ProbedPath, *, label: str | None, split: str | None) -> Source:
+def open_image_directory(probed: ProbedPath, options: SourceOptions) -> Source | SourceSplits:
     """Open images in class directories.
 
     The class of an image is the path of its directory, so directories may be nested. An example has
     the encoded image, the class, and the path of the file.
     """
     root = probed.path
-    name = label or "label"
+    name = options.label or "label"
     if name in ("image", "filename"):
         raise source_error(
             root, "", option="label", found=name, allowed="a name other than 'image', 'filename'"
@@ -206,18 +208,25 @@ def open_image_directory(probed: ProbedPath, *, label: str | None, split: str | 
             root, f"found {probed.describe()}, but an image directory is a directory"
         )
     splits = _split_directories(probed)
-    chosen = choose_split(splits, split, root) if splits else ""
-    names: set[str] = set()
+    found = {each: sorted(walk_images(os.path.join(root, each))) for each in splits or [""]}
     # A class has the same id in all splits, also in one that lacks it.
-    for each in splits or [chosen]:
-        found = list(walk_images(os.path.join(root, each)))
-        names.update(path.rpartition("/")[0] for path in found)
-        if each == chosen:
-            paths = sorted(found)
-    root = os.path.join(root, chosen).rstrip("/")
+    names = {path.rpartition("/")[0] for paths in found.values() for path in paths}
+    if not splits:
+        return _open_directory(root, found[""], name, names)
+    return SourceSplits(
+        {
+            split: partial(_open_directory, os.path.join(root, split), paths, name, names)
+            for split, paths in found.items()
+        }
+    )
+
+
+def _open_directory(root: str, paths: Sequence[str], name: str, names: set[str]) -> Source:
+    """Open the images of one split, whose classes have names that all splits share."""
+    root = root.rstrip("/")
     if not paths:
         raise source_error(root, "there is no image in this directory or below it")
-    names.discard("")
+    names = names - {""}
     if not names:
         raise source_error(
             root,
