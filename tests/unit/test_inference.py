@@ -273,3 +273,18 @@ def test_inference_does_not_depend_on_the_order(values):
         for order in itertools.permutations(values)
     }
     assert len(found) == 1
+
+
+@settings(max_examples=120)
+@given(mixture=mixtures())
+def test_columns_have_the_features_of_their_rows(mixture):
+    examples, _ = mixture
+    values = [example["x"] for example in examples if example.get("x") is not None]
+    expected = infer_or_none([{"x": value} for value in values], {})
+    columns = Inference({})
+    try:
+        columns.add_column(("x",), values)
+        found = Features(columns.finish())
+    except FeatureError:
+        found = None
+    assert found == expected

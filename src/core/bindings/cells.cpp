@@ -34,6 +34,92 @@ bool is_format(const char* format, std::size_t itemsize, Element element) {
   return false;
 }
 
+// Integers up to this magnitude are exact in the element.
+constexpr long long kMaxExactFloat32 = 1LL << 24;
+constexpr long long kMaxExactFloat64 = 1LL << 53;
+
+// Whether lists of Python numbers are stored in such a column without a conversion by Python.
+bool takes_lists(Element element, Accept accept) noexcept {
+  switch (element) {
+    case Element::int64:
+    case Element::uint64:
+    case Element::boolean:
+    case Element::float32:
+    case Element::float64:
+      return true;
+    case Element::float16:
+    case Element::string:
+      return false;
+    default:  // a list of integers is inferred as int64
+      return accept == Accept::declared;
+  }
+}
+
+// Writes a Python number in the memory layout of the column; returns false if it does not fit.
+bool put_number(PyObject* value, const ColumnSpec& spec, std::uint8_t* out) noexcept {
+  const Element element = spec.column.element;
+  if (element == Element::boolean) {
+    if (!PyBool_Check(value)) return false;
+    *out = value == Py_True;
+    return true;
+  }
+  const bool floats = element == Element::float32 || element == Element::float64;
+  double number;
+  if (PyLong_Check(value)) {
+    int overflow;
+    const long long integer = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0) return false;
+    if (!floats) {
+      if (integer < spec.minimum || integer > spec.maximum) return false;
+      // Little-endian: the first bytes are those of narrower types.
+      std::memcpy(out, &integer, element_size(element));
+      return true;
+    }
+    const long long most = element == Element::float32 ? kMaxExactFloat32 : kMaxExactFloat64;
+    if (integer < -most || integer > most) return false;
+    number = static_cast<double>(integer);
+  } else if (PyFloat_Check(value) && floats) {
+    number = PyFloat_AS_DOUBLE(value);
+  } else {
+    return false;
+  }
+  if (element == Element::float64) {
+    std::memcpy(out, &number, 8);
+    return true;
+  }
+  const auto narrow = static_cast<float>(number);
+  if (std::isinf(narrow) && !std::isinf(number)) return false;  // too large for a float32
+  std::memcpy(out, &narrow, 4);
+  return true;
+}
+
+// Appends the numbers of nested lists or tuples. `sizes` are the lengths of the lists at each
+// level, -1 if none was seen; returns false if they differ, or if a value does not fit.
+bool append_list(PyObject* value, const ColumnSpec& spec, std::vector<std::int64_t>& sizes,
+                 std::size_t level, std::vector<std::uint8_t>& out) {
+  if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
+  if (sizes[level] < 0) sizes[level] = size;
+  if (sizes[level] != size) return false;
+  PyObject** const items = PySequence_Fast_ITEMS(value);
+  if (level + 1 < sizes.size()) {
+    // An empty list says nothing about the levels below it: the Python side decides.
+    if (size == 0) return false;
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      if (!append_list(items[i], spec, sizes, level + 1, out)) return false;
+    }
+    return true;
+  }
+  const std::size_t width = element_size(spec.column.element);
+  const std::size_t begin = out.size();
+  out.resize(begin + static_cast<std::size_t>(size) * width);
+  std::uint8_t* to = out.data() + begin;
+  for (Py_ssize_t i = 0; i < size; ++i, to += width) {
+    if (!put_number(items[i], spec, to)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool string_bytes(PyObject* value, bool text, Bytes& out) {
@@ -56,9 +142,10 @@ bool string_bytes(PyObject* value, bool text, Bytes& out) {
   return true;
 }
 
-bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool canonical,
+bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, Accept accept,
                Scratch& scratch) {
   const Column& column = spec.column;
+  const bool canonical = accept == Accept::canonical;
   Cell& cell = scratch.cells[c];
   cell.present = true;
   if (column.element == Element::string) {
@@ -92,27 +179,17 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool cano
 
   cell.numbers = reinterpret_cast<const std::uint8_t*>(&scratch.numbers[c]);
   cell.count = 1;
-  if (spec.shape.empty() && PyLong_Check(value)) {
-    if (column.element == Element::boolean ? !PyBool_Check(value) : column.wire != Wire::ints) {
-      return false;
-    }
-    int overflow;
-    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow != 0 || number < spec.minimum || number > spec.maximum) return false;
-    std::memcpy(&scratch.numbers[c], &number,
-                8);  // little-endian: also the bytes of narrower types
-    return true;
+  if (spec.shape.empty() && (PyLong_Check(value) || PyFloat_Check(value))) {
+    return put_number(value, spec, reinterpret_cast<std::uint8_t*>(&scratch.numbers[c]));
   }
-  if (spec.shape.empty() && PyFloat_Check(value)) {
-    const double number = PyFloat_AS_DOUBLE(value);
-    if (column.element == Element::float64) {
-      std::memcpy(&scratch.numbers[c], &number, 8);
-      return true;
-    }
-    if (column.element != Element::float32) return false;
-    const auto narrow = static_cast<float>(number);
-    if (std::isinf(narrow) && !std::isinf(number)) return false;  // too large for a float32
-    std::memcpy(&scratch.numbers[c], &narrow, 4);
+  if (!spec.shape.empty() && (PyList_CheckExact(value) || PyTuple_CheckExact(value))) {
+    if (!takes_lists(column.element, accept)) return false;
+    std::vector<std::uint8_t>& numbers = scratch.lists[c];
+    numbers.clear();
+    scratch.list_shape = spec.shape;
+    if (!append_list(value, spec, scratch.list_shape, 0, numbers)) return false;
+    cell.numbers = numbers.data();
+    cell.count = numbers.size() / element_size(column.element);
     return true;
   }
 

@@ -12,13 +12,20 @@ namespace covey {
 // Scratch memory of encode_example(), reused by the next call.
 struct Scratch {
   explicit Scratch(std::size_t columns)
-      : cells(columns), sizes(columns), numbers(columns), string(columns), strings(columns) {}
+      : cells(columns),
+        sizes(columns),
+        numbers(columns),
+        string(columns),
+        strings(columns),
+        lists(columns) {}
 
   std::vector<Cell> cells;
   std::vector<std::size_t> sizes;
-  std::vector<std::uint64_t> numbers;       // scalars, by column
-  std::vector<Bytes> string;                // single strings, by column
-  std::vector<std::vector<Bytes>> strings;  // lists of them, by column
+  std::vector<std::uint64_t> numbers;            // scalars, by column
+  std::vector<Bytes> string;                     // single strings, by column
+  std::vector<std::vector<Bytes>> strings;       // lists of them, by column
+  std::vector<std::vector<std::uint8_t>> lists;  // lists of numbers, by column
+  std::vector<std::int64_t> list_shape;          // of the list that is being read
   std::vector<View> views;
   std::vector<nb::object> held;
 
@@ -31,9 +38,16 @@ struct Scratch {
 // The bytes of a str or bytes object; false for anything else.
 bool string_bytes(PyObject* value, bool text, Bytes& out);
 
-// Fills `cell` from a value that has the type of the column; returns false for other values. The
-// cell points into `value` or `scratch`.
-bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, bool canonical,
+// Which values a cell takes.
+enum class Accept {
+  inferred,   // values from which the type of the column would be inferred
+  declared,   // values that fit the column
+  canonical,  // results of a conversion by the Python side
+};
+
+// Fills `cell` from a value of the column; returns false for values that the Python side must
+// convert or reject. The cell points into `value` or `scratch`.
+bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, Accept accept,
                Scratch& scratch);
 
 }  // namespace covey

@@ -142,6 +142,7 @@ class PyEncoder {
 
   // Points the cells at the values of an example, and returns the size of its record.
   std::size_t fill(nb::dict example, nb::handle coerce, Scratch& scratch) const {
+    const Accept accept = coerce.is_none() ? Accept::inferred : Accept::declared;
     Py_ssize_t used = 0;
     for (std::size_t c = 0; c < specs_.size(); ++c) {
       PyObject* const value = PyDict_GetItemWithError(example.ptr(), names_[c].ptr());
@@ -158,11 +159,11 @@ class PyEncoder {
       }
       // coerce may change the dict, so the values are held until the record is written.
       scratch.held.push_back(nb::borrow(value));
-      if (fill_cell(value, specs_[c], c, false, scratch)) continue;
+      if (fill_cell(value, specs_[c], c, accept, scratch)) continue;
       if (coerce.is_none()) bad_column(c, FaultCode::inexact);
       nb::object canonical = coerce(c, nb::handle(value));
       scratch.held.push_back(canonical);
-      if (!fill_cell(canonical.ptr(), specs_[c], c, true, scratch))
+      if (!fill_cell(canonical.ptr(), specs_[c], c, Accept::canonical, scratch))
         bad_column(c, FaultCode::canonical);
     }
     if (used != PyDict_Size(example.ptr())) raise_fault({.code = FaultCode::extra});

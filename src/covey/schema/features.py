@@ -255,9 +255,9 @@ class Features(Mapping[str, Feature]):
         return {**flat, **missing} if missing else example
 
     @property
-    def is_simple(self) -> bool:
-        """Whether every feature is plain, so that a value shows whether it needs a conversion."""
-        return all(feature.is_plain for feature in self._features.values())
+    def is_exact(self) -> bool:
+        """Whether encoding an example shows if the features would be inferred from it."""
+        return all(feature.is_exact for feature in self._features.values())
 
     def is_stored_like(self, other: Features) -> bool:
         """Return whether an example has the same record with both schemas.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -231,6 +232,31 @@ def widen(before: Guess, now: Guess, name: str) -> Guess:
     return Guess(
         example, dtype, shape, depth, before.sparse, array, low, high, image=image, encoded=encoded
     )
+
+
+def guess_lists(values: Sequence[Any]) -> Guess | None:
+    """Return the type that fits all values, if they are lists of numbers of the same lengths.
+
+    None is returned if they are not, or if each value must be inspected.
+    """
+    level, types = values, set(map(type, values))
+    while types == {list}:
+        level = list(itertools.chain.from_iterable(level))
+        types = set(map(type, level))
+    if level is values or not types or not types <= {bool, int, float}:
+        return None
+    try:
+        array = np.array(values)
+    except ValueError:  # lists of different lengths
+        return None
+    if array.dtype not in (np.bool_, np.int64, np.float64):
+        return None
+    dtype = "float32" if array.dtype == np.float64 else dtype_of(array)
+    # Beside floats, an integer that float32 does not hold makes the feature float64.
+    if dtype == "float32" and types != {float} and not (np.abs(array) <= _MAX_EXACT).all():
+        return None
+    low, high = integer_limits(array)
+    return Guess(0, dtype, array.shape[1:], low=low, high=high)
 
 
 def guess_bytes(values: Sequence[bytes]) -> Guess:

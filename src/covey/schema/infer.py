@@ -21,6 +21,7 @@ from covey.schema.guess import (
     Guess,
     dtype_of,
     guess_bytes,
+    guess_lists,
     guess_value,
     integer_limits,
     widen,
@@ -65,6 +66,18 @@ class Inference:
             self._add_value(path, value, position)
         self._count += 1
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether encoding an example shows if the features would be inferred from it.
+
+        Lists of any length whose dtype is unknown, because all are empty, are encoded as float32:
+        a list of integers could be encoded, but is inferred as int64.
+        """
+        return all(
+            guess.dtype is not None or not (guess.depth or None in guess.shape)
+            for guess in self._guesses.values()
+        )
+
     def add_column(self, path: tuple[str, ...], column: Any) -> None:
         """Add the values of one feature in all examples."""
         self._count = max(self._count, len(column))
@@ -79,6 +92,10 @@ class Inference:
             return
         if isinstance(column, list) and set(map(type, column)) == {bytes}:
             self._set(path, self._widened(path, guess_bytes(column)), len(column))
+            return
+        guess = guess_lists(column)
+        if guess is not None:
+            self._set(path, self._widened(path, guess), len(column))
             return
         for position, value in enumerate(column):
             self._add_value(path, value, position)

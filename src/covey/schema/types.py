@@ -61,6 +61,11 @@ class Feature:
         return False
 
     @property
+    def is_exact(self) -> bool:
+        """Whether the encoded values show if the feature would be inferred from them."""
+        return self.is_plain
+
+    @property
     def is_direct(self) -> bool:
         """Whether decoded values need no :meth:`join`."""
         return False
@@ -273,6 +278,10 @@ class Ragged(Feature):
             *(_list_column(key, "int64", required) for key in lengths),
         )
 
+    @property
+    def is_exact(self) -> bool:
+        return True
+
     def split(self, value: Any, columns: Sequence[Column]) -> list[Any]:
         lengths: list[list[int]] = [[] for _ in range(self.depth - 1)]
         level = list(value)
@@ -283,10 +292,12 @@ class Ragged(Feature):
                         f"{item!r} is not a list; expected {self.depth} levels of lists"
                     )
                 each.append(len(item))
+            has_arrays = any(isinstance(items, np.ndarray) for items in level)
             level = [item for items in level for item in items]
         if not level and self.shape:
             return [np.zeros((0, *(n or 0 for n in self.shape)), columns[0].numpy_dtype), *lengths]
-        return [level, *lengths]
+        # Arrays have a dtype, which a list of their elements would hide.
+        return [as_array(level) if level and has_arrays else level, *lengths]
 
     def join(self, parts: list[Any]) -> Any:
         # Each level has one length for every item of the level above.

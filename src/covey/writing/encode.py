@@ -81,6 +81,7 @@ class ItemEncoder:
         self._is_worker = fixed is not None
         self._inference = Inference(options.defaults)
         self._features = schema.features or fixed or Features({})
+        self._is_exact = self._features.is_exact
         self._block: ExampleBlock = self._features.begin_block()
         self._early: list[Block] = []  # blocks of the chunk that are complete
         self._first = 0  # position of the first example of the chunk
@@ -95,8 +96,9 @@ class ItemEncoder:
 
     @property
     def current_features(self) -> Features | None:
-        """Features that were inferred from the examples so far; None before the first one."""
-        return None if self._inference.is_empty else self._features
+        """Features that were inferred from the examples so far; None if workers cannot use them."""
+        is_known = not self._inference.is_empty and self._inference.is_exact
+        return self._features if is_known else None
 
     def final_features(self) -> Features:
         """Return the features that fit all examples.
@@ -154,7 +156,7 @@ class ItemEncoder:
             options.key is None
             and options.names is None
             and not features.optional
-            and (features.is_simple or not self._infers)
+            and (self._is_exact or not self._infers)
         )
         before = len(self._block)
         try:
@@ -202,7 +204,7 @@ class ItemEncoder:
         try:
             if not self._infers:
                 self._block.append(features.fill_in(example))
-            elif features.is_simple:
+            elif self._is_exact:
                 self._block.append_exact(features.fill_in(example))
             else:
                 return False
@@ -262,6 +264,7 @@ class ItemEncoder:
             if self._next > self._first:
                 self._flush()
             self._features = features
+            self._is_exact = features.is_exact and self._inference.is_exact
             self._block = features.begin_block()
 
     def _skip(self, error: CoveyError, key: Key | None) -> None:
