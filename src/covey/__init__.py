@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from covey import augmenters as augmenters
     from covey import classes as classes
     from covey import errors as errors
+    from covey import metrics as metrics
     from covey import plan as plan
     from covey import reading as reading
     from covey import results as results
@@ -65,6 +66,7 @@ _SUBMODULES = (
     "augmenters",
     "classes",
     "errors",
+    "metrics",
     "plan",
     "reading",
     "results",

@@ -13,6 +13,7 @@
     │   ├── DatasetExistsError         the dataset or split exists
     │   └── CommittedError             the data is committed, but a later step failed
     ├── PlanError                  batches cannot be drawn as requested
+    ├── MetricError                embeddings cannot be compared
     ├── SourceError                a source, or an item of it, cannot be read
     └── StorageError               a file or URL cannot be read or written
         ├── StorageNotFoundError       it does not exist
@@ -216,6 +217,10 @@ class CommittedError(DatasetError):
 
 class PlanError(CoveyError, ValueError):
     """Batches cannot be drawn as requested."""
+
+
+class MetricError(CoveyError, ValueError):
+    """Embeddings cannot be compared, or their labels are not valid."""
 
 
 class StorageError(CoveyError, OSError):

@@ -258,6 +258,8 @@ def infer_while_encoding(examples, defaults):
 
 @settings(max_examples=120)
 @hypothesis.example(mixture=([{"x": 1}, {"x": 2**24 + 1}, {"x": 0.5}], {}), sizes=[])  # float64
+@hypothesis.example(mixture=([{"x": 0.0}, {"x": 2**63}, {"x": -1}], {}), sizes=[])  # no dtype
+@hypothesis.example(mixture=([{"x": []}, {"x": [[]]}, {"x": [[0]]}], {}), sizes=[])  # int64
 @given(mixture=mixtures(), sizes=st.lists(st.integers(1, 6), max_size=8))
 def test_inference_in_parts_and_while_encoding(mixture, sizes):
     examples, defaults = mixture

@@ -75,6 +75,7 @@ def test_public_names():
         "augmenters",
         "classes",
         "errors",
+        "metrics",
         "plan",
         "reading",
         "results",

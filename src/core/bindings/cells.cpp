@@ -56,7 +56,8 @@ bool takes_lists(Element element, Accept accept) noexcept {
 }
 
 // Writes a Python number in the memory layout of the column; returns false if it does not fit.
-bool put_number(PyObject* value, const ColumnSpec& spec, std::uint8_t* out) noexcept {
+bool put_number(PyObject* value, const ColumnSpec& spec, Accept accept,
+                std::uint8_t* out) noexcept {
   const Element element = spec.column.element;
   if (element == Element::boolean) {
     if (!PyBool_Check(value)) return false;
@@ -76,7 +77,9 @@ bool put_number(PyObject* value, const ColumnSpec& spec, std::uint8_t* out) noex
       return true;
     }
     const long long most = element == Element::float32 ? kMaxExactFloat32 : kMaxExactFloat64;
-    if (integer < -most || integer > most) return false;
+    // Inference must see negative integers: no dtype fits them and integers above 2^63.
+    const long long least = accept == Accept::inferred ? 0 : -most;
+    if (integer < least || integer > most) return false;
     number = static_cast<double>(integer);
   } else if (PyFloat_Check(value) && floats) {
     number = PyFloat_AS_DOUBLE(value);
@@ -95,8 +98,9 @@ bool put_number(PyObject* value, const ColumnSpec& spec, std::uint8_t* out) noex
 
 // Appends the numbers of nested lists or tuples. `sizes` are the lengths of the lists at each
 // level, -1 if none was seen; returns false if they differ, or if a value does not fit.
-bool append_list(PyObject* value, const ColumnSpec& spec, std::vector<std::int64_t>& sizes,
-                 std::size_t level, std::vector<std::uint8_t>& out) {
+bool append_list(PyObject* value, const ColumnSpec& spec, Accept accept,
+                 std::vector<std::int64_t>& sizes, std::size_t level,
+                 std::vector<std::uint8_t>& out) {
   if (!PyList_CheckExact(value) && !PyTuple_CheckExact(value)) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
   if (sizes[level] < 0) sizes[level] = size;
@@ -106,7 +110,7 @@ bool append_list(PyObject* value, const ColumnSpec& spec, std::vector<std::int64
     // An empty list says nothing about the levels below it: the Python side decides.
     if (size == 0) return false;
     for (Py_ssize_t i = 0; i < size; ++i) {
-      if (!append_list(items[i], spec, sizes, level + 1, out)) return false;
+      if (!append_list(items[i], spec, accept, sizes, level + 1, out)) return false;
     }
     return true;
   }
@@ -115,7 +119,7 @@ bool append_list(PyObject* value, const ColumnSpec& spec, std::vector<std::int64
   out.resize(begin + static_cast<std::size_t>(size) * width);
   std::uint8_t* to = out.data() + begin;
   for (Py_ssize_t i = 0; i < size; ++i, to += width) {
-    if (!put_number(items[i], spec, to)) return false;
+    if (!put_number(items[i], spec, accept, to)) return false;
   }
   return true;
 }
@@ -180,14 +184,14 @@ bool fill_cell(PyObject* value, const ColumnSpec& spec, std::size_t c, Accept ac
   cell.numbers = reinterpret_cast<const std::uint8_t*>(&scratch.numbers[c]);
   cell.count = 1;
   if (spec.shape.empty() && (PyLong_Check(value) || PyFloat_Check(value))) {
-    return put_number(value, spec, reinterpret_cast<std::uint8_t*>(&scratch.numbers[c]));
+    return put_number(value, spec, accept, reinterpret_cast<std::uint8_t*>(&scratch.numbers[c]));
   }
   if (!spec.shape.empty() && (PyList_CheckExact(value) || PyTuple_CheckExact(value))) {
     if (!takes_lists(column.element, accept)) return false;
     std::vector<std::uint8_t>& numbers = scratch.lists[c];
     numbers.clear();
     scratch.list_shape = spec.shape;
-    if (!append_list(value, spec, scratch.list_shape, 0, numbers)) return false;
+    if (!append_list(value, spec, accept, scratch.list_shape, 0, numbers)) return false;
     cell.numbers = numbers.data();
     cell.count = numbers.size() / element_size(column.element);
     return true;

@@ -93,9 +93,9 @@ class Inference:
         if isinstance(column, list) and set(map(type, column)) == {bytes}:
             self._set(path, self._widened(path, guess_bytes(column)), len(column))
             return
-        guess = guess_lists(column)
-        if guess is not None:
-            self._set(path, self._widened(path, guess), len(column))
+        lists = guess_lists(column)
+        if lists is not None:
+            self._set(path, self._widened(path, lists), len(column))
             return
         for position, value in enumerate(column):
             self._add_value(path, value, position)

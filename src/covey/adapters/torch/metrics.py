@@ -1,0 +1,54 @@
+"""Operations of :mod:`covey.metrics` on tensors of PyTorch, on their device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class TorchArrays:
+    """Operations on tensors of one device.
+
+    Args:
+        device: The device of the embeddings.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def embeddings(self, values: Any) -> Any:
+        tensor = torch.as_tensor(values, device=self._device).detach()
+        is_wide = tensor.dtype in (torch.float32, torch.float64)
+        return tensor if is_wide else tensor.float()
+
+    def labels(self, ids: NDArray[np.int64]) -> Any:
+        return torch.as_tensor(ids, device=self._device)
+
+    def normalize(self, embeddings: Any) -> Any:
+        return torch.nn.functional.normalize(embeddings, eps=torch.finfo(embeddings.dtype).tiny)
+
+    def mask(self, values: Any, keep: Any) -> Any:
+        return values.masked_fill(~keep, -torch.inf)
+
+    def without_diagonal(self, values: Any, offset: int) -> Any:
+        rows = torch.arange(len(values), device=self._device)
+        values[rows, offset + rows] = -torch.inf
+        return values
+
+    def maximum(self, values: Any) -> Any:
+        return values.amax(1)
+
+    def largest(self, values: Any, count: int) -> Any:
+        return values.topk(count, dim=1).values
+
+    def count_at_least(self, descending: Any, thresholds: Any) -> Any:
+        # searchsorted needs ascending rows.
+        return torch.searchsorted(
+            (-descending).contiguous(), (-thresholds).contiguous(), right=True
+        )
+
+    def to_numpy(self, values: Any) -> NDArray[Any]:
+        return np.asarray(values.cpu())

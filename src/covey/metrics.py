@@ -1,0 +1,409 @@
+"""Retrieval metrics of embeddings: recall@K, R-precision and MAP@R.
+
+Every example is a query, and all others are its references; or other examples are the references.
+A reference is relevant if it has the label of the query. All references are compared, in blocks of
+queries whose size bounds the memory.
+
+An irrelevant reference that is as similar as a relevant one ranks before it. The result therefore
+does not depend on the order of the examples, and embeddings that are all equal have a recall of 0.
+
+Embeddings are arrays of numpy, PyTorch or JAX, which are compared on their own device; TensorFlow
+tensors are converted to numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import MetricError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Similarity = Literal["cosine", "euclidean", "dot"]
+
+
+class RetrievalKeywords(TypedDict, total=False):
+    """Keyword arguments of all metrics, which :func:`retrieval_metrics` documents."""
+
+    references: Any
+    reference_labels: Any
+    similarity: Similarity
+    memory_limit: int
+
+
+DEFAULT_MEMORY_LIMIT = 256 << 20
+# Arrays of the size of a block that exist at the same time: similarities, masks, and copies.
+_COPIES = 5
+
+
+class Arrays(Protocol):
+    """Operations on the arrays of a framework; rows are queries, columns are references."""
+
+    def embeddings(self, values: Any) -> Any:
+        """Return embeddings as a matrix of floats; float16 and integers become float32."""
+        ...
+
+    def labels(self, ids: NDArray[np.int64]) -> Any:
+        """Return class ids as an array on the device of the embeddings."""
+        ...
+
+    def normalize(self, embeddings: Any) -> Any:
+        """Return rows of norm 1; rows of zeros stay zeros."""
+        ...
+
+    def mask(self, values: Any, keep: Any) -> Any:
+        """Return `values`, with -inf where `keep` is false."""
+        ...
+
+    def without_diagonal(self, values: Any, offset: int) -> Any:
+        """Return `values`, with -inf in row i and column ``offset + i``."""
+        ...
+
+    def maximum(self, values: Any) -> Any:
+        """Return the maximum of each row."""
+        ...
+
+    def largest(self, values: Any, count: int) -> Any:
+        """Return the largest values of each row, in descending order."""
+        ...
+
+    def count_at_least(self, descending: Any, thresholds: Any) -> Any:
+        """Return, for each threshold, how many values of its row are not smaller."""
+        ...
+
+    def to_numpy(self, values: Any) -> NDArray[Any]:
+        """Return an array of numpy."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalMetrics:
+    """Results of :func:`retrieval_metrics`, means over the queries."""
+
+    recall: dict[int, float]
+    """Fraction of the queries with a relevant reference among the K most similar, by K."""
+    r_precision: float
+    """Fraction of relevant references among the R most similar; R is their number."""
+    map_at_r: float
+    """Mean of the precision at each relevant one of the R most similar references."""
+    queries: int
+    """Number of queries that have a relevant reference; others are not counted."""
+
+
+def recall_at_k(
+    embeddings: Any,
+    labels: Any,
+    ks: Iterable[int] = (1, 5, 10),
+    **options: Unpack[RetrievalKeywords],
+) -> dict[int, float]:
+    """Return the fraction of queries with a relevant reference among the K most similar.
+
+    Args:
+        embeddings: As for :func:`retrieval_metrics`, like `labels` and `options`.
+        labels: Label of each row.
+        ks: Values of K.
+
+    >>> points = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
+    >>> recall_at_k(points, ["owl", "owl", "wren", "wren"], ks=(1, 2))
+    {1: 0.75, 2: 0.75}
+    """
+    queries = _Queries.parse(embeddings, labels, **options)
+    limits = _parse_ks(ks)
+    found = np.concatenate([np.zeros(0, np.int64), *queries.map(_best_rank)])
+    if not len(found):
+        raise _no_queries()
+    return {k: float((found < k).mean()) for k in limits}
+
+
+def r_precision(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeywords]) -> float:
+    """Return the mean R-precision; arguments as for :func:`retrieval_metrics`."""
+    return retrieval_metrics(embeddings, labels, (), **options).r_precision
+
+
+def map_at_r(embeddings: Any, labels: Any, **options: Unpack[RetrievalKeywords]) -> float:
+    """Return the mean average precision at R; arguments as for :func:`retrieval_metrics`."""
+    return retrieval_metrics(embeddings, labels, (), **options).map_at_r
+
+
+def retrieval_metrics(
+    embeddings: Any,
+    labels: Any,
+    ks: Iterable[int] = (1, 5, 10),
+    **options: Unpack[RetrievalKeywords],
+) -> RetrievalMetrics:
+    """Return recall@K, R-precision and MAP@R.
+
+    Args:
+        embeddings: Matrix with a row per query.
+        labels: Label of each row: integers or strings.
+        ks: Values of K.
+        options: ``references`` and ``reference_labels``: embeddings and labels of the references
+            (default: the other queries). ``similarity``: ``"cosine"`` (default), ``"euclidean"``
+            (the smallest distance is the most similar) or ``"dot"``. ``memory_limit``: approximate
+            number of bytes in use at a time, in addition to the embeddings (default: 256 MiB).
+
+    Raises:
+        MetricError: If an argument is not valid, or no query has a relevant reference.
+
+    >>> points = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.6, 0.4]])
+    >>> retrieval_metrics(points, ["owl", "owl", "wren", "wren"], ks=(1,))
+    RetrievalMetrics(recall={1: 0.75}, r_precision=0.75, map_at_r=0.75, queries=4)
+    """
+    limits = _parse_ks(ks)
+    queries = _Queries.parse(embeddings, labels, **options)
+    most = max(limits, default=1)
+    parts = list(queries.map(lambda block: _precisions(block, most)))
+    if not parts:
+        raise _no_queries()
+    first, precision, average = np.concatenate(parts, axis=1)
+    return RetrievalMetrics(
+        recall={k: float((first < k).mean()) for k in limits},
+        r_precision=float(precision.mean()),
+        map_at_r=float(average.mean()),
+        queries=len(first),
+    )
+
+
+# Blocks of queries.
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Some queries that have relevant references, and their similarities to all references."""
+
+    arrays: Arrays
+    similarities: Any
+    relevant: Any
+    """Similarities to relevant references, -inf for others."""
+    is_other: Any
+    """Whether the label differs from that of the query."""
+    counts: NDArray[np.int64]
+    """Number of relevant references of each query."""
+
+
+def _best_rank(block: _Block) -> NDArray[np.int64]:
+    """Return the rank of the first relevant reference of each query, from 0."""
+    best = block.arrays.maximum(block.relevant)
+    before = (block.similarities >= best[:, None]) & block.is_other
+    return block.arrays.to_numpy(before.sum(1)).astype(np.int64)
+
+
+def _precisions(block: _Block, most: int) -> NDArray[np.float64]:
+    """Return the rank of the first relevant reference, the R-precision, and the AP at R."""
+    arrays, counts = block.arrays, block.counts
+    size = int(counts.max())
+    width = min(max(size, most), block.similarities.shape[1])
+    descending = arrays.largest(arrays.mask(block.similarities, block.is_other), width)
+    relevant = arrays.largest(block.relevant, size)
+    before = arrays.to_numpy(arrays.count_at_least(descending, relevant)).astype(np.int64)
+    order = np.arange(size)
+    ranks = order + before
+    is_counted = (order < counts[:, None]) & (ranks < counts[:, None])
+    precision = is_counted.sum(1) / counts
+    average = (is_counted * (order + 1) / (ranks + 1)).sum(1) / counts
+    return np.stack([before[:, 0], precision, average])
+
+
+@dataclass(frozen=True, slots=True)
+class _Queries:
+    """Validated arguments of a metric."""
+
+    arrays: Arrays
+    queries: Any
+    references: Any
+    bias: Any
+    """Added to the similarities of each reference; None if it is zero."""
+    query_ids: NDArray[np.int64]
+    reference_ids: NDArray[np.int64]
+    is_same: bool
+    """Whether the queries are the references."""
+    memory_limit: int
+
+    @classmethod
+    def parse(
+        cls,
+        embeddings: Any,
+        labels: Any,
+        *,
+        references: Any = None,
+        reference_labels: Any = None,
+        similarity: Similarity = "cosine",
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> _Queries:
+        if similarity not in ("cosine", "euclidean", "dot"):
+            raise MetricError(
+                option="similarity", found=similarity, allowed="'cosine', 'euclidean' or 'dot'"
+            )
+        if type(memory_limit) is not int or memory_limit < 1:
+            raise MetricError(option="memory_limit", found=memory_limit, allowed="an integer >= 1")
+        if (references is None) != (reference_labels is None):
+            raise MetricError(
+                "references and reference_labels must be given together", option="references"
+            )
+        is_same = references is None
+        arrays = _arrays_of(embeddings)
+        queries = _check(arrays, "embeddings", embeddings)
+        names = [_check_labels("labels", labels, len(queries))]
+        others = queries
+        if not is_same:
+            others = _check(arrays, "references", references)
+            if others.shape[1] != queries.shape[1]:
+                raise MetricError(
+                    f"references have {others.shape[1]} columns, embeddings {queries.shape[1]}",
+                    option="references",
+                )
+            names.append(_check_labels("reference_labels", reference_labels, len(others)))
+            if names[0].dtype.kind != names[1].dtype.kind:
+                raise MetricError(
+                    f"labels are of dtype {names[0].dtype}, reference_labels of {names[1].dtype}",
+                    option="reference_labels",
+                )
+        ids = np.unique(np.concatenate(names), return_inverse=True)[1].astype(np.int64)
+        query_ids, reference_ids = ids[: len(queries)], ids[0 if is_same else len(queries) :]
+        bias = None
+        if similarity == "cosine":
+            queries = arrays.normalize(queries)
+            others = queries if is_same else arrays.normalize(others)
+        elif similarity == "euclidean":
+            # |q - r|^2 = |q|^2 - 2 (q r - |r|^2 / 2); |q| is the same for all references.
+            bias = (others * others).sum(1) * -0.5
+        return cls(arrays, queries, others, bias, query_ids, reference_ids, is_same, memory_limit)
+
+    def map(self, function: Callable[[_Block], NDArray[Any]]) -> Iterable[NDArray[Any]]:
+        """Yield the result of a function for each block of queries with relevant references."""
+        totals = np.bincount(self.reference_ids, minlength=int(self.query_ids.max(initial=-1)) + 1)
+        counts = totals[self.query_ids] - self.is_same
+        reference_ids = self.arrays.labels(self.reference_ids)
+        size = len(self.reference_ids) * _COPIES * 4
+        rows = max(1, self.memory_limit // max(1, size))
+        for begin in range(0, len(self.query_ids), rows):
+            part = slice(begin, min(begin + rows, len(self.query_ids)))
+            has_relevant = counts[part] > 0
+            if not has_relevant.any():
+                continue
+            similarities = self.queries[part] @ self.references.T
+            if self.bias is not None:
+                similarities = similarities + self.bias[None, :]
+            query_ids = self.arrays.labels(self.query_ids[part])
+            is_other = query_ids[:, None] != reference_ids[None, :]
+            relevant = self.arrays.mask(similarities, ~is_other)
+            if self.is_same:
+                relevant = self.arrays.without_diagonal(relevant, begin)
+            keep = self.arrays.labels(np.flatnonzero(has_relevant))
+            yield function(
+                _Block(
+                    self.arrays,
+                    similarities[keep],
+                    relevant[keep],
+                    is_other[keep],
+                    counts[part][has_relevant],
+                )
+            )
+
+
+def _arrays_of(embeddings: Any) -> Arrays:
+    """Return the operations for the framework of an array."""
+    framework = type(embeddings).__module__.partition(".")[0]
+    if framework == "torch":
+        adapter: Any = importlib.import_module("covey.adapters.torch.metrics")
+        return adapter.TorchArrays(embeddings.device)  # type: ignore[no-any-return]
+    if framework in ("jax", "jaxlib"):
+        adapter = importlib.import_module("covey.adapters.jax_metrics")
+        return adapter.JaxArrays()  # type: ignore[no-any-return]
+    return NumpyArrays()
+
+
+def _check(arrays: Arrays, option: str, values: Any) -> Any:
+    """Return embeddings as a matrix without nan."""
+    try:
+        matrix = arrays.embeddings(values)
+    except (TypeError, ValueError) as error:
+        raise MetricError(f"it cannot be converted to an array: {error}", option=option) from None
+    if matrix.ndim != 2:
+        raise MetricError(
+            f"its shape is {tuple(matrix.shape)}; must be a row per example", option=option
+        )
+    invalid = arrays.to_numpy((matrix != matrix).sum(1))  # nan
+    if invalid.any():
+        raise MetricError(f"row {int(np.argmax(invalid > 0))} has nan", option=option)
+    return matrix
+
+
+def _check_labels(option: str, labels: Any, rows: int) -> NDArray[Any]:
+    if type(labels).__module__.partition(".")[0] == "torch":
+        labels = labels.detach().cpu()
+    array = np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]  # Keras has labels of shape (n, 1)
+    if array.dtype.kind == "O":
+        array = np.asarray(array.tolist())
+    if array.shape != (rows,) or array.dtype.kind not in "biuUS":
+        raise MetricError(
+            f"it has dtype {array.dtype} and shape {array.shape}; must be {rows} integers or "
+            "strings, a label per row",
+            option=option,
+        )
+    return array.astype(np.int64) if array.dtype.kind in "biu" else array
+
+
+def _parse_ks(ks: Iterable[int]) -> tuple[int, ...]:
+    listed = tuple(ks) if isinstance(ks, Iterable) else (ks,)
+    for k in listed:
+        if not isinstance(k, (int, np.integer)) or k < 1:
+            raise MetricError(option="ks", found=k, allowed="integers >= 1")
+    return tuple(map(int, listed))
+
+
+def _no_queries() -> MetricError:
+    return MetricError("no query has a reference with the same label", option="labels")
+
+
+class NumpyArrays:
+    """Operations on arrays of numpy."""
+
+    def embeddings(self, values: Any) -> Any:
+        array = np.asarray(values)
+        is_narrow = array.dtype == np.float16 or array.dtype.kind in "biu"
+        return array.astype(np.float32) if is_narrow else array
+
+    def labels(self, ids: NDArray[np.int64]) -> Any:
+        return ids
+
+    def normalize(self, embeddings: Any) -> Any:
+        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+        return embeddings / np.maximum(norms, np.finfo(embeddings.dtype).tiny)
+
+    def mask(self, values: Any, keep: Any) -> Any:
+        return np.where(keep, values, np.array(-np.inf, values.dtype))
+
+    def without_diagonal(self, values: Any, offset: int) -> Any:
+        rows = np.arange(len(values))
+        values[rows, offset + rows] = -np.inf
+        return values
+
+    def maximum(self, values: Any) -> Any:
+        return values.max(1)
+
+    def largest(self, values: Any, count: int) -> Any:
+        if count < values.shape[1]:
+            values = np.partition(values, values.shape[1] - count, axis=1)[:, -count:]
+        return np.sort(values, axis=1)[:, ::-1]
+
+    def count_at_least(self, descending: Any, thresholds: Any) -> Any:
+        width = descending.shape[1]
+        return np.stack(
+            [
+                width - np.searchsorted(row[::-1], limits, side="left")
+                for row, limits in zip(descending, thresholds, strict=True)
+            ]
+        )
+
+    def to_numpy(self, values: Any) -> NDArray[Any]:
+        return np.asarray(values)

@@ -1,0 +1,180 @@
+"""Retrieval metrics, judged by pytorch-metric-learning, torchmetrics and a sort in Python."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from pytorch_metric_learning.utils.inference import CustomKNN
+from torchmetrics.retrieval import RetrievalHitRate
+
+from covey.errors import MetricError
+from covey.metrics import map_at_r, r_precision, recall_at_k, retrieval_metrics
+
+FRAMEWORKS = {"numpy": np.asarray, "torch": torch.as_tensor, "jax": jnp.asarray}
+framework = pytest.mark.parametrize("convert", FRAMEWORKS.values(), ids=FRAMEWORKS)
+
+
+def embeddings(rows=400, classes=30, seed=0):
+    """Return embeddings around a centre per class, and class ids; classes differ in size."""
+    rng = np.random.default_rng(seed)
+    labels = np.sort(rng.integers(0, classes, rows) ** 2 // classes)
+    rng.shuffle(labels)
+    centres = rng.normal(size=(classes, 16))
+    return (centres[labels] + rng.normal(size=(rows, 16))).astype(np.float32), labels
+
+
+def judge(similarity, query, labels, reference=None, reference_labels=None):
+    """Return the metrics of pytorch-metric-learning."""
+    distance = (
+        CosineSimilarity() if similarity == "cosine" else LpDistance(normalize_embeddings=False)
+    )
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    calculator = AccuracyCalculator(
+        include=names, k="max_bin_count", knn_func=CustomKNN(distance), device=torch.device("cpu")
+    )
+    others = (None, None)
+    if reference is not None:
+        others = (torch.as_tensor(reference), torch.as_tensor(reference_labels))
+    found = calculator.get_accuracy(
+        torch.as_tensor(query), torch.as_tensor(labels), *others, ref_includes_query=False
+    )
+    return [found[name] for name in names]
+
+
+@framework
+@pytest.mark.parametrize("similarity", ["cosine", "euclidean"])
+@pytest.mark.parametrize("memory_limit", [1, 50_000, 1 << 28])
+def test_against_pytorch_metric_learning(convert, similarity, memory_limit):
+    x, y = embeddings()
+    options = {"similarity": similarity, "memory_limit": memory_limit}
+    found = retrieval_metrics(convert(x), y, ks=(1,), **options)
+    expected = judge(similarity, x, y)
+    assert [found.recall[1], found.r_precision, found.map_at_r] == pytest.approx(expected, abs=1e-6)
+    assert found.queries == np.isin(y, np.flatnonzero(np.bincount(y) > 1)).sum()
+    assert recall_at_k(convert(x), y, ks=(1,), **options) == found.recall
+    assert r_precision(convert(x), y, **options) == found.r_precision
+    assert map_at_r(convert(x), y, **options) == found.map_at_r
+
+
+@framework
+def test_references_against_pytorch_metric_learning(convert):
+    x, y = embeddings()
+    other, other_labels = embeddings(rows=300, seed=1)
+    found = retrieval_metrics(
+        convert(x), y, ks=(1,), references=convert(other), reference_labels=other_labels
+    )
+    expected = judge("cosine", x, y, other, other_labels)
+    assert [found.recall[1], found.r_precision, found.map_at_r] == pytest.approx(expected, abs=1e-6)
+
+
+@framework
+@pytest.mark.parametrize("k", [1, 3, 10, 1000])
+def test_recall_against_torchmetrics(convert, k):
+    x, y = embeddings()
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    rows, columns = np.nonzero(~np.eye(len(x), dtype=bool))
+    rate = RetrievalHitRate(top_k=k, empty_target_action="skip")
+    expected = rate(
+        torch.as_tensor((unit @ unit.T)[rows, columns]),
+        torch.as_tensor(y[rows] == y[columns]),
+        torch.as_tensor(rows),
+    )
+    assert recall_at_k(convert(x), y, ks=(k,))[k] == pytest.approx(float(expected), abs=1e-6)
+
+
+def ranked(x, y, ks):
+    """Return the metrics by a sort; irrelevant references precede relevant ones that tie."""
+    first, precisions, averages = [], [], []
+    for query in range(len(x)):
+        others = [each for each in range(len(x)) if each != query]
+        order = sorted(others, key=lambda each: (-float(x[query] @ x[each]), y[each] == y[query]))
+        relevant = [y[each] == y[query] for each in order]
+        total = sum(relevant)
+        if total:
+            first.append(relevant.index(True))
+            precisions.append(sum(relevant[:total]) / total)
+            hits = [sum(relevant[: i + 1]) / (i + 1) for i in range(total) if relevant[i]]
+            averages.append(sum(hits) / total)
+    recall = {k: np.mean(np.array(first) < k) for k in ks}
+    return recall, np.mean(precisions), np.mean(averages)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    rows=st.integers(2, 12),
+    convert=st.sampled_from(list(FRAMEWORKS.values())),
+    memory_limit=st.sampled_from([1, 600, 1 << 20]),
+)
+def test_ties(data, rows, convert, memory_limit):
+    # Few values, so that many similarities are equal; they are exact in float32.
+    x = np.array(
+        data.draw(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=2 * rows, max_size=2 * rows))
+    )
+    x = x.reshape(rows, 2).astype(np.float32)
+    y = np.array(
+        [0, 0, *data.draw(st.lists(st.integers(0, 3), min_size=rows - 2, max_size=rows - 2))]
+    )
+    found = retrieval_metrics(
+        convert(x), y, ks=(1, 2, 50), similarity="dot", memory_limit=memory_limit
+    )
+    recall, precision, average = ranked(x, y, (1, 2, 50))
+    assert found.recall == pytest.approx(recall)
+    assert (found.r_precision, found.map_at_r) == pytest.approx((precision, average))
+    assert recall_at_k(convert(x), y, ks=(1, 2, 50), similarity="dot") == found.recall
+
+
+def test_equal_embeddings_have_no_recall():
+    assert recall_at_k(np.ones((9, 4)), np.arange(9) % 3, ks=(1, 6, 7)) == {1: 0, 6: 0, 7: 1}
+
+
+def test_inputs():
+    import tensorflow as tf
+
+    x, y = embeddings(rows=60, classes=6)
+    expected = recall_at_k(x, y)
+    names = np.array(["owl", "wren", "crow", "tit", "jay", "emu"])[y]
+    for labels in (
+        y.tolist(),
+        names,
+        names.tolist(),
+        torch.as_tensor(y),
+        tf.constant(y),
+        y[:, None],
+    ):
+        assert recall_at_k(x, labels) == expected
+    assert recall_at_k(tf.constant(x), y) == expected
+    assert recall_at_k(torch.as_tensor(x).requires_grad_(), y) == expected
+    assert recall_at_k(x.astype(np.float64).tolist(), y) == expected
+    half = torch.as_tensor(x).to(torch.bfloat16)
+    assert recall_at_k(half, y) == recall_at_k(half.float().numpy(), y)
+
+
+@framework
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [
+        ({"embeddings": np.zeros((3, 2, 2))}, "embeddings"),
+        ({"embeddings": np.array([[0.0], [np.nan], [1.0]])}, "embeddings"),
+        ({"labels": [0, 1]}, "labels"),
+        ({"labels": [0.5, 1.5, 2.5]}, "labels"),
+        ({"labels": [0, 1, 2]}, "labels"),
+        ({"ks": (0,)}, "ks"),
+        ({"similarity": "manhattan"}, "similarity"),
+        ({"memory_limit": 0}, "memory_limit"),
+        ({"references": np.zeros((3, 1))}, "references"),
+        ({"references": np.zeros((3, 5)), "reference_labels": [0, 0, 0]}, "references"),
+        ({"references": np.zeros((3, 1)), "reference_labels": list("abc")}, "reference_labels"),
+    ],
+)
+def test_errors(convert, change, option):
+    arguments = {"embeddings": np.zeros((3, 1)), "labels": [0, 0, 1], "ks": (1,), **change}
+    arguments["embeddings"] = convert(arguments["embeddings"])
+    for metric in (recall_at_k, retrieval_metrics):
+        with pytest.raises(MetricError) as caught:
+            metric(**arguments)
+        assert caught.value.option == option
