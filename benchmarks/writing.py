@@ -24,6 +24,8 @@ TARGET = FOLDER / "written"
 TFDS_EXAMPLES = 40_000
 TFDS_UINT8_EXAMPLES = 10_000
 
+LIST_EXAMPLES = 20_000
+
 MEMORY = 64 << 20
 SIZES = (200_000, 2_000_000)
 
@@ -150,6 +152,41 @@ def measure(data: Data, table: Table, rounds: int) -> None:
     )
 
 
+# Lists.
+
+
+def lists(rounds: int) -> None:
+    """Measure examples whose numbers are in Python lists, as in JSON, in CPU time."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(LIST_EXAMPLES, 128)).astype(np.float32)
+    integers = rng.integers(0, 1000, (LIST_EXAMPLES, 128)).tolist()
+    values = {
+        "arrays of 128 float32": list(rows),
+        "lists of 128 floats": rows.tolist(),
+        "lists of 128 integers": integers,
+        "lists of 1 to 128 integers": [row[: i % 128 + 1] for i, row in enumerate(integers)],
+        "64 x 2 lists": rows.reshape(-1, 64, 2).tolist(),
+        "2 lists of different lengths": [
+            [row[: i % 64 + 1], row[64:]] for i, row in enumerate(integers)
+        ],
+    }
+    table = Table(
+        f"Writing {LIST_EXAMPLES:,} examples with lists of numbers, features inferred, medians",
+        ["value", "examples per CPU second"],
+    )
+    table.begin()
+    seconds: dict[str, list[float]] = {name: [] for name in values}
+    for _ in range(rounds):
+        for name, column in values.items():
+            clear()
+            start = time.process_time()
+            write(({"x": value, "label": i % 10} for i, value in enumerate(column)), None)
+            seconds[name].append(time.process_time() - start)
+    for name, measured in seconds.items():
+        table.add(name, rate(LIST_EXAMPLES, float(np.median(measured))))
+    clear()
+
+
 # Memory.
 
 
@@ -202,6 +239,7 @@ def run(data: Data, rounds: int) -> None:
     )
     table.begin()
     measure(data, table, rounds)
+    lists(rounds)
     memory(rounds)
 
 

@@ -172,16 +172,3 @@ def write_shards(drawings: Drawings, directory: str, options: argparse.Namespace
         with covey.RecordWriter(Path(directory) / f"{number:03}.tfrec") as writer:
             for block in features.encode_blocks(columns):
                 writer.write_block(block)
-
-
-def recall_at_1(embeddings: Any, labels: NDArray[np.int64], block: int = 1024) -> float:
-    """Return the fraction of rows whose nearest other row, by cosine, has the same label."""
-    vectors = np.asarray(embeddings, np.float32)
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    hits = 0
-    for begin in range(0, len(vectors), block):
-        cosines = vectors[begin : begin + block] @ vectors.T
-        row = np.arange(len(cosines))
-        cosines[row, begin + row] = -np.inf  # not itself
-        hits += int((labels[cosines.argmax(axis=1)] == labels[begin + row]).sum())
-    return hits / len(vectors)

@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     def recall() -> float:
         embeddings = network.predict(test.images, batch_size=1024, verbose=0)
-        return drawings.recall_at_1(embeddings, test.labels)
+        return covey.metrics.recall_at_k(embeddings, test.labels, ks=(1,))[1]
 
     print(f"{train.classes} classes for training, {test.classes} other classes for evaluation.")
     print(f"recall@1 before training: {recall():.4f}")

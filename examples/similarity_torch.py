@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     def recall() -> float:
         parts = torch.from_numpy(test.images).split(1024)
         embeddings = torch.cat([embed(network, part) for part in parts])
-        return drawings.recall_at_1(embeddings, test.labels)
+        return covey.metrics.recall_at_k(embeddings, test.labels, ks=(1,))[1]
 
     print(f"{train.classes} classes for training, {test.classes} other classes for evaluation.")
     print(f"recall@1 before training: {recall():.4f}")

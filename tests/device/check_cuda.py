@@ -305,6 +305,24 @@ def check_jax():
     return str(jax.devices()[0])
 
 
+def check_metrics():
+    """Metrics of embeddings on the device equal those of numpy."""
+    from covey.metrics import retrieval_metrics
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 200, 5000)
+    x = (rng.normal(size=(200, 64))[labels] + rng.normal(size=(5000, 64))).astype(np.float32)
+    expected = retrieval_metrics(x, labels)
+    found = retrieval_metrics(torch.as_tensor(x, device="cuda"), labels, memory_limit=1 << 24)
+    assert found.queries == expected.queries
+    for one, two in (
+        *((found.recall[k], expected.recall[k]) for k in expected.recall),
+        (found.r_precision, expected.r_precision),
+        (found.map_at_r, expected.map_at_r),
+    ):
+        assert abs(one - two) < 1e-3, (found, expected)
+
+
 def rate(batches, steps, warm=20):
     """Return batches per second."""
     iterator = iter(batches)

@@ -39,34 +39,6 @@ def save(path, images, labels):
     return path
 
 
-# recall@1.
-
-
-def test_recall_ignores_length_and_the_row_itself():
-    vectors = np.array([[1, 0], [5, 0.1], [0, 1], [0.2, 2], [1, 1], [-3, 0]], float)
-    # The last two rows are alone in their classes.
-    assert drawings.recall_at_1(vectors, np.array([0, 0, 1, 1, 2, 3])) == pytest.approx(4 / 6)
-    vectors = np.random.default_rng(0).normal(size=(50, 8))
-    assert drawings.recall_at_1(vectors, np.arange(50)) == 0
-    assert drawings.recall_at_1(vectors, np.zeros(50, int)) == 1
-
-
-@pytest.mark.parametrize("block", [1, 7, 101, 1024])
-def test_recall_equals_a_pairwise_comparison(block):
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, 10, 101)
-    vectors = rng.normal(size=(101, 5)) + rng.normal(size=(10, 5))[labels]
-    hits = 0
-    for one, vector in enumerate(vectors):
-        cosines = [
-            -2 if two == one else vector @ other / np.linalg.norm(vector) / np.linalg.norm(other)
-            for two, other in enumerate(vectors)
-        ]
-        hits += labels[one] == labels[int(np.argmax(cosines))]
-    assert 20 < hits < 90
-    assert drawings.recall_at_1(vectors, labels, block) == hits / 101
-
-
 # Data.
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from covey import _core
 from covey.arrays import SparseArray
-from covey.errors import FeatureError
+from covey.errors import FeatureError, escape
 from covey.schema.columns import NUMBERS, Shape, as_array, unify_shapes
 from covey.schema.image_inputs import is_hugging_face_image, is_picture, picture_dtype
 from covey.schema.images import Image
@@ -106,6 +106,13 @@ def _image_dtype(data: bytes | bytearray | memoryview) -> str:
 
 def _guess_list(value: list[Any] | tuple[Any, ...], example: int) -> Guess:
     """Return the type of a list of numbers, strings or arrays, or of nested lists."""
+    if value and isinstance(value[0], Mapping):
+        names = ", ".join(f"{escape(str(name))!r}: [...]" for name in list(value[0])[:3])
+        raise FeatureError(
+            "the value is a list of dicts",
+            remedy=f"convert it to a dict of lists, {{{names}}}, which is how TFDS stores a "
+            "Sequence of dicts",
+        )
     if value and all(isinstance(each, np.ndarray) and each.ndim for each in value):
         if len({each.shape for each in value}) == 1:
             return guess_value(np.stack(value), example)
