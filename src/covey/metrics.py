@@ -39,8 +39,8 @@ class RetrievalKeywords(TypedDict, total=False):
 
 
 DEFAULT_MEMORY_LIMIT = 256 << 20
-# Arrays of the size of a block that exist at the same time: similarities, masks, and copies.
-_COPIES = 5
+# Bytes of a query and a reference in a block: similarities, masks, and copies of them.
+_BYTES_PER_PAIR = 20
 
 
 class Arrays(Protocol):
@@ -50,8 +50,8 @@ class Arrays(Protocol):
         """Return embeddings as a matrix of floats; float16 and integers become float32."""
         ...
 
-    def labels(self, ids: NDArray[np.int64]) -> Any:
-        """Return class ids as an array on the device of the embeddings."""
+    def integers(self, values: NDArray[np.int64]) -> Any:
+        """Return integers below 2**31 as an array on the device of the embeddings."""
         ...
 
     def normalize(self, embeddings: Any) -> Any:
@@ -62,8 +62,8 @@ class Arrays(Protocol):
         """Return `values`, with -inf where `keep` is false."""
         ...
 
-    def without_diagonal(self, values: Any, offset: int) -> Any:
-        """Return `values`, with -inf in row i and column ``offset + i``."""
+    def exclude(self, values: Any, columns: Any) -> Any:
+        """Return `values`, with -inf in one column of each row."""
         ...
 
     def maximum(self, values: Any) -> Any:
@@ -280,32 +280,21 @@ class _Queries:
         """Yield the result of a function for each block of queries with relevant references."""
         totals = np.bincount(self.reference_ids, minlength=int(self.query_ids.max(initial=-1)) + 1)
         counts = totals[self.query_ids] - self.is_same
-        reference_ids = self.arrays.labels(self.reference_ids)
-        size = len(self.reference_ids) * _COPIES * 4
-        rows = max(1, self.memory_limit // max(1, size))
-        for begin in range(0, len(self.query_ids), rows):
-            part = slice(begin, min(begin + rows, len(self.query_ids)))
-            has_relevant = counts[part] > 0
-            if not has_relevant.any():
-                continue
-            similarities = self.queries[part] @ self.references.T
+        counted = np.flatnonzero(counts)
+        reference_ids = self.arrays.integers(self.reference_ids)
+        rows = max(1, self.memory_limit // (max(1, len(self.reference_ids)) * _BYTES_PER_PAIR))
+        for begin in range(0, len(counted), rows):
+            part = counted[begin : begin + rows]
+            chosen = self.arrays.integers(part)
+            similarities = self.queries[chosen] @ self.references.T
             if self.bias is not None:
                 similarities = similarities + self.bias[None, :]
-            query_ids = self.arrays.labels(self.query_ids[part])
+            query_ids = self.arrays.integers(self.query_ids[part])
             is_other = query_ids[:, None] != reference_ids[None, :]
             relevant = self.arrays.mask(similarities, ~is_other)
             if self.is_same:
-                relevant = self.arrays.without_diagonal(relevant, begin)
-            keep = self.arrays.labels(np.flatnonzero(has_relevant))
-            yield function(
-                _Block(
-                    self.arrays,
-                    similarities[keep],
-                    relevant[keep],
-                    is_other[keep],
-                    counts[part][has_relevant],
-                )
-            )
+                relevant = self.arrays.exclude(relevant, chosen)
+            yield function(_Block(self.arrays, similarities, relevant, is_other, counts[part]))
 
 
 def _arrays_of(embeddings: Any) -> Arrays:
@@ -373,8 +362,8 @@ class NumpyArrays:
         is_narrow = array.dtype == np.float16 or array.dtype.kind in "biu"
         return array.astype(np.float32) if is_narrow else array
 
-    def labels(self, ids: NDArray[np.int64]) -> Any:
-        return ids
+    def integers(self, values: NDArray[np.int64]) -> Any:
+        return values.astype(np.int32)
 
     def normalize(self, embeddings: Any) -> Any:
         norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
@@ -383,9 +372,8 @@ class NumpyArrays:
     def mask(self, values: Any, keep: Any) -> Any:
         return np.where(keep, values, np.array(-np.inf, values.dtype))
 
-    def without_diagonal(self, values: Any, offset: int) -> Any:
-        rows = np.arange(len(values))
-        values[rows, offset + rows] = -np.inf
+    def exclude(self, values: Any, columns: Any) -> Any:
+        values[np.arange(len(values)), columns] = -np.inf
         return values
 
     def maximum(self, values: Any) -> Any:

@@ -18,8 +18,8 @@ class JaxArrays:
         array = jnp.asarray(values)
         return array if array.dtype in (jnp.float32, jnp.float64) else array.astype(jnp.float32)
 
-    def labels(self, ids: NDArray[np.int64]) -> Any:
-        return jnp.asarray(ids.astype(np.int32))  # JAX has no int64 by default
+    def integers(self, values: NDArray[np.int64]) -> Any:
+        return jnp.asarray(values.astype(np.int32))  # JAX has no int64 by default
 
     def normalize(self, embeddings: Any) -> Any:
         norms = jnp.linalg.norm(embeddings, axis=1, keepdims=True)
@@ -28,9 +28,8 @@ class JaxArrays:
     def mask(self, values: Any, keep: Any) -> Any:
         return jnp.where(keep, values, -jnp.inf)
 
-    def without_diagonal(self, values: Any, offset: int) -> Any:
-        rows = jnp.arange(len(values))
-        return values.at[rows, offset + rows].set(-jnp.inf)
+    def exclude(self, values: Any, columns: Any) -> Any:
+        return values.at[jnp.arange(len(values)), columns].set(-jnp.inf)
 
     def maximum(self, values: Any) -> Any:
         return values.max(1)

@@ -24,8 +24,8 @@ class TorchArrays:
         is_wide = tensor.dtype in (torch.float32, torch.float64)
         return tensor if is_wide else tensor.float()
 
-    def labels(self, ids: NDArray[np.int64]) -> Any:
-        return torch.as_tensor(ids, device=self._device)
+    def integers(self, values: NDArray[np.int64]) -> Any:
+        return torch.as_tensor(values.astype(np.int32), device=self._device)
 
     def normalize(self, embeddings: Any) -> Any:
         return torch.nn.functional.normalize(embeddings, eps=torch.finfo(embeddings.dtype).tiny)
@@ -33,9 +33,8 @@ class TorchArrays:
     def mask(self, values: Any, keep: Any) -> Any:
         return values.masked_fill(~keep, -torch.inf)
 
-    def without_diagonal(self, values: Any, offset: int) -> Any:
-        rows = torch.arange(len(values), device=self._device)
-        values[rows, offset + rows] = -torch.inf
+    def exclude(self, values: Any, columns: Any) -> Any:
+        values[torch.arange(len(values), device=self._device), columns] = -torch.inf
         return values
 
     def maximum(self, values: Any) -> Any:
