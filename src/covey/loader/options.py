@@ -124,11 +124,15 @@ class LoadOptions:
         world_size: Number of processes (default: 1).
         mode: ``"split"`` divides every batch among the ranks; ``"independent"`` gives every rank
             batches of its own.
-        select: Name of the feature that is x, or a list of names, for a dict of them (default: all
-            features except the label). y is the class id.
+        select: Name of the feature that is x; a list of names, for a dict of them; or ``"all"``
+            features except the label (default: the input, which is the only image or sound, else
+            the only feature that is neither a class label nor named like a file name or an id; all
+            features if there is no such feature, or more than one). y is the class id.
         as_dict: Return one dict of features and label instead of ``(x, y)``.
-        transform: Function of one example, a dict of the selected features and the label; returns
-            the example to use. It is called in several threads, as are the next two.
+        transform: Function of one example, a dict of the selected features and the label. It
+            returns a dict, whose features except the label are x, or one value, which is x. All
+            examples must have the same features. It is called in several threads, as are the next
+            two.
         batch_transform: Function of x and y, or of the dict; returns the batch.
         augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns ``(x, y)``,
             called before `batch_transform`; a :class:`covey.augmenters.Augmenter`, for instance.
