@@ -23,6 +23,7 @@ from covey.schema.pixels import ImageColumn, count_native, decode_each, locate_s
 
 if TYPE_CHECKING:
     from covey.loader.collate import ResultCheck
+    from covey.loader.padding import Padding
 
 SELECT_ALL = "all"
 """Value of `select` for all features except the label, unless a feature has that name."""
@@ -41,9 +42,10 @@ class BatchFormat:
     Args:
         examples: The dataset.
         options: The features, hooks and structure of a batch.
+        extra_padding: As for :class:`covey.loader.padding.Padding`.
     """
 
-    def __init__(self, examples: Examples, options: LoadOptions) -> None:
+    def __init__(self, examples: Examples, options: LoadOptions, *, extra_padding: int = 0) -> None:
         self.examples = examples
         self.options = options
         self.transform = _hook("transform", options.transform)
@@ -72,6 +74,11 @@ class BatchFormat:
         """Features of x."""
         self.features = decoded
         """Decoded features: those of x, and the label if it can be compared with the index."""
+        self._padding: Padding | None = None
+        if options.is_padded:
+            from covey.loader.padding import Padding  # on first use
+
+            self._padding = Padding(decoded, names, label, options, extra=extra_padding)
         self._results: ResultCheck | None = None
         if self.transform is not None:
             from covey.loader.collate import ResultCheck  # on first use
@@ -81,6 +88,10 @@ class BatchFormat:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchFormat, (self.examples, self.options)
+
+    def with_extra_padding(self) -> BatchFormat:
+        """Return a format whose rows are padded to one more value than the longest row has."""
+        return BatchFormat(self.examples, self.options, extra_padding=1)
 
     def _check_image_options(self) -> None:
         options = self.options
@@ -168,7 +179,12 @@ class BatchFormat:
     @property
     def is_native(self) -> bool:
         """Whether the native core can build batches without Python."""
-        return not self.has_hooks and not self.options.pixels.ragged
+        return not (self.has_hooks or self._padding or self.options.pixels.ragged)
+
+    @property
+    def pads_to_longest(self) -> bool:
+        """Whether the length of a padded feature is that of the longest row of a batch."""
+        return self._padding is not None and self._padding.is_open
 
     def native_source(self, ids: Ids) -> NativeSource | None:
         """Return what the native core needs to build batches, or None if it cannot."""
@@ -204,6 +220,9 @@ class BatchFormat:
             columns = self._transform(
                 self.transform, self._results, columns, ids, key, check_cancelled
             )
+        if self._padding is not None:
+            columns = self._named(columns)
+            columns = self._padding.apply(columns, partial(self._row_fields, ids, key))
         y = classes
         if y is None and self.examples.label is not None:
             y = self.examples.labels_of(ids)

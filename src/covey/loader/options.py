@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -108,6 +108,9 @@ class LoadKeywords(TypedDict, total=False):
     flip: bool
     views: int
     decode: Decode
+    pad: float | Mapping[str, Any] | None
+    pad_length: int | Mapping[str, int] | None
+    truncate: bool
     threads: int | None
     prefetch: int | None
     reuse_buffers: bool
@@ -151,6 +154,13 @@ class LoadOptions:
         decode: ``"exact"`` returns the pixels that Pillow returns, within one level if they are
             resized. ``"fast"`` decodes JPEGs at 1/2, 1/4 or 1/8 of their size if `image_size` is
             smaller still.
+        pad: Value with which ragged features are padded to the longest row of a batch, True for 0;
+            or a dict of the features to pad and their values, among them features that `transform`
+            returns. Strings are padded with ``""``. x then is a dict, with the lengths of the rows
+            of the feature ``tokens`` as ``tokens_length`` (int64).
+        pad_length: Length of padded features, or a dict of lengths by feature (default: that of the
+            longest row of a batch). A longer row raises FeatureError.
+        truncate: Truncate rows that are longer than `pad_length`.
         threads: Number of threads that prefetch batches (default: one per CPU core). 0 disables
             prefetching.
         prefetch: Maximum number of prefetched batches (default: depends on their size).
@@ -179,6 +189,9 @@ class LoadOptions:
     flip: bool = False
     views: int = 1
     decode: Decode = "exact"
+    pad: float | Mapping[str, Any] | None = None
+    pad_length: int | Mapping[str, int] | None = None
+    truncate: bool = False
     threads: int | None = None
     prefetch: int | None = None
     reuse_buffers: bool = False
@@ -191,10 +204,31 @@ class LoadOptions:
         if self.image_size not in (None, "ragged"):
             object.__setattr__(self, "image_size", parse_size(self.image_size))
         _ = self.pixels  # checks the options of images
+        self._check_padding()
         if self.select is not None and not isinstance(self.select, Iterable):
             raise FeatureError(
                 option="select", found=self.select, allowed="a name or a list of names"
             )
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether ragged features are padded."""
+        return self.pad is not None and self.pad is not False
+
+    def _check_padding(self) -> None:
+        if isinstance(self.pad_length, Mapping):
+            for length in self.pad_length.values():
+                check_int("pad_length", length, 1)
+        elif self.pad_length is not None:
+            check_int("pad_length", self.pad_length, 1)
+        for option, given, needed, is_valid in (
+            ("pad_length", self.pad_length, "pad", self.pad_length is None or self.is_padded),
+            ("truncate", self.truncate, "pad_length", not self.truncate or self.pad_length),
+        ):
+            if not is_valid:
+                raise FeatureError(
+                    f"{needed}= is not given", option=option, found=given, allowed="omitted"
+                )
 
     @property
     def pixels(self) -> PixelOptions:
