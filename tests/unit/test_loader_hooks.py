@@ -193,6 +193,18 @@ def test_results_of_transform_with_different_structures(ds, name):
     assert (caught.value.step, caught.value.row) == (1, 0)
 
 
+class Unreadable:
+    def __array__(self, *arguments, **keywords):
+        raise RuntimeError("it has no array")
+
+
+def test_an_error_of_a_value_that_is_converted_names_the_record(ds):
+    with pytest.raises(RuntimeError, match="it has no array") as caught:
+        ds.sequential(10, transform=lambda each: {"x": Unreadable()}).batch(1)
+    shown = [*getattr(caught.value, "__notes__", []), str(caught.value)]
+    assert any(str(ds.place(10)) in each for each in shown)
+
+
 def test_message_of_an_invalid_result(ds):
     with pytest.raises(FeatureError) as caught:
         ds.sequential(10, transform=lambda each: (each["x"], 1)).batch(1)

@@ -228,7 +228,12 @@ def test_invalid_results_of_transform(sentences, name):
     transform, pad, feature = INVALID_RESULTS[name]
     with pytest.raises(FeatureError) as caught:
         sentences.batches(5, 3, transform=transform, pad=pad, select="all").batch(0)
-    assert caught.value.feature == feature
+    assert (caught.value.feature, caught.value.step) == (feature, 0)
+
+
+def test_features_that_a_transform_removes(sentences):
+    removed = sentences.batches(5, 3, pad=True, transform=lambda each: {"tokens": each["tokens"]})
+    assert list(removed.batch(0)[0]) == ["tokens", "tokens_length"]
 
 
 # Options.
@@ -265,7 +270,7 @@ def test_invalid_options(sentences, options, option, feature):
 
 
 def test_invalid_lengths(sentences):
-    for length in (0, -1, "8", 2.5, {"tokens": 0}):
+    for length in (0, -1, "8", 2.5, True, 2**31, {"tokens": 0}):
         with pytest.raises(PlanError) as caught:
             sentences.batches(5, 3, pad=0, pad_length=length)
         assert caught.value.option == "pad_length"

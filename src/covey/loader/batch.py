@@ -221,8 +221,12 @@ class BatchFormat:
                 self.transform, self._results, columns, ids, key, check_cancelled
             )
         if self._padding is not None:
-            columns = self._named(columns)
-            columns = self._padding.apply(columns, partial(self._row_fields, ids, key))
+            try:
+                locate = partial(self._row_fields, ids, key)
+                columns = self._padding.apply(self._named(columns), locate)
+            except FeatureError as error:
+                error.step = key.step
+                raise
         y = classes
         if y is None and self.examples.label is not None:
             y = self.examples.labels_of(ids)
@@ -300,6 +304,9 @@ class BatchFormat:
                 check(result, key.step, key.row + row)
             except FeatureError as error:
                 vars(error).update(self._row_fields(ids, key, row))
+                raise
+            except Exception as error:  # of a value that is converted to an array
+                add_location(error, f"in transform= of {self.examples.place(int(ids[row]))}")
                 raise
             results.append(result)
         return check.collate(results)

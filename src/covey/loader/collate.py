@@ -71,7 +71,7 @@ def _invalid(path: tuple[str, ...], found: str, allowed: str) -> FeatureError:
         option="result of transform",
         found=found,
         allowed=allowed,
-        remedy="to add values, return a dict: {**example, 'name': value}",
+        remedy="" if path else "to add values, return a dict: {**example, 'name': value}",
     )
 
 

@@ -87,6 +87,7 @@ def add_location(error: Exception, location: str) -> None:
 
 MAX_THREADS = 1024
 MAX_PREFETCH = 2**20
+MAX_PAD_LENGTH = 2**31 - 1
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -218,9 +219,9 @@ class LoadOptions:
     def _check_padding(self) -> None:
         if isinstance(self.pad_length, Mapping):
             for length in self.pad_length.values():
-                check_int("pad_length", length, 1)
+                check_int("pad_length", length, 1, MAX_PAD_LENGTH)
         elif self.pad_length is not None:
-            check_int("pad_length", self.pad_length, 1)
+            check_int("pad_length", self.pad_length, 1, MAX_PAD_LENGTH)
         for option, given, needed, is_valid in (
             ("pad_length", self.pad_length, "pad", self.pad_length is None or self.is_padded),
             ("truncate", self.truncate, "pad_length", not self.truncate or self.pad_length),

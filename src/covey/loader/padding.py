@@ -129,6 +129,8 @@ class Padding:
                 if not isinstance(target, dict):
                     target = {}
             if last not in target:
+                if self._is_partial:  # the transform removed it from all examples
+                    continue
                 raise FeatureError(
                     "transform did not return it",
                     feature=feature.name,
@@ -227,7 +229,7 @@ def check_value(name: str, value: Any, dtype: str) -> None:
         is_valid = not isinstance(value, (bool, np.bool_)) and _is_in(value, low, high)
         allowed = f"an integer from {low} to {high}"
     else:
-        is_valid, allowed = _is_float(value, dtype), "a number"
+        is_valid, allowed = _is_float(value, dtype), f"a number in the range of {dtype}"
     if not is_valid:
         raise FeatureError(
             f"the feature is {dtype}", feature=name, option="pad", found=value, allowed=allowed
