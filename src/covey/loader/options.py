@@ -66,7 +66,10 @@ def augment(hook: Hook, x: Any, y: Any, key: BatchKey, *, is_warmup: bool = Fals
     result = hook(x, y, key.examples_per_class, is_warmup, key=key)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise PlanError(
-            option="result of the augmenter", found=type(result).__name__, allowed="a pair (x, y)"
+            step=key.step,
+            option="result of the augmenter",
+            found=type(result).__name__,
+            allowed="a pair (x, y)",
         )
     return tuple(map(_stack_scalars, result))
 
@@ -217,6 +220,8 @@ class LoadOptions:
         return self.pad is not None and self.pad is not False
 
     def _check_padding(self) -> None:
+        if isinstance(self.pad, Mapping) and not all(isinstance(key, str) for key in self.pad):
+            raise FeatureError(option="pad", found=self.pad, allowed="a dict of feature names")
         if isinstance(self.pad_length, Mapping):
             for length in self.pad_length.values():
                 check_int("pad_length", length, 1, MAX_PAD_LENGTH)

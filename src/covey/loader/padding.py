@@ -16,6 +16,7 @@ from covey.errors import FeatureError
 from covey.loader.collate import ROW_TYPES, Locate, describe
 from covey.loader.options import LoadOptions
 from covey.schema import Features, Ragged, Sparse, Steps, Tensor
+from covey.schema.codec import flat_items, nest
 from covey.schema.columns import STRINGS
 from covey.schema.types import Feature
 
@@ -118,17 +119,9 @@ class Padding:
             columns: The nested columns of a batch.
             locate: Returns the location of a row, for errors.
         """
-        result = dict(columns)
+        flat = dict(flat_items(columns))
         for feature in self._padded:
-            *parents, last = feature.path
-            target: Any = result
-            for parent in parents:
-                if isinstance(target.get(parent), Mapping):
-                    target[parent] = dict(target[parent])
-                target = target.get(parent, {})
-                if not isinstance(target, dict):
-                    target = {}
-            if last not in target:
+            if feature.path not in flat:
                 if self._is_partial:  # the transform removed it from all examples
                     continue
                 raise FeatureError(
@@ -136,17 +129,17 @@ class Padding:
                     feature=feature.name,
                     remedy="return it, or do not name it in pad=",
                 )
-            if feature.length_path[-1] in target:
+            if feature.length_path in flat:
                 raise FeatureError(
                     f"transform returned it; it is the name of the lengths of {feature.name!r}",
                     feature="/".join(feature.length_path),
                     remedy="return it under another name",
                 )
-            rows = _as_ragged(feature, target[last])
-            target[last], target[feature.length_path[-1]] = self._pad(feature, rows, locate)
+            rows = _as_ragged(feature, flat[feature.path])
+            flat[feature.path], flat[feature.length_path] = self._pad(feature, rows, locate)
         if self._is_partial:
-            _check_lists(result)
-        return result
+            _check_lists(flat)
+        return nest(flat)
 
     def _pad(
         self, feature: _PaddedFeature, rows: RaggedArray, locate: Locate
@@ -197,7 +190,7 @@ def _check_names(option: str, given: Mapping[str, Any], allowed: list[str]) -> N
             raise FeatureError(
                 option=option,
                 found=dict(given),
-                feature=name if isinstance(name, str) else None,
+                feature=name,
                 allowed=f"a dict of the ragged features {listed}" if listed else "None",
             )
 
@@ -278,16 +271,15 @@ def _as_ragged(feature: _PaddedFeature, column: Any) -> RaggedArray:
     )
 
 
-def _check_lists(columns: Mapping[str, Any], path: Path = ()) -> None:
+def _check_lists(flat: Mapping[Path, Any]) -> None:
     """Reject columns of arrays of different shapes, which a transform returned."""
-    for name, column in columns.items():
-        if isinstance(column, Mapping):
-            _check_lists(column, (*path, name))
-        elif isinstance(column, list) and not isinstance(column[0], (str, bytes)):
+    for path, column in flat.items():
+        if isinstance(column, list) and not isinstance(column[0], (str, bytes)):
+            name = "/".join(path)
             raise FeatureError(
                 "transform returned rows of different shapes, and it is not a ragged feature of "
                 "the dataset",
-                feature="/".join((*path, name)),
+                feature=name,
                 option="pad",
                 remedy=f"name the features to pad: pad={{{name!r}: 0}}",
             )
