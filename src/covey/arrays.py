@@ -170,9 +170,66 @@ class RaggedArray:
         """Length of each row."""
         return np.diff(self.row_splits)
 
+    def pad(self, value: Any = 0, length: int | None = None) -> Any:
+        """Return the rows as one array of shape ``(rows, length, ...)``.
+
+        Args:
+            value: Value of the elements after the end of a row; strings are always ``""``.
+            length: Length of all rows; longer ones are truncated (default: that of the longest).
+
+        Raises:
+            ValueError: If rows differ in other dimensions than the first one.
+
+        >>> RaggedArray.of([[1, 2, 3], [], [4]]).pad(-1)
+        array([[ 1,  2,  3],
+               [-1, -1, -1],
+               [ 4, -1, -1]])
+        """
+        if self.row_shapes is not None or isinstance(self.values, RaggedArray):
+            raise ValueError("rows differ in other dimensions than the first one")
+        lengths, first = self.row_lengths, int(self.row_splits[0])
+        values = self.values[first : int(self.row_splits[-1])]  # a slice begins anywhere in them
+        if length is None:
+            length = int(lengths.max(initial=0))
+        row_splits, keep = self.row_splits - first, None
+        if (lengths > length).any():
+            keep = np.arange(len(values)) - np.repeat(row_splits[:-1], lengths) < length
+        if isinstance(values, StringArray):
+            return _pad_strings(values, row_splits, length, keep)
+        kept = values if keep is None else values[keep]
+        padded = np.full((len(self), length, *values.shape[1:]), value, values.dtype)
+        padded[np.arange(length) < lengths[:, np.newaxis]] = kept
+        return padded
+
     def tolist(self) -> list[Any]:
         """Return the rows as nested lists."""
         return [row.tolist() for row in self]
+
+
+def _pad_strings(
+    strings: StringArray,
+    row_splits: NDArray[np.int64],
+    length: int,
+    keep: NDArray[np.bool_] | None,
+) -> StringArray:
+    """Return rows of strings with empty strings after the end of each row.
+
+    Args:
+        strings: The strings of all rows.
+        row_splits: Offset of each row in `strings`, and the end of the last one.
+        length: Length of all rows.
+        keep: Which items of `strings` are not truncated; None if all are kept.
+    """
+    data = strings.data[int(strings.offsets[0]) : int(strings.offsets[-1])]
+    sizes = np.diff(strings.offsets).reshape(strings.shape)
+    if keep is not None:
+        kept = np.repeat(keep, max(1, strings._width))
+        data = data[np.repeat(kept, sizes.ravel())]
+    padded = RaggedArray(sizes, row_splits).pad(0, length)
+    offsets = np.zeros(padded.size + 1, np.int64)
+    np.cumsum(padded.ravel(), out=offsets[1:])
+    row_shape = (length, *strings.row_shape)
+    return StringArray(data, offsets, strings.text, row_shape, len(row_splits) - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -80,6 +80,8 @@ class CoveyError(Exception):
         record: Record in the file, from 0.
         example: Example in the source of a write, from 0.
         offset: Byte offset in the file.
+        step: Step of the batch, over all epochs.
+        row: Row in the batch of all ranks, from 0.
         feature: Name of the feature.
         option: Name of the argument.
         found: Invalid value of the argument or field.
@@ -101,6 +103,8 @@ class CoveyError(Exception):
         record: int | None = None,
         example: int | None = None,
         offset: int | None = None,
+        step: int | None = None,
+        row: int | None = None,
         feature: str | None = None,
         option: str | None = None,
         found: Any = UNSET,
@@ -114,6 +118,8 @@ class CoveyError(Exception):
         self.record = record
         self.example = example
         self.offset = offset
+        self.step = step
+        self.row = row
         self.feature = feature
         self.option = option
         self.found = found
@@ -137,6 +143,10 @@ class CoveyError(Exception):
             where.append(f"byte {self.offset}")
         if self.example is not None:
             where.append(f"example {self.example}")
+        if self.step is not None:
+            where.append(f"step {self.step}")
+        if self.row is not None:
+            where.append(f"row {self.row}")
         if self.feature is not None:
             where.append(f"feature {self.feature!r}")
         what = []

@@ -451,6 +451,10 @@ def test_training_on_two_devices(two_devices):
 # Two processes.
 
 
+def first_row(example):
+    return {"t": example["x"][0]}
+
+
 def act_as(rank, directory, address):
     """One of two processes, with two devices each."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -479,10 +483,13 @@ def act_as(rank, directory, address):
         (different, ds.sequential(100, mode="independent", **share)),
         ("have 1 to 2 steps", ds.sequential(70, mode="independent", **share)),
         ("3 rows.* 2 devices", ds.batches(2, 3, **share)),
+        ("pads rows to the longest", ds.batches(4, 3, transform=first_row, pad={"t": 0}, **share)),
     ]
     for message, each in invalid:
         with pytest.raises(PlanError, match=message):
             each.to_jax(everywhere)
+    fixed = ds.batches(4, 3, transform=first_row, pad={"t": 0}, pad_length=5, **share)
+    assert next(fixed.to_jax(everywhere))[0]["t"].shape == (12, 5)
     # Arrays of one process, and arrays that are replicated in all.
     assert next(ds.batches(4, 3).to_jax())[0].is_fully_addressable
     shared = next(ds.batches(4, 3, seed=1).to_jax(NamedSharding(everywhere, PartitionSpec())))[0]

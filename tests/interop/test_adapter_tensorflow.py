@@ -159,6 +159,24 @@ def test_ragged_rows_without_a_tensor_type(tmp_path):
         assert padded.to_tf().element_spec[0] == tf.TensorSpec([None, 4], tf.float64)
 
 
+def halve(x, y):
+    return {**x, "half": x["x"] / 2, "first": x["x"][:, :1]}, y
+
+
+def test_element_spec_of_padded_features(made):
+    def specs(**options):
+        spec = made("ragged").batches(4, 2, steps_per_epoch=9, **options).to_tf().element_spec[0]
+        assert spec["x_length"] == tf.TensorSpec([8], tf.int64)
+        return {name: tuple(each.shape) for name, each in spec.items() if name != "x_length"}
+
+    assert specs(pad=0) == {"x": (8, None)}
+    assert specs(pad=0, pad_length=5) == {"x": (8, 5)}
+    # The first and the last batch have rows of the same length.
+    assert specs(pad=0, transform=lambda each: {"x": each["x"][:1]}) == {"x": (8, None)}
+    hooked = specs(pad=0, batch_transform=halve)
+    assert hooked == {"x": (8, None), "half": (8, None), "first": (8, 1)}
+
+
 # Shapes that differ.
 
 

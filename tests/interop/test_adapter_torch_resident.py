@@ -150,6 +150,20 @@ def test_columns_that_are_refused(made, tmp_path):
             assert caught.value.option == "resident"
 
 
+def test_padded_columns(made):
+    with pytest.raises(PlanError) as caught:
+        resident(made("ragged").batches(2, 2, pad=0))
+    assert caught.value.option == "resident"
+    options = {"seed": 3, "pad": 0, "pad_length": 6}
+    expected = made("ragged").batches(2, 2, **options).take(20)
+    found = resident(made("ragged").batches(2, 2, **options))
+    for (x, y), (right_x, right_y) in zip(found, expected, strict=False):
+        assert {name: each.tolist() for name, each in x.items()} == {
+            name: each.tolist() for name, each in right_x.items()
+        }
+        assert y.tolist() == right_y.tolist()
+
+
 def test_options_of_a_dataloader_are_refused(ds):
     with pytest.raises(PlanError) as caught:
         resident(load(ds), num_workers=2)

@@ -150,9 +150,11 @@ def as_arrays(value):
 def iterate_kinds(directory):
     for kind in ("many", "ragged", "strings", "gzip", "where"):
         ds = make(directory / kind, kind)
-        expected = [digest(as_arrays(batch)) for batch in load(ds).to_torch()]
-        found = load(ds).to_torch(**workers(2))
-        assert [digest(as_arrays(batch)) for batch in found] == expected, kind
+        padding = [{"pad": 0}, {"pad": -1, "pad_length": 9}] if kind == "ragged" else []
+        for options in ({}, *padding):
+            expected = [digest(as_arrays(batch)) for batch in load(ds, **options).to_torch()]
+            found = load(ds, **options).to_torch(**workers(2))
+            assert [digest(as_arrays(batch)) for batch in found] == expected, kind
 
 
 def test_datasets_of_all_kinds(tmp_path, run):

@@ -12,7 +12,7 @@ import torch
 from loaded import NATIVE, OTHERS, numbers_of
 
 from covey.augmenters import ContrastiveAugmenter
-from covey.errors import PlanError
+from covey.errors import FeatureError, PlanError
 
 STEPS = 7
 ADAPTERS = {
@@ -138,6 +138,71 @@ def test_an_error_of_a_hook(ds, adapter, threads):
     loader = ds.sequential(10, batch_transform=fail, threads=threads)
     with pytest.raises((ValueError, tf.errors.OpError), match="that is 95"):
         Epochs(adapter, loader)()
+
+
+# Results of transform.
+
+
+def add_features(example, rng):
+    x = example["x"]
+    return {**example, "sum": x.sum(), "deep": {"noise": rng.random(2).astype(np.float32)}}
+
+
+@pytest.mark.parametrize("options", [{}, {"select": "x"}, {"select": ["x"]}, {"as_dict": True}])
+def test_features_that_a_transform_adds(ds, adapter, options):
+    expected = [plain(batch) for batch in load(ds, transform=add_features, **options)]
+    x = expected[0] if options.get("as_dict") else expected[0][0]
+    assert set(x) - {"label"} == {"x", "sum", "deep"}
+    assert Epochs(adapter, load(ds, transform=add_features, **options))() == expected
+
+
+def as_pair(example, step):
+    return (example["x"], example["label"]) if step >= 3 else example
+
+
+def test_invalid_result_of_a_transform(ds, adapter):
+    loader = load(ds, transform=as_pair)
+    if adapter == "tensorflow":  # the last batch determines the type, too
+        with pytest.raises(FeatureError) as caught:
+            loader.to_tf()
+        assert caught.value.step == STEPS - 1
+    else:
+        batches = iter(ADAPTERS[adapter](loader))
+        for _ in range(3):
+            next(batches)
+        with pytest.raises(FeatureError) as caught:
+            next(batches)
+        assert caught.value.step == 3
+    assert (caught.value.option, caught.value.row) == ("result of transform", 0)
+    assert caught.value.found.startswith("tuple of (float32 array of shape (2, 3), ")
+
+
+# Padding.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pad": 0},
+        {"pad": {"x": -1}, "as_dict": True},
+        {"pad": 0, "pad_length": 2, "truncate": True},
+        {"pad": {"t": 0.5}, "transform": lambda each: {"t": each["x"] / 2, "n": 1}},
+    ],
+)
+def test_padded_features(made, adapter, options):
+    def make():
+        return load(made("ragged"), **options)
+
+    expected = [plain(batch) for batch in make()]
+    assert Epochs(adapter, make())() == expected
+    x = expected[0] if options.get("as_dict") else expected[0][0]
+    (name,) = {"x", "t"} & set(x)
+    longest = options.get("pad_length") or max(x[f"{name}_length"])
+    assert {len(row) for row in x[name]} == {longest}
+    moved, other = make(), make()
+    for each in (moved, other):
+        each.seek(4)
+    assert Epochs(adapter, moved)() == [plain(batch) for batch in other]
 
 
 # Hooks with random choices: the same batches in any arrangement.

@@ -661,7 +661,7 @@ def test_images_and_arrays(directory):
     ]
     features = {"image": Image((6, 4, 3)), "x": X, "label": "str"}
     write(many, directory / "arrays", features=features, label="label", shuffle=False)
-    loader = opened(directory / "arrays").batches(5, 2, threads=2)
+    loader = opened(directory / "arrays").batches(5, 2, threads=2, select="all")
     for step, (x, _) in enumerate(loader.take(10)):
         ids = loader.plan.batch(step)
         assert numbers_of(x) == ids.tolist()

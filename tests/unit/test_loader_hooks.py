@@ -70,15 +70,24 @@ RESULTS = {
         lambda each: np.arange(int(each["x"][0, 0]) % 5),
         lambda x: [np.arange(int(n) % 5) for n in x[:, 0, 0]],
     ),
-    "pair": (lambda each: (each["x"], each["x"] + 1), lambda x: np.stack([x, x + 1], 1)),
+    "added feature": (
+        lambda each: {**each, "sum": each["x"].sum()},
+        lambda x: {"x": x, "sum": x.sum((1, 2))},
+    ),
+    "list": (lambda each: [1, 2.5], lambda x: np.tile([1, 2.5], (6, 1))),
+    "tuple in a dict": (
+        lambda each: {"box": (1, 2), "x": each["x"]},
+        lambda x: {"box": np.tile([1, 2], (6, 1)), "x": x},
+    ),
 }
 
 
+@pytest.mark.parametrize("select", [None, "x", "all"])
 @pytest.mark.parametrize("name", RESULTS)
-def test_result_of_transform(ds, name):
+def test_result_of_transform(ds, name, select):
     transform, expected = RESULTS[name]
     for threads in (0, 2):
-        loader = ds.batches(3, 2, transform=transform, threads=threads)
+        loader = ds.batches(3, 2, transform=transform, threads=threads, select=select)
         x, y = first(loader)
         ids = loader.plan.batch(0)
         assert same(x, expected(ds[ids]["x"]))
@@ -110,18 +119,100 @@ def test_label_is_that_of_the_index(ds):
     assert same(found, (x, y))
 
 
-def test_invalid_results_of_transform(ds):
-    def is_odd(example):
-        return bool(example["x"][0, 0] % 2)
+def odd(example):
+    return bool(example["x"][0, 0] % 2)
 
-    for transform, message in [
-        (lambda each: None, "transform returned None"),
-        (lambda each: {"a": 1} if is_odd(each) else {"b": 1}, r"returned .*'[ab]'.* for one examp"),
-        (lambda each: 1 if is_odd(each) else {"b": 1}, "transform returned"),
-        (lambda each: {"z": 1}, "without the selected feature"),
-    ]:
-        with pytest.raises(FeatureError, match=message):
-            first(ds.sequential(10, select="x", transform=transform))
+
+# For each result of a transform: what is found, and the feature.
+INVALID_RESULTS = {
+    "None": (lambda each: None, "NoneType", None),
+    "pair": (
+        lambda each: (each["x"], 1),
+        "tuple of (float32 array of shape (2, 3), int)",
+        None,
+    ),
+    "object": (lambda each: object(), "object", None),
+    "set": (lambda each: {1, 2}, "set", None),
+    "ragged list": (lambda each: [[1], [2, 3]], "list of (list, list)", None),
+    "list of dicts": (lambda each: [{"a": 1}], "list of (dict)", None),
+    "None in a dict": (lambda each: {"x": 1, "y": {"z": None}}, "NoneType", "y/z"),
+    "generator": (lambda each: {"x": (n for n in "ab")}, "generator", "x"),
+    "key": (lambda each: {"x": 1, 2: 3}, "dict with the key 2", None),
+    "label alone": (lambda each: {"label": 1}, "dict of 'label'", None),
+}
+
+
+@pytest.mark.parametrize("select", [None, "x", ["x"]])
+@pytest.mark.parametrize("name", INVALID_RESULTS)
+def test_invalid_results_of_transform(ds, name, select):
+    transform, found, feature = INVALID_RESULTS[name]
+    loader = ds.sequential(
+        10, select=select, transform=lambda each: transform(each) if each["x"][0, 0] == 23 else 1
+    )
+    if name == "label alone":  # of the first example
+        loader = ds.sequential(10, transform=transform)
+    with pytest.raises(FeatureError) as caught:
+        list(loader)
+    error = caught.value
+    assert (error.option, error.found, error.feature) == ("result of transform", found, feature)
+    if name != "label alone":
+        assert (error.step, error.row) == (2, 3)
+        place = ds.place(23)
+        assert (error.path, error.record) == (place.name, place.record)
+
+
+DIFFERENT_RESULTS = {
+    "other key": lambda each: {"a": 1} if odd(each) else {"b": 1},
+    "further key": lambda each: {"a": 1, "b": 1} if odd(each) else {"a": 1},
+    "dict or value": lambda each: {"a": 1} if odd(each) else 1,
+    "string or number": lambda each: {"a": "1"} if odd(each) else {"a": 1},
+    "nested or not": lambda each: {"a": {"b": 1}, "c": 1} if odd(each) else {"a": 1, "c": 1},
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT_RESULTS)
+def test_results_of_transform_with_different_structures(ds, name):
+    with pytest.raises(FeatureError) as caught:
+        list(ds.sequential(10, transform=DIFFERENT_RESULTS[name], threads=0))
+    assert (caught.value.option, caught.value.step, caught.value.row) == (
+        "result of transform",
+        0,
+        1,
+    )
+    assert caught.value.allowed.endswith("as in step 0, row 0")
+    # Rows of one step have the same structure, rows of different steps do not.
+    later = ds.sequential(
+        10,
+        threads=0,
+        transform=lambda each, step: DIFFERENT_RESULTS[name]({"x": np.full((1, 1), step)}),
+    )
+    batches = iter(later)
+    next(batches)
+    with pytest.raises(FeatureError) as caught:
+        next(batches)
+    assert (caught.value.step, caught.value.row) == (1, 0)
+
+
+class Unreadable:
+    def __array__(self, *arguments, **keywords):
+        raise RuntimeError("it has no array")
+
+
+def test_an_error_of_a_value_that_is_converted_names_the_record(ds):
+    with pytest.raises(RuntimeError, match="it has no array") as caught:
+        ds.sequential(10, transform=lambda each: {"x": Unreadable()}).batch(1)
+    shown = [*getattr(caught.value, "__notes__", []), str(caught.value)]
+    assert any(str(ds.place(10)) in each for each in shown)
+
+
+def test_message_of_an_invalid_result(ds):
+    with pytest.raises(FeatureError) as caught:
+        ds.sequential(10, transform=lambda each: (each["x"], 1)).batch(1)
+    assert str(caught.value).endswith(
+        "step 1: row 0: result of transform is 'tuple of (float32 array of shape (2, 3), int)'; "
+        "must be a dict of features, or one array, number or string; to add values, return a dict: "
+        "{**example, 'name': value}"
+    )
 
 
 # batch_transform
@@ -289,7 +380,7 @@ def test_hook_that_sets_class_weights(ds, threads):
 
 def test_step_and_row(ds):
     ranks = {"rank": 1, "world_size": 2}  # the second half of 8 rows
-    loader = ds.batches(4, 2, transform=lambda each, step, row: (step, row), **ranks)
+    loader = ds.batches(4, 2, transform=lambda each, step, row: [step, row], **ranks)
     assert loader.batch(7)[0].tolist() == [[7, 4], [7, 5], [7, 6], [7, 7]]
     loader = ds.batches(4, 2, batch_transform=lambda x, y, step, row: (step, row), **ranks)
     assert loader.batch(7) == (7, 4)

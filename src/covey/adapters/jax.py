@@ -15,6 +15,7 @@ from covey.adapters import convert
 from covey.adapters.conversion import IMAGE_SCALES, ImageConversion, Layout
 from covey.errors import PlanError
 from covey.loader import Loader
+from covey.loader.batch import BatchFormat
 from covey.loader.iterator import LoaderIterator
 from covey.loader.options import MAX_PREFETCH
 from covey.plan import Plan
@@ -230,6 +231,14 @@ class JaxBatches(Iterator[Any]):
             return
         loader, batch = self._loader, self._loader.position.batch
         _check_ranks(loader.plan, batch, self._sharding)
+        is_open = isinstance(loader.format, BatchFormat) and loader.format.pads_to_longest
+        if is_open and not self._sharding.is_fully_addressable:
+            raise PlanError(
+                "each process pads rows to the longest one of its part of a batch",
+                option="pad_length",
+                found=loader.options.pad_length,
+                allowed="a length for all padded features",
+            )
         for step, rows in _row_counts(loader.plan, batch).items():
             if rows % _parts(self._sharding):  # unless a hook changes the number of rows
                 self._convert(loader.batch(loader.step + step))
@@ -294,8 +303,8 @@ def _check_lists(batch: Any) -> None:
         if any(isinstance(value, (np.ndarray, jax.Array)) for value in batch):
             raise PlanError(
                 "a list of arrays cannot be divided among devices",
-                remedy="give the rows one shape with image_size= or transform=, or return a tuple "
-                "from a hook that returns several arrays",
+                remedy="give the rows one shape with image_size=, pad= or transform=, or return a "
+                "tuple from a hook that returns several arrays",
             )
     elif isinstance(batch, (dict, tuple)):
         for value in batch.values() if isinstance(batch, dict) else batch:

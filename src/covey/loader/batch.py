@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covey.arrays import StringArray
 from covey.errors import FeatureError
+from covey.labels import input_feature
 from covey.loader.options import Hook, LoadOptions, add_location, augment
 from covey.loader.source import Examples, Ids, NativeSource, check_classes
 from covey.plan.base import BatchKey
@@ -19,6 +20,13 @@ from covey.schema import ClassLabel, Image, Tensor
 from covey.schema.codec import leaf, row_of
 from covey.schema.diagnostics import RecordLocation
 from covey.schema.pixels import ImageColumn, count_native, decode_each, locate_shape
+
+if TYPE_CHECKING:
+    from covey.loader.collate import ResultCheck
+    from covey.loader.padding import Padding
+
+SELECT_ALL = "all"
+"""Value of `select` for all features except the label, unless a feature has that name."""
 
 NativeColumns = tuple[NDArray[Any], ...]
 
@@ -34,17 +42,20 @@ class BatchFormat:
     Args:
         examples: The dataset.
         options: The features, hooks and structure of a batch.
+        extra_padding: As for :class:`covey.loader.padding.Padding`.
     """
 
-    def __init__(self, examples: Examples, options: LoadOptions) -> None:
+    def __init__(self, examples: Examples, options: LoadOptions, *, extra_padding: int = 0) -> None:
         self.examples = examples
         self.options = options
         self.transform = _hook("transform", options.transform)
         self.augmenter = _hook("augmenter", options.augmenter)
         self.batch_transform = _hook("batch_transform", options.batch_transform)
         features, label, select = examples.features, examples.label, options.select
-        if select is None:
-            names = tuple(name for name in features if name != label)
+        if select is None or (select == SELECT_ALL and select not in features):
+            chosen = input_feature(features, label) if select is None else None
+            everything = tuple(name for name in features if name != label)
+            names = everything if chosen is None else (chosen,)
         else:
             names = (select,) if isinstance(select, str) else tuple(select)
             if not names:
@@ -63,10 +74,24 @@ class BatchFormat:
         """Features of x."""
         self.features = decoded
         """Decoded features: those of x, and the label if it can be compared with the index."""
+        self._padding: Padding | None = None
+        if options.is_padded:
+            from covey.loader.padding import Padding  # on first use
+
+            self._padding = Padding(decoded, names, label, options, extra=extra_padding)
+        self._results: ResultCheck | None = None
+        if self.transform is not None:
+            from covey.loader.collate import ResultCheck  # on first use
+
+            self._results = ResultCheck(self._without_label if names else None)
         self._check_image_options()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchFormat, (self.examples, self.options)
+
+    def with_extra_padding(self) -> BatchFormat:
+        """Return a format whose rows are padded to one more value than the longest row has."""
+        return BatchFormat(self.examples, self.options, extra_padding=1)
 
     def _check_image_options(self) -> None:
         options = self.options
@@ -154,7 +179,12 @@ class BatchFormat:
     @property
     def is_native(self) -> bool:
         """Whether the native core can build batches without Python."""
-        return not self.has_hooks and not self.options.pixels.ragged
+        return not (self.has_hooks or self._padding or self.options.pixels.ragged)
+
+    @property
+    def pads_to_longest(self) -> bool:
+        """Whether the length of a padded feature is that of the longest row of a batch."""
+        return self._padding is not None and self._padding.is_open
 
     def native_source(self, ids: Ids) -> NativeSource | None:
         """Return what the native core needs to build batches, or None if it cannot."""
@@ -186,8 +216,17 @@ class BatchFormat:
         columns: Any = self.examples.decode(self.features, ids)
         if self.has_images:
             columns = self._decode_images(columns, ids, key)
-        if self.transform is not None and len(ids):
-            columns = self._transform(self.transform, columns, ids, key, check_cancelled)
+        if self.transform is not None and self._results is not None and len(ids):
+            columns = self._transform(
+                self.transform, self._results, columns, ids, key, check_cancelled
+            )
+        if self._padding is not None:
+            try:
+                locate = partial(self._row_fields, ids, key)
+                columns = self._padding.apply(self._named(columns), locate)
+            except FeatureError as error:
+                error.step = key.step
+                raise
         y = classes
         if y is None and self.examples.label is not None:
             y = self.examples.labels_of(ids)
@@ -247,6 +286,7 @@ class BatchFormat:
     def _transform(
         self,
         transform: Hook,
+        check: ResultCheck,
         columns: dict[str, Any],
         ids: Ids,
         key: BatchKey,
@@ -256,13 +296,32 @@ class BatchFormat:
         for row in range(len(ids)):
             check_cancelled()
             try:
-                results.append(transform(row_of(columns, row), key=key, row=row))
-                if results[-1] is None:
-                    raise FeatureError("transform returned None instead of an example")
+                result = transform(row_of(columns, row), key=key, row=row)
             except Exception as error:
                 add_location(error, f"in transform= of {self.examples.place(int(ids[row]))}")
                 raise
-        return _collate(results)
+            try:
+                check(result, key.step, key.row + row)
+            except FeatureError as error:
+                vars(error).update(self._row_fields(ids, key, row))
+                raise
+            except Exception as error:  # of a value that is converted to an array
+                add_location(error, f"in transform= of {self.examples.place(int(ids[row]))}")
+                raise
+            results.append(result)
+        return check.collate(results)
+
+    def _row_fields(self, ids: Ids, key: BatchKey, row: int) -> dict[str, Any]:
+        """Return the fields of an error in a row of a batch."""
+        return {
+            **self.examples.place(int(ids[row])).fields,
+            "step": key.step,
+            "row": key.row + row,
+        }
+
+    def _named(self, columns: Any) -> Mapping[str, Any]:
+        """Return columns as a dict; a transform may have returned one value without a name."""
+        return columns if isinstance(columns, Mapping) else {next(iter(self.names), "x"): columns}
 
     def compose(self, columns: Any, y: Any, key: BatchKey) -> Any:
         """Return columns and class ids in the structure of a batch, after the batch hooks."""
@@ -271,7 +330,7 @@ class BatchFormat:
             x, y = augment(self.augmenter, x, y, key)
         parts: tuple[Any, ...] = (x,) if y is None else (x, y)
         if self.options.as_dict:
-            batch = dict(x) if isinstance(x, Mapping) else {self.names[0]: x}
+            batch = dict(self._named(x))
             if y is not None:
                 batch[self._label_key] = y
             parts = (batch,)
@@ -312,23 +371,20 @@ class BatchFormat:
     def _x(self, columns: Any) -> Any:
         if not isinstance(columns, Mapping):  # the result of a transform
             return columns
+        columns = self._without_label(columns)
         select = self.options.select
-        if isinstance(select, str):
-            try:
-                return self.features.find(columns, select)
-            except (KeyError, TypeError, IndexError):
-                raise FeatureError(
-                    "transform returned examples without the selected feature", feature=select
-                ) from None
-        label = self.examples.label
-        if label is not None and label in self.features and label not in self.names:
-            columns = _without(columns, self.features.path_of(label))
-        if select is not None or self.options.as_dict:
+        if self.options.as_dict or not (select is None or isinstance(select, str)):
             return columns
         x: Any = columns
         while isinstance(x, Mapping) and len(x) == 1:
             (x,) = x.values()
         return columns if isinstance(x, Mapping) else x
+
+    def _without_label(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        label = self.examples.label
+        if label is None or label not in self.features or label in self.names:
+            return columns
+        return _without(columns, self.features.path_of(label))
 
 
 def _same_location(location: RecordLocation, _: int) -> RecordLocation:
@@ -350,22 +406,3 @@ def _without(columns: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
         if not kept[first]:
             del kept[first]
     return kept
-
-
-def _collate(examples: Sequence[Any]) -> Any:
-    """Return examples as columns: arrays if all rows have the same shape, otherwise lists."""
-    first = examples[0]
-    if isinstance(first, Mapping):
-        keys = list(first)
-        for example in examples:
-            if not isinstance(example, Mapping) or set(example) != set(keys):
-                found = list(example) if isinstance(example, Mapping) else type(example).__name__
-                raise FeatureError(
-                    f"transform returned {keys} for one example and {found} for another",
-                    remedy="return the same features for all examples",
-                )
-        return {key: _collate([example[key] for example in examples]) for key in keys}
-    if isinstance(first, (str, bytes)):
-        return list(examples)
-    arrays = [np.asarray(example) for example in examples]
-    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else list(examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -66,7 +66,10 @@ def augment(hook: Hook, x: Any, y: Any, key: BatchKey, *, is_warmup: bool = Fals
     result = hook(x, y, key.examples_per_class, is_warmup, key=key)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise PlanError(
-            option="result of the augmenter", found=type(result).__name__, allowed="a pair (x, y)"
+            step=key.step,
+            option="result of the augmenter",
+            found=type(result).__name__,
+            allowed="a pair (x, y)",
         )
     return tuple(map(_stack_scalars, result))
 
@@ -87,6 +90,7 @@ def add_location(error: Exception, location: str) -> None:
 
 MAX_THREADS = 1024
 MAX_PREFETCH = 2**20
+MAX_PAD_LENGTH = 2**31 - 1
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -108,6 +112,9 @@ class LoadKeywords(TypedDict, total=False):
     flip: bool
     views: int
     decode: Decode
+    pad: float | Mapping[str, Any] | None
+    pad_length: int | Mapping[str, int] | None
+    truncate: bool
     threads: int | None
     prefetch: int | None
     reuse_buffers: bool
@@ -124,11 +131,15 @@ class LoadOptions:
         world_size: Number of processes (default: 1).
         mode: ``"split"`` divides every batch among the ranks; ``"independent"`` gives every rank
             batches of its own.
-        select: Name of the feature that is x, or a list of names, for a dict of them (default: all
-            features except the label). y is the class id.
+        select: Name of the feature that is x; a list of names, for a dict of them; or ``"all"``
+            features except the label (default: the input, which is the only image or sound, else
+            the only feature that is neither a class label nor named like a file name or an id; all
+            features if there is no such feature, or more than one). y is the class id.
         as_dict: Return one dict of features and label instead of ``(x, y)``.
-        transform: Function of one example, a dict of the selected features and the label; returns
-            the example to use. It is called in several threads, as are the next two.
+        transform: Function of one example, a dict of the selected features and the label. It
+            returns a dict, whose features except the label are x, or one value, which is x. All
+            examples must have the same features. It is called in several threads, as are the next
+            two.
         batch_transform: Function of x and y, or of the dict; returns the batch.
         augmenter: Function of ``(x, y, examples_per_class, is_warmup)`` that returns ``(x, y)``,
             called before `batch_transform`; a :class:`covey.augmenters.Augmenter`, for instance.
@@ -147,6 +158,13 @@ class LoadOptions:
         decode: ``"exact"`` returns the pixels that Pillow returns, within one level if they are
             resized. ``"fast"`` decodes JPEGs at 1/2, 1/4 or 1/8 of their size if `image_size` is
             smaller still.
+        pad: Value with which ragged features are padded to the longest row of a batch, True for 0;
+            or a dict of the features to pad and their values, among them features that `transform`
+            returns. Strings are padded with ``""``. x then is a dict, with the lengths of the rows
+            of the feature ``tokens`` as ``tokens_length`` (int64).
+        pad_length: Length of padded features, or a dict of lengths by feature (default: that of the
+            longest row of a batch). A longer row raises FeatureError.
+        truncate: Truncate rows that are longer than `pad_length`.
         threads: Number of threads that prefetch batches (default: one per CPU core). 0 disables
             prefetching.
         prefetch: Maximum number of prefetched batches (default: depends on their size).
@@ -175,6 +193,9 @@ class LoadOptions:
     flip: bool = False
     views: int = 1
     decode: Decode = "exact"
+    pad: float | Mapping[str, Any] | None = None
+    pad_length: int | Mapping[str, int] | None = None
+    truncate: bool = False
     threads: int | None = None
     prefetch: int | None = None
     reuse_buffers: bool = False
@@ -187,10 +208,33 @@ class LoadOptions:
         if self.image_size not in (None, "ragged"):
             object.__setattr__(self, "image_size", parse_size(self.image_size))
         _ = self.pixels  # checks the options of images
+        self._check_padding()
         if self.select is not None and not isinstance(self.select, Iterable):
             raise FeatureError(
                 option="select", found=self.select, allowed="a name or a list of names"
             )
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether ragged features are padded."""
+        return self.pad is not None and self.pad is not False
+
+    def _check_padding(self) -> None:
+        if isinstance(self.pad, Mapping) and not all(isinstance(key, str) for key in self.pad):
+            raise FeatureError(option="pad", found=self.pad, allowed="a dict of feature names")
+        if isinstance(self.pad_length, Mapping):
+            for length in self.pad_length.values():
+                check_int("pad_length", length, 1, MAX_PAD_LENGTH)
+        elif self.pad_length is not None:
+            check_int("pad_length", self.pad_length, 1, MAX_PAD_LENGTH)
+        for option, given, needed, is_valid in (
+            ("pad_length", self.pad_length, "pad", self.pad_length is None or self.is_padded),
+            ("truncate", self.truncate, "pad_length", not self.truncate or self.pad_length),
+        ):
+            if not is_valid:
+                raise FeatureError(
+                    f"{needed}= is not given", option=option, found=given, allowed="omitted"
+                )
 
     @property
     def pixels(self) -> PixelOptions:

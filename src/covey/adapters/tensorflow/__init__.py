@@ -33,7 +33,8 @@ def to_tf(loader: Loader, *, element_spec: Any = None, group: int | None = None)
     Args:
         loader: The loader.
         element_spec: The type of a batch (default: that of the first and the last batch of an
-            epoch, with None for dimensions in which they differ).
+            epoch, with None for dimensions in which they differ, and for the length of padded
+            features without `pad_length`).
         group: Number of batches per call from TensorFlow, if all have the same shape (default:
             several, if they are small and built by native threads).
 

@@ -221,7 +221,7 @@ class BatchSpec:
         return tf.nest.pack_sequence_as(self.spec, values)
 
 
-_REMEDY = "give them one shape with batch_transform=, or image_size= if they are images"
+_REMEDY = "give them one shape with pad=, or image_size= if they are images, or batch_transform="
 
 
 def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
@@ -251,12 +251,16 @@ def find_spec(loader: Loader, spec: Any = None) -> BatchSpec:
     steps = {first}
     if not batch_format.is_native or len(plan.batch(first)) != len(plan.batch(last)):
         steps.add(last)
-    specs = []
-    for step in sorted(steps):
-        batch = loader.batch(step)
-        specs.append(tf.nest.map_structure(spec_of, _tidy(batch, lists_are_tuples)))
+    batches = [loader.batch(step) for step in sorted(steps)]
+    if batch_format.pads_to_longest:
+        # Both may have rows of the same length by chance: the same batch with more padding shows
+        # which dimensions differ.
+        batches.append(loader.copy(format=batch_format.with_extra_padding()).batch(first))
+    specs = [tf.nest.map_structure(spec_of, _tidy(batch, lists_are_tuples)) for batch in batches]
     try:
-        spec = tf.nest.map_structure(_common, specs[0], specs[-1])
+        spec = specs[0]
+        for other in specs[1:]:
+            spec = tf.nest.map_structure(_common, spec, other)
     except (TypeError, ValueError) as error:
         raise FeatureError(
             f"the batches of the steps {first} and {last} have different types: {error}"

@@ -138,6 +138,8 @@ def _check(loader: Loader) -> Dataset:
         raise _refused("the loader is not one of a dataset")
     if form.has_hooks:
         raise _refused("hooks are called for each batch, on the CPU")
+    if form.pads_to_longest:
+        raise _refused("rows are padded to the longest one of each batch; pass pad_length=")
     pixels = form.options.pixels
     if form.has_images and (pixels.is_random or pixels.views > 1):
         raise _refused("random crops, flips and views are different in each batch")

@@ -1,0 +1,351 @@
+"""Padding of ragged features: values, lengths, options, hooks and errors."""
+
+import pickle
+
+import numpy as np
+import pytest
+from loaded import COUNT, LABELS, same
+from opened import opened
+from written import write
+
+from covey import Features, Ragged, Sparse, Tensor
+from covey.arrays import RaggedArray, StringArray
+from covey.errors import FeatureError, PlanError
+
+FEATURES = {
+    "tokens": Tensor("int64", (None,)),
+    "frames": Tensor("float32", (None, 2)),
+    "packed": Tensor("uint8", (None,), encoding="zlib"),
+    "flags": Tensor("bool", (None,)),
+    "words": Tensor("str", (None,)),
+    "nested": {"ids": Tensor("int16", (None, 3), encoding="bytes")},
+    "size": "int64",
+    "label": "int64",
+}
+
+
+def example(number):
+    rng = np.random.default_rng(number)
+    count = int(rng.integers(0, 7))
+    return {
+        "tokens": rng.integers(1, 100, count),
+        "frames": rng.random((int(rng.integers(0, 5)), 2)).astype(np.float32),
+        "packed": rng.integers(1, 9, count).astype(np.uint8),
+        "flags": rng.random(count) < 0.5,
+        "words": [f"wörd{n}" * (n % 3) for n in range(count)],
+        "nested": {"ids": rng.integers(0, 9, (count, 3)).astype(np.int16)},
+        "size": count,
+        "label": int(LABELS[number]),
+    }
+
+
+PADDED = {"tokens": -1, "frames": np.nan, "packed": 255, "flags": True, "words": ""}
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("padding") / "sentences"
+    many = [example(number) for number in range(COUNT)]
+    write(many, directory, features=FEATURES, label="label", shuffle=False, shards=3)
+    with opened(directory) as dataset:
+        yield dataset
+
+
+def padded(rows, value, length=None):
+    """Return rows as one array, and their lengths, one value after the other."""
+    rows = [np.asarray(row) for row in rows]
+    longest = max(map(len, rows)) if length is None else length
+    result = np.full((len(rows), longest, *rows[0].shape[1:]), value, rows[0].dtype)
+    for index, row in enumerate(rows):
+        kept = row[:longest]
+        result[index, : len(kept)] = kept
+    return result, np.array([min(len(row), longest) for row in rows])
+
+
+def plain(array):
+    """Return an array of strings as lists, because `same` compares bytes."""
+    return array.tolist() if isinstance(array, StringArray) or array.dtype == object else array
+
+
+def check(ds, ids, x, values, length=None):
+    examples = [ds[int(number)] for number in ids]
+    for name, value in values.items():
+        rows = [Features(FEATURES).find(each, name) for each in examples]
+        expected, lengths = padded(rows, value, length)
+        *parents, last = name.split("/")
+        found = x
+        for parent in parents:
+            found = found[parent]
+        assert same(plain(found[last]), plain(expected))
+        assert same(found[f"{last}_length"], lengths)
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize("value", [0, True])
+def test_all_ragged_features(sentences, threads, value):
+    loader = sentences.batches(5, 3, seed=2, pad=value, threads=threads)
+    zeros = {**dict.fromkeys([*PADDED, "nested/ids"], 0), "words": ""}
+    for step, (x, _) in enumerate(loader.take(12)):
+        ids = loader.plan.batch(step)
+        lengths = [f"{name}_length" for name in PADDED]
+        assert list(x) == [*PADDED, "nested", "size", *lengths]
+        assert list(x["nested"]) == ["ids", "ids_length"]
+        check(sentences, ids, x, zeros)
+        assert x["size"].tolist() == x["tokens_length"].tolist()
+
+
+def test_values_by_feature(sentences):
+    loader = sentences.batches(5, 3, pad={**PADDED, "nested/ids": -7}, select="all")
+    for step, (x, _) in enumerate(loader.take(5)):
+        check(sentences, loader.plan.batch(step), x, {**PADDED, "nested/ids": -7})
+    x, _ = next(sentences.batches(5, 3, pad={"tokens": 5}).take(1))
+    assert isinstance(x["frames"], RaggedArray)
+    assert "frames_length" not in x
+
+
+@pytest.mark.parametrize("name", ["tokens", "words", "frames"])
+def test_selected_feature(sentences, name):
+    loader = sentences.batches(5, 3, pad=True, select=name)
+    x, _ = loader.batch(4)
+    assert list(x) == [name, f"{name}_length"]
+    check(sentences, loader.plan.batch(4), x, {name: "" if name == "words" else 0})
+    both = sentences.batches(5, 3, pad=True, select=name, as_dict=True).batch(4)
+    assert list(both) == [name, f"{name}_length", "label"]
+
+
+@pytest.mark.parametrize("length", [1, 3, 6, 20])
+def test_fixed_length(sentences, length):
+    values = {"tokens": 0, "words": "", "frames": 0, "nested/ids": 0}
+    loader = sentences.sequential(30, pad=values, pad_length=length, truncate=True)
+    for step, (x, _) in enumerate(loader):
+        check(sentences, loader.plan.batch(step), x, values, length)
+
+
+def test_lengths_by_feature(sentences):
+    options = {"pad": {"tokens": 0, "frames": 0}, "select": ["tokens", "frames"]}
+    x, _ = sentences.sequential(COUNT, pad_length={"tokens": 9}, **options).batch(0)
+    assert x["tokens"].shape == (COUNT, 9)
+    assert x["frames"].shape == (COUNT, x["frames_length"].max(), 2)
+
+
+def test_rows_that_are_too_long(sentences):
+    loader = sentences.sequential(20, select="tokens", pad=0, pad_length=4)
+    sizes = [example(number)["size"] for number in range(COUNT)]
+    number = next(number for number, size in enumerate(sizes) if size > 4)
+    with pytest.raises(FeatureError) as caught:
+        list(loader)
+    error, place = caught.value, sentences.place(number)
+    assert (error.feature, error.option, error.found) == ("tokens", "pad_length", 4)
+    assert (error.step, error.row) == divmod(number, 20)
+    assert (error.path, error.record) == (place.name, place.record)
+    with pytest.raises(FeatureError) as caught:
+        sentences.batches(4, 2, select="tokens", pad=0, pad_length=4, world_size=2, rank=1).batch(2)
+    assert caught.value.row >= 4  # of the batch of both ranks
+
+
+def test_state_ranks_and_processes(sentences):
+    options = {"seed": 9, "select": ["tokens", "frames"], "pad": 0, "pad_length": 8}
+    expected = list(sentences.batches(4, 2, threads=0, **options).take(9))
+    resumed = sentences.batches(4, 2, threads=2, **options)
+    resumed.seek(4)
+    resumed = pickle.loads(pickle.dumps(resumed))
+    assert same(list(resumed.take(5)), expected[4:])
+    ranks = [sentences.batches(4, 2, rank=r, world_size=2, **options) for r in range(2)]
+    for step, parts in enumerate(zip(*(rank.take(9) for rank in ranks), strict=True)):
+        for name in expected[step][0]:
+            joined = np.concatenate([x[name] for x, _ in parts])
+            assert same(joined, expected[step][0][name])
+
+
+def test_short_last_batch_and_empty_rows(tmp_path):
+    many = [{"x": np.zeros((0, 2), np.float32), "label": 0}] * 5
+    features = {"x": Tensor("float32", (None, 2)), "label": "int64"}
+    write(many, tmp_path / "empty", features=features, label="label")
+    with opened(tmp_path / "empty") as ds:
+        shapes = [x["x"].shape for x, _ in ds.sequential(2, pad=0)]
+        assert shapes == [(2, 0, 2), (2, 0, 2), (1, 0, 2)]
+        x, _ = ds.sequential(5, pad=0, pad_length=3).batch(0)
+        assert same(x["x"], np.zeros((5, 3, 2), np.float32))
+        assert x["x_length"].tolist() == [0] * 5
+
+
+# Hooks.
+
+
+def test_hooks_receive_padded_columns(sentences):
+    def augment(x, y, examples_per_class, is_warmup):
+        return {"sum": x["tokens"].sum(1), "length": x["tokens_length"]}, y
+
+    loader = sentences.batches(5, 3, select="tokens", pad=0, augmenter=augment)
+    x, _ = loader.batch(1)
+    rows = [sentences[int(number)]["tokens"] for number in loader.plan.batch(1)]
+    assert x["sum"].tolist() == [row.sum() for row in rows]
+    assert x["length"].tolist() == [len(row) for row in rows]
+
+
+TRANSFORMS = {
+    "unpadded value": (lambda each: {"tokens": each["tokens"] * 2}, {"tokens": 0}),
+    "new feature": (lambda each: {"t": list(range(each["size"])), "n": 1}, {"t": -1}),
+    "same length": (lambda each: {"t": [1, 2, 3]}, {"t": -1}),
+    "nested": (lambda each: {"a": {"t": np.ones((each["size"], 2))}}, {"a/t": 0.5}),
+    "strings": (lambda each: {"t": np.array(each["words"], object)}, {"t": ""}),
+    "value alone": (lambda each: list(range(each["size"])), {"tokens": 7}),
+    "other type": (lambda each: {"size": [1] * each["size"]}, {"size": 0}),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_results_of_transform(sentences, name):
+    transform, pad = TRANSFORMS[name]
+    ((feature, value),) = pad.items()
+    loader = sentences.batches(5, 3, transform=transform, pad=pad, select="all", threads=2)
+    for step, (x, _) in enumerate(loader.take(4)):
+        rows = [transform(sentences[int(number)]) for number in loader.plan.batch(step)]
+        for key in feature.split("/"):
+            rows = [row[key] if isinstance(row, dict) else row for row in rows]
+        *parents, last = feature.split("/")
+        for parent in parents:
+            x = x[parent]
+        expected, lengths = padded(rows, value)
+        assert x[last].tolist() == expected.tolist()
+        assert x[f"{last}_length"].tolist() == lengths.tolist()
+
+
+INVALID_RESULTS = {
+    "not returned": (lambda each: {"n": 1}, {"t": 0}, "t"),
+    "not nested": (lambda each: {"a": 1}, {"a/t": 0}, "a/t"),
+    "scalar": (lambda each: {"t": 1}, {"t": 0}, "t"),
+    "string": (lambda each: {"t": "a"}, {"t": ""}, "t"),
+    "two dimensions": (lambda each: {"t": np.zeros([each["size"]] * 2)}, {"t": 0}, "t"),
+    "value": (lambda each: {"t": np.zeros(each["size"], np.uint8)}, {"t": -1}, "t"),
+    "name of lengths": (lambda each: {"t": [1], "t_length": 1}, {"t": 0}, "t_length"),
+    "unnamed": (lambda each: {**each, "t": [1] * each["size"]}, 0, "t"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID_RESULTS)
+def test_invalid_results_of_transform(sentences, name):
+    transform, pad, feature = INVALID_RESULTS[name]
+    with pytest.raises(FeatureError) as caught:
+        sentences.batches(5, 3, transform=transform, pad=pad, select="all").batch(0)
+    assert (caught.value.feature, caught.value.step) == (feature, 0)
+
+
+def test_features_that_a_transform_removes(sentences):
+    removed = sentences.batches(5, 3, pad=True, transform=lambda each: {"tokens": each["tokens"]})
+    assert list(removed.batch(0)[0]) == ["tokens", "tokens_length"]
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "feature"),
+    [
+        ({"pad": 0, "select": "size"}, "pad", None),
+        ({"pad": {}}, "pad", None),
+        ({"pad": {"nothing": 0}}, "pad", "nothing"),
+        ({"pad": {"size": 0}}, "pad", "size"),
+        ({"pad": {1: 0}}, "pad", None),
+        ({"pad": "0"}, "pad", "tokens"),
+        ({"pad": 0.5, "select": "tokens"}, "pad", "tokens"),
+        ({"pad": -1}, "pad", "packed"),
+        ({"pad": 2**40, "select": "nested/ids"}, "pad", "nested/ids"),
+        ({"pad": {"words": "none"}}, "pad", "words"),
+        ({"pad": {"tokens": True}}, "pad", "tokens"),
+        ({"pad": {"flags": 2}}, "pad", "flags"),
+        ({"pad": {"frames": 1e39}}, "pad", "frames"),
+        ({"pad": {"frames": [0]}}, "pad", "frames"),
+        ({"pad": {"frames": None}}, "pad", "frames"),
+        ({"pad": 0, "pad_length": {"size": 3}}, "pad_length", "size"),
+        ({"pad_length": 3}, "pad_length", None),
+        ({"pad": False, "pad_length": 3}, "pad_length", None),
+        ({"pad": 0, "truncate": True}, "truncate", None),
+    ],
+)
+def test_invalid_options(sentences, options, option, feature):
+    with pytest.raises(FeatureError) as caught:
+        sentences.batches(5, 3, **options)
+    assert (caught.value.option, caught.value.feature) == (option, feature)
+
+
+def test_invalid_lengths(sentences):
+    for length in (0, -1, "8", 2.5, True, 2**31, {"tokens": 0}):
+        with pytest.raises(PlanError) as caught:
+            sentences.batches(5, 3, pad=0, pad_length=length)
+        assert caught.value.option == "pad_length"
+
+
+def test_no_padding(sentences):
+    for pad in (None, False):
+        x, _ = sentences.batches(5, 3, select="tokens", pad=pad).batch(0)
+        assert isinstance(x, RaggedArray)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Ragged("int64"), [[1], [2, 3]]),
+        (Sparse("float32", (4,)), [0, 0, 1, 0]),
+        (Tensor("uint8", (2, None)), np.zeros((2, 3), np.uint8)),
+        (Tensor("uint8", (None, None), encoding="bytes"), np.zeros((2, 3), np.uint8)),
+    ],
+)
+def test_features_that_differ_in_other_dimensions(tmp_path, kind, value):
+    features = {"other": kind, "tokens": Tensor("int64", (None,)), "label": "int64"}
+    many = [{"other": value, "tokens": [1] * n, "label": 0} for n in range(4)]
+    write(many, tmp_path / "data", features=features, label="label")
+    with opened(tmp_path / "data") as ds:
+        for pad in (0, {"other": 0}):
+            with pytest.raises(FeatureError) as caught:
+                ds.sequential(4, pad=pad)
+            assert caught.value.feature == "other"
+        x, _ = ds.sequential(4, pad={"tokens": 0}).batch(0)
+        assert x["tokens"].shape == (4, 3)
+
+
+def test_name_of_lengths_exists(tmp_path):
+    many = [{"x": [1] * n, "x_length": n, "label": 0} for n in range(4)]
+    features = {"x": Tensor("int64", (None,)), "x_length": "int64", "label": "int64"}
+    write(many, tmp_path / "data", features=features, label="label")
+    with opened(tmp_path / "data") as ds:
+        with pytest.raises(FeatureError) as caught:
+            ds.sequential(4, pad=0)
+        assert caught.value.feature == "x_length"
+        assert ds.sequential(4, pad=0, select="x").batch(0)[0]["x"].shape == (4, 3)
+    with opened(tmp_path / "data", label="x_length") as ds, pytest.raises(FeatureError) as caught:
+        ds.sequential(4, pad=0, select="x", as_dict=True)
+    assert caught.value.feature == "x_length"
+
+
+# Arrays.
+
+
+def test_padded_arrays_of_slices():
+    rows = RaggedArray.of([[1, 2], [3], [], [4, 5, 6]])
+    for begin in range(5):
+        for end in range(begin, 5):
+            part = rows[begin:end]
+            for length in (None, 0, 1, 2, 5):
+                found = part.pad(9, length)
+                if begin == end:
+                    assert found.shape == (0, length or 0)
+                    continue
+                assert same(found, padded(list(part), 9, length)[0])
+
+
+def test_padded_strings_of_several_dimensions():
+    strings = StringArray.of([f"s{n}" for n in range(8)])
+    values = StringArray(strings.data, strings.offsets, True, (2,), 4)
+    rows = RaggedArray(values, np.array([0, 1, 4]))
+    expected = [[["s0", "s1"], ["", ""]], [["s2", "s3"], ["s4", "s5"]]]
+    assert rows.pad(length=2).tolist() == expected
+    assert rows[1:].pad().tolist() == [[["s2", "s3"], ["s4", "s5"], ["s6", "s7"]]]
+
+
+def test_rows_that_differ_in_other_dimensions():
+    nested = RaggedArray(RaggedArray.of([[1], [2, 3]]), np.array([0, 1, 2]))
+    shaped = RaggedArray(np.arange(6), np.array([0, 2, 6]), (2, -1))
+    for rows in (nested, shaped):
+        with pytest.raises(ValueError, match="other dimensions"):
+            rows.pad()
