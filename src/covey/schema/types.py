@@ -42,9 +42,10 @@ REQUIRED = _Required()
 class InconsistentColumnsError(FeatureError):
     """The columns of a feature contradict each other in one row of a batch."""
 
+    row: int
+
     def __init__(self, row: int, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
+        super().__init__(reason, row=row)
 
 
 @dataclass(frozen=True)
