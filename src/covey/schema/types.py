@@ -293,7 +293,9 @@ class Ragged(Feature):
                         f"{item!r} is not a list; expected {self.depth} levels of lists"
                     )
                 each.append(len(item))
-            has_arrays = any(isinstance(items, np.ndarray) for items in level)
+            has_arrays = any(
+                isinstance(items, np.ndarray) and items.dtype.kind in "biuf" for items in level
+            )
             level = [item for items in level for item in items]
         if not level and self.shape:
             return [np.zeros((0, *(n or 0 for n in self.shape)), columns[0].numpy_dtype), *lengths]
