@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covey.errors import DatasetError, FeatureError
-from covey.schema import ClassLabel, Features, Image, Tensor
+from covey.schema import Audio, ClassLabel, Features, Image, Tensor
 from covey.schema.codec import leaf
 from covey.schema.columns import STRINGS, Column
 from covey.schema.types import Feature, is_line
@@ -24,7 +24,7 @@ LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets")
 ID_NAMES = ("filename", "file_name", "path", "file", "id", "key", "index")
 """Names of features that identify an example rather than describe it, also after a ``_``."""
 
-_MEDIA = (Image,)
+_MEDIA = (Image, Audio)
 
 
 def is_string(feature: Feature) -> bool:
